@@ -1,0 +1,203 @@
+"""Checkpoints by round: the newest few of a run, and the many clients' states that go with them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from flwr_splitmix.storage import StorageError, load_tensors, save_tensors
+
+# ruff: noqa: A002 - "round" is the field's word; the builtin is not used here.
+
+_FILE = re.compile(r"round-(\d{6,})\.safetensors")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What was saved after a round: named tensors (on the CPU) and plain JSON values."""
+
+    round: int
+    tensors: dict[str, Tensor]
+    meta: dict[str, Any]
+
+
+class _RoundFiles:
+    """The files round-000012.safetensors of one directory, which need not exist yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def file(self, round: int) -> Path:
+        if round < 0:
+            raise ValueError(f"a round is not negative, but {round} was given")
+        return self.path / f"round-{round:06d}.safetensors"
+
+    def rounds(self) -> list[int]:
+        """Return the rounds that have a file, lowest first; files of other names are ignored."""
+        if not self.path.exists():
+            return []
+        matches = (_FILE.fullmatch(entry.name) for entry in self.path.iterdir())
+        return sorted(int(match[1]) for match in matches if match)
+
+    def save(self, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
+        file = self.file(round)
+        save_tensors(file, tensors, meta)
+        return file
+
+    def load(self, round: int) -> Checkpoint:
+        tensors, meta = load_tensors(self.file(round))
+        return Checkpoint(round, tensors, meta)
+
+    def newest_readable(self, at_most: int | None = None) -> Checkpoint | None:
+        """Load the newest file up to round `at_most`; a damaged one is skipped with a warning."""
+        for saved in reversed(self.rounds()):
+            if at_most is None or saved <= at_most:
+                try:
+                    return self.load(saved)
+                except StorageError as error:
+                    _log.warning("skipped a damaged checkpoint, trying an older one: %s", error)
+        return None
+
+    def drop(self, rounds: Iterable[int]) -> None:
+        for saved in rounds:
+            self.file(saved).unlink(missing_ok=True)
+
+
+class CheckpointStore:
+    """The newest `keep` checkpoints of one run, one file a round, in the directory `path`.
+
+    Rounds are one line of history: saving a round removes checkpoints of later rounds, which
+    come from before the run was rewound. A second file is worth its space: should the newest be
+    damaged, the one before it still loads.
+
+    Raises
+    ------
+    ValueError
+        If `keep` < 1.
+    """
+
+    def __init__(self, path: str | Path, keep: int = 2) -> None:
+        if keep < 1:
+            raise ValueError(f"at least 1 checkpoint must be kept, not {keep}")
+        self.path = Path(path)
+        self.keep = keep
+        self._files = _RoundFiles(self.path)
+
+    def rounds(self) -> list[int]:
+        """Return the rounds with a checkpoint, lowest first."""
+        return self._files.rounds()
+
+    def save(self, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
+        """Write one checkpoint, then remove all but the newest `keep` up to `round`.
+
+        Returns
+        -------
+        The file written, `round-000012.safetensors` for round 12.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written; the checkpoints before it are intact then.
+        ValueError
+            If `round` < 0.
+        """
+        file = self._files.save(round, tensors, meta)
+        rounds = self.rounds()
+        kept = [saved for saved in rounds if saved <= round][-self.keep :]
+        self._files.drop(set(rounds) - set(kept))
+        return file
+
+    def load(self, round: int | None = None) -> Checkpoint:
+        """Load the checkpoint of `round`, or the newest one that can be read.
+
+        Raises
+        ------
+        StorageError
+            If there is none, or none that can be read.
+        """
+        rounds = self.rounds()
+        if round is None:
+            found = self._files.newest_readable()
+            if found is None:
+                state = f"none of rounds {_listed(rounds)} can be read" if rounds else "it is empty"
+                raise StorageError(f"there is no checkpoint to load in {self.path}: {state}")
+            return found
+        if round not in rounds:
+            raise StorageError(
+                f"there is no checkpoint of round {round} in {self.path}, "
+                f"only of: {_listed(rounds) or 'none'}"
+            )
+        return self._files.load(round)
+
+
+class ClientStore:
+    """States of many clients, by client index and round: `<path>/<index>/round-000012.safetensors`.
+
+    A client writes a state only in the rounds it takes part in, so the state that goes with a
+    checkpoint of round r is the client's newest one of a round <= r. Different clients may be
+    written by different processes at once.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def save(
+        self, index: int, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
+    ) -> Path:
+        """Write the state of client `index` after `round`; returns the file.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written; the states before it are intact then.
+        ValueError
+            If `index` or `round` is negative.
+        """
+        return self._files(index).save(round, tensors, meta)
+
+    def load(
+        self, index: int, at_most: int | None = None
+    ) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
+        """Load a client's newest readable state of a round <= `at_most` (None: of any round).
+
+        Returns
+        -------
+        (round, tensors on the CPU, meta), or None if there is no such state. Damaged files are
+        skipped with a warning that names them.
+        """
+        found = self._files(index).newest_readable(at_most)
+        return None if found is None else (found.round, found.tensors, found.meta)
+
+    def drop_after(self, index: int, round: int) -> None:
+        """Remove a client's states of rounds after `round` (the run resumes from there)."""
+        files = self._files(index)
+        files.drop(saved for saved in files.rounds() if saved > round)
+
+    def prune(self, index: int, kept_rounds: Sequence[int]) -> None:
+        """Remove a client's states that no checkpoint in `kept_rounds` would load.
+
+        For each of those rounds the newest state up to it stays, and so does the newest of all.
+        """
+        files = self._files(index)
+        rounds = files.rounds()
+        needed = set(rounds[-1:])
+        for kept in kept_rounds:
+            needed.update([saved for saved in rounds if saved <= kept][-1:])
+        files.drop(set(rounds) - needed)
+
+    def _files(self, index: int) -> _RoundFiles:
+        if index < 0:
+            raise ValueError(f"a client's index is not negative, but {index} was given")
+        return _RoundFiles(self.path / str(index))
+
+
+def _listed(rounds: Sequence[int]) -> str:
+    return ", ".join(map(str, rounds))

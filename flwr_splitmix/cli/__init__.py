@@ -1,0 +1,66 @@
+"""The command `splitmix`; each command group is a file of this package, listed at the end here.
+
+Nothing here loads torch on import, so that `splitmix --version` and `splitmix runs` answer at once.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import click
+import typer
+from typer.core import TyperGroup
+
+from flwr_splitmix.cli.listing import runs
+from flwr_splitmix.cli.plot import plot
+from flwr_splitmix.cli.show import show
+from flwr_splitmix.runs import RunError
+
+
+class _OneSentenceGroup(TyperGroup):
+    """Commands whose `RunError` or `StorageError` ends in one sentence and exit status 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except RuntimeError as error:
+            if not isinstance(error, RunError):
+                from flwr_splitmix.storage import StorageError  # loads torch: only if it may matter
+
+                if not isinstance(error, StorageError):
+                    raise
+            typer.echo(str(error), err=True)
+            raise typer.Exit(1) from error
+
+
+app = typer.Typer(
+    name="splitmix",
+    help="Split learning for Flower: look at runs and compare them.",
+    cls=_OneSentenceGroup,
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"splitmix {version('flwr-splitmix')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and leave."
+        ),
+    ] = False,
+) -> None:
+    """Split learning for Flower: look at runs and compare them."""
+
+
+app.command()(runs)
+app.command()(show)
+app.command()(plot)

@@ -1,0 +1,143 @@
+"""`splitmix show`: one run in full, for a reader or (as JSON) for a program."""
+
+from __future__ import annotations
+
+import json
+import math
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from flwr_splitmix.cli.terminal import (
+    RunDirectory,
+    console,
+    duration,
+    megabytes,
+    number,
+    percent,
+    table,
+    text,
+)
+from flwr_splitmix.runs import Row, Run
+
+_SHOWN_ROUNDS = 12
+
+
+class Format(StrEnum):
+    """What `splitmix show` prints."""
+
+    table = "table"
+    json = "json"
+
+
+def show(
+    run: Annotated[str, typer.Argument(metavar="[RUN|latest]", help="A run's id.")] = "latest",
+    format: Annotated[  # noqa: A002 - the option's name
+        Format, typer.Option("--format", help="Tables to read, or one JSON object.")
+    ] = Format.table,
+    run_dir: RunDirectory = None,
+) -> None:
+    """Show a run's summary and its evaluated rounds; JSON has all rounds and the config."""
+    found = Run.open(run, home=run_dir)
+    if format is Format.json:
+        everything = {
+            "id": found.id,
+            "status": found.status,
+            "config": found.config,
+            "summary": found.summary,
+            "metrics": found.rows,
+        }
+        typer.echo(json.dumps(_strict(everything), indent=2))
+        return
+    out = console()
+    _print_summary(found, out)
+    _print_rounds(found.rows, out)
+
+
+def _strict(value: Any) -> Any:
+    """Replace NaN and infinities, which JSON does not have, by null."""
+    if isinstance(value, dict):
+        return {key: _strict(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_strict(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _print_summary(run: Run, out: Console) -> None:
+    asked = {name: run.config.get(name) for name in ("strategy", "model", "clients", "seed")}
+    facts = {**asked, **_so_far(run.rows), **(run.summary or {})}
+    listing = table("run", run.id)
+    listing.add_row("status", run.status)
+    for name in ("strategy", "model", "clients"):
+        listing.add_row(name, text(facts.get(name)))
+    done, wanted = run.rows[-1]["round"] if run.rows else 0, run.config.get("rounds")
+    listing.add_row("rounds", str(done) if wanted is None else f"{done} of {wanted}")
+    listing.add_row("steps", text(facts.get("steps")))
+    kind = facts.get("evaluation")
+    listing.add_row("top-1", percent(facts.get("top1")) + (f" ({text(kind)})" if kind else ""))
+    listing.add_row("loss", number(facts.get("loss"), 4))
+    listing.add_row("uplink", _uplink(facts.get("uplink_bytes"), facts.get("uplink_bytes_psl")))
+    listing.add_row("downlink", megabytes(facts.get("downlink_bytes")))
+    listing.add_row("wall time", duration(facts.get("wall_s")))
+    listing.add_row("seed", text(facts.get("seed")))
+    versions = facts.get("versions") or {}
+    if versions:
+        listing.add_row("versions", ", ".join(f"{name} {versions[name]}" for name in versions))
+    out.print(listing)
+
+
+def _so_far(rows: list[Row]) -> Row:
+    """Return what a summary would say of the rounds done; what was never measured is left out."""
+    facts: Row = {}
+    for name in ("steps", "uplink_bytes", "downlink_bytes", "uplink_bytes_psl"):
+        _put(facts, name, [row[name] for row in rows], total=True)
+    _put(facts, "wall_s", [row["seconds"] for row in rows], total=True)
+    _put(facts, "top1", [row["accuracy"] for row in rows])
+    _put(facts, "evaluation", [row["accuracy_kind"] for row in rows])
+    _put(facts, "loss", [row["loss"] for row in rows])
+    return facts
+
+
+def _put(facts: Row, name: str, values: list[Any], *, total: bool = False) -> None:
+    measured = [value for value in values if value is not None]
+    if measured:
+        facts[name] = sum(measured) if total else measured[-1]
+
+
+def _uplink(sent: float | None, psl: float | None) -> str:
+    if sent is None or not psl:
+        return megabytes(sent)
+    return f"{megabytes(sent)} ({100 * sent / psl:.1f} % of PSL's {megabytes(psl)})"
+
+
+def _print_rounds(rows: list[Row], out: Console) -> None:
+    evaluated = [row for row in rows if row["accuracy"] is not None]
+    if not evaluated:
+        out.print("\nno round has been evaluated yet")
+        return
+    shown = evaluated[-_SHOWN_ROUNDS:]
+    left_out = f", the last {len(shown)}" if len(shown) < len(evaluated) else ""
+    kinds = list(dict.fromkeys(text(row["accuracy_kind"]) for row in shown))
+    plural = "" if len(evaluated) == 1 else "s"
+    listing = table(
+        ">round", ">loss", ">eval loss", ">top-1", ">seconds", ">steps/s",
+        ">uplink", ">alive", ">failed", "slowest", *(["evaluation"] if len(kinds) > 1 else []),
+        title=f"\n{len(evaluated)} evaluated round{plural}{left_out} (top-1: {', '.join(kinds)})",
+    )  # fmt: skip
+    for row in shown:
+        listing.add_row(
+            str(row["round"]),
+            number(row["loss"], 4),
+            number(row["eval_loss"], 4),
+            percent(row["accuracy"]),
+            number(row["seconds"], 2),
+            number(row["steps_per_second"], 1),
+            megabytes(row["uplink_bytes"]),
+            text(row["clients_alive"]),
+            text(row["clients_failed"]),
+            text(row["slowest_node"]),
+            *([text(row["accuracy_kind"])] if len(kinds) > 1 else []),
+        )
+    out.print(listing)

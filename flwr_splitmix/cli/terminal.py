@@ -1,0 +1,73 @@
+"""How numbers, tables and the options shared by all commands look on the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+RunDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--run-dir",
+        metavar="DIR",
+        help="Directory that holds runs/; else $SPLITMIX_HOME, else ~/.splitmix.",
+        show_default=False,
+    ),
+]
+
+NOTHING = "-"
+_WIDTH = 200  # columns: a narrow terminal wraps a line, rather than that an id is cut
+
+
+def console() -> Console:
+    """Return a console on standard output, alike on a terminal and in a pipe; one row, one line."""
+    return Console(width=_WIDTH, highlight=False, markup=False, emoji=False)
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """Return an empty table; a column whose name starts with ">" is aligned to the right."""
+    made = Table(
+        box=None, padding=(0, 2, 0, 0), title=title, title_justify="left", title_style="italic"
+    )
+    for column in columns:
+        right = column.startswith(">")
+        made.add_column(column.removeprefix(">"), justify="right" if right else "left")
+    return made
+
+
+def text(value: Any) -> str:
+    """Return a plain value, or "-" for None; of a mapping with a "name", the name."""
+    if isinstance(value, dict) and "name" in value:
+        value = value["name"]
+    return NOTHING if value is None else str(value)
+
+
+def number(value: float | None, digits: int) -> str:
+    """Return `value` with `digits` decimals, or "-" for None."""
+    return NOTHING if value is None else f"{value:.{digits}f}"
+
+
+def percent(fraction: float | None) -> str:
+    """Return a fraction of 1 as "81.3 %", or "-" for None."""
+    return NOTHING if fraction is None else f"{100 * fraction:.1f} %"
+
+
+def megabytes(count: float | None) -> str:
+    """Return a number of bytes as "12.3 MB" (10^6 bytes), or "-" for None."""
+    return NOTHING if count is None else f"{count / 1e6:.1f} MB"
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds as "42.0 s", "3 min 05 s" or "2 h 07 min", or "-" for None."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,0 +1,6 @@
+"""What lives at a client: lower segments, data, optimizers, and all that a server may call."""
+
+from flwr_splitmix.clients.client import Client, ClientError, Order, exchange
+from flwr_splitmix.clients.split_client import SplitClient
+
+__all__ = ["Client", "ClientError", "Order", "SplitClient", "exchange"]

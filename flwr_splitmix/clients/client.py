@@ -1,0 +1,109 @@
+"""What every client is: an object of whose methods a server may call a closed list."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.seeding import derive_seed, torch_seed
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_EXCHANGE = "_splitmix_exchange"
+
+
+def exchange(method: F) -> F:
+    """Mark a client method as one that the server may call over a link.
+
+    Its arguments and its reply are tensors and plain values (numbers, strings, None, lists and
+    dictionaries of them).
+    """
+    setattr(method, _EXCHANGE, True)
+    return method
+
+
+class ClientError(RuntimeError):
+    """A client cannot do what was asked; the sentence is safe to send to the server."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the server tells a client at the start of a round.
+
+    Parameters
+    ----------
+    client
+        The client's index: its node's `partition-id`.
+    seed
+        The run's seed, of which every public draw is a function.
+    server_round, num_rounds
+        The global round, from 1, and the number of rounds; schedules follow them.
+    """
+
+    client: int
+    seed: int
+    server_round: int
+    num_rounds: int
+
+
+class Client(ABC):
+    """A live client of split learning: it keeps its graph, optimizer and data between calls.
+
+    Links call `attach` at the start of a round, marked exchanges during it, `release` at its end;
+    `state` and `restore` carry it to another process.
+    """
+
+    device: torch.device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self._order: Order | None = None
+
+    @property
+    def order(self) -> Order:
+        """The round in progress."""
+        if self._order is None:
+            raise ClientError("this client has not been attached to a round")
+        return self._order
+
+    def run(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Run one exchange; torch's default generator is seeded by run, client, round and step.
+
+        Raises
+        ------
+        ClientError
+            If `method` is not marked as an exchange.
+        """
+        function = getattr(type(self), method, None)
+        if not getattr(function, _EXCHANGE, False):
+            raise ClientError(f"{method!r} is not an exchange of {type(self).__name__}")
+        order = self.order
+        place = (order.client, order.server_round, int(arguments.get("number", 0)))
+        with torch_seed(self.device, derive_seed(order.seed, method, *place)):
+            reply: dict[str, Any] = function(self, **arguments)
+        return reply
+
+    @abstractmethod
+    def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
+        """Begin a round; `arrays` replace the lower segment unless None.
+
+        Returns
+        -------
+        A description in plain values: what the server must know before the first step.
+        """
+
+    @abstractmethod
+    def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
+        """End the round: return the lower segment's arrays and metrics with "num-examples"."""
+
+    @abstractmethod
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return all that must survive between rounds: tensors and plain values."""
+
+    @abstractmethod
+    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""

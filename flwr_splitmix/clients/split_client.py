@@ -1,0 +1,234 @@
+"""The client of the L shape: lower segment and data here, upper segment and loss at the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from flwr_splitmix.clients.batches import Batches, Example, fetch
+from flwr_splitmix.clients.client import Client, ClientError, Order, exchange
+from flwr_splitmix.device import pick_device
+from flwr_splitmix.mixers import SHARES, Share, share_from_wire
+from flwr_splitmix.schedule import (
+    OptimizerFactory,
+    Schedule,
+    ScheduledOptimizer,
+    WarmupCosine,
+    adamw,
+)
+from flwr_splitmix.storage import pack_optimizer, unpack_optimizer
+
+
+@dataclass
+class _Pending:
+    """The graph of the step in flight."""
+
+    anchors: list[Tensor | None]
+    progress: float
+
+
+class SplitClient(Client):
+    """A lower segment, its data and its optimizer.
+
+    Parameters
+    ----------
+    segment
+        Inputs (b, ...) to smashed data (b, prefix + N, d). Its `geometry` attribute says the
+        shape; without one, a forward pass on the first example does, and nothing is a prefix.
+    data
+        Training examples: a map-style data set of (input, label) pairs.
+    test_data, benchmark_data
+        This client's own test split for `federated` evaluation, and a public test set common to
+        all clients for `benchmark` evaluation.
+    optimizer, schedule
+        Of the lower segment; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine.
+    device
+        "auto", "cpu", "cuda", ...
+    shares
+        Further kinds of shares that the server's mixer may ask for, besides the built-in ones.
+
+    Raises
+    ------
+    ClientError
+        If there is no training example.
+    """
+
+    def __init__(
+        self,
+        segment: nn.Module,
+        data: Dataset[Example],
+        *,
+        batch_size: int = 32,
+        test_data: Dataset[Example] | None = None,
+        benchmark_data: Dataset[Example] | None = None,
+        optimizer: OptimizerFactory | None = None,
+        schedule: Schedule | None = None,
+        device: str = "auto",
+        shares: Sequence[type[Share]] = (),
+    ) -> None:
+        super().__init__()
+        self.device = pick_device(device)
+        self.segment = segment.to(self.device)
+        self.batches = Batches(data, batch_size)
+        if not self.batches.examples:
+            raise ClientError("this client has no training data")
+        self.tests = {"federated": test_data, "benchmark": benchmark_data}
+        self.shares = (*SHARES, *shares)
+        self.optimizer = ScheduledOptimizer(
+            self.segment, optimizer or adamw(), schedule or WarmupCosine()
+        )
+        self.steps = 0
+        self._pending: _Pending | None = None
+
+    def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
+        """Begin a round and describe the data: sizes, batch size, shape of the smashed data."""
+        self._order = order
+        self._pending = None
+        self.steps = 0
+        if arrays is not None:
+            self._load(arrays)
+        prefix, patches, width = self._geometry()
+        return {
+            "num-examples": self.batches.examples,
+            "batch-size": self.batches.size,
+            "prefix": prefix,
+            "patches": patches,
+            "width": width,
+            **{
+                f"{kind}-examples": 0 if data is None else len(data)  # type: ignore[arg-type]
+                for kind, data in self.tests.items()
+            },
+        }
+
+    @exchange
+    def step(
+        self,
+        *,
+        number: int,
+        progress: float,
+        gradient: Sequence[Tensor | None] | None,
+        plan: Sequence[Mapping[str, Any] | None] | None,
+    ) -> dict[str, Any]:
+        """Backward of the last step, forward of this one.
+
+        Parameters
+        ----------
+        number
+            The step of the round, from 0.
+        progress
+            Global progress in rounds, for the schedule.
+        gradient
+            The last step's cut-layer gradient of each pass; None if it did not arrive or was not
+            for this client: then no optimizer step is taken.
+        plan
+            This step's share of each pass; None ends the round.
+
+        Returns
+        -------
+        {"smashed": [tensor (b, a, d) or None for each pass], "labels": int64 (b,)}, or {}.
+        """
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            if gradient is not None:
+                self._learn(pending, gradient)
+        if plan is None:
+            return {}
+        shares = [None if p is None else share_from_wire(p, self.shares) for p in plan]
+        inputs, labels = self.batches.next_batch(self.order.seed, self.order.client)
+        self.segment.train()
+        smashed = self.segment(inputs.to(self.device))
+        pairs = [(None, None) if s is None else s.upload(smashed) for s in shares]
+        self._pending = _Pending([anchor for _, anchor in pairs], progress)
+        return {"smashed": [None if u is None else u.detach() for u, _ in pairs], "labels": labels}
+
+    def _learn(self, pending: _Pending, gradients: Sequence[Tensor | None]) -> None:
+        pairs = [
+            (anchor, gradient.to(anchor.device))
+            for anchor, gradient in zip(pending.anchors, gradients, strict=True)
+            if anchor is not None and gradient is not None and anchor.requires_grad
+        ]
+        if not any(bool(gradient.any()) for _, gradient in pairs):
+            return
+        self.optimizer.zero_grad()
+        torch.autograd.backward([a for a, _ in pairs], [g for _, g in pairs])
+        self.optimizer.step(pending.progress, self.order.num_rounds)
+        self.steps += 1
+
+    @exchange
+    def encode_test(self, *, kind: str, start: int, stop: int) -> dict[str, Any]:
+        """Encode test examples `start` to `stop`, unmixed, without noise and without a graph.
+
+        Returns
+        -------
+        {"smashed": [tensor (b, prefix + N, d)], "labels": int64 (b,)}
+        """
+        data = self.tests.get(kind)
+        if data is None:
+            raise ClientError(f"this client has no {kind} test data")
+        inputs, labels = fetch(data, np.arange(start, stop))
+        self.segment.eval()
+        with torch.inference_mode():
+            return {"smashed": [self.segment(inputs.to(self.device))], "labels": labels}
+
+    def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
+        """End the round: drop the graph, return the lower segment and the metrics."""
+        self._pending = None
+        arrays = {name: t.detach().cpu() for name, t in self.segment.state_dict().items()}
+        return arrays, {"num-examples": self.batches.examples, "num-steps": self.steps}
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return lower segment, optimizer and data position."""
+        tensors = {f"segment.{name}": t for name, t in self.segment.state_dict().items()}
+        meta: dict[str, Any] = {"drawn": self.batches.drawn}
+        if self.optimizer.optimizer is not None:
+            moments, meta["optimizer"] = pack_optimizer(self.optimizer.optimizer)
+            tensors |= moments
+        return tensors, meta
+
+    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Continue from `state`: the same segment, optimizer and data are assumed."""
+        own = {k.removeprefix("segment."): t for k, t in tensors.items() if k.startswith("segment")}
+        self._load(own)
+        self.batches.drawn = int(meta["drawn"])
+        if self.optimizer.optimizer is not None:
+            unpack_optimizer(self.optimizer.optimizer, tensors, meta["optimizer"])
+
+    def _load(self, arrays: Mapping[str, Tensor]) -> None:
+        own = self.segment.state_dict()
+        if arrays.keys() != own.keys() or any(
+            tuple(arrays[k].shape) != tuple(own[k].shape) for k in own
+        ):
+            raise ClientError(
+                "the server's lower segment does not fit this client's: it has "
+                f"{_shapes(arrays)}, here are {_shapes(own)}"
+            )
+        self.segment.load_state_dict({k: arrays[k].to(own[k].dtype) for k in own})
+
+    def _geometry(self) -> tuple[int, int, int]:
+        inputs, _ = fetch(self.batches.data, np.arange(1))
+        expected = getattr(self.segment, "input_shape", None)
+        if expected is not None and tuple(inputs.shape[1:]) != tuple(expected):
+            raise ClientError(
+                f"images have shape {tuple(inputs.shape[1:])}, "
+                f"the lower segment expects {tuple(expected)} (channels, height, width)"
+            )
+        geometry = getattr(self.segment, "geometry", None)
+        if geometry is not None:
+            return geometry.prefix, geometry.patches, geometry.width
+        self.segment.eval()
+        with torch.inference_mode():
+            shape = tuple(self.segment(inputs.to(self.device)).shape)
+        if len(shape) != 3:
+            raise ClientError(f"smashed data must be (batch, patches, width), got shape {shape}")
+        return 0, shape[1], shape[2]
+
+
+def _shapes(arrays: Mapping[str, Tensor]) -> str:
+    listed = [f"{name} {tuple(t.shape)}" for name, t in list(arrays.items())[:4]]
+    return ", ".join(listed) + (", ..." if len(arrays) > 4 else "")

@@ -1,0 +1,188 @@
+"""Labelled images in one packed array, read out as normalised float batches of one square size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+
+class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
+    """Images kept as uint8, padded with black to S x S and normalised when they are asked for.
+
+    A sample is `(pad(image) / 255 - mean) / std`; the padding is centred (of an odd gap the larger
+    half lies below and to the right). Subsets share the packed array.
+
+    Parameters
+    ----------
+    images : np.ndarray
+        uint8 of shape (n, C, H, W), H <= S and W <= S; n = 0 is allowed. Not copied.
+    labels : np.ndarray
+        Integers of shape (n,), each in 0..num_classes-1. Copied only if not int64 already.
+    num_classes : int
+        Number of classes, >= 1, whether or not each of them occurs.
+    image_size : int
+        S, the side in pixels of the square images given out.
+    mean, std : float or sequence of C floats
+        Of pixel values scaled to 0..1, for all channels or per channel; `std` > 0.
+    index : np.ndarray, optional
+        Integers of shape (m,): the rows of `images` that this dataset consists of, in order.
+        None: all of them.
+
+    Raises
+    ------
+    ValueError
+        If an argument has another dtype, shape or range than said above.
+    IndexError
+        If `index` names a row that `images` does not have.
+    """
+
+    def __init__(
+        self,
+        images: np.ndarray,
+        labels: np.ndarray,
+        *,
+        num_classes: int,
+        image_size: int = 32,
+        mean: float | Sequence[float] = 0.5,
+        std: float | Sequence[float] = 0.5,
+        index: np.ndarray | None = None,
+    ) -> None:
+        _check_arrays(images, labels, num_classes)
+        if max(images.shape[2:]) > image_size:
+            raise ValueError(
+                f"images are {images.shape[2]} x {images.shape[3]} pixels but image_size is "
+                f"{image_size}: an image may be at most as large; resize it when it is loaded"
+            )
+        self._images = _read_only(images)
+        self._labels = _read_only(labels.astype(np.int64, copy=False))
+        self._index = None if index is None else _read_only(_positions(index, len(images)))
+        self.num_classes = num_classes
+        self.image_size = image_size
+        self.mean = _per_channel(mean, images.shape[1], "mean")
+        self.std = _per_channel(std, images.shape[1], "std")
+        if min(self.std) <= 0:
+            raise ValueError(f"std is {self.std}; it must be greater than 0 in every channel")
+
+    def __len__(self) -> int:
+        return len(self._images) if self._index is None else len(self._index)
+
+    def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
+        images, labels = self.batch(np.asarray([item]))
+        return images[0], labels[0]
+
+    def batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Read several samples at once.
+
+        Parameters
+        ----------
+        indices : np.ndarray
+            Integers of shape (b,), each in 0..len-1 (or negative, from the end); b = 0 is allowed.
+
+        Returns
+        -------
+        tuple of Tensor
+            float32 (b, C, S, S) images and int64 (b,) labels, owned by the caller.
+
+        Raises
+        ------
+        ValueError
+            If `indices` are not integers in one dimension.
+        IndexError
+            If an index lies outside this dataset.
+        """
+        rows = _positions(indices, len(self))
+        if self._index is not None:
+            rows = self._index[rows]
+        channels, height, width = self._images.shape[1:]
+        top, left = (self.image_size - height) // 2, (self.image_size - width) // 2
+        canvas = np.zeros((len(rows), channels, self.image_size, self.image_size), np.uint8)
+        canvas[:, :, top : top + height, left : left + width] = self._images[rows]
+        mean = torch.tensor(self.mean).view(-1, 1, 1)
+        std = torch.tensor(self.std).view(-1, 1, 1)
+        scaled = torch.from_numpy(canvas).float().div_(255)
+        return scaled.sub_(mean).div_(std), torch.from_numpy(self._labels[rows])
+
+    def subset(self, indices: np.ndarray) -> ImageDataset:
+        """Return the dataset of these samples, in this order, without copying an image.
+
+        Parameters
+        ----------
+        indices : np.ndarray
+            As for `batch`: positions in this dataset, not in the one that it was taken from.
+
+        Raises
+        ------
+        ValueError, IndexError
+            As for `batch`.
+        """
+        rows = _positions(indices, len(self))
+        return ImageDataset(
+            self._images,
+            self._labels,
+            num_classes=self.num_classes,
+            image_size=self.image_size,
+            mean=self.mean,
+            std=self.std,
+            index=rows if self._index is None else self._index[rows],
+        )
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Labels of this dataset's samples, int64 of shape (len,), read-only."""
+        return self._labels if self._index is None else _read_only(self._labels[self._index])
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape (C, S, S) of one sample."""
+        return self._images.shape[1], self.image_size, self.image_size
+
+
+def _check_arrays(images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
+    if images.dtype != np.uint8 or images.ndim != 4:
+        raise ValueError(
+            f"images are {images.dtype} of shape {images.shape}; "
+            "they must be uint8 of shape (n, channels, height, width)"
+        )
+    if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
+        raise ValueError(
+            f"labels are {labels.dtype} of shape {labels.shape}; "
+            f"they must be integers of shape ({len(images)},), one per image"
+        )
+    if num_classes < 1:
+        raise ValueError(f"num_classes is {num_classes}; it must be 1 or more")
+    if len(labels) and (labels.min() < 0 or labels.max() >= num_classes):
+        wrong = labels[(labels < 0) | (labels >= num_classes)][0]
+        raise ValueError(f"a label is {wrong}; labels must lie in 0..{num_classes - 1}")
+
+
+def _positions(indices: np.ndarray, length: int) -> np.ndarray:
+    array = np.asarray(indices)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(
+            f"indices are {array.dtype} of shape {array.shape}; they must be integers of shape (b,)"
+        )
+    rows = array.astype(np.int64)
+    if array.size and (rows.min() < -length or rows.max() >= length):
+        wrong = rows[(rows < -length) | (rows >= length)][0]
+        raise IndexError(f"index {wrong} lies outside a dataset of {length} images")
+    # Counted from the front, so that a subset of a subset can look them up in its own index.
+    return np.where(rows < 0, rows + length, rows)
+
+
+def _per_channel(value: float | Sequence[float], channels: int, name: str) -> tuple[float, ...]:
+    values = tuple(float(entry) for entry in np.atleast_1d(np.asarray(value)))
+    if len(values) not in (1, channels) or not np.isfinite(values).all():
+        raise ValueError(
+            f"{name} is {value}; it must be one finite number or {channels}, one per channel"
+        )
+    return values * channels if len(values) == 1 else values
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view

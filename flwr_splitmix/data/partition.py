@@ -1,0 +1,204 @@
+"""Which samples each client has: Flower Datasets' partitioners, run once per process."""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from typing import Any, Literal
+
+import numpy as np
+
+from flwr_splitmix.data.errors import DataError, import_extra
+from flwr_splitmix.data.images import ImageDataset
+from flwr_splitmix.data.sets import ImageSets
+
+Scheme = Literal["iid", "dirichlet"]
+_SCHEMES = ("iid", "dirichlet")
+_MAX_ALPHA = 1e9  # the sum over a thousand parts must stay far from overflow; 1e9 is even already
+
+
+def partition_indices(
+    labels: np.ndarray,
+    num_partitions: int,
+    *,
+    scheme: Scheme = "iid",
+    alpha: float = 0.1,
+    seed: int = 0,
+    min_size: int = 0,
+) -> list[np.ndarray]:
+    """Divide samples into disjoint parts that together hold all of them.
+
+    The parts follow from the arguments alone and are kept for later calls with equal ones, so
+    that a thousand clients in one process can each ask for its own.
+
+    Parameters
+    ----------
+    labels : np.ndarray
+        Integers of shape (n,), one label per sample.
+    num_partitions : int
+        Number of parts, 1..n.
+    scheme : "iid" or "dirichlet"
+        "iid": samples are shuffled and dealt into parts whose sizes differ by at most one.
+        "dirichlet": for each class, the shares of the parts are drawn from Dirichlet(alpha);
+        parts differ in size and may be empty.
+    alpha : float
+        Concentration, > 0 and <= 1e9; the smaller, the fewer classes a part has. Not used by "iid".
+    seed : int
+        Of the shuffle and the draws, >= 0.
+    min_size : int
+        The fewest samples that a part may have; "dirichlet" draws up to eleven times for it.
+
+    Returns
+    -------
+    list of np.ndarray
+        `num_partitions` read-only int64 arrays of positions in `labels`, each in random order.
+
+    Raises
+    ------
+    DataError
+        If an argument is outside its range or `min_size` cannot be met.
+
+    Source: Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural Networks"
+    (2019), section 4, as implemented in flwr_datasets.partitioner.
+    """
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"labels are {labels.dtype} of shape {labels.shape}; they must be integers in one "
+            "dimension"
+        )
+    if scheme not in _SCHEMES:
+        raise DataError(f"the partition scheme is {scheme!r}; allowed are {', '.join(_SCHEMES)}")
+    if not 1 <= num_partitions <= len(labels):
+        raise DataError(
+            f"{len(labels)} samples cannot be divided among {num_partitions} clients; "
+            f"1 to {len(labels)} are allowed"
+        )
+    if seed < 0 or min_size < 0:
+        raise DataError(f"seed is {seed} and min_size {min_size}; both must be 0 or more")
+    if scheme == "iid":
+        if len(labels) // num_partitions < min_size:
+            raise DataError(
+                f"{len(labels)} samples among {num_partitions} clients are fewer than "
+                f"{min_size} each"
+            )
+        alpha = 1.0  # not used; one value, so that it makes no difference to the cache
+        min_size = 0
+    elif not 0 < alpha <= _MAX_ALPHA:
+        raise DataError(
+            f"alpha is {alpha}; the Dirichlet concentration must be greater than 0 and at most "
+            f"{_MAX_ALPHA:g}"
+        )
+    packed = labels.astype(np.int64, copy=False).tobytes()
+    return list(_partition(packed, num_partitions, scheme, float(alpha), seed, min_size))
+
+
+def client_split(
+    sets: ImageSets,
+    index: int,
+    num_clients: int,
+    *,
+    scheme: Scheme = "iid",
+    alpha: float = 0.1,
+    seed: int = 0,
+    samples: int = 0,
+    test_fraction: float = 1.0,
+) -> tuple[ImageDataset, ImageDataset]:
+    """Return the training and the test images of one client.
+
+    The test images are partitioned with the same scheme, alpha and seed as the training images.
+    With "dirichlet" a client then gets the same share of a class's test images as of its training
+    images, up to rounding, provided that both splits have images of the same classes; a client
+    with few images of a class may have none of it to test on.
+
+    Parameters
+    ----------
+    sets : ImageSets
+        The images of all clients.
+    index : int
+        Which client, 0..num_clients-1.
+    num_clients : int
+        Number of clients, at most the number of training images and of test images.
+    scheme, alpha, seed
+        As for `partition_indices`.
+    samples : int
+        Take only the first so many training images of the client's part; 0: all. With
+        "dirichlet" a client may have fewer.
+    test_fraction : float
+        Take only this part of the client's test images, rounded up; > 0 and <= 1.
+
+    Returns
+    -------
+    tuple of ImageDataset
+        Training part, test part. With "dirichlet" either may be empty.
+
+    Raises
+    ------
+    DataError
+        If an argument is outside its range, or with "iid" a client has fewer than `samples`
+        training images.
+    """
+    if not 0 <= index < num_clients:
+        raise DataError(f"there is no client {index}; clients are numbered 0..{num_clients - 1}")
+    if samples < 0:
+        raise DataError(f"samples is {samples}; it must be 0 (all) or more")
+    if not 0 < test_fraction <= 1:
+        raise DataError(f"test_fraction is {test_fraction}; it must lie in (0, 1]")
+    parts = []
+    for kind, dataset in (("training", sets.train), ("test", sets.test)):
+        try:
+            divided = partition_indices(
+                dataset.labels, num_clients, scheme=scheme, alpha=alpha, seed=seed
+            )
+        except DataError as error:
+            raise DataError(f"{kind} images of {sets.name!r}: {error}") from error
+        parts.append(divided[index])
+    train, test = parts
+    if scheme == "iid" and len(train) < samples:
+        raise DataError(
+            f"client {index} of {num_clients} has {len(train)} training images of {sets.name!r}, "
+            f"fewer than the {samples} asked for; allowed are up to "
+            f"{len(sets.train) // num_clients} samples a client"
+        )
+    kept = math.ceil(test_fraction * len(test))
+    return sets.train.subset(train[:samples] if samples else train), sets.test.subset(test[:kept])
+
+
+@functools.lru_cache(maxsize=16)
+def _partition(
+    labels: bytes, num_partitions: int, scheme: str, alpha: float, seed: int, min_size: int
+) -> tuple[np.ndarray, ...]:
+    datasets = import_extra("datasets", "dividing samples among clients")
+    partitioners = import_extra("flwr_datasets.partitioner", "dividing samples among clients")
+    column = np.frombuffer(labels, np.int64)
+    order = np.arange(len(column))
+    partitioner: Any
+    if scheme == "iid":
+        # IidPartitioner cuts the dataset as it lies; the randomness is in this order.
+        order = np.random.default_rng(seed).permutation(len(column))
+        partitioner = partitioners.IidPartitioner(num_partitions)
+    else:
+        partitioner = partitioners.DirichletPartitioner(
+            num_partitions,
+            partition_by="label",
+            alpha=alpha,
+            min_partition_size=min_size,
+            self_balancing=False,
+            seed=seed,
+        )
+    partitioner.dataset = datasets.Dataset.from_dict({"index": order, "label": column[order]})
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a warning for each draw below min_size
+            parts = [
+                np.array(partitioner.load_partition(part)[:]["index"], np.int64)
+                for part in range(num_partitions)
+            ]
+    except ValueError as error:
+        raise DataError(
+            f"{len(column)} samples could not be divided among {num_partitions} clients with "
+            f"alpha {alpha} and at least {min_size} each; allow smaller parts or a larger alpha"
+        ) from error
+    for part in parts:
+        part.flags.writeable = False
+    return tuple(parts)

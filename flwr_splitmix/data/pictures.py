@@ -1,0 +1,109 @@
+"""Picture files of any size and mode, decoded into one packed uint8 array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flwr_splitmix.data.errors import DataError, import_extra
+
+if TYPE_CHECKING:
+    from io import BytesIO
+    from pathlib import Path
+
+    from PIL.Image import Image
+
+_GREY_MODES = ("L", "1")
+_DEEP_MODES = ("I", "F")  # 16 bits and more; converting would clip them
+
+
+def decode(
+    source: Path | BytesIO | np.ndarray, name: str, *, image_size: int, channels: int | None
+) -> np.ndarray:
+    """Decode one picture, and shrink it at once if it is larger than `image_size`.
+
+    Parameters
+    ----------
+    source : Path, BytesIO or np.ndarray
+        A file in a format that Pillow knows, or uint8 pixels (H, W) or (H, W, 3).
+    name : str
+        What to call the picture in a message.
+    image_size : int
+        S. A picture with a side longer than S becomes S x S (bilinear), without regard to its
+        shape; a smaller one keeps its size.
+    channels : int or None
+        1: grey, 3: RGB, None: grey if the picture's mode is "L" or "1", else RGB.
+
+    Returns
+    -------
+    np.ndarray
+        uint8 (H, W) if grey, (H, W, 3) if RGB.
+
+    Raises
+    ------
+    DataError
+        If the picture cannot be decoded or has more than 8 bits a channel.
+    """
+    pil = import_extra("PIL.Image", "reading pictures")
+    ops = import_extra("PIL.ImageOps", "reading pictures")
+    try:
+        opened = pil.fromarray(source) if isinstance(source, np.ndarray) else pil.open(source)
+        with opened as picture:
+            if picture.mode.split(";")[0] in _DEEP_MODES:
+                raise DataError(
+                    f"{name} is a picture of mode {picture.mode!r}; "
+                    "8 bits a channel are allowed, so convert it first"
+                )
+            # Cameras store the picture as the sensor lay and note how to turn it.
+            upright = ops.exif_transpose(picture)
+            grey = picture.mode in _GREY_MODES if channels is None else channels == 1
+            converted = upright.convert("L" if grey else "RGB")
+            if max(converted.size) > image_size:
+                converted = _resize(converted, image_size)
+            return np.asarray(converted)
+    except (OSError, SyntaxError, TypeError, ValueError, pil.DecompressionBombError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{name} cannot be read as a picture: {error}") from error
+
+
+def pack(splits: Sequence[Sequence[np.ndarray]], image_size: int) -> list[np.ndarray]:
+    """Bring the decoded pictures of all splits to one size and one number of channels.
+
+    If they all have one size it stays; otherwise each is resized to S x S (bilinear). They stay
+    grey if all are.
+
+    Parameters
+    ----------
+    splits : sequence of sequences of np.ndarray
+        What `decode` returned with this `image_size`.
+    image_size : int
+        S.
+
+    Returns
+    -------
+    list of np.ndarray
+        For each split uint8 (n, C, H, W), with the same (C, H, W) for all.
+    """
+    pictures = [picture for split in splits for picture in split]
+    channels = 3 if any(picture.ndim == 3 for picture in pictures) else 1
+    sizes = {picture.shape[:2] for picture in pictures}
+    height, width = sizes.pop() if len(sizes) == 1 else (image_size, image_size)
+    packed = []
+    for split in splits:
+        array = np.empty((len(split), channels, height, width), np.uint8)
+        for row, picture in enumerate(split):
+            if picture.shape[:2] != (height, width):
+                pil = import_extra("PIL.Image", "resizing pictures")
+                picture = np.asarray(_resize(pil.fromarray(picture), image_size))
+            array[row] = picture if picture.ndim == 2 else picture.transpose(2, 0, 1)
+        packed.append(array)
+    return packed
+
+
+def _resize(picture: Image, image_size: int) -> Image:
+    pil = import_extra("PIL.Image", "resizing pictures")
+    resized: Image = picture.resize((image_size, image_size), pil.Resampling.BILINEAR)
+    return resized

@@ -1,0 +1,56 @@
+"""Which device and which precision a segment computes with."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Literal, get_args
+
+import torch
+
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """Return the device called `name`: "auto" takes CUDA, then MPS, then the CPU.
+
+    Raises
+    ------
+    ValueError
+        If there is no such device on this machine.
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"there is no device {name!r} here; allowed are 'auto', 'cpu', 'cuda', 'cuda:<i>' and "
+            "'mps' where the machine has them"
+        ) from error
+    return device
+
+
+def pick_precision(name: Precision, device: torch.device) -> torch.dtype:
+    """Return the dtype of matrix products: "auto" is bfloat16 on CUDA devices that have it.
+
+    Raises
+    ------
+    ValueError
+        If the name is none of "auto", "float32", "bfloat16".
+    """
+    if name not in get_args(Precision):
+        raise ValueError(f"precision is {name!r}; allowed are {', '.join(get_args(Precision))}")
+    if name == "auto":
+        fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if fast else torch.float32
+    return torch.bfloat16 if name == "bfloat16" else torch.float32
+
+
+def autocast(device: torch.device, dtype: torch.dtype) -> contextlib.AbstractContextManager[object]:
+    """Run the block in mixed precision if `dtype` is a reduced one."""
+    if dtype == torch.float32:
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=dtype)

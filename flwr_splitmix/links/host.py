@@ -1,0 +1,110 @@
+"""Live clients in one process, called one after the other: inside a Ray actor or right here."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from flwr_splitmix.checkpoints import ClientStore
+from flwr_splitmix.clients import Client, ClientError
+from flwr_splitmix.links.link import Outcome
+from flwr_splitmix.links.ticket import Ticket
+
+log = logging.getLogger(__name__)
+
+
+class ClientHost:
+    """Holds clients by index; each is built once and lives until the host ends.
+
+    Parameters
+    ----------
+    store
+        Where the clients' states are kept between rounds, so that they survive this process;
+        None keeps them in memory only.
+    """
+
+    def __init__(self, store: ClientStore | None = None) -> None:
+        self.clients: dict[int, Client] = {}
+        self.finished: dict[int, int] = {}
+        self.store = store
+
+    def attach(
+        self, ticket: Ticket, build: Callable[[], Client], arrays: Mapping[str, Tensor] | None
+    ) -> dict[str, Any]:
+        """Begin a round for one client; build or restore it if it does not live here yet.
+
+        Returns
+        -------
+        The client's description, with "state-round": the round that its state is from (0: none).
+        """
+        index = ticket.client
+        if index not in self.clients:
+            client = build()
+            if not isinstance(client, Client):
+                raise ClientError(
+                    f"client_fn must return a SplitClient, it returned {type(client).__name__}"
+                )
+            self.finished[index] = self._restore(ticket, client)
+            if self.finished[index] == 0:
+                client.attach(ticket.order, arrays)
+            self.clients[index] = client
+        always = ticket.arrays == "always"
+        description = self.clients[index].attach(ticket.order, arrays if always else None)
+        return {**description, "state-round": self.finished[index]}
+
+    def _restore(self, ticket: Ticket, client: Client) -> int:
+        if self.store is None:
+            return 0
+        self.store.drop_after(ticket.client, ticket.state_round)
+        found = self.store.load(ticket.client, at_most=ticket.state_round)
+        if found is None:
+            return 0
+        state_round, tensors, meta = found
+        client.restore(tensors, meta)
+        return state_round
+
+    def call(self, method: str, payloads: Mapping[int, Mapping[str, Any]]) -> dict[int, Outcome]:
+        """Run one exchange on several clients; an error of one is its own outcome."""
+        return {index: self._call(index, method, payloads[index]) for index in payloads}
+
+    def _call(self, index: int, method: str, payload: Mapping[str, Any]) -> Outcome:
+        began = time.perf_counter()
+        client = self.clients.get(index)
+        if client is None:
+            return Outcome(None, "its host was restarted and does not hold it any more")
+        try:
+            reply = client.run(method, payload)
+        except Exception as error:
+            # A client's failure costs its own contribution only; the traceback stays here.
+            log.exception("client %d failed in %s", index, method)
+            return Outcome(None, sentence(error), time.perf_counter() - began)
+        return Outcome(reply, None, time.perf_counter() - began)
+
+    def finish(self, ticket: Ticket) -> tuple[dict[str, Tensor], dict[str, int | float], str]:
+        """End a client's round and keep its state: (arrays, metrics, warning or "")."""
+        index = ticket.client
+        if index not in self.clients:
+            raise ClientError("its host was restarted and does not hold it any more")
+        client = self.clients[index]
+        arrays, metrics = client.release()
+        self.finished[index] = ticket.server_round
+        warning = ""
+        if self.store is not None:
+            try:
+                self.store.save(index, ticket.server_round, *client.state())
+                self.store.prune(index, ticket.kept_rounds)
+            except OSError as error:
+                warning = f"client {index}: its state could not be kept ({error.strerror})"
+        return arrays if ticket.returns_arrays else {}, metrics, warning
+
+
+def sentence(error: Exception) -> str:
+    """Say in one line what went wrong."""
+    text = str(error).strip().splitlines()
+    if isinstance(error, ClientError):
+        return text[0]
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

@@ -1,0 +1,156 @@
+"""What every link gives a strategy: the clients of a round, called by index, in parallel."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from flwr_splitmix.events import Exchange
+
+Observe = Callable[[Exchange], None]
+
+
+class LinkError(RuntimeError):
+    """A link cannot be opened or does not reach the clients that it needs."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one client's call: a reply, or the reason why there is none."""
+
+    reply: dict[str, Any] | None
+    error: str | None = None
+    seconds: float = 0.0
+
+
+class Clients(ABC):
+    """The clients that take part in a round.
+
+    Attributes
+    ----------
+    descriptions
+        By client index, what each said of itself when it attached.
+    failures
+        By client index, why it is not among them (any more).
+    seconds
+        By client index, seconds spent in its calls.
+    replies
+        After the round, the clients' reply messages, sorted by client index.
+    """
+
+    def __init__(
+        self,
+        server_round: int,
+        descriptions: Mapping[int, dict[str, Any]],
+        failures: Mapping[int, str],
+        observe: Observe | None,
+    ) -> None:
+        self.server_round = server_round
+        self.descriptions = dict(sorted(descriptions.items()))
+        self.failures = dict(failures)
+        self.seconds = dict.fromkeys(self.descriptions, 0.0)
+        self.replies: list[Message] = []
+        self._observe = observe
+
+    @property
+    def alive(self) -> tuple[int, ...]:
+        """Indices of the clients that can be called, sorted."""
+        return tuple(c for c in self.descriptions if c not in self.failures)
+
+    def fail(self, client: int, reason: str) -> None:
+        """Leave a client out for the rest of the round."""
+        self.failures.setdefault(client, reason)
+
+    def call(
+        self, method: str, payloads: Mapping[int, Mapping[str, Any]]
+    ) -> dict[int, dict[str, Any]]:
+        """Call one exchange on many clients at once.
+
+        Parameters
+        ----------
+        method
+            Name of an exchange of the client class.
+        payloads
+            Keyword arguments by client index; those of clients no longer alive are not sent.
+
+        Returns
+        -------
+        Replies by client index. A client that failed or was late is missing, from here and from
+        `alive`.
+        """
+        alive = set(self.alive)
+        payloads = {c: p for c, p in sorted(payloads.items()) if c in alive}
+        for client, payload in payloads.items():
+            self._seen(client, method, "down", payload)
+        replies = {}
+        for client, outcome in sorted(self._exchange(method, payloads).items()):
+            self.seconds[client] += outcome.seconds
+            if outcome.reply is None:
+                self.fail(client, outcome.error or "no reply")
+            else:
+                self._seen(client, method, "up", outcome.reply)
+                replies[client] = outcome.reply
+        return replies
+
+    def _seen(self, client: int, method: str, direction: Any, payload: Mapping[str, Any]) -> None:
+        if self._observe is not None:
+            self._observe(
+                Exchange(
+                    self.server_round, client, method, direction, payload, tensor_bytes(payload)
+                )
+            )
+
+    @abstractmethod
+    def _exchange(
+        self, method: str, payloads: Mapping[int, Mapping[str, Any]]
+    ) -> dict[int, Outcome]:
+        """Make the calls; every client of `payloads` has an outcome."""
+
+
+class Link(ABC):
+    """The way from a strategy to its clients within a round."""
+
+    @abstractmethod
+    def open(self, grid: Grid | None) -> None:
+        """Start what the link needs."""
+
+    @abstractmethod
+    def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
+        """Return the nodes that can be asked, client index -> node id, sorted.
+
+        Raises
+        ------
+        LinkError
+            If fewer than `min_nodes` answered in time.
+        """
+
+    @abstractmethod
+    def round(
+        self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
+    ) -> AbstractContextManager[Clients]:
+        """Attach the clients that the messages go to; at the end collect their replies."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End everything that `open` started."""
+
+
+def tensor_bytes(payload: Any) -> int:
+    """Count the bytes of all tensors in nested lists and dictionaries."""
+    if isinstance(payload, Tensor):
+        return payload.nbytes
+    return sum(tensor_bytes(value) for value in _children(payload))
+
+
+def _children(payload: Any) -> Iterator[Any]:
+    if isinstance(payload, Mapping):
+        yield from payload.values()
+    elif isinstance(payload, (list, tuple)):
+        yield from payload

@@ -1,0 +1,85 @@
+"""Clients in the server's own process: for notebooks, tests and one GPU. No Flower run needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+
+from flwr_splitmix.checkpoints import ClientStore
+from flwr_splitmix.clients import Client
+from flwr_splitmix.links.host import ClientHost, sentence
+from flwr_splitmix.links.link import Clients, Link, LinkError, Observe, Outcome
+from flwr_splitmix.links.ticket import Ticket, arrays_of, to_arrays
+
+
+class LocalClients(Clients):
+    """Clients that are called directly; tensors are handed over, not copied."""
+
+    host: ClientHost
+
+    def _exchange(
+        self, method: str, payloads: Mapping[int, Mapping[str, Any]]
+    ) -> dict[int, Outcome]:
+        return self.host.call(method, payloads)
+
+
+class LocalLink(Link):
+    """Calls clients of this process.
+
+    Parameters
+    ----------
+    clients
+        The live clients; their position is their index.
+    state_dir
+        Where their states are kept between rounds; None keeps them in memory only.
+    """
+
+    def __init__(self, clients: Sequence[Client], state_dir: Path | None = None) -> None:
+        self.clients = list(clients)
+        self.host = ClientHost(None if state_dir is None else ClientStore(state_dir))
+
+    def open(self, grid: Grid | None) -> None:
+        """Do nothing: the clients are here."""
+
+    def close(self) -> None:
+        """Do nothing: the clients stay with their owner."""
+
+    def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
+        """Return all clients; node ids are made up (index + 1)."""
+        if len(self.clients) < min_nodes:
+            raise LinkError(f"there are {len(self.clients)} clients, min-nodes is {min_nodes}")
+        return {index: index + 1 for index in range(len(self.clients))}
+
+    @contextmanager
+    def round(
+        self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
+    ) -> Iterator[Clients]:
+        """Attach the clients of the messages; at the end make their replies."""
+        tickets = [Ticket.from_message(message) for message in messages]
+        descriptions: dict[int, dict[str, Any]] = {}
+        failures: dict[int, str] = {}
+        for ticket, message in zip(tickets, messages, strict=True):
+            index = ticket.client
+            try:
+                descriptions[index] = self.host.attach(
+                    ticket, partial(self.clients.__getitem__, index), arrays_of(message.content)
+                )
+            except Exception as error:  # the same failure rule as over any other link
+                failures[index] = sentence(error)
+        server_round = tickets[0].server_round if tickets else 0
+        clients = LocalClients(server_round, descriptions, failures, observe)
+        clients.host = self.host
+        yield clients
+        for ticket, message in zip(tickets, messages, strict=True):
+            if ticket.client in clients.alive and message.metadata.message_type == "train":
+                arrays, metrics, _ = self.host.finish(ticket)
+                content = RecordDict({"metrics": MetricRecord(metrics)})
+                if arrays:
+                    content["arrays"] = to_arrays(arrays)
+                clients.replies.append(Message(content, reply_to=message))

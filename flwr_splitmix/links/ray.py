@@ -1,0 +1,358 @@
+"""Virtual clients in a few Ray actors, each of which holds many, inside a Flower simulation."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from flwr_splitmix.checkpoints import ClientStore
+from flwr_splitmix.clients import Client
+from flwr_splitmix.links.host import ClientHost, sentence
+from flwr_splitmix.links.link import Clients, Link, LinkError, Observe, Outcome
+from flwr_splitmix.links.polling import Directory, send_and_wait
+from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
+
+log = logging.getLogger("flwr.splitmix")
+
+RETRY_SECONDS = 60.0
+
+
+class RayHost:
+    """The actor: a `ClientHost` whose tensors cross the process boundary as numpy arrays."""
+
+    def __init__(self, threads: int, state_dir: str) -> None:
+        torch.set_num_threads(threads)
+        self.host = ClientHost(ClientStore(Path(state_dir)) if state_dir else None)
+
+    def ready(self) -> str:
+        """Return the id of the Ray node that this host runs on."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+    def process_id(self) -> int:
+        """Return the process id, so that a test can end this host and no other."""
+        return os.getpid()
+
+    def attach(
+        self,
+        ticket: Ticket,
+        client_fn: bytes,
+        path: list[str],
+        context: Context,
+        arrays: dict[str, np.ndarray] | None,
+    ) -> dict[str, Any]:
+        """Begin a round for one client; returns its description or {"error": sentence}."""
+        from ray import cloudpickle
+
+        # The app's modules must be importable before its client_fn is looked up by name.
+        sys.path[:0] = [entry for entry in path if entry not in sys.path]
+        try:
+            return self.host.attach(
+                ticket,
+                lambda: build(cloudpickle.loads(client_fn), context),
+                None if arrays is None else {n: torch.tensor(a) for n, a in arrays.items()},
+            )
+        except Exception as error:
+            log.exception("client %d could not be attached", ticket.client)
+            return {"error": sentence(error)}
+
+    def call(self, method: str, payloads: dict[int, Any]) -> dict[int, Outcome]:
+        """Run one exchange on several clients of this host."""
+        return {
+            index: Outcome(
+                _convert(outcome.reply, Tensor, _to_numpy), outcome.error, outcome.seconds
+            )
+            for index, outcome in self.host.call(
+                method, _convert(payloads, np.ndarray, torch.tensor)
+            ).items()
+        }
+
+    def finish(self, ticket: Ticket) -> tuple[dict[str, np.ndarray], dict[str, int | float], str]:
+        """End a client's round: (arrays, metrics, warning)."""
+        arrays, metrics, warning = self.host.finish(ticket)
+        return {name: t.numpy() for name, t in arrays.items()}, metrics, warning
+
+
+def build(client_fn: Callable[[Context], Client], context: Context) -> Client:
+    """Make the client; what client_fn raises is named as its own."""
+    try:
+        return client_fn(context)
+    except Exception as error:
+        raise RuntimeError(f"client_fn raised {sentence(error)}") from error
+
+
+def _to_numpy(tensor: Tensor) -> np.ndarray:
+    array: np.ndarray = tensor.detach().cpu().numpy()
+    return array
+
+
+def _from_numpy(array: np.ndarray) -> Tensor:
+    with warnings.catch_warnings():
+        # The array lies in Ray's object store, read-only; the mixer copies it and never writes.
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(array)
+
+
+def _convert(payload: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
+    if isinstance(payload, kind):
+        return convert(payload)
+    if isinstance(payload, Mapping):
+        return {key: _convert(value, kind, convert) for key, value in payload.items()}
+    if isinstance(payload, (list, tuple)):
+        return [_convert(value, kind, convert) for value in payload]
+    return payload
+
+
+class RayClients(Clients):
+    """Clients in actors; one call a host and exchange, whatever the number of clients."""
+
+    handle_of: Mapping[int, Any]
+    deadline: float
+
+    def _exchange(
+        self, method: str, payloads: Mapping[int, Mapping[str, Any]]
+    ) -> dict[int, Outcome]:
+        import ray
+
+        by_host: dict[Any, dict[int, Any]] = {}
+        for index, payload in payloads.items():
+            by_host.setdefault(self.handle_of[index], {})[index] = payload
+        pending = {
+            handle.call.remote(method, _convert(part, Tensor, _to_numpy)): part
+            for handle, part in by_host.items()
+        }
+        ready, late = ray.wait(list(pending), num_returns=len(pending), timeout=self.deadline)
+        outcomes: dict[int, Outcome] = {}
+        for reference in late:
+            reason = f"did not answer {method} within {self.deadline:g} s"
+            outcomes |= dict.fromkeys(pending[reference], Outcome(None, reason))
+        for reference in ready:
+            try:
+                outcomes |= {
+                    index: Outcome(_convert(o.reply, np.ndarray, _from_numpy), o.error, o.seconds)
+                    for index, o in ray.get(reference).items()
+                }
+            except ray.exceptions.RayError as error:
+                reason = f"its host died ({type(error).__name__})"
+                outcomes |= dict.fromkeys(pending[reference], Outcome(None, reason))
+        return outcomes
+
+
+class RayLink(Link):
+    """Reaches the virtual clients of a Flower simulation through `ClientHost` actors.
+
+    Joins the Ray session that the simulation has started (or the cluster that it joined with
+    RAY_ADDRESS) and spreads its hosts over the nodes.
+
+    Parameters
+    ----------
+    num_hosts
+        Number of actors; 0 takes one for each CPU, at most 4, and at least one for each Ray node.
+    host_gpus
+        GPUs of each host; fractions share one.
+    host_threads
+        Torch threads of each host.
+    state_dir
+        Where clients' states are kept between rounds. On a cluster of several machines it must
+        be storage that all share, or a restarted host may not find its clients' states.
+    attach_timeout, step_timeout
+        Seconds to wait for clients to attach, and for one exchange.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_hosts: int = 0,
+        host_gpus: float = 0.0,
+        host_threads: int = 1,
+        state_dir: Path | None = None,
+        attach_timeout: float = 120.0,
+        step_timeout: float = 120.0,
+    ) -> None:
+        self.num_hosts = num_hosts
+        self.host_gpus = host_gpus
+        self.host_threads = host_threads
+        self.state_dir = state_dir
+        self.attach_timeout = attach_timeout
+        self.step_timeout = step_timeout
+        self._hosts: dict[str, Any] = {}
+        self._directory = Directory()
+
+    def open(self, grid: Grid | None) -> None:
+        """Start the hosts and wait until they stand.
+
+        Raises
+        ------
+        LinkError
+            If this is no simulation, or the cluster cannot place the hosts.
+        """
+        ray = self._wait_for_ray()
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        cpus = sum(int(node["Resources"].get("CPU", 0)) for node in nodes)
+        wanted = self.num_hosts or max(len(nodes), min(cpus, 4))
+        token = secrets.token_hex(4)
+        actor = ray.remote(RayHost)
+        for i in range(max(wanted, 1)):
+            name = f"splitmix-{token}-{i}"
+            self._hosts[name] = actor.options(
+                name=name,
+                num_cpus=0,
+                num_gpus=self.host_gpus,
+                max_restarts=-1,
+                scheduling_strategy="SPREAD",
+            ).remote(self.host_threads, str(self.state_dir or ""))
+        try:
+            homes = ray.get(
+                [handle.ready.remote() for handle in self._hosts.values()],
+                timeout=self.attach_timeout,
+            )
+        except ray.exceptions.GetTimeoutError as error:
+            raise LinkError(
+                f"{len(self._hosts)} hosts with {self.host_gpus:g} GPUs each could not be placed "
+                f"within {self.attach_timeout:g} s; the cluster has {ray.cluster_resources()}"
+            ) from error
+        log.info("%d client hosts on %d Ray nodes", len(homes), len(set(homes)))
+
+    def _wait_for_ray(self) -> Any:
+        try:
+            import ray
+        except ImportError as error:
+            raise LinkError(
+                "link = 'ray' needs Ray: pip install 'flwr-splitmix[simulation]'"
+            ) from error
+        deadline = time.monotonic() + self.attach_timeout
+        while not ray.is_initialized():
+            if time.monotonic() > deadline:
+                raise LinkError(
+                    f"no Ray session within {self.attach_timeout:g} s: this run is not a "
+                    "simulation, and deployed SuperNodes cannot be reached over Ray"
+                )
+            time.sleep(0.05)
+        return ray
+
+    def close(self) -> None:
+        """End the hosts."""
+        import ray
+
+        for handle in self._hosts.values():
+            if ray.is_initialized():
+                ray.kill(handle)
+        self._hosts = {}
+
+    def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
+        """Ask every virtual node for its partition-id, once."""
+        return self._directory.update(_needed(grid), min_nodes, self.attach_timeout)
+
+    @contextmanager
+    def round(
+        self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
+    ) -> Iterator[Clients]:
+        """Have the ClientApps attach their clients to hosts, at the end collect their replies."""
+        grid = _needed(grid)
+        names = list(self._hosts)
+        tickets = {}
+        for message in messages:
+            ticket = Ticket.from_message(message)
+            ticket = ticket.with_link("ray", names[ticket.client % len(names)])
+            message.content = with_record(message.content, ticket.to_record())
+            tickets[message.metadata.dst_node_id] = ticket
+        replies = send_and_wait(grid, messages, self.attach_timeout)
+        descriptions, failures = _read_descriptions(tickets, replies, self.attach_timeout)
+        server_round = next((t.server_round for t in tickets.values()), 0)
+        clients = RayClients(server_round, descriptions, failures, observe)
+        clients.handle_of = {t.client: self._hosts[t.host] for t in tickets.values()}
+        clients.deadline = self.step_timeout
+        yield clients
+        if messages and messages[0].metadata.message_type == "train":
+            self._finish(grid, clients, tickets)
+
+    def _finish(self, grid: Grid, clients: Clients, tickets: Mapping[int, Ticket]) -> None:
+        ending = {node: t for node, t in tickets.items() if t.client in clients.alive}
+        messages = [
+            Message(
+                RecordDict({RECORD: ticket.to_record()}),
+                dst_node_id=node,
+                message_type="train.finish",
+            )
+            for node, ticket in ending.items()
+        ]
+        replies = send_and_wait(grid, messages, self.attach_timeout)
+        for node, ticket in sorted(ending.items(), key=lambda item: item[1].client):
+            reply = replies.get(node)
+            if reply is None:
+                clients.fail(ticket.client, "did not finish its round in time")
+            elif reply.has_error():
+                clients.fail(ticket.client, reply.error.reason)
+            else:
+                record = reply.content.config_records.pop(RECORD, None) if _has(reply) else None
+                if record and (error := record.get("error")):
+                    clients.fail(ticket.client, str(error))
+                    continue
+                if record and (warning := record.get("warning")):
+                    log.warning("%s", warning)
+                clients.replies.append(reply)
+
+
+def _has(reply: Message) -> bool:
+    return RECORD in reply.content.config_records
+
+
+def _needed(grid: Grid | None) -> Grid:
+    if grid is None:
+        raise LinkError("RayLink works inside a Flower run only; use strategy.fit(clients, ...)")
+    return grid
+
+
+def _read_descriptions(
+    tickets: Mapping[int, Ticket], replies: Mapping[int, Message], timeout: float
+) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
+    descriptions: dict[int, dict[str, Any]] = {}
+    failures: dict[int, str] = {}
+    for node, ticket in tickets.items():
+        reply = replies.get(node)
+        if reply is None:
+            failures[ticket.client] = f"did not attach within {timeout:g} s"
+        elif reply.has_error():
+            failures[ticket.client] = reply.error.reason
+        else:
+            record = dict(reply.content.config_records[RECORD])
+            if "error" in record:
+                failures[ticket.client] = str(record["error"])
+            else:
+                descriptions[ticket.client] = record
+    return descriptions, failures
+
+
+def call_host(name: str, method: str, *arguments: Any) -> Any:
+    """From a ClientApp: call a host by name, waiting while Ray restarts it.
+
+    Raises
+    ------
+    LinkError
+        If the host does not come back within a minute.
+    """
+    import ray
+
+    deadline = time.monotonic() + RETRY_SECONDS
+    while True:
+        try:
+            return ray.get(getattr(ray.get_actor(name), method).remote(*arguments))
+        except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError) as error:
+            if time.monotonic() > deadline:
+                raise LinkError(f"host {name} did not come back") from error
+            time.sleep(0.2)

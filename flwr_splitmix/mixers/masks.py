@@ -1,0 +1,89 @@
+"""How many patches, and which, each member of a mixing group keeps."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+
+from flwr_splitmix.seeding import frozen_generator
+
+Rounding = Literal["multinomial", "largest-remainder"]
+
+
+def sample_counts(
+    n_patches: int,
+    k: int,
+    alpha: float | None,
+    rng: np.random.Generator,
+    *,
+    rounding: Rounding = "multinomial",
+    min_patches: int = 0,
+) -> np.ndarray:
+    """Draw how many of `n_patches` patches each of `k` members keeps.
+
+    Parameters
+    ----------
+    alpha
+        Concentration of the symmetric Dirichlet that the mixing ratios follow; None (infinity) is
+        as even as possible, the remainder going to random members.
+    rounding
+        From ratios to counts: "multinomial" draws them, "largest-remainder" floors them and gives
+        the rest to the largest fractions, ties at random.
+    min_patches
+        Patches that each member keeps in any case; the others are drawn.
+
+    Returns
+    -------
+    int64 array of shape (k,) that sums to `n_patches`. A count may be zero.
+
+    Raises
+    ------
+    ValueError
+        If `k` < 1, `n_patches` < 1, `alpha` <= 0, `k * min_patches` > `n_patches`, or for an
+        unknown rounding.
+
+    Source: CutMixSL, section 3.2; DP-CutMixSL (workshop), section 2.
+    """
+    check_mask_options(alpha, rounding, min_patches)
+    if k < 1 or n_patches < 1:
+        raise ValueError(f"k is {k} and n_patches is {n_patches}; both must be at least 1")
+    free = n_patches - k * min_patches
+    if free < 0:
+        raise ValueError(
+            f"{k} members cannot each keep min_patches={min_patches} of {n_patches} patches"
+        )
+    if alpha is None:
+        counts = np.full(k, free // k)
+        counts[rng.permutation(k)[: free % k]] += 1
+    elif rounding == "multinomial":
+        counts = rng.multinomial(free, rng.dirichlet(np.full(k, alpha)))
+    else:
+        exact = free * rng.dirichlet(np.full(k, alpha))
+        counts = np.floor(exact).astype(np.int64)
+        order = np.lexsort((rng.random(k), counts - exact))  # largest fraction first
+        counts[order[: free - int(counts.sum())]] += 1
+    return np.asarray(counts, dtype=np.int64) + min_patches
+
+
+def check_mask_options(alpha: float | None, rounding: str, min_patches: int) -> None:
+    """Raise ValueError for options that `sample_counts` cannot use."""
+    if alpha is not None and not (alpha > 0 and np.isfinite(alpha)):
+        raise ValueError(f"alpha is {alpha}; it must be greater than 0, or None for even counts")
+    if rounding not in get_args(Rounding):
+        raise ValueError(f"rounding is {rounding!r}; allowed are {', '.join(get_args(Rounding))}")
+    if min_patches < 0:
+        raise ValueError(f"min_patches is {min_patches}; it must be at least 0")
+
+
+def patch_order(seed: int, n_patches: int, samples: int | None = None) -> np.ndarray:
+    """Permute the patch positions, uniformly; equal for equal seeds on every machine.
+
+    Returns
+    -------
+    int64 array of shape (n_patches,), or (samples, n_patches) with a permutation for each sample.
+    """
+    rng = frozen_generator(seed)
+    if samples is None:
+        return np.asarray(rng.permutation(n_patches), dtype=np.int64)
+    return np.argsort(rng.random_sample((samples, n_patches)), axis=1, kind="stable")

@@ -1,0 +1,280 @@
+"""What a mixer is: a plan of who is mixed with whom, the mixture, and the way back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flwr_splitmix.mixers.share import SHARES, Plain, Share
+
+
+@dataclass(frozen=True)
+class SmashedShape:
+    """Shape of every client's smashed data in a step: (batch, prefix + patches, width)."""
+
+    batch: int
+    patches: int
+    width: int
+    prefix: int = 0
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """The shape of the tensor."""
+        return (self.batch, self.prefix + self.patches, self.width)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A client's place in a mixing group."""
+
+    client: int
+    share: Share
+
+
+@dataclass(frozen=True)
+class Group:
+    """Clients whose smashed data become one mixture."""
+
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One step's plan: passes -> groups -> members.
+
+    There is one pass, except for the k-times form of CutMix, which has k.
+    """
+
+    shape: SmashedShape
+    passes: tuple[tuple[Group, ...], ...]
+
+    def for_node(self, client: int) -> list[dict[str, Plain] | None]:
+        """Return all that one client gets: its share of each pass (None where it has none)."""
+        shares = self.shares(client)
+        return [None if share is None else share.to_wire() for share in shares]
+
+    def shares(self, client: int) -> list[Share | None]:
+        """Return one client's share in each pass."""
+        return [
+            next((m.share for group in groups for m in group.members if m.client == client), None)
+            for groups in self.passes
+        ]
+
+    @property
+    def unmixed(self) -> tuple[int, ...]:
+        """Clients that are alone in a group: what they upload is protected by nothing."""
+        return tuple(
+            group.members[0].client
+            for groups in self.passes
+            for group in groups
+            if len(group.members) == 1
+        )
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What one client sent in a step.
+
+    Parameters
+    ----------
+    smashed
+        One tensor (b, a, d) for each pass, None where the client has no share in it.
+    labels
+        int64 (b,); or, when the client noises them, float (b, L) already scaled by its ratio.
+    """
+
+    smashed: Sequence[Tensor | None]
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a group of a mixture was made of.
+
+    Parameters
+    ----------
+    index
+        The pass it belongs to.
+    members
+        Those whose uploads came.
+    ratio
+        The sum of their mixing ratios: 1 when all came.
+    """
+
+    index: int
+    members: tuple[Member, ...]
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """What the upper segment learns from in a step.
+
+    Parameters
+    ----------
+    smashed
+        (groups * b, prefix + N, d), group after group.
+    targets
+        Soft labels (groups * b, L) that sum to 1.
+    sources
+        Where each group of it came from, in order.
+    """
+
+    smashed: Tensor
+    targets: Tensor
+    sources: tuple[Source, ...]
+
+
+class Mixer(ABC):
+    """Decides what happens to smashed data between the clients and the upper segment.
+
+    A new mixer overrides `plan`; one whose clients upload something new also brings a `Share`.
+
+    Attributes
+    ----------
+    shares
+        The kinds of shares that its plans contain; clients must know them.
+    min_members
+        The fewest clients with which it does what it promises.
+    regroup
+        Whether clients are put into new groups every "step" or every "epoch".
+    """
+
+    shares: ClassVar[tuple[type[Share], ...]] = SHARES
+    min_members: int = 1
+    regroup: Literal["step", "epoch"] = "step"
+
+    def check_clients(self, n: int) -> None:
+        """Raise ValueError if this mixer cannot work with `n` clients in a round."""
+        if n < self.min_members:
+            raise ValueError(
+                f"{type(self).__name__} needs at least {self.min_members} clients in a round, "
+                f"here are {n}"
+            )
+
+    @abstractmethod
+    def plan(
+        self,
+        members: Sequence[int],
+        shape: SmashedShape,
+        rng: np.random.Generator,
+        order_rng: np.random.Generator | None = None,
+    ) -> Plan:
+        """Draw a step's groups, mixing ratios and masks.
+
+        Parameters
+        ----------
+        members
+            Client indices that take part, sorted.
+        rng
+            Generator of this step.
+        order_rng
+            Generator of what is drawn once an epoch when `regroup` is "epoch"; None uses `rng`.
+        """
+
+    def merge(
+        self,
+        uploads: Mapping[int, Upload],
+        plan: Plan,
+        *,
+        num_classes: int,
+        device: torch.device | None = None,
+    ) -> Mixed:
+        """Mix the uploads that came.
+
+        A member that is missing leaves zeros at its patches, and the target is divided by the sum
+        of the ratios that came. A group of which no patch came is left out.
+
+        Parameters
+        ----------
+        uploads
+            By client index; may lack clients of the plan.
+        num_classes
+            Number L of classes.
+        device
+            Where the mixture is made; None is where the uploads are.
+
+        Raises
+        ------
+        ValueError
+            If no upload came at all.
+        """
+        sources = self._sources(uploads, plan)
+        if not sources:
+            raise ValueError("there is nothing to mix: no client of the plan uploaded any patch")
+        first = next(s for upload in uploads.values() for s in upload.smashed if s is not None)
+        batch, tokens, width = plan.shape.size
+        mixed = torch.zeros(
+            (len(sources) * batch, tokens, width), dtype=first.dtype, device=device or first.device
+        )
+        targets = torch.zeros((len(mixed), num_classes), dtype=first.dtype, device=mixed.device)
+        for row, source in enumerate(sources):
+            here = slice(row * batch, (row + 1) * batch)
+            for member in source.members:
+                upload = uploads[member.client]
+                smashed = upload.smashed[source.index]
+                assert smashed is not None, "an upload that passed the check has every pass"
+                member.share.place(mixed[here], smashed.to(mixed.device))
+                targets[here] += self._target(upload.labels, member.share, targets)
+            if source.ratio != 1:
+                targets[here] /= source.ratio
+                self.renormalise(mixed[here], source.ratio, plan.shape)
+        return Mixed(mixed, targets, tuple(sources))
+
+    def _sources(self, uploads: Mapping[int, Upload], plan: Plan) -> list[Source]:
+        sources = []
+        for index, groups in enumerate(plan.passes):
+            for group in groups:
+                came = tuple(m for m in group.members if m.client in uploads)
+                if len(came) == len(group.members):
+                    sources.append(Source(index, came, 1.0))
+                elif (ratio := sum(m.share.lam for m in came)) > 0:
+                    sources.append(Source(index, came, ratio))
+        return sources
+
+    def _target(self, labels: Tensor, share: Share, like: Tensor) -> Tensor:
+        labels = labels.to(like.device)
+        if labels.is_floating_point():
+            return labels.to(like.dtype)
+        return share.lam * F.one_hot(labels, like.shape[1]).to(like.dtype)
+
+    def renormalise(self, mixed: Tensor, ratio: float, shape: SmashedShape) -> None:
+        """Make up for members that are missing, in place: weighted sums are divided by `ratio`.
+
+        Patches are not weighted, prefix tokens are.
+        """
+        if shape.prefix and ratio != 1:
+            mixed[:, : shape.prefix] /= ratio
+
+    def split(self, gradient: Tensor, mixed: Mixed, plan: Plan) -> dict[int, list[Tensor | None]]:
+        """Give each client the cut-layer gradient of its own share.
+
+        Parameters
+        ----------
+        gradient
+            Gradient of each group's loss with respect to `mixed.smashed`, same shape.
+
+        Returns
+        -------
+        By client index, one tensor for each pass: the gradient of the upload (or, for broadcast,
+        of the whole mixture), None where the pass returns none.
+        """
+        batch = plan.shape.batch
+        result: dict[int, list[Tensor | None]] = {}
+        for row, source in enumerate(mixed.sources):
+            part = gradient[row * batch : (row + 1) * batch]
+            if source.ratio != 1:
+                part = part.clone()
+                self.renormalise(part, source.ratio, plan.shape)
+            for member in source.members:
+                own = result.setdefault(member.client, [None] * len(plan.passes))
+                if member.share.learns:
+                    own[source.index] = member.share.pick(part)
+        return result

@@ -1,0 +1,212 @@
+"""A client's share of a mixing plan: what it uploads, and where that stands in the mixture."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.mixers.masks import patch_order
+
+Plain = bool | int | float | str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share(ABC):
+    """One client's part of one mixing group: a function from smashed data to an upload.
+
+    A share is a frozen dataclass of plain values; these few values are all that travels, and both
+    sides compute the rest from them. The three methods belong together: `upload` runs at the
+    client, inside its autograd graph; `place` and `pick` run at the mixer.
+
+    Parameters
+    ----------
+    lam
+        Mixing ratio of this client in its group.
+    learns
+        Whether this pass returns a gradient to this client.
+    """
+
+    name: ClassVar[str]
+    lam: float = 1.0
+    learns: bool = True
+
+    @abstractmethod
+    def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (upload, anchor) of smashed data (b, prefix + N, d).
+
+        The upload is what travels; the anchor is the tensor of the client's graph at which the
+        returned gradient enters.
+        """
+
+    @abstractmethod
+    def upload_shape(self, smashed: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Return the shape of the upload of smashed data of the given shape."""
+
+    @abstractmethod
+    def place(self, mixed: Tensor, upload: Tensor) -> None:
+        """Add an upload to its group's mixed smashed data (b, prefix + N, d), in place."""
+
+    @abstractmethod
+    def pick(self, gradient: Tensor) -> Tensor:
+        """Take this client's cut-layer gradient out of its group's (b, prefix + N, d)."""
+
+    def to_wire(self) -> dict[str, Plain]:
+        """Return the share as plain values."""
+        return {"share": self.name, **asdict(self)}
+
+
+def share_from_wire(values: Mapping[str, Any], known: Iterable[type[Share]]) -> Share:
+    """Make a share from plain values; only kinds in `known` are made.
+
+    Raises
+    ------
+    ValueError
+        If the kind is unknown, or a value is missing, superfluous or of the wrong type.
+    """
+    kinds = {kind.name: kind for kind in known}
+    arguments = dict(values)
+    name = arguments.pop("share", None)
+    if name not in kinds:
+        raise ValueError(
+            f"unknown share {name!r}; this client knows {', '.join(sorted(kinds))} "
+            "(hand others to SplitClient(shares=...))"
+        )
+    for field in fields(kinds[name]):
+        if field.name in arguments:
+            kind = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}[
+                str(field.type)
+            ]
+            value = arguments[field.name]
+            if not isinstance(value, kind) or (isinstance(value, bool) and kind != (bool,)):
+                raise ValueError(f"{field.name} of share {name!r} must be {field.type}")
+    try:
+        return kinds[name](**arguments)
+    except TypeError as error:
+        raise ValueError(f"share {name!r}: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullShare(Share):
+    """Everything, as it is: plain split learning."""
+
+    name: ClassVar[str] = "full"
+
+    def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
+        """Upload the smashed data itself."""
+        return smashed, smashed
+
+    def upload_shape(self, smashed: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Return the shape unchanged."""
+        return smashed
+
+    def place(self, mixed: Tensor, upload: Tensor) -> None:
+        """Put the upload there as it is."""
+        mixed.copy_(upload)
+
+    def pick(self, gradient: Tensor) -> Tensor:
+        """Return the whole gradient."""
+        return gradient
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskShare(Share):
+    """Some patches unchanged, the others not at all; prefix tokens scaled by the mixing ratio.
+
+    A subclass says which patches in `positions`.
+
+    Parameters
+    ----------
+    patches, prefix
+        Number N of patch tokens, and of prefix tokens before them. Prefix tokens have attended to
+        the whole image (cut at a block); they are not masked but summed, weighted by `lam`.
+    broadcast
+        Whether the client gets its group's whole gradient and pushes it through its unmasked
+        smashed data (CutMixSL eq. 13) instead of its own patches' gradient (unicast).
+    """
+
+    patches: int
+    prefix: int = 0
+    broadcast: bool = False
+
+    @abstractmethod
+    def positions(self, batch: int) -> Tensor:
+        """Return the kept patches: int64 (a,), or (batch, a) if they differ between samples."""
+
+    @abstractmethod
+    def count(self) -> int:
+        """Return the number a of kept patches."""
+
+    def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
+        """Upload (b, prefix + a, d): the scaled prefix and the kept patches."""
+        kept = self._take(smashed)
+        return kept, smashed if self.broadcast else kept
+
+    def upload_shape(self, smashed: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Return (b, prefix + a, d)."""
+        return smashed[0], self.prefix + self.count(), smashed[2]
+
+    def place(self, mixed: Tensor, upload: Tensor) -> None:
+        """Write the kept patches to their positions and add the prefix."""
+        at = self.positions(len(mixed)).to(mixed.device)
+        patches, kept = mixed[:, self.prefix :], upload[:, self.prefix :]
+        if at.ndim == 1:
+            patches.index_add_(1, at, kept)
+        else:
+            patches.scatter_add_(1, at[:, :, None].expand_as(kept), kept)
+        if self.prefix:
+            mixed[:, : self.prefix] += upload[:, : self.prefix]
+
+    def pick(self, gradient: Tensor) -> Tensor:
+        """Return the gradient of the upload (unicast) or of the whole mixture (broadcast)."""
+        if self.broadcast:
+            return gradient
+        return self._select(gradient[:, : self.prefix], gradient)
+
+    def _take(self, smashed: Tensor) -> Tensor:
+        return self._select(self.lam * smashed[:, : self.prefix], smashed)
+
+    def _select(self, prefix: Tensor, tokens: Tensor) -> Tensor:
+        at = self.positions(len(tokens)).to(tokens.device)
+        patches = tokens[:, self.prefix :] if self.prefix else tokens
+        if at.ndim == 1:
+            kept = patches.index_select(1, at)
+        else:
+            kept = patches.gather(1, at[:, :, None].expand(-1, -1, patches.shape[2]))
+        return torch.cat([prefix, kept], dim=1) if self.prefix else kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchShare(MaskShare):
+    """Patches `start` to `stop` of a seeded permutation of all patches.
+
+    The members of a group have the same seed and consecutive slices: their masks are exclusive
+    and exhaustive. With `per_sample`, every sample of the batch has its own permutation.
+    """
+
+    name: ClassVar[str] = "patches"
+    seed: int
+    start: int
+    stop: int
+    per_sample: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.stop <= self.patches:
+            raise ValueError(f"slice {self.start}:{self.stop} is not within {self.patches} patches")
+
+    def positions(self, batch: int) -> Tensor:
+        """Return this member's slice of the permutation."""
+        order = patch_order(self.seed, self.patches, batch if self.per_sample else None)
+        return torch.from_numpy(order[..., self.start : self.stop].copy())
+
+    def count(self) -> int:
+        """Return the length of the slice."""
+        return self.stop - self.start
+
+
+SHARES: tuple[type[Share], ...] = (FullShare, PatchShare)
+"""The kinds of shares that every client knows."""

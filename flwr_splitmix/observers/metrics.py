@@ -1,0 +1,95 @@
+"""The metrics of a run, one row a round, and the line that shows each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from flwr_splitmix.events import Exchange, RoundDone, StepDone
+from flwr_splitmix.observers.observer import Observer
+
+LABEL_BYTES = 8
+
+
+class Metrics(Observer):
+    """Counts bytes and averages the loss of a round.
+
+    Bytes are those of the training steps' tensors; what evaluation costs is not among them.
+    `uplink_bytes_psl` is what the same steps of the same clients would have sent without mixing.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._clear()
+
+    def _clear(self) -> None:
+        self._up = self._down = self._psl = 0
+        self._losses: list[Tensor] = []
+
+    def on_exchange(self, event: Exchange) -> None:
+        """Count the bytes of training steps."""
+        if event.method == "step":
+            if event.direction == "up":
+                self._up += event.nbytes
+            else:
+                self._down += event.nbytes
+
+    def on_step(self, event: StepDone) -> None:
+        """Keep the loss (as a tensor: nothing waits for the device) and count PSL's bytes."""
+        self._losses.append(event.result.loss)
+        batch, tokens, width = event.plan.shape.size
+        sample = tokens * width * event.mixed.smashed.element_size() + LABEL_BYTES
+        self._psl += len(event.uploads) * batch * sample
+
+    def on_round(self, event: RoundDone) -> None:
+        """Close the round's row."""
+        losses = [float(loss) for loss in self._losses]
+        slowest = max(
+            event.client_seconds, key=lambda c: (event.client_seconds[c], -c), default=None
+        )
+        shown = event.evaluation
+        self.rows.append(
+            {
+                "round": event.server_round,
+                "loss": sum(losses) / len(losses) if losses else None,
+                "accuracy": shown.accuracy if shown else None,
+                "accuracy_kind": shown.kind if shown else None,
+                "accuracy_spread": shown.spread if shown else None,
+                "eval_loss": shown.loss if shown else None,
+                "seconds": event.seconds,
+                "steps": event.steps,
+                "steps_per_second": event.steps / event.seconds if event.seconds else None,
+                "uplink_bytes": self._up,
+                "downlink_bytes": self._down,
+                "uplink_bytes_psl": self._psl,
+                "clients_alive": event.clients_alive,
+                "clients_failed": len(event.failures),
+                "slowest_node": slowest,
+            }
+        )
+        self._clear()
+
+
+def progress_line(row: dict[str, Any], num_rounds: int, seconds_left: float) -> str:
+    """Say in one line how a round went and how long the run still takes."""
+    parts = [f"round {row['round']}/{num_rounds}"]
+    if row["accuracy"] is not None:
+        spread = row["accuracy_spread"]
+        parts.append(
+            f"top-1 {row['accuracy']:.4f}"
+            + (f" ± {spread:.4f}" if spread is not None else "")
+            + f" ({row['accuracy_kind']})"
+        )
+    if row["loss"] is not None:
+        parts.append(f"loss {row['loss']:.4f}")
+    if row["steps_per_second"] is not None:
+        parts.append(f"{row['steps_per_second']:.2f} steps/s")
+    parts.append(
+        f"up {row['uplink_bytes'] / 1e6:.1f} MB, down {row['downlink_bytes'] / 1e6:.1f} MB"
+    )
+    failed = f", {row['clients_failed']} failed" if row["clients_failed"] else ""
+    parts.append(f"{row['clients_alive']} clients{failed}")
+    minutes, seconds = divmod(round(seconds_left), 60)
+    parts.append(f"{minutes} min {seconds:02d} s left" if minutes else f"{seconds} s left")
+    return " | ".join(parts)

@@ -1,0 +1,86 @@
+"""Optimizers and learning-rate schedules, the same on both sides of the cut."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+"""Makes the optimizer of one segment from its trainable parameters."""
+
+Schedule = Callable[[float, int], float]
+"""(progress in rounds, number of rounds) -> factor on the optimizer's learning rate."""
+
+
+def adamw(
+    lr: float = 1e-3, weight_decay: float = 0.05, betas: tuple[float, float] = (0.9, 0.999)
+) -> OptimizerFactory:
+    """Return the papers' optimizer; weight decay and betas are DeiT's (spec section 8)."""
+
+    def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, betas=betas)
+
+    return make
+
+
+def constant(progress: float, num_rounds: int) -> float:
+    """Keep the learning rate as it is."""
+    return 1.0
+
+
+@dataclass(frozen=True)
+class WarmupCosine:
+    """Linear warm-up, then half a cosine, over the global round.
+
+    Parameters
+    ----------
+    warmup
+        Rounds (fractions allowed) from `start_factor` up to the full learning rate.
+    start_factor, final_factor
+        Factors on the learning rate at the first step and at the end. The defaults are 1e-6 and
+        1e-5 for a learning rate of 1e-3 (spec section 8).
+    """
+
+    warmup: float = 0.0
+    start_factor: float = 1e-3
+    final_factor: float = 1e-2
+
+    def __post_init__(self) -> None:
+        if self.warmup < 0:
+            raise ValueError(f"warmup is {self.warmup} rounds; it must be at least 0")
+
+    def __call__(self, progress: float, num_rounds: int) -> float:
+        """Return the factor after `progress` of `num_rounds` rounds."""
+        if progress < self.warmup:
+            return self.start_factor + (1 - self.start_factor) * progress / self.warmup
+        done = (progress - self.warmup) / max(num_rounds - self.warmup, 1e-9)
+        cosine = (1 + math.cos(math.pi * min(done, 1.0))) / 2
+        return self.final_factor + (1 - self.final_factor) * cosine
+
+
+class ScheduledOptimizer:
+    """An optimizer whose learning rates follow a schedule of the global round."""
+
+    def __init__(self, module: nn.Module, factory: OptimizerFactory, schedule: Schedule) -> None:
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        self.optimizer = factory(parameters) if parameters else None
+        self.schedule = schedule
+        self.base_lrs = [g["lr"] for g in self.optimizer.param_groups] if self.optimizer else []
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of the last step."""
+        if self.optimizer is not None:
+            self.optimizer.zero_grad(set_to_none=True)
+
+    def step(self, progress: float, num_rounds: int) -> None:
+        """Take one step with the learning rate that belongs to `progress` rounds."""
+        if self.optimizer is None:
+            return
+        factor = self.schedule(progress, num_rounds)
+        for group, lr in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
+            group["lr"] = lr * factor
+        self.optimizer.step()

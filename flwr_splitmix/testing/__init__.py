@@ -1,0 +1,1 @@
+"""The laws of split learning, stated once, for any strategy, mixer or client."""

@@ -1,0 +1,25 @@
+"""PSL: parallel split learning, no mixing and no averaging."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from flwr_splitmix.strategies.strategy import Options, SplitStrategy
+from torch import nn
+
+
+class PSL(SplitStrategy):
+    """Parallel split learning: clients step at once, each keeps its own lower segment.
+
+    Parameters
+    ----------
+    upper
+        The upper segment.
+    **options
+        See `SplitStrategy`.
+
+    Source: CutMixSL, section 2 and figure 1a.
+    """
+
+    def __init__(self, upper: nn.Module, **options: Unpack[Options]) -> None:
+        super().__init__(upper, **options)

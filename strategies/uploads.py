@@ -1,0 +1,120 @@
+"""Checking what clients say and send before it touches the model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.links import Clients, LinkError
+from flwr_splitmix.mixers import Plan, SmashedShape, Upload
+
+
+class UploadError(ValueError):
+    """A client's upload is not what its share of the plan asks for."""
+
+
+def read_upload(
+    reply: Mapping[str, Any], plan: Plan, client: int, num_classes: int, dtype: torch.dtype
+) -> Upload:
+    """Check one client's reply to a step and return it as an upload.
+
+    Raises
+    ------
+    UploadError
+        If a tensor is missing or has the wrong shape or dtype, is not finite, or a label is no
+        class; the sentence names what was expected.
+    """
+    shares = plan.shares(client)
+    smashed, labels = reply.get("smashed"), reply.get("labels")
+    if not isinstance(smashed, (list, tuple)) or len(smashed) != len(shares):
+        raise UploadError(f"uploaded no list of {len(shares)} smashed tensors")
+    for tensor, share in zip(smashed, shares, strict=True):
+        if (tensor is None) != (share is None):
+            raise UploadError("uploaded smashed data for a pass that is not its own")
+        if share is not None:
+            _check_tensor(tensor, share.upload_shape(plan.shape.size), dtype)
+    _check_labels(labels, plan.shape.batch, num_classes)
+    return Upload(smashed, labels)  # type: ignore[arg-type]
+
+
+def _check_tensor(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    if not isinstance(tensor, Tensor) or tensor.dtype != dtype or tuple(tensor.shape) != shape:
+        found = (
+            f"{tuple(tensor.shape)} of {tensor.dtype}"
+            if isinstance(tensor, Tensor)
+            else type(tensor).__name__
+        )
+        raise UploadError(f"uploaded {found}, expected {shape} of {dtype}")
+    # A sum is finite only if every number is, up to overflow, which the second look settles.
+    if not bool(tensor.sum().isfinite()) and not bool(tensor.isfinite().all()):
+        raise UploadError("uploaded NaN or infinite numbers")
+
+
+def _check_labels(labels: Any, batch: int, num_classes: int) -> None:
+    if not isinstance(labels, Tensor):
+        raise UploadError("uploaded no labels")
+    if labels.is_floating_point():
+        if tuple(labels.shape) != (batch, num_classes) or not bool(labels.isfinite().all()):
+            raise UploadError(f"soft labels must be finite, of shape {(batch, num_classes)}")
+    elif labels.dtype != torch.int64 or tuple(labels.shape) != (batch,):
+        raise UploadError(
+            f"labels have shape {tuple(labels.shape)} of {labels.dtype}, expected "
+            f"{(batch,)} of torch.int64"
+        )
+    elif int(labels.min()) < 0 or int(labels.max()) >= num_classes:
+        raise UploadError(
+            f"labels lie in {int(labels.min())}..{int(labels.max())}, "
+            f"allowed are 0..{num_classes - 1}"
+        )
+
+
+def agree_on_shape(clients: Clients, upper: nn.Module) -> tuple[SmashedShape, int]:
+    """Return the shape of every client's smashed data, and the mean number of full batches.
+
+    The upper segment's `geometry` decides, or else the majority; clients that differ are left out
+    of the round with a sentence.
+
+    Raises
+    ------
+    LinkError
+        If no client fits.
+    """
+    shapes = {
+        c: SmashedShape(*(int(d[k]) for k in ("batch-size", "patches", "width", "prefix")))
+        for c, d in clients.descriptions.items()
+        if c in clients.alive
+    }
+    geometry = getattr(upper, "geometry", None)
+    if geometry is not None:
+        expected = (geometry.patches, geometry.width, geometry.prefix)
+        for client, shape in shapes.items():
+            if (shape.patches, shape.width, shape.prefix) != expected:
+                clients.fail(client, _differs(shape, f"the upper segment expects {geometry}"))
+    fitting = [shapes[c] for c in clients.alive]
+    if not fitting:
+        raise LinkError(f"no client fits the upper segment: {reasons(clients)}")
+    chosen = Counter(fitting).most_common(1)[0][0]
+    for client in clients.alive:
+        if shapes[client] != chosen:
+            clients.fail(client, _differs(shapes[client], f"most clients make {chosen.size}"))
+    batches = [int(clients.descriptions[c]["num-examples"]) // chosen.batch for c in clients.alive]
+    return chosen, max(1, round(sum(batches) / len(batches)))
+
+
+def _differs(shape: SmashedShape, expected: str) -> str:
+    prefix = f"{shape.prefix} prefix tokens + " if shape.prefix else ""
+    return (
+        f"its smashed data are {shape.batch} x ({prefix}{shape.patches} patches) x {shape.width}, "
+        f"{expected}"
+    )
+
+
+def reasons(clients: Clients) -> str:
+    """Say why clients are missing, at most five of them."""
+    items = sorted(clients.failures.items())
+    listed = [f"client {client}: {reason}" for client, reason in items[:5]]
+    return "; ".join(listed) + (f"; and {len(items) - 5} more" if len(items) > 5 else "")

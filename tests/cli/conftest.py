@@ -1,0 +1,87 @@
+"""A home with two runs: a finished one of 14 evaluated rounds and an unfinished one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from flwr_splitmix.cli import app
+from flwr_splitmix.runs import Run
+
+Splitmix = Callable[..., Result]
+
+
+def add_rounds(run: Run, rounds: int, *, every: int = 1) -> None:
+    for number in range(1, rounds + 1):
+        evaluated = number % every == 0
+        run.append_round(
+            {
+                "round": number,
+                "loss": 2.0 / number,
+                "accuracy": 0.5 + number / 100 if evaluated else None,
+                "accuracy_kind": "global test set" if evaluated else None,
+                "eval_loss": 2.1 / number if evaluated else None,
+                "seconds": 1.5,
+                "steps": 20,
+                "uplink_bytes": 1_000_000,
+                "downlink_bytes": 500_000,
+                "uplink_bytes_psl": 2_000_000,
+                "clients_alive": 9,
+                "clients_failed": 1,
+                "slowest_node": "client-3",
+                "steps_per_second": 13.3,
+            }
+        )
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def finished(home: Path) -> Run:
+    config = {"strategy": "cutmixsl", "model": "vit_tiny", "clients": 10, "rounds": 28}
+    run = Run.create(config, name="cutmixsl", home=home)
+    add_rounds(run, 28, every=2)
+    run.write_summary(
+        {
+            "strategy": "cutmixsl",
+            "model": "vit_tiny",
+            "clients": 10,
+            "rounds": 28,
+            "steps": 560,
+            "top1": 0.78,
+            "evaluation": "global test set",
+            "loss": 0.0714,
+            "uplink_bytes": 12_300_000,
+            "downlink_bytes": 14_000_000,
+            "uplink_bytes_psl": 24_600_000,
+            "wall_s": 425.4,
+            "versions": {"torch": "2.4.0", "flwr": "1.41.0"},
+            "seed": 7,
+        }
+    )
+    return run
+
+
+@pytest.fixture
+def unfinished(home: Path, finished: Run) -> Run:
+    config = {"strategy": "psl", "model": "vit_tiny", "clients": 10, "rounds": 28, "seed": 8}
+    run = Run.create(config, name="psl", home=home)
+    add_rounds(run, 3)
+    return run
+
+
+@pytest.fixture
+def splitmix(home: Path) -> Splitmix:
+    """Run a command line on the runs of `home`."""
+
+    def call(*arguments: str) -> Result:
+        return CliRunner().invoke(app, [*arguments], env={"SPLITMIX_HOME": str(home)})
+
+    return call

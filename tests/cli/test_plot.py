@@ -1,0 +1,63 @@
+"""`splitmix plot` draws what the runs hold, or says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import Result
+from matplotlib.image import imread
+
+from flwr_splitmix.cli.plot import _draw
+from flwr_splitmix.runs import Run
+
+Splitmix = Callable[..., Result]
+
+
+def test_the_picture_is_a_png_with_something_in_both_panels(
+    splitmix: Splitmix, finished: Run, unfinished: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "runs.png"
+    result = splitmix("plot", finished.id, "latest", "-o", str(file))
+    assert result.exit_code == 0
+    assert file.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    pixels = imread(file)
+    middle = pixels.shape[1] // 2
+    assert np.std(pixels[:, :middle, :3]) > 0
+    assert np.std(pixels[:, middle:, :3]) > 0
+
+
+def test_lines_are_accuracy_where_evaluated_and_the_running_sum_of_the_uplink(
+    finished: Run, unfinished: Run
+) -> None:
+    accuracy, uplink = _draw([finished, unfinished]).axes
+    lines = [np.asarray(line.get_xydata()) for line in accuracy.lines]
+    np.testing.assert_allclose(lines[0], [[n, 50.0 + n] for n in range(2, 29, 2)])
+    np.testing.assert_allclose(lines[1], [[n, 50.0 + n] for n in range(1, 4)])
+    sent = np.asarray(uplink.lines[1].get_xydata())
+    np.testing.assert_allclose(sent, [[1, 1.0], [2, 2.0], [3, 3.0]])
+    labels = [str(line.get_label()) for line in accuracy.lines]
+    assert labels[0].startswith("cutmixsl")
+    assert labels[1].startswith("psl")
+
+
+@pytest.mark.parametrize("name", ["runs.xyz", "runs", "missing/runs.png"])
+def test_a_picture_that_cannot_be_written_is_one_sentence(
+    splitmix: Splitmix, finished: Run, tmp_path: Path, name: str
+) -> None:
+    result = splitmix("plot", finished.id, "-o", str(tmp_path / name))
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1
+    assert name in result.stderr
+    assert not list(tmp_path.glob("runs*"))
+
+
+def test_a_run_without_rounds_cannot_be_plotted(
+    splitmix: Splitmix, home: Path, tmp_path: Path
+) -> None:
+    run = Run.create({}, name="new", home=home)
+    result = splitmix("plot", run.id, "-o", str(tmp_path / "runs.png"))
+    assert result.exit_code == 1
+    assert run.id in result.stderr

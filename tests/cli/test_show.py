@@ -1,0 +1,117 @@
+"""What `splitmix show` prints is what the run holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from click.testing import Result
+
+from flwr_splitmix.runs import Run
+
+Splitmix = Callable[..., Result]
+
+
+def test_json_is_one_object_with_all_rounds_and_the_summary(
+    splitmix: Splitmix, finished: Run
+) -> None:
+    result = splitmix("show", finished.id, "--format", "json")
+    shown = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert shown["id"] == finished.id
+    assert shown["config"] == finished.config
+    assert shown["summary"] == finished.summary
+    assert shown["metrics"] == finished.rows
+    assert len(shown["metrics"]) == 28
+
+
+def test_json_of_an_unfinished_run_has_no_summary_but_its_rounds(
+    splitmix: Splitmix, unfinished: Run
+) -> None:
+    shown = json.loads(splitmix("show", "latest", "--format", "json").stdout)
+    assert shown["id"] == unfinished.id
+    assert (shown["summary"], shown["status"]) == (None, "unfinished")
+    assert [row["round"] for row in shown["metrics"]] == [1, 2, 3]
+
+
+def test_json_stays_json_when_training_diverged(splitmix: Splitmix, home: Path) -> None:
+    run = Run.create({}, name="diverged", home=home)
+    run.append_round({"round": 1, "loss": float("nan"), "eval_loss": float("inf")})
+    run.write_summary({"loss": float("nan")})
+
+    def refuse(constant: str) -> float:
+        raise AssertionError(f"{constant} is not JSON")
+
+    shown = json.loads(splitmix("show", "--format", "json").stdout, parse_constant=refuse)
+    assert shown["summary"]["loss"] is None
+    assert shown["metrics"][0]["eval_loss"] is None
+
+
+def test_the_summary_compares_the_uplink_with_psl(splitmix: Splitmix, finished: Run) -> None:
+    shown = splitmix("show", finished.id).stdout
+    assert "12.3 MB (50.0 % of PSL's 24.6 MB)" in shown
+    assert "78.0 % (global test set)" in shown
+    assert "7 min 05 s" in shown
+    assert "torch 2.4.0" in shown
+    assert "finished" in shown
+    assert "28 of 28" in shown
+
+
+def test_only_the_last_twelve_evaluated_rounds_are_shown(splitmix: Splitmix, finished: Run) -> None:
+    shown = splitmix("show", finished.id).stdout
+    below = shown[shown.index("14 evaluated rounds") :].splitlines()
+    first_cells = [line.split()[0] for line in below if line.split()]
+    numbers = [int(cell) for cell in first_cells[1:] if cell.isdigit()]
+    assert numbers == list(range(6, 29, 2))
+
+
+def test_an_unfinished_run_is_summed_up_from_its_rounds(
+    splitmix: Splitmix, unfinished: Run
+) -> None:
+    shown = splitmix("show").stdout
+    assert unfinished.id in shown
+    assert "unfinished" in shown
+    assert "3 of 28" in shown
+    assert "3.0 MB (50.0 % of PSL's 6.0 MB)" in shown
+    assert "53.0 % (global test set)" in shown
+    assert "4.5 s" in shown
+
+
+def test_a_run_that_has_not_started_can_be_shown(splitmix: Splitmix, home: Path) -> None:
+    # Settings that bear the name of a result are not results.
+    Run.create({"strategy": "psl", "loss": "cross_entropy", "rounds": 9}, name="psl", home=home)
+    result = splitmix("show")
+    assert result.exit_code == 0
+    assert "0 of 9" in result.stdout
+    assert "no round has been evaluated yet" in result.stdout
+    assert "cross_entropy" not in result.stdout
+
+
+def test_rounds_evaluated_differently_say_how(splitmix: Splitmix, home: Path) -> None:
+    run = Run.create({}, name="mixed", home=home)
+    run.append_round({"round": 1, "accuracy": 0.25, "accuracy_kind": "local"})
+    run.append_round({"round": 2, "accuracy": 0.5, "accuracy_kind": "global"})
+    last = [line.split() for line in splitmix("show").stdout.splitlines()[-2:]]
+    assert [(cells[0], cells[-1]) for cells in last] == [("1", "local"), ("2", "global")]
+
+
+def test_an_unknown_run_is_one_sentence_on_stderr(splitmix: Splitmix, finished: Run) -> None:
+    result = splitmix("show", "nosuchrun")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert "nosuchrun" in result.stderr
+    assert finished.id in result.stderr
+
+
+def test_a_wrong_format_is_a_usage_error(splitmix: Splitmix, finished: Run) -> None:
+    assert splitmix("show", finished.id, "--format", "xml").exit_code == 2
+
+
+def test_run_dir_goes_before_the_environment(
+    splitmix: Splitmix, finished: Run, tmp_path: Path
+) -> None:
+    other = Run.create({}, name="elsewhere", home=tmp_path / "other")
+    result = splitmix("show", "--format", "json", "--run-dir", str(tmp_path / "other"))
+    assert json.loads(result.stdout)["id"] == other.id

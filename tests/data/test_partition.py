@@ -1,0 +1,209 @@
+"""Partitions: disjoint, exhaustive, reproducible, and as uneven as asked for."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flwr_splitmix.data import (
+    DataError,
+    ImageDataset,
+    ImageSets,
+    client_split,
+    load_images,
+    partition_indices,
+)
+
+LABELS = np.random.default_rng(5).integers(0, 10, 2000)
+
+
+@pytest.fixture(scope="module")
+def sets() -> ImageSets:
+    return load_images("fashion-mnist-small")
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    labels=st.lists(st.integers(0, 4), min_size=1, max_size=60),
+    clients=st.integers(1, 12),
+    scheme=st.sampled_from(["iid", "dirichlet"]),
+    alpha=st.sampled_from([1e-6, 0.1, 1.0, 1e9]),
+    seed=st.integers(0, 2**32),
+)
+def test_every_sample_has_exactly_one_owner(
+    labels: list[int], clients: int, scheme: Any, alpha: float, seed: int
+) -> None:
+    clients = min(clients, len(labels))
+    parts = partition_indices(np.array(labels), clients, scheme=scheme, alpha=alpha, seed=seed)
+    assert len(parts) == clients
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+    assert all(part.dtype == np.int64 for part in parts)
+    if scheme == "iid":
+        sizes = [len(part) for part in parts]
+        assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("scheme", ["iid", "dirichlet"])
+def test_the_seed_alone_decides(scheme: Any) -> None:
+    def draw(seed: int, labels: np.ndarray = LABELS) -> list[list[int]]:
+        parts = partition_indices(labels, 7, scheme=scheme, seed=seed)
+        return [part.tolist() for part in parts]
+
+    first = draw(1)
+    assert draw(2) != first
+    for other in range(20):  # push the first out of the cache
+        partition_indices(LABELS, 7, scheme=scheme, seed=100 + other)
+    assert draw(1) == first
+    assert draw(1, LABELS.astype(np.uint8)) == first
+
+
+def test_parts_are_not_in_the_order_of_the_file() -> None:
+    for scheme in ("iid", "dirichlet"):
+        part = max(partition_indices(LABELS, 4, scheme=scheme), key=len)
+        assert part.tolist() != sorted(part.tolist())
+
+
+def heterogeneity(alpha: float) -> float:
+    """Mean total variation distance between a part's class shares and those of all samples."""
+    whole = np.bincount(LABELS, minlength=10) / len(LABELS)
+    distances = [
+        np.abs(np.bincount(LABELS[part], minlength=10) / len(part) - whole).sum() / 2
+        for seed in range(5)
+        for part in partition_indices(LABELS, 10, scheme="dirichlet", alpha=alpha, seed=seed)
+        if len(part)
+    ]
+    return float(np.mean(distances))
+
+
+def test_a_smaller_alpha_makes_clients_differ_more() -> None:
+    distances = [heterogeneity(alpha) for alpha in (0.01, 0.1, 1.0, 100.0)]
+    assert distances == sorted(distances, reverse=True)
+    assert distances[0] > 0.6
+    assert distances[-1] < 0.1
+
+
+def test_min_size_is_met_or_refused() -> None:
+    parts = partition_indices(LABELS, 5, scheme="dirichlet", alpha=1.0, min_size=100)
+    assert min(map(len, parts)) >= 100
+    with pytest.raises(DataError, match=r"with alpha 0\.1 and at least 400 each"):
+        partition_indices(LABELS, 5, scheme="dirichlet", alpha=0.1, min_size=400)
+    with pytest.raises(DataError, match="fewer than 401 each"):
+        partition_indices(LABELS, 5, min_size=401)
+
+
+def test_empty_parts_are_allowed_and_nothing_is_printed(
+    capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    parts = partition_indices(LABELS, 100, scheme="dirichlet", alpha=1e-3, seed=11)
+    assert min(map(len, parts)) == 0
+    assert capfd.readouterr() == ("", "")
+    assert not recwarn.list
+
+
+def test_cached_parts_cannot_be_spoilt() -> None:
+    parts = partition_indices(LABELS, 3)
+    with pytest.raises(ValueError, match="read-only"):
+        parts[0][0] = 5
+    parts.clear()
+    assert len(partition_indices(LABELS, 3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_partitions": 0}, "cannot be divided among 0 clients; 1 to 2000 are allowed"),
+        ({"num_partitions": 2001}, "2000 samples cannot be divided among 2001 clients"),
+        (
+            {"num_partitions": 2001, "scheme": "dirichlet"},
+            "2000 samples cannot be divided among 2001 clients",
+        ),
+        ({"scheme": "dirichlet", "alpha": 0.0}, "alpha is 0.0; .* must be greater than 0"),
+        ({"scheme": "dirichlet", "alpha": -1}, "alpha is -1; .* must be greater than 0"),
+        ({"scheme": "dirichlet", "alpha": float("nan")}, "alpha is nan"),
+        ({"scheme": "dirichlet", "alpha": float("inf")}, "alpha is inf"),
+        ({"scheme": "shards"}, "scheme is 'shards'; allowed are iid, dirichlet"),
+        ({"seed": -1}, "seed is -1"),
+        ({"labels": np.zeros(5)}, "labels are float64"),
+        ({"labels": np.zeros((5, 1), int)}, r"of shape \(5, 1\)"),
+    ],
+)
+def test_what_cannot_be_divided_is_said(options: dict[str, Any], message: str) -> None:
+    arguments = {"labels": LABELS, "num_partitions": 4, **options}
+    with pytest.raises(DataError, match=message):
+        partition_indices(**arguments)
+
+
+@pytest.mark.parametrize("scheme", ["iid", "dirichlet"])
+def test_clients_share_out_both_splits(sets: ImageSets, scheme: Any) -> None:
+    splits = [client_split(sets, client, 8, scheme=scheme, seed=3) for client in range(8)]
+    assert sum(len(train) for train, _ in splits) == 6000
+    assert sum(len(test) for _, test in splits) == 2000
+    counts = sum(np.bincount(test.labels, minlength=10) for _, test in splits)
+    assert np.asarray(counts).tolist() == [200] * 10
+    assert all(np.shares_memory(train._images, sets.train._images) for train, _ in splits)
+
+
+def test_with_dirichlet_a_client_has_equal_shares_of_training_and_test(sets: ImageSets) -> None:
+    for client in range(8):
+        train, test = client_split(sets, client, 8, scheme="dirichlet", alpha=0.3, seed=4)
+        of_train = np.bincount(train.labels, minlength=10) / 600
+        of_test = np.bincount(test.labels, minlength=10) / 200
+        # A share is cut at whole images, so it is off by less than one image at either end.
+        assert np.abs(of_train - of_test).max() < 1 / 200 + 1 / 600
+
+
+def test_the_first_samples_and_a_part_of_the_test_images(sets: ImageSets) -> None:
+    train, test = client_split(sets, 2, 10)
+    fewer, less = client_split(sets, 2, 10, samples=100, test_fraction=0.101)
+    assert fewer.labels.tolist() == train.labels[:100].tolist()
+    assert less.labels.tolist() == test.labels[:21].tolist()  # 20.2 rounded up
+
+
+def test_with_dirichlet_a_client_may_have_fewer_samples(sets: ImageSets) -> None:
+    sizes = [
+        len(client_split(sets, client, 50, scheme="dirichlet", samples=100)[0])
+        for client in range(50)
+    ]
+    assert min(sizes) < 100
+    assert max(sizes) == 100
+
+
+def test_a_thousand_clients_divide_the_images_once(sets: ImageSets) -> None:
+    client_split(sets, 0, 1000, scheme="dirichlet")
+    start = time.perf_counter()
+    for client in range(1000):
+        client_split(sets, client, 1000, scheme="dirichlet")
+    assert time.perf_counter() - start < 3  # anew each time it would be a thousand seconds
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"index": 10}, r"there is no client 10; clients are numbered 0\.\.9"),
+        ({"index": -1}, "there is no client -1"),
+        ({"samples": -5}, "samples is -5"),
+        ({"samples": 601}, "client 0 of 10 has 600 training images .* up to 600 samples"),
+        ({"test_fraction": 0.0}, r"test_fraction is 0.0; it must lie in \(0, 1\]"),
+        ({"num_clients": 6001}, "^training images of 'fashion-mnist-small': 6000 samples cannot"),
+        ({"num_clients": 2001}, "^test images of 'fashion-mnist-small': 2000 samples cannot"),
+    ],
+)
+def test_what_a_client_cannot_have_is_said(
+    sets: ImageSets, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        client_split(sets, **{"index": 0, "num_clients": 10, **options})
+
+
+def test_unequal_splits_are_divided_each_by_itself() -> None:
+    def images(labels: np.ndarray) -> ImageDataset:
+        return ImageDataset(np.zeros((len(labels), 1, 2, 2), np.uint8), labels, num_classes=10)
+
+    tiny = ImageSets(images(LABELS), images(LABELS[:9]), tuple("0123456789"), "tiny")
+    lengths = [tuple(map(len, client_split(tiny, client, 4))) for client in range(4)]
+    assert lengths == [(500, 3), (500, 2), (500, 2), (500, 2)]

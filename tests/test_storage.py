@@ -1,0 +1,168 @@
+"""Files are whole or absent; tensors and optimizers come back bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from flwr_splitmix.storage import (
+    StorageError,
+    load_tensors,
+    pack_optimizer,
+    save_tensors,
+    unpack_optimizer,
+    write_atomic,
+)
+
+OptimizerOf = Callable[[list[Tensor]], torch.optim.Optimizer]
+
+
+def test_a_refused_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    script = (
+        "import resource, signal, sys, pathlib\n"
+        "from flwr_splitmix.storage import write_atomic\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "try: write_atomic(pathlib.Path(sys.argv[1]), bytes(1001))\n"
+        "except OSError: print('refused')\n"
+    )
+    file = tmp_path / "file"
+    write_atomic(file, b"old")
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(file)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "refused\n"
+    assert file.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+BASE = torch.arange(12.0)
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [
+        {"encoder": BASE, "decoder": BASE},
+        {"flat": BASE, "matrix": BASE.view(3, 4)},
+        {"all": BASE, "part": BASE[3:7]},
+        {"left": BASE[:8], "right": BASE[4:]},
+        {"matrix": BASE.view(3, 4), "transposed": BASE.view(3, 4).T},
+        {"row": BASE[:4], "rows": BASE[:4].expand(3, 4)},
+    ],
+    ids=["tied", "reshaped", "slice", "overlap", "transposed", "expanded"],
+)
+def test_tensors_that_share_memory_are_stored_by_value(
+    tmp_path: Path, shared: dict[str, Tensor]
+) -> None:
+    save_tensors(tmp_path / "file", shared, {})
+    loaded, _ = load_tensors(tmp_path / "file")
+    assert loaded.keys() == shared.keys()
+    for name, tensor in shared.items():
+        assert torch.equal(loaded[name], tensor)
+    save_tensors(tmp_path / "again", loaded, {})
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "file").read_bytes()
+
+
+def test_meta_comes_back_as_it_was(tmp_path: Path) -> None:
+    meta = {"lr": 0.1 + 0.2, "text": 'é "quoted"', "nested": {"list": [1, None, True]}}
+    save_tensors(tmp_path / "file", {}, meta)
+    assert load_tensors(tmp_path / "file") == ({}, meta)
+
+
+def damage_meta(content: bytes) -> bytes:
+    return content.replace(b'\\"key\\": 1', b'\\"key\\"= 1')
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[:20],
+        lambda content: content[:-1],
+        lambda content: bytes(len(content)),
+        damage_meta,
+    ],
+    ids=["empty", "header cut", "data cut", "zeros", "meta"],
+)
+def test_a_damaged_file_is_a_storage_error_that_names_it(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    file = tmp_path / "state.safetensors"
+    save_tensors(file, {"weight": torch.ones(50)}, {"key": 1})
+    whole = file.read_bytes()
+    assert damage(whole) != whole
+    file.write_bytes(damage(whole))
+    with pytest.raises(StorageError, match=r"state\.safetensors"):
+        load_tensors(file)
+
+
+def test_missing_and_foreign_files_are_storage_errors(tmp_path: Path) -> None:
+    save_file({"weight": torch.ones(2)}, tmp_path / "foreign.safetensors")
+    for name in ("missing.safetensors", "foreign.safetensors"):
+        with pytest.raises(StorageError, match=name):
+            load_tensors(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, weight_decay=0.1),
+        lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, amsgrad=True),
+        lambda parameters: torch.optim.SGD(parameters, lr=1e-2, momentum=0.9, nesterov=True),
+        lambda parameters: torch.optim.SGD(parameters, lr=1e-2),
+    ],
+    ids=["adamw", "amsgrad", "momentum", "sgd"],
+)
+def test_training_goes_on_bit_for_bit_after_a_round_trip(tmp_path: Path, make: OptimizerOf) -> None:
+    generator = torch.Generator().manual_seed(0)
+    parameters = [torch.randn(4, 3, generator=generator), torch.randn(3, generator=generator)]
+    gradients = [[torch.randn(p.shape, generator=generator) for p in parameters] for _ in range(6)]
+
+    optimizer = make(parameters)
+    for at in range(3):
+        step(optimizer, parameters, gradients[at])
+    tensors, meta = pack_optimizer(optimizer)
+    save_tensors(tmp_path / "file", tensors, meta)
+
+    resumed_parameters = copy.deepcopy(parameters)
+    resumed = make(resumed_parameters)
+    resumed.param_groups[0]["lr"] = 123.0  # the file's learning rate counts, not this one
+    unpack_optimizer(resumed, *load_tensors(tmp_path / "file"))
+    for at in range(3, 6):
+        step(optimizer, parameters, gradients[at])
+        step(resumed, resumed_parameters, gradients[at])
+        for ours, theirs in zip(resumed_parameters, parameters, strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def step(
+    optimizer: torch.optim.Optimizer, parameters: list[Tensor], gradients: list[Tensor]
+) -> None:
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient.clone()
+    optimizer.step()
+
+
+def test_two_optimizers_share_a_file_by_prefix(tmp_path: Path) -> None:
+    packed = {}
+    metas = {}
+    for prefix, value in (("lower", 1.0), ("upper", 2.0)):
+        parameter = torch.zeros(2)
+        optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+        step(optimizer, [parameter], [torch.full((2,), value)])
+        tensors, metas[prefix] = pack_optimizer(optimizer, prefix)
+        packed.update(tensors)
+    save_tensors(tmp_path / "file", packed, metas)
+    loaded, meta = load_tensors(tmp_path / "file")
+    parameter = torch.zeros(2)
+    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+    unpack_optimizer(optimizer, loaded, meta["upper"], "upper")
+    assert torch.equal(optimizer.state[parameter]["momentum_buffer"], torch.full((2,), 2.0))
