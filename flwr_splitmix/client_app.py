@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_splitmix.clients import Client
@@ -85,7 +85,7 @@ class SplitClientApp(ClientApp):
             content[RECORD] = ConfigRecord(reply)
         else:
             if reply["arrays"]:
-                content["arrays"] = ArrayRecord(reply["arrays"])
+                content["arrays"] = ArrayRecord({n: Array(a) for n, a in reply["arrays"].items()})
             content["metrics"] = MetricRecord(reply["metrics"])
             if reply["warning"]:
                 content[RECORD] = ConfigRecord({"warning": reply["warning"]})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -14,12 +13,12 @@ from flwr.app import (
     ConfigRecord,
     Message,
     MessageType,
-    Metadata,
     MetricRecord,
     RecordDict,
 )
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
+from flwr_splitmix.strategies.messages import messages_to
 from torch import Tensor
 
 PREFIX = "aggregator."
@@ -194,34 +193,3 @@ class _SampledNodes:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
-
-
-def messages_to(
-    nodes: Sequence[int], content: RecordDict, message_type: str, *, in_run: bool
-) -> list[Message]:
-    """Make one message, with its own copy of the content, for each node.
-
-    Outside a Flower run a message needs explicit metadata, which is made up here.
-    """
-    return [
-        Message(RecordDict(dict(content.items())), dst_node_id=node, message_type=message_type)
-        if in_run
-        else Message(  # type: ignore[call-overload]
-            content=RecordDict(dict(content.items())), metadata=_metadata(node, message_type)
-        )
-        for node in nodes
-    ]
-
-
-def _metadata(node: int, message_type: str) -> Metadata:
-    return Metadata(
-        run_id=0,
-        message_id=f"local-{node}",
-        src_node_id=0,
-        dst_node_id=node,
-        reply_to_message_id="",
-        group_id="",
-        created_at=time.time(),
-        ttl=3600.0,
-        message_type=message_type,
-    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from flwr_splitmix.strategies.strategy import Options, SplitStrategy
+from flwr_splitmix.strategies.options import Options
+from flwr_splitmix.strategies.strategy import SplitStrategy
 from torch import nn
 
 from flwr_splitmix.mixers import PatchCutMix

@@ -6,7 +6,8 @@ from typing import Unpack
 
 from flwr.serverapp.strategy import Strategy
 from flwr_splitmix.strategies.aggregation import fedavg
-from flwr_splitmix.strategies.strategy import Options, SplitStrategy
+from flwr_splitmix.strategies.options import Options
+from flwr_splitmix.strategies.strategy import SplitStrategy
 from torch import nn
 
 

@@ -6,20 +6,23 @@ import json
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
-from flwr_splitmix.strategies.aggregation import LowerAggregator, messages_to
+from flwr_splitmix.strategies.aggregation import LowerAggregator
 from flwr_splitmix.strategies.evaluation import (
     EvaluateFn,
     Evaluation,
     central_result,
     evaluate_clients,
 )
+from flwr_splitmix.strategies.messages import messages_to, with_tickets
+from flwr_splitmix.strategies.options import check_options
 from flwr_splitmix.strategies.recording import Recorder
+from flwr_splitmix.strategies.remarks import Remarks
 from flwr_splitmix.strategies.server_segment import ServerSegment, ServerUpdate
 from flwr_splitmix.strategies.uploads import UploadError, agree_on_shape, read_upload, reasons
 from torch import Tensor, nn
@@ -28,7 +31,7 @@ from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.device import Precision
 from flwr_splitmix.events import EvaluationResult, Exchange, RoundDone, StepDone
 from flwr_splitmix.links import Clients, Link, LinkError, LocalLink, RayLink
-from flwr_splitmix.links.ticket import Ticket, to_arrays, to_tensors, with_record
+from flwr_splitmix.links.ticket import Ticket, to_arrays, to_tensors
 from flwr_splitmix.mixers import Mixer, NoMixing, Plan, Upload
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.runs import Run
@@ -36,28 +39,6 @@ from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import derive_seed, generator
 
 log = logging.getLogger("flwr.splitmix")
-
-
-class Options(TypedDict, total=False):
-    """Options that every strategy has; see `SplitStrategy`."""
-
-    num_classes: int | None
-    optimizer: OptimizerFactory | None
-    schedule: Schedule | None
-    server_update: ServerUpdate
-    device: str
-    precision: Precision
-    steps_per_round: int | None
-    epochs_per_round: int
-    fraction_train: float
-    min_nodes: int | None
-    evaluation: Evaluation
-    evaluate_every: int
-    checkpoint_every: int
-    seed: int
-    link: Link | None
-    observers: Sequence[Observer]
-    run: Run | None
 
 
 class SplitStrategy(flower.Strategy):
@@ -131,21 +112,14 @@ class SplitStrategy(flower.Strategy):
         observers: Sequence[Observer] = (),
         run: Run | None = None,
     ) -> None:
-        for name, value in (
-            ("steps_per_round", steps_per_round),
-            ("epochs_per_round", epochs_per_round),
-            ("min_nodes", min_nodes),
-            ("evaluate_every", evaluate_every),
-        ):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
-        if not 0 < fraction_train <= 1:
-            raise ValueError(f"fraction_train is {fraction_train}; allowed is 0 < fraction <= 1")
-        if evaluation not in ("none", "federated", "benchmark"):
-            raise ValueError(
-                f"evaluation is {evaluation!r}; allowed are none, federated, benchmark "
-                "(central evaluation is an evaluate_fn)"
-            )
+        check_options(
+            fraction_train,
+            evaluation,
+            steps_per_round=steps_per_round,
+            epochs_per_round=epochs_per_round,
+            min_nodes=min_nodes,
+            evaluate_every=evaluate_every,
+        )
         self.upper = ServerSegment(
             upper,
             num_classes=num_classes,
@@ -170,7 +144,7 @@ class SplitStrategy(flower.Strategy):
         self.num_rounds = 0
         self._resumed = False
         self._trained: dict[int, int] = {}
-        self._said: set[str] = set()
+        self._remarks = Remarks()
 
     # ---- the run
 
@@ -276,6 +250,7 @@ class SplitStrategy(flower.Strategy):
         with link.round(grid, messages, self._on_exchange) as clients:
             self._require(clients)
             steps = self.train_round(clients, server_round)
+        self._require(clients)
         arrays, metrics = self.aggregate_train(server_round, clients.replies)
         result.arrays = arrays or result.arrays
         result.train_metrics_clientapp[server_round] = metrics or MetricRecord()
@@ -315,7 +290,7 @@ class SplitStrategy(flower.Strategy):
         """
         shape, batches = agree_on_shape(clients, self.upper.module)
         self._require(clients)
-        self._remark(clients, shape.prefix, batches)
+        self._remarks.on_clients(clients, self.mixer, shape, batches, self._trained)
         steps = self.steps_per_round or batches * self.epochs_per_round
         epoch = max(1, steps // self.epochs_per_round)
         gradients: Mapping[int, list[Tensor | None]] = {}
@@ -393,42 +368,6 @@ class SplitStrategy(flower.Strategy):
         for observer in self.observers:
             observer.on_exchange(event)
 
-    def _remark(self, clients: Clients, prefix: int, batches: int) -> None:
-        """Say, once each, what a user should know about the round's clients."""
-        sizes = {c: clients.descriptions[c] for c in clients.alive}
-        for what, chosen in (
-            (
-                "have less than one batch and draw with replacement",
-                [c for c, d in sizes.items() if d["num-examples"] < d["batch-size"]],
-            ),
-            (
-                f"have fewer than the mean of {batches} batches and start over within an epoch",
-                [c for c, d in sizes.items() if 0 < d["num-examples"] // d["batch-size"] < batches],
-            ),
-            (
-                "come without the state that they had, so their optimizers start anew (is the "
-                "run directory shared by all machines?)",
-                [c for c, d in sizes.items() if d["state-round"] < self._trained.get(c, 0)],
-            ),
-            (
-                "are left over when groups are formed and send all their smashed data with hard "
-                "labels, protected by nothing, in some steps",
-                list(sizes)[: 1 if self._leaves_one(len(sizes)) else 0],
-            ),
-        ):
-            if chosen and what not in self._said:
-                self._said.add(what)
-                log.warning("clients %s %s", _listed(chosen), what)
-        if prefix and self.mixer.min_members > 1 and "prefix" not in self._said:
-            self._said.add("prefix")
-            log.warning(
-                "cut at a block: %d prefix tokens of every image are not masked but summed", prefix
-            )
-
-    def _leaves_one(self, n: int) -> bool:
-        k = getattr(self.mixer, "k", 1)
-        return k > 1 and n % k == 1
-
     # ---- Flower's side of a round
 
     def configure_train(
@@ -444,7 +383,7 @@ class SplitStrategy(flower.Strategy):
         messages = self.aggregator.configure(
             server_round, arrays, config, grid, list(nodes.values())
         )
-        return self._with_tickets(messages, nodes, server_round, server_round - 1)
+        return with_tickets(messages, nodes, self._ticket(server_round, server_round - 1))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -465,7 +404,7 @@ class SplitStrategy(flower.Strategy):
         messages = messages_to(
             list(nodes.values()), content, MessageType.EVALUATE, in_run=grid is not None
         )
-        return self._with_tickets(messages, nodes, server_round, server_round)
+        return with_tickets(messages, nodes, self._ticket(server_round, server_round))
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -495,29 +434,19 @@ class SplitStrategy(flower.Strategy):
         chosen = self._rng(f"sample-{purpose}", server_round).permutation(sorted(directory))[:size]
         return {int(client): directory[int(client)] for client in sorted(chosen)}
 
-    def _with_tickets(
-        self,
-        messages: Sequence[Message],
-        nodes: Mapping[int, int],
-        server_round: int,
-        state_round: int,
-    ) -> list[Message]:
-        client_of = {node: client for client, node in nodes.items()}
+    def _ticket(self, server_round: int, state_round: int) -> Ticket:
         run = self.recorder.run
-        for message in messages:
-            ticket = Ticket(
-                client=client_of[message.metadata.dst_node_id],
-                seed=self.seed,
-                server_round=server_round,
-                num_rounds=self.num_rounds,
-                arrays="always" if self.aggregator.averages else "initial",
-                returns_arrays=self.aggregator.averages,
-                state_round=state_round,
-                kept_rounds=self.recorder.kept_rounds,
-                run_config=json.dumps(run.config) if run and self._resumed else "",
-            )
-            message.content = with_record(message.content, ticket.to_record())
-        return sorted(messages, key=lambda m: client_of[m.metadata.dst_node_id])
+        return Ticket(
+            client=-1,
+            seed=self.seed,
+            server_round=server_round,
+            num_rounds=self.num_rounds,
+            arrays="always" if self.aggregator.averages else "initial",
+            returns_arrays=self.aggregator.averages,
+            state_round=state_round,
+            kept_rounds=self.recorder.kept_rounds,
+            run_config=json.dumps(run.config) if run and self._resumed else "",
+        )
 
     # ---- evaluation and resuming
 
@@ -575,8 +504,3 @@ class SplitStrategy(flower.Strategy):
         }
         log.info("resuming after round %d", checkpoint.round)
         return checkpoint.round, to_arrays(lower)
-
-
-def _listed(clients: Sequence[int]) -> str:
-    more = f" and {len(clients) - 10} more" if len(clients) > 10 else ""
-    return ", ".join(map(str, clients[:10])) + more

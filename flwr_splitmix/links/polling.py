@@ -40,6 +40,12 @@ def send_and_wait(grid: Grid, messages: Sequence[Message], timeout: float) -> di
     return replies
 
 
+def error_sentence(reply: Message) -> str:
+    """Return the last line of an error reply: what was raised, without the traceback."""
+    lines = [line for line in (reply.error.reason or "no reason given").splitlines() if line.strip()]
+    return lines[-1].strip()[:300]
+
+
 class Directory:
     """Which node holds which client: its `partition-id`, asked once for each node."""
 
@@ -66,7 +72,7 @@ class Directory:
             left = max(deadline - time.monotonic(), 1.0)
             for node, reply in send_and_wait(grid, [_ask(n) for n in unknown], left).items():
                 if reply.has_error():
-                    refusals[node] = reply.error.reason
+                    refusals[node] = error_sentence(reply)
                 elif error := reply.content.config_records[RECORD].get("error"):
                     refusals[node] = str(error)
                 else:

@@ -23,7 +23,7 @@ from flwr_splitmix.checkpoints import ClientStore
 from flwr_splitmix.clients import Client
 from flwr_splitmix.links.host import ClientHost, sentence
 from flwr_splitmix.links.link import Clients, Link, LinkError, Observe, Outcome
-from flwr_splitmix.links.polling import Directory, send_and_wait
+from flwr_splitmix.links.polling import Directory, error_sentence, send_and_wait
 from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
 
 log = logging.getLogger("flwr.splitmix")
@@ -297,7 +297,7 @@ class RayLink(Link):
             if reply is None:
                 clients.fail(ticket.client, "did not finish its round in time")
             elif reply.has_error():
-                clients.fail(ticket.client, reply.error.reason)
+                clients.fail(ticket.client, error_sentence(reply))
             else:
                 record = reply.content.config_records.pop(RECORD, None) if _has(reply) else None
                 if record and (error := record.get("error")):
@@ -328,7 +328,7 @@ def _read_descriptions(
         if reply is None:
             failures[ticket.client] = f"did not attach within {timeout:g} s"
         elif reply.has_error():
-            failures[ticket.client] = reply.error.reason
+            failures[ticket.client] = error_sentence(reply)
         else:
             record = dict(reply.content.config_records[RECORD])
             if "error" in record:

@@ -1,0 +1,42 @@
+# Every target sets up what it needs; a fresh machine needs Python (>= 3.11) and make.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test lint bench compat clean
+
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $(READY)
+
+demo: $(READY)  ## CutMixSFL with 10 virtual clients through `flwr run`, about 3 minutes
+	$(BIN)/python -m flwr_splitmix.testing.flower apps/vision --nodes 10 --run-dir .demo \
+	  --run-config "$$(cat apps/vision/demo.conf)"
+	$(BIN)/splitmix show latest --run-dir .demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	rm -rf .lint && mkdir -p .lint/flwr_splitmix
+	ln -s $(CURDIR)/flwr_splitmix/* $(CURDIR)/strategies .lint/flwr_splitmix/
+	ln -s $(CURDIR)/tests $(CURDIR)/benchmarks $(CURDIR)/examples $(CURDIR)/apps .lint/
+	cd .lint && ../$(BIN)/mypy --config-file ../pyproject.toml flwr_splitmix tests benchmarks examples
+	cd .lint/apps/vision && ../../../$(BIN)/mypy --config-file ../../../pyproject.toml *.py
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.step_time --out out/step_time.json
+	$(BIN)/python -m benchmarks.scale --out out/scale.json
+
+compat:  ## the end-to-end test against the oldest supported Flower
+	test -x .venv-compat/bin/python || $(PYTHON) -m venv .venv-compat
+	.venv-compat/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --editable '.[dev]' --constraint tests/e2e/oldest.txt
+	.venv-compat/bin/python -m pytest tests/e2e
+
+clean:
+	rm -rf $(VENV) .venv-compat .lint .demo out build *.egg-info

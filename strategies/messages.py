@@ -1,0 +1,61 @@
+"""Making a round's messages, inside a Flower run and outside of one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from flwr.app import Message, Metadata, RecordDict
+
+from flwr_splitmix.links.ticket import Ticket, with_record
+
+
+def with_tickets(
+    messages: Sequence[Message], nodes: Mapping[int, int], ticket: Ticket
+) -> list[Message]:
+    """Put each node's own ticket into its message; returns them sorted by client index.
+
+    Parameters
+    ----------
+    nodes
+        Client index -> node id.
+    ticket
+        The round's ticket; only the client differs between nodes.
+    """
+    client_of = {node: client for client, node in nodes.items()}
+    for message in messages:
+        own = replace(ticket, client=client_of[message.metadata.dst_node_id])
+        message.content = with_record(message.content, own.to_record())
+    return sorted(messages, key=lambda message: client_of[message.metadata.dst_node_id])
+
+
+def messages_to(
+    nodes: Sequence[int], content: RecordDict, message_type: str, *, in_run: bool
+) -> list[Message]:
+    """Make one message, with its own copy of the content, for each node.
+
+    Outside a Flower run a message needs explicit metadata, which is made up here.
+    """
+    return [
+        Message(RecordDict(dict(content.items())), dst_node_id=node, message_type=message_type)
+        if in_run
+        else Message(  # type: ignore[call-overload]
+            content=RecordDict(dict(content.items())), metadata=_metadata(node, message_type)
+        )
+        for node in nodes
+    ]
+
+
+def _metadata(node: int, message_type: str) -> Metadata:
+    return Metadata(
+        run_id=0,
+        message_id=f"local-{node}",
+        src_node_id=0,
+        dst_node_id=node,
+        reply_to_message_id="",
+        group_id="",
+        created_at=time.time(),
+        ttl=3600.0,
+        message_type=message_type,
+    )

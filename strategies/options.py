@@ -1,0 +1,51 @@
+"""The options that every strategy has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict, get_args
+
+from flwr_splitmix.strategies.evaluation import Evaluation
+from flwr_splitmix.strategies.server_segment import ServerUpdate
+
+from flwr_splitmix.device import Precision
+from flwr_splitmix.links import Link
+from flwr_splitmix.observers import Observer
+from flwr_splitmix.runs import Run
+from flwr_splitmix.schedule import OptimizerFactory, Schedule
+
+
+class Options(TypedDict, total=False):
+    """Options that every strategy has; see `SplitStrategy`."""
+
+    num_classes: int | None
+    optimizer: OptimizerFactory | None
+    schedule: Schedule | None
+    server_update: ServerUpdate
+    device: str
+    precision: Precision
+    steps_per_round: int | None
+    epochs_per_round: int
+    fraction_train: float
+    min_nodes: int | None
+    evaluation: Evaluation
+    evaluate_every: int
+    checkpoint_every: int
+    seed: int
+    link: Link | None
+    observers: Sequence[Observer]
+    run: Run | None
+
+
+def check_options(fraction_train: float, evaluation: str, **counts: int | None) -> None:
+    """Raise ValueError for a fraction, a kind of evaluation or a count outside its range."""
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name} is {value}; it must be at least 1")
+    if not 0 < fraction_train <= 1:
+        raise ValueError(f"fraction_train is {fraction_train}; allowed is 0 < fraction <= 1")
+    if evaluation not in get_args(Evaluation):
+        raise ValueError(
+            f"evaluation is {evaluation!r}; allowed are {', '.join(get_args(Evaluation))} "
+            "(central evaluation is an evaluate_fn)"
+        )

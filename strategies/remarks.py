@@ -1,0 +1,78 @@
+"""What a user should know about a round's clients, said once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from flwr_splitmix.links import Clients
+from flwr_splitmix.mixers import Mixer, SmashedShape
+
+log = logging.getLogger("flwr.splitmix")
+
+
+class Remarks:
+    """Logs each remark about each client once in a run."""
+
+    def __init__(self) -> None:
+        self._said: set[tuple[str, int]] = set()
+
+    def on_clients(
+        self,
+        clients: Clients,
+        mixer: Mixer,
+        shape: SmashedShape,
+        batches: int,
+        trained: Mapping[int, int],
+    ) -> None:
+        """Remark on small data sets, lost states, and what the mixer cannot protect.
+
+        Parameters
+        ----------
+        batches
+            Mean number of full batches of the round's clients.
+        trained
+            By client index, the last round that it finished.
+        """
+        known = {client: clients.descriptions[client] for client in clients.alive}
+        full = {client: int(d["num-examples"]) // shape.batch for client, d in known.items()}
+        self._say(
+            [c for c, n in full.items() if n == 0],
+            f"has less than one batch of {shape.batch} and draws with replacement",
+        )
+        self._say(
+            [c for c, n in full.items() if 0 < n < batches],
+            "has fewer batches than the mean and starts over within an epoch",
+        )
+        self._say(
+            [c for c, d in known.items() if int(d["state-round"]) < trained.get(c, 0)],
+            "has lost the state that it had and starts its optimizer anew (on several machines "
+            "the run directory must be shared)",
+        )
+        k = getattr(mixer, "k", 1)
+        if k > 1 and len(known) % k == 1:
+            self._say(
+                [-1],
+                f"is left over in every step ({len(known)} clients in groups of {k}) and sends all "
+                "its smashed data with hard labels: nothing protects it",
+            )
+        if shape.prefix and mixer.min_members > 1:
+            self._say(
+                [-1],
+                f"sends {shape.prefix} prefix tokens of every image, which have attended to all "
+                "of it: they are summed with the others', not masked (the model is cut at a block)",
+            )
+
+    def _say(self, clients: Sequence[int], what: str) -> None:
+        new = [c for c in clients if (what, c) not in self._said]
+        self._said.update((what, c) for c in new)
+        if new:
+            log.warning("%s %s", _name(new), what)
+
+
+def _name(clients: Sequence[int]) -> str:
+    if list(clients) == [-1]:
+        return "a client"
+    more = f" and {len(clients) - 10} more" if len(clients) > 10 else ""
+    listed = ", ".join(map(str, clients[:10])) + more
+    return f"client {listed}" if len(clients) == 1 else f"each of clients {listed}"
