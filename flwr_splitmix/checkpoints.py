@@ -13,8 +13,6 @@ from torch import Tensor
 
 from flwr_splitmix.storage import StorageError, load_tensors, save_tensors
 
-# ruff: noqa: A002 - "round" is the field's word; the builtin is not used here.
-
 _FILE = re.compile(r"round-(\d{6,})\.safetensors")
 
 _log = logging.getLogger(__name__)

@@ -59,7 +59,7 @@ class SplitClientApp(ClientApp):
                 ticket.host,
                 "attach",
                 ticket,
-                cloudpickle.dumps(self.client_fn),
+                cloudpickle.dumps(self.client_fn),  # type: ignore[no-untyped-call]
                 list(sys.path),
                 context,
                 arrays,

@@ -19,8 +19,6 @@ import pyarrow.parquet as pq
 if TYPE_CHECKING:
     from flwr_splitmix.checkpoints import CheckpointStore
 
-# ruff: noqa: A002 - "round" is the field's word; the builtin is not used here.
-
 Row = dict[str, Any]
 
 # Columns every metrics file has, with one type even while all values are null.

@@ -18,8 +18,9 @@ from flwr.app import (
 )
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
-from flwr_splitmix.strategies.messages import messages_to
 from torch import Tensor
+
+from flwr_splitmix.strategies.messages import messages_to
 
 PREFIX = "aggregator."
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from flwr_splitmix.strategies.options import Options
-from flwr_splitmix.strategies.strategy import SplitStrategy
 from torch import nn
 
 from flwr_splitmix.mixers import PatchCutMix
 from flwr_splitmix.mixers.masks import Rounding
 from flwr_splitmix.mixers.patch_cutmix import Gradient, Regroup
+from flwr_splitmix.strategies.options import Options
+from flwr_splitmix.strategies.strategy import SplitStrategy
 
 
 class CutMixOptions(Options, total=False):

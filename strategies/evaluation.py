@@ -9,7 +9,6 @@ from typing import Literal, cast
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, MetricRecord
-from flwr_splitmix.strategies.server_segment import ServerSegment
 from torch import nn
 from torch.utils.data import Dataset
 
@@ -17,6 +16,7 @@ from flwr_splitmix.clients.batches import Example, fetch
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.strategies.server_segment import ServerSegment
 
 Evaluation = Literal["none", "federated", "benchmark"]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]

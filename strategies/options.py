@@ -5,29 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict, get_args
 
-from flwr_splitmix.strategies.evaluation import Evaluation
-from flwr_splitmix.strategies.server_segment import ServerUpdate
-
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import Link
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
+from flwr_splitmix.strategies.evaluation import Evaluation
+from flwr_splitmix.strategies.server_segment import ServerUpdate
 
 
-class Options(TypedDict, total=False):
-    """Options that every strategy has; see `SplitStrategy`."""
+class RoundOptions(TypedDict, total=False):
+    """Options of the loop of rounds; see `SplitStrategy`."""
 
-    num_classes: int | None
-    optimizer: OptimizerFactory | None
-    schedule: Schedule | None
-    server_update: ServerUpdate
-    device: str
-    precision: Precision
-    steps_per_round: int | None
-    epochs_per_round: int
     fraction_train: float
-    min_nodes: int | None
     evaluation: Evaluation
     evaluate_every: int
     checkpoint_every: int
@@ -37,11 +27,30 @@ class Options(TypedDict, total=False):
     run: Run | None
 
 
-def check_options(fraction_train: float, evaluation: str, **counts: int | None) -> None:
-    """Raise ValueError for a fraction, a kind of evaluation or a count outside its range."""
+class Options(RoundOptions, total=False):
+    """Options of every strategy of the L shape; see `SplitStrategy`."""
+
+    num_classes: int | None
+    optimizer: OptimizerFactory | None
+    schedule: Schedule | None
+    server_update: ServerUpdate
+    device: str
+    precision: Precision
+    steps_per_round: int | None
+    epochs_per_round: int
+    min_nodes: int | None
+
+
+def check_counts(**counts: int | None) -> None:
+    """Raise ValueError for a count below 1, naming it; None is allowed."""
     for name, value in counts.items():
         if value is not None and value < 1:
             raise ValueError(f"{name} is {value}; it must be at least 1")
+
+
+def check_options(fraction_train: float, evaluation: str, evaluate_every: int) -> None:
+    """Raise ValueError for an option of the loop of rounds outside its range."""
+    check_counts(evaluate_every=evaluate_every)
     if not 0 < fraction_train <= 1:
         raise ValueError(f"fraction_train is {fraction_train}; allowed is 0 < fraction <= 1")
     if evaluation not in get_args(Evaluation):

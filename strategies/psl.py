@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Unpack
 
+from torch import nn
+
 from flwr_splitmix.strategies.options import Options
 from flwr_splitmix.strategies.strategy import SplitStrategy
-from torch import nn
 
 
 class PSL(SplitStrategy):

@@ -68,7 +68,7 @@ class Recorder:
         return self._seconds_before + time.monotonic() - self._began
 
     def end_round(self, event: RoundDone, snapshot: Snapshot) -> None:
-        """Write the row that the metrics observer closed and, when due, a checkpoint; log a line."""
+        """Write the metrics' newest row and, when it is due, a checkpoint; log one line."""
         row = self.metrics.rows[-1]
         if self.run is not None:
             self._try("metrics", lambda run: run.append_round(row))

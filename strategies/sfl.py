@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Unpack
 
 from flwr.serverapp.strategy import Strategy
+from torch import nn
+
 from flwr_splitmix.strategies.aggregation import fedavg
 from flwr_splitmix.strategies.options import Options
 from flwr_splitmix.strategies.strategy import SplitStrategy
-from torch import nn
 
 
 class SFL(SplitStrategy):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 
 from flwr.app import Context
-from vision_config import VisionConfig
 
 from flwr_splitmix import SplitClient, SplitClientApp
 from flwr_splitmix.data import client_split
+
+from vision_config import VisionConfig
 
 
 def client_fn(context: Context) -> SplitClient:

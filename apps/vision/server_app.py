@@ -9,10 +9,11 @@ import torch
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp import strategy as flower
-from vision_config import AVERAGING, MIXING, VisionConfig
 
 from flwr_splitmix import RayLink, Run
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
+
+from vision_config import AVERAGING, MIXING, VisionConfig
 
 app = ServerApp()
 
@@ -35,9 +36,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = make_strategy(config, segments.upper, run)
     evaluate_fn = None
     if config.evaluation_kind == "central":
-        evaluate_fn = central_evaluation(
-            strategy.upper, copy.deepcopy(segments.lower), images.test
-        )
+        evaluate_fn = central_evaluation(strategy.upper, copy.deepcopy(segments.lower), images.test)
     strategy.start(
         grid,
         initial_arrays=ArrayRecord(segments.lower.state_dict()),
@@ -62,9 +61,7 @@ def make_strategy(config: VisionConfig, upper: torch.nn.Module, run: Run) -> Spl
         }
     if config.strategy in AVERAGING:
         kind: type[flower.FedAvg] = getattr(flower, config.aggregator)
-        options["aggregator"] = kind(
-            min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1
-        )
+        options["aggregator"] = kind(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
     over_link = config.evaluation_kind in ("federated", "benchmark")
     return STRATEGIES[config.strategy](
         upper,

@@ -79,7 +79,7 @@ class Client(ABC):
             If `method` is not marked as an exchange.
         """
         function = getattr(type(self), method, None)
-        if not getattr(function, _EXCHANGE, False):
+        if function is None or not getattr(function, _EXCHANGE, False):
             raise ClientError(f"{method!r} is not an exchange of {type(self).__name__}")
         order = self.order
         place = (order.client, order.server_round, int(arguments.get("number", 0)))

@@ -79,7 +79,7 @@ class LocalLink(Link):
         for ticket, message in zip(tickets, messages, strict=True):
             if ticket.client in clients.alive and message.metadata.message_type == "train":
                 arrays, metrics, _ = self.host.finish(ticket)
-                content = RecordDict({"metrics": MetricRecord(metrics)})
+                content = RecordDict({"metrics": MetricRecord(dict(metrics))})
                 if arrays:
                     content["arrays"] = to_arrays(arrays)
                 clients.replies.append(Message(content, reply_to=message))

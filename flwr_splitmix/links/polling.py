@@ -42,7 +42,9 @@ def send_and_wait(grid: Grid, messages: Sequence[Message], timeout: float) -> di
 
 def error_sentence(reply: Message) -> str:
     """Return the last line of an error reply: what was raised, without the traceback."""
-    lines = [line for line in (reply.error.reason or "no reason given").splitlines() if line.strip()]
+    lines = [
+        line for line in (reply.error.reason or "no reason given").splitlines() if line.strip()
+    ]
     return lines[-1].strip()[:300]
 
 

@@ -32,7 +32,7 @@ class LowerSegment(nn.Sequential):
                 f"images have shape {tuple(images.shape[1:])}, "
                 f"the lower segment expects {self.input_shape} (channels, height, width)"
             )
-        smashed: Tensor = super().forward(images)
+        smashed: Tensor = super().forward(images)  # type: ignore[no-untyped-call]
         return smashed
 
 
@@ -83,7 +83,7 @@ class PrefixTokens(nn.Module):
         pos: Tensor | None = model.pos_embed  # type: ignore[assignment]
         shared = bool(parts) and pos is not None and not model.no_embed_class
         self.pos_embed = (
-            nn.Parameter(pos.detach()[:, : model.num_prefix_tokens].clone())  # type: ignore[misc]
+            nn.Parameter(pos.detach()[:, : model.num_prefix_tokens].clone())
             if shared and pos is not None
             else None
         )
@@ -174,6 +174,7 @@ def _create(name: str, **options: Any) -> nn.Module:
     import timm
     from timm.models.vision_transformer import VisionTransformer
 
+    family: Any = VisionTransformer
     if not timm.is_model(name):
         close = difflib.get_close_matches(name, timm.list_models(["vit_*", "deit*"]), n=3)
         hint = f"; did you mean {', '.join(close)}?" if close else ""
@@ -181,7 +182,7 @@ def _create(name: str, **options: Any) -> nn.Module:
     if not issubclass(_model_class(name), VisionTransformer):
         raise ValueError(_cannot_cut(name))
     model: nn.Module = timm.create_model(name, **options)
-    if type(model).forward_features is not VisionTransformer.forward_features:
+    if type(model).forward_features is not family.forward_features:
         raise ValueError(_cannot_cut(name))
     if getattr(model, "dynamic_img_size", False) or not isinstance(model.patch_drop, nn.Identity):
         raise ValueError(f"{name} drops or resizes patches itself; its patches cannot be masked")

@@ -182,7 +182,9 @@ class LocalFlower:
             if status[0].startswith("finished"):
                 return status
             if time.monotonic() > deadline:
-                raise FlowerError(f"run {run_id} is {status} after {timeout:g} s: {self.log(run_id)}")
+                raise FlowerError(
+                    f"run {run_id} is {status} after {timeout:g} s: {self.log(run_id)}"
+                )
             time.sleep(1.0)
 
     def stream(self, run_id: int) -> None:

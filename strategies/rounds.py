@@ -1,0 +1,365 @@
+"""The loop of rounds that every strategy shares: messages, link, aggregation, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp import strategy as flower
+from torch import Tensor
+
+from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.events import EvaluationResult, Exchange, RoundDone
+from flwr_splitmix.links import Clients, Link, LinkError, LocalLink, RayLink
+from flwr_splitmix.links.ticket import Ticket, to_arrays, to_tensors
+from flwr_splitmix.observers import Observer
+from flwr_splitmix.runs import Run
+from flwr_splitmix.seeding import generator
+from flwr_splitmix.strategies.aggregation import LowerAggregator
+from flwr_splitmix.strategies.evaluation import EvaluateFn, Evaluation, central_result
+from flwr_splitmix.strategies.messages import messages_to, with_tickets
+from flwr_splitmix.strategies.options import check_options
+from flwr_splitmix.strategies.recording import Recorder
+from flwr_splitmix.strategies.uploads import reasons
+
+log = logging.getLogger("flwr.splitmix")
+
+
+class RoundLoop(flower.Strategy):
+    """A Flower strategy whose rounds have steps over a link.
+
+    A subclass says what a round of training is (`train_round`), how the server's part is measured
+    over the link (`evaluate_round`), and what of the server's part a checkpoint holds.
+
+    Parameters
+    ----------
+    aggregator
+        A Flower strategy that aggregates the clients' segments once a round; None leaves them
+        with their clients.
+    min_nodes
+        With fewer clients a round ends with an error.
+
+    The other parameters are those of `SplitStrategy`.
+    """
+
+    def __init__(
+        self,
+        *,
+        aggregator: flower.Strategy | None,
+        min_nodes: int,
+        fraction_train: float = 1.0,
+        evaluation: Evaluation = "none",
+        evaluate_every: int = 1,
+        checkpoint_every: int = 1,
+        seed: int = 0,
+        link: Link | None = None,
+        observers: Sequence[Observer] = (),
+        run: Run | None = None,
+    ) -> None:
+        check_options(fraction_train, evaluation, evaluate_every=evaluate_every)
+        self.aggregator = LowerAggregator(aggregator)
+        self.fraction_train = fraction_train
+        self.min_nodes = min_nodes
+        self.evaluation: Evaluation = evaluation
+        self.evaluate_every = evaluate_every
+        self.seed = seed
+        self.link = link
+        self.recorder = Recorder(run, checkpoint_every)
+        self.observers = [*observers, self.recorder.metrics]
+        self.num_rounds = 0
+        self._resumed = False
+        self.trained: dict[int, int] = {}
+        """By client index, the last round that it finished."""
+
+    @abstractmethod
+    def train_round(self, clients: Clients, server_round: int) -> int:
+        """Train for one round; returns the number of steps."""
+
+    @abstractmethod
+    def evaluate_round(self, clients: Clients) -> EvaluationResult | None:
+        """Measure the model over the link, as `evaluation` says."""
+
+    @abstractmethod
+    def server_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return all that the server learned: tensors and plain values."""
+
+    @abstractmethod
+    def restore_server(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Continue from `server_state`."""
+
+    def check_clients(self, n: int) -> None:
+        """Raise ValueError if a round of `n` clients makes no sense."""
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> flower.Result:
+        """Run the strategy inside a Flower run.
+
+        Parameters
+        ----------
+        initial_arrays
+            The lower segment that every client starts from.
+        timeout
+            Upper bound in seconds on the wait for clients to attach and to finish.
+        evaluate_fn
+            Central evaluation, called every `evaluate_every` rounds and after the last (not
+            before the first).
+
+        Raises
+        ------
+        LinkError
+            If clients cannot be reached, or fewer than `min_nodes` are left.
+        """
+        if self.link is None:
+            run = self.recorder.run
+            self.link = RayLink(
+                state_dir=None if run is None else run.clients_dir,
+                attach_timeout=min(timeout, 120.0),
+            )
+        configs = (train_config or ConfigRecord(), evaluate_config or ConfigRecord())
+        return self._run(grid, initial_arrays, num_rounds, configs, evaluate_fn)
+
+    def fit(
+        self,
+        clients: Sequence[SplitClient],
+        num_rounds: int = 3,
+        *,
+        initial_arrays: ArrayRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> flower.Result:
+        """Run the strategy on clients of this process, without Flower's runtime and without Ray.
+
+        Parameters
+        ----------
+        clients
+            Live clients; their position is their index.
+        initial_arrays
+            The lower segment that all start from; None starts from the first client's.
+        """
+        self.aggregator.check_works_without_grid()
+        run = self.recorder.run
+        self.link = LocalLink(clients, None if run is None else run.clients_dir)
+        arrays = initial_arrays or to_arrays(clients[0].segment.state_dict())
+        return self._run(None, arrays, num_rounds, (ConfigRecord(), ConfigRecord()), evaluate_fn)
+
+    def _run(
+        self,
+        grid: Grid | None,
+        initial: ArrayRecord,
+        num_rounds: int,
+        configs: tuple[ConfigRecord, ConfigRecord],
+        evaluate_fn: EvaluateFn | None,
+    ) -> flower.Result:
+        link = self._open_link
+        self.num_rounds = num_rounds
+        result = flower.Result()
+        finished, result.arrays = self._resume(initial)
+        self.summary()
+        try:
+            link.open(grid)
+            for server_round in range(finished + 1, num_rounds + 1):
+                self._round(grid, server_round, result, configs, evaluate_fn)
+        finally:
+            self.recorder.save_unsaved()
+            link.close()
+        self.recorder.finish(
+            {
+                "strategy": type(self).__name__,
+                "clients": len(self.trained),
+                "seed": self.seed,
+            }
+        )
+        return result
+
+    def _round(
+        self,
+        grid: Grid | None,
+        server_round: int,
+        result: flower.Result,
+        configs: tuple[ConfigRecord, ConfigRecord],
+        evaluate_fn: EvaluateFn | None,
+    ) -> None:
+        link = self._open_link
+        began = time.perf_counter()
+        messages = self.configure_train(server_round, result.arrays, configs[0], grid)
+        with link.round(grid, messages, self._on_exchange) as clients:
+            self.require(clients)
+            steps = self.train_round(clients, server_round)
+        self.require(clients)
+        arrays, metrics = self.aggregate_train(server_round, clients.replies)
+        result.arrays = arrays or result.arrays
+        result.train_metrics_clientapp[server_round] = metrics or MetricRecord()
+        self.trained.update(dict.fromkeys(clients.alive, server_round))
+        seconds = time.perf_counter() - began
+        evaluation: EvaluationResult | None = None
+        if server_round % self.evaluate_every == 0 or server_round == self.num_rounds:
+            evaluation = self._evaluate(grid, server_round, result, configs[1], evaluate_fn)
+        event = RoundDone(
+            server_round,
+            self.num_rounds,
+            seconds,
+            steps,
+            len(clients.alive),
+            clients.failures,
+            clients.seconds,
+            evaluation,
+        )
+        for observer in self.observers:
+            observer.on_round(event)
+        if clients.failures:
+            log.warning("round %d went on without %s", server_round, reasons(clients))
+        self.recorder.end_round(event, lambda: self._snapshot(server_round, result.arrays))
+
+    @property
+    def _open_link(self) -> Link:
+        if self.link is None:
+            raise LinkError("a strategy has no link before start() or fit()")
+        return self.link
+
+    def configure_train(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid | None,
+    ) -> list[Message]:
+        """Make the round's train messages: lower segment, configuration and ticket, by client."""
+        nodes = self._sample(grid, server_round, "train")
+        self.check_clients(len(nodes))
+        messages = self.aggregator.configure(
+            server_round, arrays, config, grid, list(nodes.values())
+        )
+        return with_tickets(messages, nodes, self._ticket(server_round, server_round - 1))
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate the lower segments, if the strategy does."""
+        return self.aggregator.aggregate(server_round, list(replies))
+
+    def configure_evaluate(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid | None,
+    ) -> list[Message]:
+        """Make the evaluate messages of the round's sample of nodes."""
+        nodes = self._sample(grid, server_round, "evaluate")
+        content = RecordDict({"arrays": arrays, "config": config})
+        messages = messages_to(
+            list(nodes.values()), content, MessageType.EVALUATE, in_run=grid is not None
+        )
+        return with_tickets(messages, nodes, self._ticket(server_round, server_round))
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return None: the server itself computes what clients' smashed data are worth."""
+        return None
+
+    def _sample(self, grid: Grid | None, server_round: int, purpose: str) -> dict[int, int]:
+        """Draw the round's clients: client index -> node id, sorted by index."""
+        directory = self._open_link.directory(grid, self.min_nodes)
+        size = max(self.min_nodes, round(self.fraction_train * len(directory)))
+        chosen = self.rng(f"sample-{purpose}", server_round).permutation(sorted(directory))[:size]
+        return {int(client): directory[int(client)] for client in sorted(chosen)}
+
+    def _ticket(self, server_round: int, state_round: int) -> Ticket:
+        run = self.recorder.run
+        return Ticket(
+            client=-1,
+            seed=self.seed,
+            server_round=server_round,
+            num_rounds=self.num_rounds,
+            arrays="always" if self.aggregator.averages else "initial",
+            returns_arrays=self.aggregator.averages,
+            state_round=state_round,
+            kept_rounds=self.recorder.kept_rounds,
+            run_config=json.dumps(run.config) if run and self._resumed else "",
+        )
+
+    def require(self, clients: Clients) -> None:
+        """Raise LinkError if fewer than `min_nodes` clients are left."""
+        if len(clients.alive) < self.min_nodes:
+            raise LinkError(
+                f"round {clients.server_round}: {len(clients.alive)} clients are left, min-nodes "
+                f"is {self.min_nodes}: {reasons(clients) or 'no others were asked'}"
+            )
+
+    def rng(self, purpose: str, *place: int) -> np.random.Generator:
+        """Return the generator of one purpose at one place of the run."""
+        return generator(self.seed, purpose, *place)
+
+    def _on_exchange(self, event: Exchange) -> None:
+        for observer in self.observers:
+            observer.on_exchange(event)
+
+    def _evaluate(
+        self,
+        grid: Grid | None,
+        server_round: int,
+        result: flower.Result,
+        config: ConfigRecord,
+        evaluate_fn: EvaluateFn | None,
+    ) -> EvaluationResult | None:
+        central = None
+        if evaluate_fn is not None:
+            record = evaluate_fn(server_round, result.arrays)
+            if record is not None:
+                result.evaluate_metrics_serverapp[server_round] = record
+            central = central_result(record)
+        if self.evaluation == "none":
+            return central
+        messages = self.configure_evaluate(server_round, result.arrays, config, grid)
+        with self._open_link.round(grid, messages, self._on_exchange) as clients:
+            found = self.evaluate_round(clients)
+        if found is not None:
+            result.evaluate_metrics_clientapp[server_round] = MetricRecord(
+                {
+                    "accuracy": found.accuracy,
+                    "loss": found.loss,
+                    "spread": found.spread or 0.0,
+                    "num-examples": found.examples,
+                }
+            )
+        return central or found
+
+    def _snapshot(
+        self, server_round: int, arrays: ArrayRecord
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors, meta = self.server_state()
+        lower = {f"lower.{name}": t for name, t in to_tensors(arrays).items()}
+        trained = {str(client): done for client, done in self.trained.items()}
+        return {**tensors, **lower, **self.aggregator.state()}, {**meta, "trained": trained}
+
+    def _resume(self, initial: ArrayRecord) -> tuple[int, ArrayRecord]:
+        """Continue from the run's newest checkpoint: (finished rounds, lower segment's arrays)."""
+        checkpoint = self.recorder.resume()
+        if checkpoint is None:
+            return 0, initial
+        self._resumed = True
+        self.restore_server(checkpoint.tensors, checkpoint.meta)
+        self.aggregator.restore(checkpoint.tensors)
+        self.trained = {int(c): int(done) for c, done in checkpoint.meta["trained"].items()}
+        lower = {
+            name.removeprefix("lower."): t
+            for name, t in checkpoint.tensors.items()
+            if name.startswith("lower.")
+        }
+        log.info("resuming after round %d", checkpoint.round)
+        return checkpoint.round, to_arrays(lower)
