@@ -1,0 +1,1 @@
+"""How fast, how large, how many: programs that print a table and write JSON."""

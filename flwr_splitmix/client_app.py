@@ -56,9 +56,8 @@ class SplitClientApp(ClientApp):
         arrays = {n: a.numpy() for n, a in records[0].items()} if records else None
         reply = _answer(
             lambda: call_host(
-                ticket.host,
-                "attach",
                 ticket,
+                "attach",
                 cloudpickle.dumps(self.client_fn),  # type: ignore[no-untyped-call]
                 list(sys.path),
                 context,
@@ -75,7 +74,7 @@ class SplitClientApp(ClientApp):
             lambda: dict(
                 zip(
                     ("arrays", "metrics", "warning"),
-                    call_host(ticket.host, "finish", ticket),
+                    call_host(ticket, "finish"),
                     strict=True,
                 )
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal, cast
 
 import numpy as np
@@ -17,6 +18,7 @@ from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.strategies.server_segment import ServerSegment
+from flwr_splitmix.strategies.uploads import UploadError, agree_on_shape, read_test_upload
 
 Evaluation = Literal["none", "federated", "benchmark"]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -78,10 +80,18 @@ def evaluate_clients(
 
     "federated" takes each client's own test split and weights by its size; "benchmark" takes the
     common public test set, and reports the mean and the spread over clients (the papers'
-    accuracy). None if no client has such data.
+    accuracy). A client that sends nonsense is left out. None if no client has such data.
+
+    Raises
+    ------
+    LinkError
+        If no client's smashed data fit the upper segment.
     """
-    sizes = {c: int(clients.descriptions[c][f"{kind}-examples"]) for c in clients.alive}
-    sizes = {c: size for c, size in sizes.items() if size}
+    if not clients.alive:
+        return None
+    shape, _ = agree_on_shape(clients, upper.module)
+    sizes = {c: clients.descriptions[c].get(f"{kind}-examples", 0) for c in clients.alive}
+    sizes = {c: size for c, size in sizes.items() if isinstance(size, int) and size > 0}
     losses, hits = dict.fromkeys(sizes, 0.0), dict.fromkeys(sizes, 0)
     for start in range(0, max(sizes.values(), default=0), BATCH):
         payloads = {
@@ -90,7 +100,15 @@ def evaluate_clients(
             if start < size
         }
         for client, reply in clients.call("encode_test", payloads).items():
-            loss, correct = upper.score(reply["smashed"][0], reply["labels"])
+            size = payloads[client]["stop"] - payloads[client]["start"]
+            try:
+                smashed, labels = read_test_upload(
+                    reply, replace(shape, batch=size), upper.num_classes, upper.smashed_dtype
+                )
+            except UploadError as error:
+                clients.fail(client, str(error))
+                continue
+            loss, correct = upper.score(smashed, labels)
             losses[client] += loss
             hits[client] += correct
     done = [c for c in sizes if c in clients.alive]

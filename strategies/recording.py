@@ -44,6 +44,7 @@ class Recorder:
         self.every = checkpoint_every
         self.metrics = Metrics()
         self._unsaved: Checkpoint | None = None
+        self._ends: list[float] = []
         self._began = time.monotonic()
         self._seconds_before = 0.0
 
@@ -79,8 +80,9 @@ class Recorder:
             self._unsaved = Checkpoint(event.server_round, copied, meta)
             if due:
                 self._save()
-        recent = self.metrics.rows[-10:]
-        pace = sum(r["seconds"] for r in recent) / len(recent)
+        self._ends.append(time.monotonic())
+        recent = self._ends[-11:]
+        pace = (recent[-1] - recent[0]) / (len(recent) - 1) if len(recent) > 1 else event.seconds
         left = pace * (event.num_rounds - event.server_round)
         log.info("%s", progress_line(row, event.num_rounds, left))
 

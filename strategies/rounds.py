@@ -176,9 +176,11 @@ class RoundLoop(flower.Strategy):
         finally:
             self.recorder.save_unsaved()
             link.close()
+        run = self.recorder.run
         self.recorder.finish(
             {
                 "strategy": type(self).__name__,
+                "model": None if run is None else run.config.get("model"),
                 "clients": len(self.trained),
                 "seed": self.seed,
             }

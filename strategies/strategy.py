@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from flwr_splitmix.device import Precision
 from flwr_splitmix.events import EvaluationResult, StepDone
 from flwr_splitmix.links import Clients
-from flwr_splitmix.mixers import Mixer, NoMixing, Plan, Upload
+from flwr_splitmix.mixers import EmptyMixtureError, Mixer, NoMixing, Plan, Upload
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.strategies.evaluation import (
@@ -131,9 +131,13 @@ class SplitStrategy(RoundLoop):
             )
             progress = server_round - 1 + number / steps
             uploads = self._step(clients, number, progress, gradients, plan)
-            mixed = self.mixer.merge(
-                uploads, plan, num_classes=self.upper.num_classes, device=self.upper.device
-            )
+            try:
+                mixed = self.mixer.merge(
+                    uploads, plan, num_classes=self.upper.num_classes, device=self.upper.device
+                )
+            except EmptyMixtureError:  # who is left had no patch in this step
+                gradients = {}
+                continue
             result = self.upper.learn(
                 mixed,
                 progress,

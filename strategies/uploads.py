@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.mixers import Plan, SmashedShape, Upload
 
+_LEAST = {"batch-size": 1, "patches": 1, "width": 1, "prefix": 0, "num-examples": 1}
+
 
 class UploadError(ValueError):
     """A client's upload is not what its share of the plan asks for."""
@@ -39,6 +41,27 @@ def read_upload(
             _check_tensor(tensor, share.upload_shape(plan.shape.size), dtype)
     _check_labels(labels, plan.shape.batch, num_classes)
     return Upload(smashed, labels)  # type: ignore[arg-type]
+
+
+def read_test_upload(
+    reply: Mapping[str, Any], shape: SmashedShape, num_classes: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Check one client's encoded test examples: smashed data and labels.
+
+    Raises
+    ------
+    UploadError
+        As `read_upload` does.
+    """
+    smashed, labels = reply.get("smashed"), reply.get("labels")
+    if not isinstance(smashed, (list, tuple)) or len(smashed) != 1:
+        raise UploadError("uploaded no list of 1 smashed tensor")
+    _check_tensor(smashed[0], shape.size, dtype)
+    if isinstance(labels, Tensor) and labels.is_floating_point():
+        raise UploadError("the labels of test examples must be integers")
+    _check_labels(labels, shape.batch, num_classes)
+    assert isinstance(labels, Tensor)
+    return smashed[0], labels
 
 
 def _check_tensor(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -83,11 +106,12 @@ def agree_on_shape(clients: Clients, upper: nn.Module) -> tuple[SmashedShape, in
     LinkError
         If no client fits.
     """
-    shapes = {
-        c: SmashedShape(*(int(d[k]) for k in ("batch-size", "patches", "width", "prefix")))
-        for c, d in clients.descriptions.items()
-        if c in clients.alive
-    }
+    shapes = {}
+    for client in clients.alive:
+        try:
+            shapes[client] = _described_shape(clients.descriptions[client])
+        except UploadError as error:
+            clients.fail(client, str(error))
     geometry = getattr(upper, "geometry", None)
     if geometry is not None:
         expected = (geometry.patches, geometry.width, geometry.prefix)
@@ -103,6 +127,16 @@ def agree_on_shape(clients: Clients, upper: nn.Module) -> tuple[SmashedShape, in
             clients.fail(client, _differs(shapes[client], f"most clients make {chosen.size}"))
     batches = [int(clients.descriptions[c]["num-examples"]) // chosen.batch for c in clients.alive]
     return chosen, max(1, round(sum(batches) / len(batches)))
+
+
+def _described_shape(description: Mapping[str, Any]) -> SmashedShape:
+    for key, least in _LEAST.items():
+        value = description.get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise UploadError(
+                f"says that its {key} is {value!r}; it must be an integer of at least {least}"
+            )
+    return SmashedShape(*(description[k] for k in ("batch-size", "patches", "width", "prefix")))
 
 
 def _differs(shape: SmashedShape, expected: str) -> str:

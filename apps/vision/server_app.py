@@ -22,15 +22,12 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train one run, or continue one."""
     config = VisionConfig.read(context.run_config)
+    home = config.run_dir or None
+    resumed = Run.open(config.resume, home=home) if config.resume else None
+    if resumed is not None:
+        config = VisionConfig.read(resumed.config)
     images, segments = config.images(), config.segments()
-    if config.resume:
-        run = Run.open(config.resume, home=config.run_dir or None)
-        config = VisionConfig.read(run.config)
-        images, segments = config.images(), config.segments()
-    else:
-        run = Run.create(
-            context.run_config, name=config.strategy.lower(), home=config.run_dir or None
-        )
+    run = resumed or Run.create(context.run_config, name=config.strategy.lower(), home=home)
     if config.server_threads:
         torch.set_num_threads(config.server_threads)
     strategy = make_strategy(config, segments.upper, run)

@@ -46,7 +46,7 @@ class VisionConfig(BaseModel):
     lr: Positive
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     warmup_epochs: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    seed: int
+    seed: Annotated[int, Field(ge=0)]
     k: Annotated[int, Field(ge=2)]
     alpha: Annotated[float, Field(gt=0)]
     rounding: Literal["multinomial", "largest-remainder"]
@@ -62,7 +62,7 @@ class VisionConfig(BaseModel):
     cut_at: str
     dataset: str
     partition: Literal["iid", "dirichlet"]
-    partition_alpha: Positive
+    partition_alpha: Annotated[float, Field(gt=0, le=1e9)]
     samples_per_client: CountOrAuto
     fraction_train: Annotated[float, Field(gt=0, le=1)]
     min_nodes: CountOrAuto

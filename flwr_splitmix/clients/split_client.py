@@ -153,7 +153,7 @@ class SplitClient(Client):
             for anchor, gradient in zip(pending.anchors, gradients, strict=True)
             if anchor is not None and gradient is not None and anchor.requires_grad
         ]
-        if not any(bool(gradient.any()) for _, gradient in pairs):
+        if not any(bool(gradient.count_nonzero()) for _, gradient in pairs):
             return
         self.optimizer.zero_grad()
         torch.autograd.backward([a for a, _ in pairs], [g for _, g in pairs])
@@ -174,7 +174,9 @@ class SplitClient(Client):
         inputs, labels = fetch(data, np.arange(start, stop))
         self.segment.eval()
         with torch.inference_mode():
-            return {"smashed": [self.segment(inputs.to(self.device))], "labels": labels}
+            # In one memory layout, so that every link hands the same on to the upper segment.
+            smashed = self.segment(inputs.to(self.device)).contiguous()
+            return {"smashed": [smashed], "labels": labels}
 
     def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
         """End the round: drop the graph, return the lower segment and the metrics."""

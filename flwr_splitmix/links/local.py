@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +17,8 @@ from flwr_splitmix.clients import Client
 from flwr_splitmix.links.host import ClientHost, sentence
 from flwr_splitmix.links.link import Clients, Link, LinkError, Observe, Outcome
 from flwr_splitmix.links.ticket import Ticket, arrays_of, to_arrays
+
+log = logging.getLogger("flwr.splitmix")
 
 
 class LocalClients(Clients):
@@ -78,7 +81,9 @@ class LocalLink(Link):
         yield clients
         for ticket, message in zip(tickets, messages, strict=True):
             if ticket.client in clients.alive and message.metadata.message_type == "train":
-                arrays, metrics, _ = self.host.finish(ticket)
+                arrays, metrics, warning = self.host.finish(ticket)
+                if warning:
+                    log.warning("%s", warning)
                 content = RecordDict({"metrics": MetricRecord(dict(metrics))})
                 if arrays:
                     content["arrays"] = to_arrays(arrays)

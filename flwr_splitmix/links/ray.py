@@ -7,9 +7,9 @@ import os
 import secrets
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from flwr_splitmix.checkpoints import ClientStore
-from flwr_splitmix.clients import Client
+from flwr_splitmix.clients import Client, ClientError
 from flwr_splitmix.links.host import ClientHost, sentence
 from flwr_splitmix.links.link import Clients, Link, LinkError, Observe, Outcome
 from flwr_splitmix.links.polling import Directory, error_sentence, send_and_wait
@@ -28,7 +28,11 @@ from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
 
 log = logging.getLogger("flwr.splitmix")
 
-RETRY_SECONDS = 60.0
+PIECE_BYTES = 1_000_000
+"""Ray starts six threads to copy any buffer above 1 MiB, which costs more than the copying."""
+
+START_SECONDS = 120.0
+"""Ray and the hosts may take this long to start, however short the timeouts of a round are."""
 
 
 class RayHost:
@@ -74,11 +78,9 @@ class RayHost:
     def call(self, method: str, payloads: dict[int, Any]) -> dict[int, Outcome]:
         """Run one exchange on several clients of this host."""
         return {
-            index: Outcome(
-                _convert(outcome.reply, Tensor, _to_numpy), outcome.error, outcome.seconds
-            )
+            index: Outcome(_convert(outcome.reply, Tensor, _pack), outcome.error, outcome.seconds)
             for index, outcome in self.host.call(
-                method, _convert(payloads, np.ndarray, torch.tensor)
+                method, _convert(payloads, _Packed, _unpack)
             ).items()
         }
 
@@ -92,20 +94,29 @@ def build(client_fn: Callable[[Context], Client], context: Context) -> Client:
     """Make the client; what client_fn raises is named as its own."""
     try:
         return client_fn(context)
+    except ClientError:
+        raise
     except Exception as error:
-        raise RuntimeError(f"client_fn raised {sentence(error)}") from error
+        raise ClientError(f"client_fn raised {sentence(error)}") from error
 
 
-def _to_numpy(tensor: Tensor) -> np.ndarray:
-    array: np.ndarray = tensor.detach().cpu().numpy()
-    return array
+@dataclass(frozen=True)
+class _Packed:
+    """A tensor on its way through Ray's object store: its numbers in order, in pieces."""
+
+    shape: tuple[int, ...]
+    pieces: list[np.ndarray]
 
 
-def _from_numpy(array: np.ndarray) -> Tensor:
-    with warnings.catch_warnings():
-        # The array lies in Ray's object store, read-only; the mixer copies it and never writes.
-        warnings.simplefilter("ignore", UserWarning)
-        return torch.from_numpy(array)
+def _pack(tensor: Tensor) -> _Packed:
+    flat = tensor.detach().cpu().contiguous().view(-1).numpy()
+    size = PIECE_BYTES // flat.itemsize
+    return _Packed(tuple(tensor.shape), np.split(flat, range(size, flat.size, size)))
+
+
+def _unpack(packed: _Packed) -> Tensor:
+    # Joining copies: what lies in Ray's object store is read-only.
+    return torch.from_numpy(np.concatenate(packed.pieces)).view(packed.shape)
 
 
 def _convert(payload: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
@@ -133,7 +144,7 @@ class RayClients(Clients):
         for index, payload in payloads.items():
             by_host.setdefault(self.handle_of[index], {})[index] = payload
         pending = {
-            handle.call.remote(method, _convert(part, Tensor, _to_numpy)): part
+            handle.call.remote(method, _convert(part, Tensor, _pack)): part
             for handle, part in by_host.items()
         }
         ready, late = ray.wait(list(pending), num_returns=len(pending), timeout=self.deadline)
@@ -144,7 +155,7 @@ class RayClients(Clients):
         for reference in ready:
             try:
                 outcomes |= {
-                    index: Outcome(_convert(o.reply, np.ndarray, _from_numpy), o.error, o.seconds)
+                    index: Outcome(_convert(o.reply, _Packed, _unpack), o.error, o.seconds)
                     for index, o in ray.get(reference).items()
                 }
             except ray.exceptions.RayError as error:
@@ -201,13 +212,15 @@ class RayLink(Link):
         LinkError
             If this is no simulation, or the cluster cannot place the hosts.
         """
-        ray = self._wait_for_ray()
+        patience = max(self.attach_timeout, START_SECONDS)
+        ray = self._wait_for_ray(patience)
         nodes = [node for node in ray.nodes() if node["Alive"]]
         cpus = sum(int(node["Resources"].get("CPU", 0)) for node in nodes)
-        wanted = self.num_hosts or max(len(nodes), min(cpus, 4))
+        wanted = self.num_hosts or max(len(nodes), min(cpus, 4), 1)
+        self._check_gpus(nodes, wanted)
         token = secrets.token_hex(4)
         actor = ray.remote(RayHost)
-        for i in range(max(wanted, 1)):
+        for i in range(wanted):
             name = f"splitmix-{token}-{i}"
             self._hosts[name] = actor.options(
                 name=name,
@@ -219,27 +232,40 @@ class RayLink(Link):
         try:
             homes = ray.get(
                 [handle.ready.remote() for handle in self._hosts.values()],
-                timeout=self.attach_timeout,
+                timeout=patience,
             )
-        except ray.exceptions.GetTimeoutError as error:
+        except ray.exceptions.GetTimeoutError:
             raise LinkError(
-                f"{len(self._hosts)} hosts with {self.host_gpus:g} GPUs each could not be placed "
-                f"within {self.attach_timeout:g} s; the cluster has {ray.cluster_resources()}"
-            ) from error
+                f"{len(self._hosts)} hosts with {self.host_gpus:g} GPUs each did not start within "
+                f"{patience:g} s; free in the cluster are {ray.available_resources()}"
+            ) from None
         log.info("%d client hosts on %d Ray nodes", len(homes), len(set(homes)))
 
-    def _wait_for_ray(self) -> Any:
+    def _check_gpus(self, nodes: Sequence[Mapping[str, Any]], hosts: int) -> None:
+        if not self.host_gpus:
+            return
+        gpus = [float(node["Resources"].get("GPU", 0)) for node in nodes]
+        # A host does not span nodes; the small number makes up for 1 / 0.1 < 10.
+        places = sum(int(there / self.host_gpus + 1e-9) for there in gpus)
+        if places < hosts:
+            raise LinkError(
+                f"{hosts} hosts with {self.host_gpus:g} GPUs each cannot be placed: Ray has "
+                f"{sum(gpus):g} GPUs on {len(nodes)} nodes, room for {places} of them; lower "
+                "host-gpus or num-hosts"
+            )
+
+    def _wait_for_ray(self, patience: float) -> Any:
         try:
             import ray
         except ImportError as error:
             raise LinkError(
                 "link = 'ray' needs Ray: pip install 'flwr-splitmix[simulation]'"
             ) from error
-        deadline = time.monotonic() + self.attach_timeout
+        deadline = time.monotonic() + patience
         while not ray.is_initialized():
             if time.monotonic() > deadline:
                 raise LinkError(
-                    f"no Ray session within {self.attach_timeout:g} s: this run is not a "
+                    f"no Ray session within {patience:g} s: this run is not a "
                     "simulation, and deployed SuperNodes cannot be reached over Ray"
                 )
             time.sleep(0.05)
@@ -268,7 +294,7 @@ class RayLink(Link):
         tickets = {}
         for message in messages:
             ticket = Ticket.from_message(message)
-            ticket = ticket.with_link("ray", names[ticket.client % len(names)])
+            ticket = ticket.with_link("ray", names[ticket.client % len(names)], self.attach_timeout)
             message.content = with_record(message.content, ticket.to_record())
             tickets[message.metadata.dst_node_id] = ticket
         replies = send_and_wait(grid, messages, self.attach_timeout)
@@ -338,21 +364,24 @@ def _read_descriptions(
     return descriptions, failures
 
 
-def call_host(name: str, method: str, *arguments: Any) -> Any:
-    """From a ClientApp: call a host by name, waiting while Ray restarts it.
+def call_host(ticket: Ticket, method: str, *arguments: Any) -> Any:
+    """From a ClientApp: call the ticket's host by name, waiting while Ray restarts it.
 
     Raises
     ------
     LinkError
-        If the host does not come back within a minute.
+        If the host does not answer within the ticket's timeout.
     """
     import ray
 
-    deadline = time.monotonic() + RETRY_SECONDS
+    deadline = time.monotonic() + ticket.timeout
     while True:
         try:
-            return ray.get(getattr(ray.get_actor(name), method).remote(*arguments))
+            call = getattr(ray.get_actor(ticket.host), method).remote(ticket, *arguments)
+            return ray.get(call, timeout=max(deadline - time.monotonic(), 0.1))
+        except ray.exceptions.GetTimeoutError as error:
+            raise LinkError(f"its host did not answer within {ticket.timeout:g} s") from error
         except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError) as error:
             if time.monotonic() > deadline:
-                raise LinkError(f"host {name} did not come back") from error
+                raise LinkError("its host died and did not come back") from error
             time.sleep(0.2)

@@ -36,8 +36,9 @@ class Ticket:
     run_config
         JSON of the run configuration to use instead of the message's own run's (a resumed run
         goes on with the configuration that it was started with); "" for none.
-    link, host
-        Which link, and for Ray the name of the actor that holds the client.
+    link, host, timeout
+        Which link; for Ray the name of the actor that holds the client, and the seconds to wait
+        for it.
     """
 
     client: int
@@ -51,15 +52,16 @@ class Ticket:
     run_config: str = ""
     link: str = ""
     host: str = ""
+    timeout: float = 120.0
 
     @property
     def order(self) -> Order:
         """The part that the client itself works with."""
         return Order(self.client, self.seed, self.server_round, self.num_rounds)
 
-    def with_link(self, link: str, host: str = "") -> Ticket:
+    def with_link(self, link: str, host: str, timeout: float) -> Ticket:
         """Return the same ticket for one link."""
-        return replace(self, link=link, host=host)
+        return replace(self, link=link, host=host, timeout=timeout)
 
     def to_record(self) -> ConfigRecord:
         """Return the ticket as a ConfigRecord."""

@@ -2,6 +2,7 @@
 
 from flwr_splitmix.mixers.masks import patch_order, sample_counts
 from flwr_splitmix.mixers.mixer import (
+    EmptyMixtureError,
     Group,
     Member,
     Mixed,
@@ -24,6 +25,7 @@ from flwr_splitmix.mixers.share import (
 
 __all__ = [
     "SHARES",
+    "EmptyMixtureError",
     "FullShare",
     "Group",
     "MaskShare",

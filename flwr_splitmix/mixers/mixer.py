@@ -132,6 +132,10 @@ class Mixed:
     sources: tuple[Source, ...]
 
 
+class EmptyMixtureError(ValueError):
+    """Not one patch of a plan came; there is nothing to learn from."""
+
+
 class Mixer(ABC):
     """Decides what happens to smashed data between the clients and the upper segment.
 
@@ -203,12 +207,14 @@ class Mixer(ABC):
 
         Raises
         ------
-        ValueError
-            If no upload came at all.
+        EmptyMixtureError
+            If no patch came at all.
         """
         sources = self._sources(uploads, plan)
         if not sources:
-            raise ValueError("there is nothing to mix: no client of the plan uploaded any patch")
+            raise EmptyMixtureError(
+                "there is nothing to mix: no client of the plan uploaded any patch"
+            )
         first = next(s for upload in uploads.values() for s in upload.smashed if s is not None)
         batch, tokens, width = plan.shape.size
         mixed = torch.zeros(

@@ -14,6 +14,13 @@ from flwr_splitmix.mixers.masks import patch_order
 
 Plain = bool | int | float | str
 
+_PLAIN: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "str": (str,),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Share(ABC):
@@ -34,6 +41,10 @@ class Share(ABC):
     name: ClassVar[str]
     lam: float = 1.0
     learns: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lam <= 1:
+            raise ValueError(f"lam is {self.lam}; a mixing ratio lies in 0..1")
 
     @abstractmethod
     def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,19 +82,18 @@ def share_from_wire(values: Mapping[str, Any], known: Iterable[type[Share]]) -> 
     kinds = {kind.name: kind for kind in known}
     arguments = dict(values)
     name = arguments.pop("share", None)
-    if name not in kinds:
+    if not isinstance(name, str) or name not in kinds:
         raise ValueError(
             f"unknown share {name!r}; this client knows {', '.join(sorted(kinds))} "
             "(hand others to SplitClient(shares=...))"
         )
     for field in fields(kinds[name]):
         if field.name in arguments:
-            kind = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}[
-                str(field.type)
-            ]
+            # The annotation is text where `from __future__ import annotations` stands, else a type.
+            kind = getattr(field.type, "__name__", str(field.type))
             value = arguments[field.name]
-            if not isinstance(value, kind) or (isinstance(value, bool) and kind != (bool,)):
-                raise ValueError(f"{field.name} of share {name!r} must be {field.type}")
+            if not isinstance(value, _PLAIN[kind]) or (isinstance(value, bool) and kind != "bool"):
+                raise ValueError(f"{field.name} of share {name!r} must be {kind}")
     try:
         return kinds[name](**arguments)
     except TypeError as error:
@@ -133,6 +143,11 @@ class MaskShare(Share):
     prefix: int = 0
     broadcast: bool = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prefix < 0:
+            raise ValueError(f"prefix is {self.prefix}; it must be at least 0")
+
     @abstractmethod
     def positions(self, batch: int) -> Tensor:
         """Return the kept patches: int64 (a,), or (batch, a) if they differ between samples."""
@@ -142,7 +157,18 @@ class MaskShare(Share):
         """Return the number a of kept patches."""
 
     def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
-        """Upload (b, prefix + a, d): the scaled prefix and the kept patches."""
+        """Upload (b, prefix + a, d): the scaled prefix and the kept patches.
+
+        Raises
+        ------
+        ValueError
+            If the smashed data have another number of tokens than the share was made for.
+        """
+        if smashed.shape[1] != self.prefix + self.patches:
+            raise ValueError(
+                f"the share is for {self.prefix} + {self.patches} tokens, "
+                f"the smashed data have {smashed.shape[1]}"
+            )
         kept = self._take(smashed)
         return kept, smashed if self.broadcast else kept
 
@@ -195,6 +221,7 @@ class PatchShare(MaskShare):
     per_sample: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.start <= self.stop <= self.patches:
             raise ValueError(f"slice {self.start}:{self.stop} is not within {self.patches} patches")
 

@@ -182,7 +182,7 @@ def _create(name: str, **options: Any) -> nn.Module:
     if not issubclass(_model_class(name), VisionTransformer):
         raise ValueError(_cannot_cut(name))
     model: nn.Module = timm.create_model(name, **options)
-    if type(model).forward_features is not family.forward_features:
+    if getattr(type(model), "forward_features", None) is not family.forward_features:
         raise ValueError(_cannot_cut(name))
     if getattr(model, "dynamic_img_size", False) or not isinstance(model.patch_drop, nn.Identity):
         raise ValueError(f"{name} drops or resizes patches itself; its patches cannot be masked")

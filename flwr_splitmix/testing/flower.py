@@ -7,6 +7,7 @@ free port with its own FLWR_HOME, runs the app, shows its log, and ends every pr
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -16,9 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,6 +27,7 @@ _QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ADDRESS": "local",  # not whatever cluster another program has started here
 }
 _NAME = "splitmix"
 
@@ -45,14 +46,17 @@ class LocalFlower:
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        self.home = Path(tempfile.mkdtemp(prefix="splitmix-flower-"))
+        self.home = Path(tempfile.mkdtemp(prefix="smx-"))
+        self._bin = Path(sys.executable).parent
         self.environment = {
             **os.environ,
             **_QUIET,
             "FLWR_HOME": str(self.home),
+            "RAY_TMPDIR": str(self.home),
+            # Flower starts its other programs by name: they must be this environment's.
+            "PATH": f"{self._bin}{os.pathsep}{os.environ.get('PATH', '')}",
             **(environment or {}),
         }
-        self._bin = Path(sys.executable).parent
         self._superlink: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> LocalFlower:
@@ -63,12 +67,12 @@ class LocalFlower:
         )
         empty = self.home / "cwd"
         empty.mkdir()
+        superlink = str(self._bin / "flower-superlink")
         with (self.home / "superlink.log").open("wb") as log:
             self._superlink = subprocess.Popen(
                 [
-                    str(self._bin / "flower-superlink"), "--insecure", "--simulation",
-                    "--host", "127.0.0.1", "--port", str(port),
-                    "--database", str(self.home / "state.db"),
+                    superlink, "--insecure", "--simulation",
+                    "--database", str(self.home / "state.db"), *_addresses(port),
                 ],
                 cwd=empty,
                 env=self.environment,
@@ -76,7 +80,7 @@ class LocalFlower:
                 stderr=subprocess.STDOUT,
             )  # fmt: skip
         try:
-            self._wait_until_healthy(port)
+            self._wait_until_up(port)
         except BaseException:
             self.stop()
             raise
@@ -90,16 +94,13 @@ class LocalFlower:
     ) -> None:
         self.stop()
 
-    def _wait_until_healthy(self, port: int) -> None:
+    def _wait_until_up(self, port: int) -> None:
         assert self._superlink is not None
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and self._superlink.poll() is None:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as reply:
-                    if reply.status == 200:
-                        return
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.1)
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 2):
+                return
+            time.sleep(0.1)
         raise FlowerError(
             "the SuperLink did not start: " + (self.home / "superlink.log").read_text()[-2000:]
         )
@@ -109,11 +110,14 @@ class LocalFlower:
         import psutil
 
         if self._superlink is not None:
-            started = psutil.Process(self._superlink.pid).children(recursive=True)
+            try:
+                started = psutil.Process(self._superlink.pid).children(recursive=True)
+            except psutil.NoSuchProcess:  # it never came up
+                started = []
             self._superlink.terminate()
             for process in started:
                 _signal(process, signal.SIGTERM)
-            _, alive = psutil.wait_procs([*started], timeout=10)
+            _, alive = psutil.wait_procs(started, timeout=10)
             for process in alive:
                 _signal(process, signal.SIGKILL)
             try:
@@ -194,6 +198,15 @@ class LocalFlower:
             env=self.environment,
             check=False,
         )
+
+
+def _addresses(port: int) -> list[str]:
+    """Return the options that bind a SuperLink: one port since Flower 1.35, several before."""
+    major, minor = map(int, version("flwr").split(".")[:2])
+    if (major, minor) >= (1, 35):
+        return ["--host", "127.0.0.1", "--port", str(port)]
+    control = f"--control-api-address=127.0.0.1:{port}"
+    return [control, f"--serverappio-api-address=127.0.0.1:{_free_port()}"]
 
 
 def _signal(process: Any, number: int) -> None:

@@ -1,0 +1,70 @@
+"""What both benchmarks share: medians and spreads, facts about the machine, a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+Row = dict[str, float]
+
+
+def spread(values: Sequence[float]) -> Row:
+    """Return median, quartiles, extremes and count of what was measured."""
+    low, q1, median, q3, high = np.percentile(values, [0, 25, 50, 75, 100])
+    return {
+        "median": float(median),
+        "q1": float(q1),
+        "q3": float(q3),
+        "min": float(low),
+        "max": float(high),
+        "n": len(values),
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Return what the figures depend on: processor, cores, memory, load, versions."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "load_1min_at_end": os.getloadavg()[0],
+        "system": platform.platform(),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("flwr", "flwr-splitmix", "ray", "timm", "torch")},
+        },
+    }
+
+
+def _processor() -> str:
+    facts = Path("/proc/cpuinfo")
+    lines = facts.read_text().splitlines() if facts.exists() else []
+    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor())
+
+
+def show(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; the first column is text, the others are figures."""
+    table = Table(title=title, title_justify="left")
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=100).print(table)
+
+
+def write(out: Path, figures: dict[str, Any]) -> None:
+    """Write the figures and the machine they are from as JSON."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps({**figures, "machine": machine()}, indent=2) + "\n")
+    print(f"written to {out}")

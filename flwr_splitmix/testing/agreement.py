@@ -1,0 +1,111 @@
+"""When two sets of weights, or the results of two runs, agree; if not, where and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.checkpoints import ClientStore
+from flwr_splitmix.runs import Run
+
+COMPARED = ("loss", "accuracy", "accuracy_spread", "eval_loss", "steps", "clients_alive")
+"""Columns of a run's rows that must agree; the others hold times."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a run came to.
+
+    Parameters
+    ----------
+    rows
+        One dictionary a round, as `Metrics` makes them.
+    tensors
+        Weights and optimizer states, by name.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    tensors: Mapping[str, Tensor]
+
+
+def read_results(run: Run) -> Results:
+    """Read a run's rows, its newest checkpoint, and the newest state of every client it kept."""
+    tensors = dict(run.checkpoints.load().tensors)
+    store = ClientStore(run.clients_dir)
+    folders = run.clients_dir.iterdir() if run.clients_dir.is_dir() else ()
+    for index in sorted(int(folder.name) for folder in folders):
+        found = store.load(index)
+        if found is not None:
+            _, state, meta = found
+            tensors |= {f"client {index}: {name}": t for name, t in state.items()}
+            tensors[f"client {index}: batches drawn"] = torch.tensor(meta["drawn"])
+    return Results(run.rows, tensors)
+
+
+def check_same_results(a: Results, b: Results, tolerance: float = 0.0) -> None:
+    """Compare losses, accuracies and weights of two runs.
+
+    Parameters
+    ----------
+    tolerance
+        Largest absolute difference allowed; 0 is bit for bit.
+
+    Raises
+    ------
+    AssertionError
+        Naming the first round or tensor that differs, and by how much.
+    """
+    if len(a.rows) != len(b.rows):
+        raise AssertionError(f"one run has {len(a.rows)} rounds, the other {len(b.rows)}")
+    for one, other in zip(a.rows, b.rows, strict=True):
+        for column in COMPARED:
+            x, y = one.get(column), other.get(column)
+            same = x == y if x is None or y is None else abs(x - y) <= tolerance
+            if not same:
+                raise AssertionError(
+                    f"round {one['round']}: {column} is {x!r} in one run and {y!r} in the other"
+                )
+    check_same_tensors("the runs' results", a.tensors, b.tensors, tolerance)
+
+
+def check_same_tensors(
+    what: str, expected: Mapping[str, Tensor], found: Mapping[str, Tensor], tolerance: float = 0.0
+) -> None:
+    """Compare named tensors.
+
+    Raises
+    ------
+    AssertionError
+        Beginning with `what`, naming the tensor that differs most.
+    """
+    if expected.keys() != found.keys():
+        odd = sorted(expected.keys() ^ found.keys())
+        raise AssertionError(f"{what}: only one side has {', '.join(odd[:5])}")
+    worst, where = 0.0, ""
+    for name, tensor in expected.items():
+        other = found[name]
+        if tensor.shape != other.shape:
+            raise AssertionError(
+                f"{what}: {name} is {tuple(other.shape)}, expected {tuple(tensor.shape)}"
+            )
+        if not tensor.numel():
+            continue
+        gap = float((tensor.detach().double().cpu() - other.detach().double().cpu()).abs().max())
+        if not gap <= worst:  # NaN counts as different
+            worst, where = gap, name
+            if gap != gap:
+                break
+    if not worst <= tolerance:
+        raise AssertionError(
+            f"{what}: {where} differs by {worst:.3g}, allowed is {tolerance:.3g} "
+            f"(expected {_shown(expected[where])}, found {_shown(found[where])})"
+        )
+
+
+def _shown(tensor: Tensor) -> str:
+    numbers = ", ".join(f"{x:.6g}" for x in tensor.detach().flatten()[:4].tolist())
+    return f"[{numbers}{', ...' if tensor.numel() > 4 else ''}]"

@@ -1,0 +1,40 @@
+"""The laws of split learning, each stated once; run them over your own mixer or strategy.
+
+    from functools import partial
+    from flwr_splitmix.strategies import SplitStrategy
+    from flwr_splitmix.testing import laws
+
+    laws.check_masks_partition(MyMixer(), clients=5)
+    laws.check_split_equals_whole(partial(SplitStrategy, mixer=MyMixer()))
+
+A law that is broken raises AssertionError with a sentence that says which, where and by how much.
+Laws 1, 2, 3, 5 and 7 run without Flower's runtime; for law 4 (links agree) hand what two runs came
+to to `check_same_results`.
+"""
+
+from flwr_splitmix.testing.agreement import (
+    Results,
+    check_same_results,
+    check_same_tensors,
+    read_results,
+)
+from flwr_splitmix.testing.degenerate import check_degenerate_cases
+from flwr_splitmix.testing.lifetimes import check_graphs_are_freed
+from flwr_splitmix.testing.partition import check_masks_partition
+from flwr_splitmix.testing.resume import check_resume_equals_uninterrupted
+from flwr_splitmix.testing.toy import Toy, sgd
+from flwr_splitmix.testing.whole import check_split_equals_whole
+
+__all__ = [
+    "Results",
+    "Toy",
+    "check_degenerate_cases",
+    "check_graphs_are_freed",
+    "check_masks_partition",
+    "check_resume_equals_uninterrupted",
+    "check_same_results",
+    "check_same_tensors",
+    "check_split_equals_whole",
+    "read_results",
+    "sgd",
+]

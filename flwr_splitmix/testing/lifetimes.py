@@ -1,0 +1,65 @@
+"""Law 7, graphs are freed: what a step leaves behind does not add up."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+
+import torch
+
+from flwr_splitmix.events import StepDone
+from flwr_splitmix.observers import Observer
+from flwr_splitmix.testing.toy import Toy
+from flwr_splitmix.testing.whole import MakeStrategy
+
+
+def live_tensors() -> Counter[tuple[int, ...]]:
+    """Count the tensors that Python holds, by shape; scalars without a graph are left out.
+
+    An observer may keep a step's loss as a scalar on the device, so as not to wait for it.
+    """
+    gc.collect()
+    return Counter(
+        tuple(found.shape)
+        for found in gc.get_objects()
+        # By type: isinstance asks every object for its __class__, and some warn.
+        if issubclass(type(found), torch.Tensor) and (found.ndim or found.grad_fn is not None)
+    )
+
+
+class TensorCounts(Observer):
+    """Counts live tensors after some steps."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.counts: dict[int, Counter[tuple[int, ...]]] = {n: Counter() for n in numbers}
+
+    def on_step(self, event: StepDone) -> None:
+        """Count after the steps that were asked for (numbered from 1)."""
+        if event.number + 1 in self.counts:
+            self.counts[event.number + 1] = live_tensors()
+
+
+def check_graphs_are_freed(
+    make_strategy: MakeStrategy, toy: Toy | None = None, *, few: int = 20, many: int = 200
+) -> None:
+    """Compare the number of live tensors after `few` and after `many` steps of one round.
+
+    Raises
+    ------
+    AssertionError
+        Naming the numbers, and the shape whose tensors added up.
+    """
+    toy = toy or Toy(clients=2)
+    counts = TensorCounts(few, many)
+    strategy = make_strategy(
+        toy.upper(), steps_per_round=many, device="cpu", seed=1, observers=[counts]
+    )
+    strategy.fit(toy.make_clients(shares=strategy.mixer.shares), 1)
+    early, late = (counts.counts[number].total() for number in (few, many))
+    if not early or early != late:
+        grown = (counts.counts[many] - counts.counts[few]).most_common(1)
+        where = f", {grown[0][1]} more of shape {grown[0][0]}" if grown else ""
+        raise AssertionError(
+            f"law 7, graphs are freed: {early} live tensors after {few} steps, {late} after "
+            f"{many}{where}"
+        )

@@ -1,0 +1,84 @@
+"""Law 3, masks partition: exclusive, exhaustive, and mixing ratios that are realised counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flwr_splitmix.mixers import Group, Member, Mixer, SmashedShape
+
+LAW = "law 3, masks partition"
+
+
+def check_masks_partition(
+    mixer: Mixer,
+    *,
+    clients: int = 5,
+    patches: int = 16,
+    batch: int = 3,
+    prefix: int = 0,
+    seed: int = 0,
+) -> None:
+    """Draw a plan and look at what each member of each group puts where.
+
+    For mixers whose members send whole patches. What is looked at is the smashed data: a client
+    whose data are all ones leaves ones where its mask is, and nothing elsewhere.
+
+    Raises
+    ------
+    AssertionError
+        If a patch belongs to no member or to two, a mixing ratio is not the realised count over
+        N, the ratios of a group do not sum to 1, or a client is in no group or in two.
+    """
+    shape = SmashedShape(batch, patches, width=2, prefix=prefix)
+    rng, order_rng = np.random.default_rng(seed), np.random.default_rng(seed + 1)
+    plan = mixer.plan(range(clients), shape, rng, order_rng if mixer.regroup == "epoch" else None)
+    placed = [m.client for group in plan.passes[0] for m in group.members]
+    if sorted(placed) != list(range(clients)):
+        raise AssertionError(f"{LAW}: {clients} clients were grouped as {sorted(placed)}")
+    for groups in plan.passes:
+        for group in groups:
+            _check_group(group, [footprint(member, shape) for member in group.members], shape)
+
+
+def footprint(member: Member, shape: SmashedShape) -> Tensor:
+    """Return what a client whose smashed data are all ones adds to its group's mixture."""
+    smashed = torch.ones(shape.size, dtype=torch.float64)
+    upload, _ = member.share.upload(smashed)
+    expected = member.share.upload_shape(shape.size)
+    if tuple(upload.shape) != expected:
+        raise AssertionError(
+            f"{LAW}: client {member.client} uploads {tuple(upload.shape)}, announced {expected}"
+        )
+    mixed = torch.zeros_like(smashed)
+    member.share.place(mixed, upload)
+    return mixed
+
+
+def _check_group(group: Group, footprints: Sequence[Tensor], shape: SmashedShape) -> None:
+    masks = torch.stack([mixed[:, shape.prefix :] for mixed in footprints])
+    if not bool(((masks == 0) | (masks == 1)).all()):
+        raise AssertionError(f"{LAW}: a patch is scaled, neither kept as it is nor left out")
+    owners = masks.sum(0)
+    if not bool((owners == 1).all()):
+        raise AssertionError(
+            f"{LAW}: patches have between {int(owners.min())} and {int(owners.max())} owners "
+            "in a group, all must have one"
+        )
+    for member, mask in zip(group.members, masks, strict=True):
+        counts = mask[:, :, 0].sum(1)
+        ratios = counts / shape.patches
+        if not bool((ratios - member.share.lam).abs().max() <= 1e-15):
+            raise AssertionError(
+                f"{LAW}: client {member.client} keeps {counts.tolist()} of {shape.patches} "
+                f"patches of the samples, but its mixing ratio is {member.share.lam}"
+            )
+    total = sum(member.share.lam for member in group.members)
+    if abs(total - 1) > 1e-12:
+        raise AssertionError(f"{LAW}: the mixing ratios of a group sum to {total}")
+    prefix = torch.stack([mixed[:, : shape.prefix] for mixed in footprints]).sum(0)
+    if not bool(((prefix - 1).abs() <= 1e-12).all()):
+        raise AssertionError(f"{LAW}: the weights of prefix tokens do not sum to 1")

@@ -1,0 +1,103 @@
+"""Law 5, resume equals uninterrupted: a run that was stopped goes on as if it never had been."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flwr_splitmix.events import StepDone
+from flwr_splitmix.observers import Observer
+from flwr_splitmix.runs import Run
+from flwr_splitmix.schedule import WarmupCosine, adamw
+from flwr_splitmix.testing.agreement import check_same_results, read_results
+from flwr_splitmix.testing.toy import Toy
+from flwr_splitmix.testing.whole import MakeStrategy
+
+
+class InterruptionError(Exception):
+    """The run is stopped here, as a crash would stop it."""
+
+
+class StopIn(Observer):
+    """Stops a run in the midst of a round."""
+
+    def __init__(self, server_round: int, number: int = 1) -> None:
+        self.place = (server_round, number)
+
+    def on_step(self, event: StepDone) -> None:
+        """Raise after one step of one round."""
+        if (event.server_round, event.number) == self.place:
+            raise InterruptionError
+
+
+def check_resume_equals_uninterrupted(
+    make_strategy: MakeStrategy,
+    home: Path,
+    toy: Toy | None = None,
+    *,
+    num_rounds: int = 4,
+    stop_in: int = 3,
+    lose_newest: bool = False,
+    **options: Any,
+) -> None:
+    """Run once in one go, once stopped in the midst of a round and continued; compare both.
+
+    The second run goes on with a new strategy and new clients, from what is on disk. AdamW and a
+    cosine with warm-up on both sides; losses, evaluations, weights and optimizer states must be
+    equal bit for bit.
+
+    Parameters
+    ----------
+    home
+        Where the runs' directories may be made.
+    stop_in
+        The round that is interrupted.
+    lose_newest
+        Also lose the newest checkpoint, as a process that is killed between rounds may: clients
+        must go back to the state that belongs to the checkpoint before it.
+    **options
+        Of the strategy.
+
+    Raises
+    ------
+    AssertionError
+        Naming the round or the tensor that differs.
+    """
+    toy = toy or Toy(tests=6)
+
+    def fit(run: Run, *observers: Observer) -> None:
+        schedule = WarmupCosine(warmup=1.5)
+        strategy = make_strategy(
+            toy.upper(),
+            optimizer=adamw(0.01),
+            schedule=schedule,
+            device="cpu",
+            seed=7,
+            evaluation="federated" if toy.tests else "none",
+            run=run,
+            observers=observers,
+            **options,
+        )
+        shares = strategy.mixer.shares
+        strategy.fit(toy.make_clients(adamw(0.01), schedule=schedule, shares=shares), num_rounds)
+
+    whole = Run.create({}, name="whole", home=home)
+    fit(whole)
+    stopped = Run.create({}, name="stopped", home=home)
+    try:
+        fit(stopped, StopIn(stop_in))
+    except InterruptionError:
+        pass
+    else:
+        raise AssertionError(f"law 5: the run was not stopped, it has no round {stop_in}")
+    if lose_newest:
+        newest = max(stopped.checkpoints.rounds())
+        (stopped.path / "checkpoints" / f"round-{newest:06d}.safetensors").unlink()
+    fit(Run.open(stopped.id, home=home))
+    try:
+        check_same_results(
+            read_results(Run.open(whole.id, home=home)),
+            read_results(Run.open(stopped.id, home=home)),
+        )
+    except AssertionError as error:
+        raise AssertionError(f"law 5, resume equals uninterrupted: {error}") from error

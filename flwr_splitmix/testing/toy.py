@@ -1,0 +1,167 @@
+"""A tiny float64 model with dropout and BatchNorm on both sides of its cut, and data for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.clients.batches import Example
+from flwr_splitmix.schedule import OptimizerFactory, constant
+from flwr_splitmix.segments import Geometry
+
+FEATURES = 4
+HIDDEN = 7
+
+
+def sgd(lr: float = 1.0, momentum: float = 0.0) -> OptimizerFactory:
+    """Return SGD, whose steps show a wrong factor on a gradient; AdamW hides it."""
+    return lambda parameters: torch.optim.SGD(parameters, lr=lr, momentum=momentum)
+
+
+class Examples(Dataset[Example]):
+    """Inputs and labels in memory."""
+
+    def __init__(self, inputs: Tensor, labels: Tensor) -> None:
+        self.inputs = inputs
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Example:
+        return self.inputs[index], self.labels[index]
+
+    def batch(self, indices: np.ndarray) -> Example:
+        """Return the examples at `indices` as one batch."""
+        return self.inputs[indices], self.labels[indices]
+
+
+class ToyLower(nn.Module):
+    """Inputs (b, N, FEATURES) to smashed data (b, prefix + N, d)."""
+
+    def __init__(self, geometry: Geometry, dropout: float, batch_norm: bool) -> None:
+        super().__init__()
+        self.geometry = geometry
+        n, d = geometry.patches, geometry.width
+        self.embed = nn.Linear(FEATURES, d)
+        self.position = nn.Parameter(torch.randn(n, d))
+        self.norm = nn.BatchNorm1d(d) if batch_norm else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+        # A prefix token has seen all patches, as behind an attention block.
+        self.prefix = nn.Linear(n * d, geometry.prefix * d) if geometry.prefix else None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Embed each patch; make the prefix tokens out of all of them."""
+        tokens: Tensor = self.norm(self.embed(inputs).transpose(1, 2)).transpose(1, 2)
+        tokens = self.dropout(torch.tanh(tokens) + self.position)
+        if self.prefix is None:
+            return tokens
+        prefix = self.prefix(tokens.flatten(1)).view(len(tokens), -1, tokens.shape[2])
+        return torch.cat([prefix, tokens], dim=1)
+
+
+class ToyUpper(nn.Sequential):
+    """Smashed data (b, prefix + N, d) to logits (b, L); every token bears on every logit."""
+
+    def __init__(
+        self, geometry: Geometry, num_classes: int, dropout: float, batch_norm: bool
+    ) -> None:
+        super().__init__(
+            nn.Flatten(),
+            nn.Linear(geometry.tokens * geometry.width, HIDDEN),
+            nn.BatchNorm1d(HIDDEN) if batch_norm else nn.Identity(),
+            nn.Tanh(),
+            nn.Dropout(dropout),
+            nn.Linear(HIDDEN, num_classes),
+        )
+        self.geometry = geometry
+        self.num_classes = num_classes
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A model, its cut and its clients; equal fields give equal weights and data.
+
+    Parameters
+    ----------
+    clients
+        Their number n.
+    examples, tests
+        Training examples of each client, or one number for all; test examples of each.
+    dropout, batch_norm
+        In both segments.
+    """
+
+    clients: int = 5
+    patches: int = 6
+    width: int = 3
+    prefix: int = 0
+    classes: int = 3
+    batch: int = 4
+    examples: int | tuple[int, ...] = 12
+    tests: int = 0
+    dropout: float = 0.3
+    batch_norm: bool = True
+    seed: int = 0
+
+    @property
+    def geometry(self) -> Geometry:
+        """Shape of the smashed data."""
+        return Geometry(self.patches, self.width, self.prefix)
+
+    def lower(self) -> ToyLower:
+        """Make the lower segment that every client starts from."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1000 * self.seed + 1)
+            return ToyLower(self.geometry, self.dropout, self.batch_norm).double()
+
+    def upper(self) -> ToyUpper:
+        """Make the upper segment."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1000 * self.seed)
+            upper = ToyUpper(self.geometry, self.classes, self.dropout, self.batch_norm)
+            return upper.double()
+
+    def data(self, client: int) -> Examples:
+        """Make one client's training examples: (inputs (N, FEATURES), label)."""
+        size = self.examples if isinstance(self.examples, int) else self.examples[client]
+        return self._draw(size, client)
+
+    def test_data(self, client: int) -> Examples | None:
+        """Make one client's test examples, if the toy has any."""
+        return self._draw(self.tests, 10_000 + client) if self.tests else None
+
+    def _draw(self, size: int, place: int) -> Examples:
+        source = torch.Generator().manual_seed(1000 * self.seed + place)
+        shape = (size, self.patches, FEATURES)
+        inputs = torch.randn(shape, generator=source, dtype=torch.float64)
+        # The label follows from the inputs, so that there is something to learn.
+        labels = inputs.mean(1)[:, : self.classes].argmax(1)
+        return Examples(inputs, labels)
+
+    def make_clients(
+        self,
+        optimizer: OptimizerFactory | None = None,
+        kind: type[SplitClient] = SplitClient,
+        **options: Any,
+    ) -> Sequence[SplitClient]:
+        """Make all clients anew; `options` are those of `SplitClient`."""
+        options = {"schedule": constant, "device": "cpu", **options}
+        return [
+            kind(
+                self.lower(),
+                self.data(client),
+                batch_size=self.batch,
+                test_data=self.test_data(client),
+                optimizer=optimizer or sgd(),
+                **options,
+            )
+            for client in range(self.clients)
+        ]

@@ -1,0 +1,122 @@
+"""A wrong hyper-parameter is named before anything starts: key, value, and what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flwr_splitmix import Run
+from tests.apps.vision_app import context, module, run_config
+
+CASES: list[tuple[dict[str, Any], list[str]]] = [
+    ({"strategy": "CutMix"}, ["strategy", "'CutMix'", "'CutMixSL'", "'PSL'"]),
+    ({"strategy": "cutmixsl"}, ["strategy", "'cutmixsl'", "'CutMixSL'"]),
+    ({"stratgy": "PSL"}, ["unknown key 'stratgy'", "strategy"]),
+    ({"aggregator": "FedProx"}, ["aggregator", "'FedProx'", "'FedAvg'"]),
+    ({"k": 1}, ["k is 1", "greater than or equal to 2"]),
+    ({"k": 2.5}, ["k is 2.5", "integer"]),
+    ({"k": "two"}, ["k is 'two'", "integer"]),
+    ({"alpha": 0.0}, ["alpha is 0.0", "greater than 0"]),
+    ({"alpha": -6.0}, ["alpha is -6.0", "greater than 0"]),
+    ({"alpha": float("nan")}, ["alpha is nan", "greater than 0"]),
+    ({"strategy": "PSL", "evaluation": "central"}, ["'central'", "PSL", "'benchmark'"]),
+    ({"strategy": "CutMixSL", "evaluation": "central"}, ["'central'", "CutMixSL", "'federated'"]),
+    ({"evaluation": "global"}, ["evaluation is 'global'", "'benchmark'"]),
+    ({"evaluate_every": 0}, ["evaluate-every is 0", "greater than or equal to 1"]),
+    ({"checkpoint_every": 0}, ["checkpoint-every is 0", "greater than or equal to 1"]),
+    ({"num_server_rounds": 0}, ["num-server-rounds is 0", "greater than or equal to 1"]),
+    ({"steps_per_round": -1}, ["steps-per-round is -1", "greater than or equal to 0"]),
+    ({"batch_size": 0}, ["batch-size is 0", "greater than or equal to 1"]),
+    ({"batch_size": "x"}, ["batch-size is 'x'", "integer"]),
+    ({"fraction_train": 0.0}, ["fraction-train is 0.0", "greater than 0"]),
+    ({"fraction_train": 1.5}, ["fraction-train is 1.5", "less than or equal to 1"]),
+    ({"lr": 0.0}, ["lr is 0.0", "greater than 0"]),
+    ({"lr": float("inf")}, ["lr is inf", "finite"]),
+    ({"lr": "fast"}, ["lr is 'fast'", "number"]),
+    ({"weight_decay": -0.1}, ["weight-decay is -0.1", "greater than or equal to 0"]),
+    ({"seed": -1}, ["seed is -1", "greater than or equal to 0"]),
+    ({"seed": 1.5}, ["seed is 1.5", "integer"]),
+    ({"server_update": "avg"}, ["server-update is 'avg'", "'sequential'"]),
+    ({"rounding": "floor"}, ["rounding is 'floor'", "'multinomial'"]),
+    ({"gradient": "both"}, ["gradient is 'both'", "'unicast'"]),
+    ({"regroup": "never"}, ["regroup is 'never'", "'epoch'"]),
+    ({"k_times": "often"}, ["k-times is 'often'", "boolean"]),
+    ({"partition": "dir"}, ["partition is 'dir'", "'dirichlet'"]),
+    ({"partition_alpha": 0.0}, ["partition-alpha is 0.0", "greater than 0"]),
+    ({"partition_alpha": 1e12}, ["partition-alpha is 1000000000000.0", "less than or equal to"]),
+    ({"precision": "fp8"}, ["precision is 'fp8'", "'bfloat16'"]),
+    ({"host_gpus": -1.0}, ["host-gpus is -1.0", "greater than or equal to 0"]),
+    ({"attach_timeout": 0.0}, ["attach-timeout is 0.0", "greater than 0"]),
+    ({"run_dir": 3}, ["run-dir is 3", "string"]),
+    ({"patch_size": 0}, ["patch-size is 0", "greater than or equal to 1"]),
+    # What the model and the data say.
+    ({"patch_size": 7}, ["patch_size 7", "divide image_size 32"]),
+    ({"model": "vit_tyny_patch16_224"}, ["'vit_tyny_patch16_224'", "vit_tiny_patch16_224"]),
+    ({"model": "resnet18"}, ["resnet18", "allowed are", "deit_tiny_patch16_224"]),
+    ({"cut_at": "blocks.1", "depth": 1}, ["'blocks.1'", "allowed are embedding, blocks.0"]),
+    ({"dataset": "minst"}, ["'minst'", "'fashion-mnist-small'"]),
+    # What the strategy says.
+    ({"device": "tpu"}, ["'tpu'", "'cpu'"]),
+]
+
+
+@pytest.mark.parametrize(("wrong", "said"), CASES, ids=[str(wrong) for wrong, _ in CASES])
+def test_a_wrong_value_is_named(wrong: dict[str, Any], said: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=re.escape(said[0])) as caught:
+        start(run_config(**wrong), tmp_path)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    for part in said:
+        assert part in sentence
+
+
+def start(values: dict[str, Any], home: Path) -> None:
+    """Do what the ServerApp does before it starts its strategy."""
+    config = module("vision_config").VisionConfig.read(values)
+    segments = config.segments()
+    run = Run.create(values, name="test", home=home)
+    module("server_app").make_strategy(config, segments.upper, run)
+
+
+def test_all_wrong_values_are_named_at_once() -> None:
+    with pytest.raises(ValueError, match=r"k is 1;.*alpha is 0\.0;"):
+        module("vision_config").VisionConfig.read(run_config(k=1, alpha=0.0))
+
+
+def test_a_missing_key_is_named() -> None:
+    values = run_config()
+    del values["k"]
+    with pytest.raises(ValueError, match="run-config lacks 'k'"):
+        module("vision_config").VisionConfig.read(values)
+
+
+def test_the_apps_own_configuration_is_valid(tmp_path: Path) -> None:
+    start(run_config(depth=1), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"samples_per_client": 700}, "client 0 of 10 has 600 training images of "),
+        ({"client_device": "gpu"}, "there is no device 'gpu' here; allowed are 'auto', 'cpu'"),
+        ({"partition": "dirichlet", "partition_alpha": 0.01}, "this client has no training data"),
+    ],
+)
+def test_a_client_says_what_it_lacks(wrong: dict[str, Any], said: str) -> None:
+    values = run_config(depth=1, **wrong)
+    make = module("client_app").client_fn
+    with pytest.raises((ValueError, RuntimeError)) as caught:
+        deque(make(context(index, 10, values)) for index in range(10))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_client_is_what_the_configuration_says() -> None:
+    values = run_config(depth=1, samples_per_client=70, batch_size=20)
+    client = module("client_app").client_fn(context(3, 10, values))
+    assert client.batches.examples == 70
+    assert client.batches.per_epoch == 3

@@ -1,0 +1,35 @@
+"""One SuperLink for all end-to-end tests, and a look-out for what they leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from flwr_splitmix.testing.flower import LocalFlower
+from tests.e2e.flower_run import Runner
+from tests.e2e.processes import Watch
+
+
+@pytest.fixture(scope="session")
+def watch() -> Iterator[Watch]:
+    """Fail the session if a process that an end-to-end test started is left at its end."""
+    watch = Watch()
+    yield watch
+    left = watch.left()
+    watch.end()
+    watch.kill_left()
+    assert not left, "these processes were left behind: " + "; ".join(left)
+
+
+@pytest.fixture(scope="session")
+def superlink(watch: Watch) -> Iterator[Runner]:
+    with LocalFlower() as flower:
+        yield Runner(flower, watch)
+
+
+@pytest.fixture
+def runner(superlink: Runner) -> Iterator[Runner]:
+    """Start runs on the session's SuperLink; a failed test's run does not disturb the next."""
+    yield superlink
+    superlink.end_runs()

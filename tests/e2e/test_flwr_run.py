@@ -1,0 +1,125 @@
+"""`flwr run apps/vision` as a user does it: what it prints and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from flwr_splitmix import Run
+from tests.apps import vision_app
+from tests.e2e.flower_run import TINY, Ended, Runner, measured, run_here, toml
+
+pytestmark = pytest.mark.slow
+
+CUTMIX = {**TINY, "strategy": "CutMixSL", "evaluation": "federated"}
+PROMISED = {
+    "strategy",
+    "model",
+    "clients",
+    "rounds",
+    "steps",
+    "top1",
+    "loss",
+    "uplink_bytes",
+    "downlink_bytes",
+    "uplink_bytes_psl",
+    "wall_s",
+    "versions",
+    "seed",
+}
+"""Keys of summary.json."""
+
+
+def completed(ended: Ended) -> Run:
+    assert ended.status == "finished:completed", ended.details + ended.log
+    assert ended.run is not None
+    return ended.run
+
+
+@pytest.fixture(scope="module")
+def cutmix(superlink: Runner, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    return superlink.run(CUTMIX, tmp_path_factory.mktemp("cutmix"), nodes=10)
+
+
+def test_a_run_leaves_config_metrics_and_summary(cutmix: Ended) -> None:
+    run = completed(cutmix)
+    assert {f.name for f in run.path.iterdir()} == {
+        "config.json",
+        "metrics.parquet",
+        "summary.json",
+        "checkpoints",
+        "clients",
+    }
+    assert run.config["strategy"] == "CutMixSL"
+    assert run.config["batch-size"] == 25
+    assert run.config["lr"] == vision_app.run_config()["lr"]
+    assert run.summary is not None
+    assert PROMISED - run.summary.keys() == set()
+    facts = {key: run.summary[key] for key in ("strategy", "clients", "rounds", "steps", "seed")}
+    assert facts == {"strategy": "CutMixSL", "clients": 10, "rounds": 2, "steps": 4, "seed": 0}
+    assert run.summary["top1"] == run.rows[-1]["accuracy"] > 0
+    assert run.summary["versions"].keys() >= {"python", "flwr", "flwr-splitmix", "torch"}
+    assert [row["round"] for row in run.rows] == [1, 2]
+    assert [row["clients_alive"] for row in run.rows] == [10, 10]
+
+
+def test_two_clients_in_a_group_send_half_of_what_psl_sends(cutmix: Ended) -> None:
+    summary = completed(cutmix).summary
+    assert summary is not None
+    assert summary["uplink_bytes"] == pytest.approx(0.5 * summary["uplink_bytes_psl"], rel=0.02)
+    # 4 steps, 10 clients, 25 images: 16 patches of 192 float32 and a label of 8 bytes each.
+    assert summary["uplink_bytes_psl"] == 4 * 10 * 25 * (16 * 192 * 4 + 8)
+
+
+def test_a_run_through_flower_equals_one_in_this_process(cutmix: Ended, tmp_path: Path) -> None:
+    here = run_here(CUTMIX, 10, tmp_path)
+    assert measured(completed(cutmix)) == measured(here)
+
+
+def test_the_log_has_one_readable_line_a_round(cutmix: Ended) -> None:
+    lines = re.findall(r"round \d/\d \|.*", cutmix.log)
+    pattern = (
+        r"round {}/2 \| top-1 0\.\d{{4}} ± 0\.\d{{4}} \(federated\) \| loss \d\.\d{{4}} "
+        r"\| \d+\.\d\d steps/s \| up \d+\.\d MB, down \d+\.\d MB \| 10 clients \| \d+ s left"
+    )
+    assert len(lines) == 2
+    for number, line in enumerate(lines, start=1):
+        assert re.fullmatch(pattern.format(number), line.strip()), line
+    assert "Traceback" not in cutmix.log
+    assert str(completed(cutmix).path) in cutmix.log
+
+
+def test_runtime_dependencies_are_installed_by_default(cutmix: Ended) -> None:
+    completed(cutmix)
+    assert "App dependencies installed" in cutmix.log
+
+
+def test_psl_runs_with_flowers_own_defaults(runner: Runner, tmp_path: Path) -> None:
+    values = {**TINY, "strategy": "PSL", "evaluation": "auto", "run-dir": str(tmp_path)}
+    text = " ".join(f"{key}={toml(value)}" for key, value in values.items())
+    # No --federation-config: 2 SuperNodes, each of which reserves 2 CPUs.
+    answer = runner.flower.flwr(
+        "run", str(vision_app.APP), "--format", "json", "--run-config", text
+    )
+    run = completed(runner.finish(int(json.loads(answer)["run-id"]), tmp_path))
+    assert run.summary is not None
+    assert run.summary["clients"] == 2
+    assert run.summary["uplink_bytes"] == run.summary["uplink_bytes_psl"]
+    assert run.summary["evaluation"] == "benchmark"
+
+
+def test_five_of_a_hundred_virtual_clients_take_part_in_a_round(
+    runner: Runner, tmp_path: Path
+) -> None:
+    values = {**TINY, "strategy": "CutMixSL", "fraction-train": 0.05}
+    run = completed(runner.run(values, tmp_path, nodes=100))
+    assert [(row["clients_alive"], row["clients_failed"]) for row in run.rows] == [(5, 0), (5, 0)]
+    states = {int(folder.name): folder for folder in run.clients_dir.iterdir()}
+    newest = [max(file.name for file in folder.iterdir()) for folder in states.values()]
+    assert newest.count("round-000002.safetensors") == 5
+    assert states.keys() <= set(range(100))
+    assert run.summary is not None
+    assert run.summary["clients"] == len(states) > 5

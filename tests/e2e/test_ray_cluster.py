@@ -1,0 +1,107 @@
+"""A simulation joins a Ray cluster that someone has started, and uses all its nodes."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flwr_splitmix.testing.flower import LocalFlower
+from tests.e2e.flower_run import TINY, Runner
+from tests.e2e.processes import Watch, end_processes, wait_for
+
+pytestmark = pytest.mark.slow
+
+
+class Cluster:
+    """Two Ray nodes on this machine, each of which ends with its `ray start --block`."""
+
+    def __init__(self, watch: Watch) -> None:
+        # A session's sockets lie in here, and a socket's path must be short.
+        self.folder = Path(tempfile.mkdtemp(prefix="smx-", dir="/tmp"))
+        self.watch = watch
+        self.nodes: list[subprocess.Popen[bytes]] = []
+        self.address = f"127.0.0.1:{free_port()}"
+
+    def start(self) -> None:
+        port = self.address.rpartition(":")[2]
+        self._node("head", "--head", f"--port={port}", f"--temp-dir={self.folder}")
+        self._node("second", f"--address={self.address}")
+
+    def _node(self, name: str, *options: str) -> None:
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as output:
+            node = subprocess.Popen(
+                [
+                    str(Path(sys.executable).parent / "ray"), "start", "--block",
+                    "--node-ip-address=127.0.0.1", "--num-cpus=1", "--num-gpus=0",
+                    "--include-dashboard=false", "--disable-usage-stats",
+                    f"--dashboard-agent-listen-port={free_port()}", *options,
+                ],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        self.nodes.append(node)
+        self.watch.add(node.pid)
+        wait_for(f"the start of node {name}", lambda: "Ray runtime started" in log.read_text(), 120)
+
+    def stop(self) -> None:
+        """End both nodes, by their process ids."""
+        started = [self.watch.add(node.pid) for node in self.nodes]
+        below = [child for root in started for child in root.children(recursive=True)]
+        for node in reversed(self.nodes):
+            node.send_signal(signal.SIGTERM)
+        for node in self.nodes:
+            try:
+                node.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                node.kill()
+                node.wait()
+        end_processes(below)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def cluster(watch: Watch) -> Iterator[Cluster]:
+    cluster = Cluster(watch)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def cluster_runner(cluster: Cluster, watch: Watch) -> Iterator[Runner]:
+    environment = {
+        "RAY_ADDRESS": cluster.address,
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    }
+    with LocalFlower(environment) as flower:
+        runner = Runner(flower, watch)
+        yield runner
+        runner.end_runs()
+
+
+def test_hosts_spread_over_the_nodes_of_a_cluster(cluster_runner: Runner, tmp_path: Path) -> None:
+    values = {**TINY, "strategy": "CutMixSFL"}
+    ended = cluster_runner.run(values, tmp_path, nodes=4)
+    assert ended.status == "finished:completed", ended.details + ended.log
+    assert "2 client hosts on 2 Ray nodes" in ended.log
+    assert ended.run is not None
+    assert [row["clients_alive"] for row in ended.run.rows] == [4, 4]
+    # And with the installation of runtime dependencies turned off.
+    assert "uv sync" not in ended.log

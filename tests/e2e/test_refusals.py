@@ -1,0 +1,116 @@
+"""What a user sees of a mistake: one sentence, and a run that has ended."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from flwr_splitmix.data import client_split
+from flwr_splitmix.testing.flower import FlowerError
+from tests.apps import vision_app
+from tests.e2e.flower_run import TINY, Ended, Runner
+
+pytestmark = pytest.mark.slow
+
+
+def check_failed(ended: Ended, sentence: str) -> None:
+    """Check for a run that failed with a sentence, in its status and as its log's last error."""
+    assert ended.status == "finished:failed"
+    assert sentence in ended.details
+    assert sentence in ended.log
+
+
+def test_an_unknown_key_is_refused_before_anything_starts(runner: Runner) -> None:
+    with pytest.raises(FlowerError, match="Invalid run configuration"):
+        runner.start({"stratgy": "PSL"})
+    assert not runner.simulations()
+
+
+def test_a_mixing_group_larger_than_the_federation(runner: Runner, tmp_path: Path) -> None:
+    ended = runner.run({**TINY, "strategy": "CutMixSL", "k": 5}, tmp_path)
+    check_failed(ended, "k is 5, but only 2 clients take part in a round")
+
+
+def test_too_few_nodes_end_the_wait_for_them(runner: Runner, tmp_path: Path) -> None:
+    values = {**TINY, "strategy": "PSL", "min-nodes": 3, "attach-timeout": 5.0}
+    ended = runner.run(values, tmp_path)
+    # How many of the two answer in time depends on the machine.
+    check_failed(ended, "nodes answered within 5 s, min-nodes is 3")
+
+
+def test_a_client_without_data_does_not_keep_the_others_from_training(
+    runner: Runner, tmp_path: Path
+) -> None:
+    split = {"partition": "dirichlet", "partition-alpha": 0.01}
+    config = vision_app.module("vision_config").VisionConfig.read(
+        {**vision_app.run_config(), **TINY, **split}
+    )
+    images = config.images()
+    sizes = [len(client_split(images, i, 12, scheme="dirichlet", alpha=0.01)[0]) for i in range(12)]
+    assert 0 in sizes
+    ended = runner.run({**TINY, **split, "strategy": "PSL"}, tmp_path, nodes=12)
+    assert ended.status == "finished:completed", ended.details
+    assert ended.run is not None
+    for row in ended.run.rows:
+        assert row["clients_failed"] == sizes.count(0)
+        assert row["clients_alive"] == 12 - sizes.count(0)
+    first = sizes.index(0)
+    assert f"client {first}: this client has no training data" in ended.log
+    assert "Traceback" not in ended.log
+
+
+BROKEN_APP = {
+    "pyproject.toml": """
+        [build-system]
+        requires = ["hatchling"]
+        build-backend = "hatchling.build"
+
+        [project]
+        name = "broken"
+        version = "0.1.0"
+        license = "Apache-2.0"
+        dependencies = []
+
+        [tool.flwr.app]
+        publisher = "tests"
+
+        [tool.flwr.app.components]
+        serverapp = "server_app:app"
+        clientapp = "client_app:app"
+
+        [tool.flwr.app.config]
+    """,
+    "server_app.py": """
+        import torch
+        from flwr.app import ArrayRecord
+        from flwr.serverapp import ServerApp
+        from flwr_splitmix.strategies import PSL
+
+        app = ServerApp()
+
+        @app.main()
+        def main(grid, context):
+            strategy = PSL(torch.nn.Linear(4, 2), num_classes=2)
+            strategy.start(grid, initial_arrays=ArrayRecord(), num_rounds=1)
+    """,
+    "client_app.py": """
+        from flwr_splitmix import SplitClientApp
+
+        def client_fn(context):
+            raise FileNotFoundError("this device has no camera")
+
+        app = SplitClientApp(client_fn)
+    """,
+}
+
+
+def test_a_client_fn_that_raises_is_quoted(runner: Runner, tmp_path: Path) -> None:
+    app = tmp_path / "broken"
+    app.mkdir()
+    for name, text in BROKEN_APP.items():
+        (app / name).write_text(textwrap.dedent(text).lstrip())
+    ended = runner.finish(runner.start({}, app=app), tmp_path)
+    check_failed(ended, "client_fn raised FileNotFoundError: this device has no camera")
+    assert "0 clients are left, min-nodes is 1: client 0:" in ended.details

@@ -1,0 +1,47 @@
+"""docs/configuration.md lists every key of apps/vision with the default that it has."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+APP = ROOT / "apps" / "vision"
+
+
+def documented() -> dict[str, tuple[str, Any]]:
+    """Return type and default by key, from the page's tables."""
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| `([^`]+)` \|", text, re.M)
+    assert len(rows) == len({key for key, _, _ in rows}), "a key is listed twice"
+    return {key: (kind, tomllib.loads(f"x = {default}")["x"]) for key, kind, default in rows}
+
+
+def in_app() -> dict[str, Any]:
+    loaded = tomllib.loads((APP / "pyproject.toml").read_text(encoding="utf-8"))
+    config: dict[str, Any] = loaded["tool"]["flwr"]["app"]["config"]
+    return config
+
+
+def test_keys_and_defaults_are_those_of_the_app() -> None:
+    assert {key: default for key, (_, default) in documented().items()} == in_app()
+
+
+def test_types_are_those_of_the_defaults() -> None:
+    kinds = {"string": str, "int": int, "float": float, "bool": bool}
+    for key, (kind, default) in documented().items():
+        assert type(default) is kinds[kind], key
+
+
+def test_keys_are_those_that_the_app_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(APP))
+    monkeypatch.delitem(sys.modules, "vision_config", raising=False)
+    config = importlib.import_module("vision_config").VisionConfig
+
+    assert set(documented()) == {field.replace("_", "-") for field in config.model_fields}

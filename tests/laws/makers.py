@@ -1,0 +1,42 @@
+"""The strategies that the laws are run over: all of the library's, and one of an example."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flwr_splitmix.mixers import Mixer
+from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
+from flwr_splitmix.testing.whole import MakeStrategy
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "block_cutmix.py"
+
+NAMES = [*STRATEGIES, "BlockCutMix"]
+
+
+def maker(name: str) -> MakeStrategy:
+    if name in STRATEGIES:
+        return STRATEGIES[name]
+    return partial(SplitStrategy, mixer=block_cutmix())
+
+
+def block_cutmix(**options: Any) -> Mixer:
+    """Load the mixer of the example by its path: examples are no package."""
+    if not EXAMPLE.is_file():
+        pytest.skip(f"{EXAMPLE.name} is not in examples/")
+    name = "block_cutmix_of_the_laws"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, EXAMPLE)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    mixer = sys.modules[name].BlockCutMix(**options)
+    assert isinstance(mixer, Mixer)
+    return mixer

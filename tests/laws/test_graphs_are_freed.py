@@ -1,0 +1,38 @@
+"""Law 7 over all strategies."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.strategies import CutMixSL
+from flwr_splitmix.testing.laws import Toy, check_graphs_are_freed
+from tests.laws.makers import NAMES, maker
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_strategy(name: str) -> None:
+    check_graphs_are_freed(maker(name))
+
+
+def test_k_times_and_broadcast() -> None:
+    toy = Toy(clients=3)
+    check_graphs_are_freed(partial(CutMixSL, k_times=True, server_update="mean"), toy, many=80)
+    check_graphs_are_freed(partial(CutMixSL, gradient="broadcast"), toy, many=80)
+
+
+def test_the_law_notices_smashed_data_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Tensor] = []
+    right = SplitClient._learn
+
+    def hoarding(self: SplitClient, pending: Any, gradients: Any) -> None:
+        kept.extend(a for a in pending.anchors if a is not None)
+        right(self, pending, gradients)
+
+    monkeypatch.setattr(SplitClient, "_learn", hoarding)
+    with pytest.raises(AssertionError, match=r"law 7, graphs are freed: .* more of shape"):
+        check_graphs_are_freed(maker("PSL"), Toy(clients=2), few=5, many=20)

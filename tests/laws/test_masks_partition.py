@@ -1,0 +1,83 @@
+"""Law 3 over every way to draw masks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flwr_splitmix.mixers import Group, NoMixing, PatchCutMix, PatchShare, Plan
+from flwr_splitmix.strategies import STRATEGIES
+from flwr_splitmix.testing.laws import Toy, check_masks_partition
+from tests.laws.makers import block_cutmix
+
+ALPHAS = st.one_of(st.none(), st.sampled_from([1e-3, 0.1, 1.0, 2.0, 6.0, 100.0]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_patch_cutmix(data: st.DataObject) -> None:
+    k = data.draw(st.integers(2, 6))
+    least = data.draw(st.integers(0, 2))
+    mixer = PatchCutMix(
+        k,
+        data.draw(ALPHAS),
+        rounding=data.draw(st.sampled_from(["multinomial", "largest-remainder"])),
+        min_patches=least,
+        regroup=data.draw(st.sampled_from(["step", "epoch"])),
+        gradient=data.draw(st.sampled_from(["unicast", "broadcast"])),
+        k_times=data.draw(st.booleans()),
+        mask_per_sample=data.draw(st.booleans()),
+    )
+    check_masks_partition(
+        mixer,
+        clients=data.draw(st.integers(1, 9)),
+        patches=data.draw(st.integers(max(1, least * k), 30)),
+        prefix=data.draw(st.integers(0, 2)),
+        seed=data.draw(st.integers(0, 2**32)),
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_mixer_of_an_example(seed: int) -> None:
+    check_masks_partition(block_cutmix(), patches=16 + seed, prefix=seed % 3, seed=seed)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_mixer_of_every_strategy(name: str) -> None:
+    mixer = STRATEGIES[name](Toy().upper()).mixer
+    check_masks_partition(mixer)
+    check_masks_partition(mixer, clients=4, patches=1, prefix=1)
+
+
+def test_a_client_alone_owns_every_patch() -> None:
+    check_masks_partition(NoMixing(), clients=3, patches=5, prefix=1)
+
+
+class Broken(PatchCutMix):
+    """Takes one patch from the first member of every group and tells nobody."""
+
+    def _group(self, *arguments: Any) -> Group:
+        group = super()._group(*arguments)
+        first, *others = group.members
+        assert isinstance(first.share, PatchShare)
+        cut = replace(first.share, stop=max(first.share.stop - 1, 0))
+        return Group((replace(first, share=cut), *others))
+
+
+def test_the_law_notices_a_patch_without_an_owner() -> None:
+    with pytest.raises(AssertionError, match="patches have between 0 and 1 owners"):
+        check_masks_partition(Broken(2, alpha=None), clients=2)
+
+
+def test_the_law_notices_a_client_that_is_left_out() -> None:
+    class Forgetful(NoMixing):
+        def plan(self, *arguments: Any) -> Plan:
+            whole = super().plan(*arguments)
+            return replace(whole, passes=(whole.passes[0][1:],))
+
+    with pytest.raises(AssertionError, match=r"3 clients were grouped as \[1, 2\]"):
+        check_masks_partition(Forgetful(), clients=3)

@@ -1,0 +1,69 @@
+"""Law 1 over all strategies, and over every form of CutMix that returns exact gradients."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from flwr_splitmix.mixers import MaskShare
+from flwr_splitmix.strategies import PSL, CutMixSL
+from flwr_splitmix.strategies.server_segment import ServerUpdate
+from flwr_splitmix.testing.laws import Toy, check_split_equals_whole
+from tests.laws.makers import NAMES, maker
+
+UPDATES: list[ServerUpdate] = ["sum", "mean", "sequential"]
+
+
+@pytest.mark.parametrize("server_update", UPDATES)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_strategy(name: str, server_update: ServerUpdate) -> None:
+    check_split_equals_whole(maker(name), server_update=server_update, steps=3)
+
+
+@pytest.mark.parametrize("server_update", UPDATES)
+@pytest.mark.parametrize("prefix", [0, 2])
+@pytest.mark.parametrize(
+    ("clients", "options"),
+    [
+        (5, {"k": 2}),  # one client left over
+        (4, {"k": 3}),  # one left over of four
+        (5, {"k": 3}),  # a smaller group left over
+        (3, {"k": 3, "alpha": None}),
+        (4, {"k": 2, "alpha": 0.05}),  # mostly zero counts
+        (4, {"k": 2, "mask_per_sample": True}),
+        (5, {"k": 2, "k_times": True}),
+        (5, {"k": 3, "k_times": True, "mask_per_sample": True}),
+        (4, {"k": 2, "regroup": "epoch", "rounding": "largest-remainder", "min_patches": 1}),
+    ],
+    ids=str,
+)
+def test_every_form_of_cutmix(
+    clients: int, options: dict[str, Any], prefix: int, server_update: ServerUpdate
+) -> None:
+    check_split_equals_whole(
+        partial(CutMixSL, **options),
+        Toy(clients=clients, prefix=prefix),
+        server_update=server_update,
+    )
+
+
+def test_the_law_notices_a_wrong_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = MaskShare.pick
+    monkeypatch.setattr(MaskShare, "pick", lambda self, gradient: 2 * right(self, gradient))
+    with pytest.raises(AssertionError, match="law 1, split equals whole: lower segment of client"):
+        check_split_equals_whole(CutMixSL, Toy(clients=2))
+
+
+def test_the_toy_draws_dropout_and_shares_statistics() -> None:
+    """The law is worth something only if its model has what makes splitting hard."""
+    toy = Toy(clients=2)
+    lower, upper, inputs = toy.lower(), toy.upper(), toy.data(0).inputs
+    first, second = lower(inputs), lower(inputs)
+    assert not torch.equal(first, second)
+    assert not torch.equal(upper(first), upper(first))
+    rows = lower.eval()(inputs)
+    assert not torch.allclose(upper(rows)[:2], upper(rows[:2]))
+    check_split_equals_whole(PSL, toy)

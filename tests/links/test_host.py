@@ -1,0 +1,134 @@
+"""ClientHost: clients are built once, restored from their store, and fail one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flwr_splitmix.checkpoints import ClientStore
+from flwr_splitmix.clients import Client, ClientError
+from flwr_splitmix.links.host import ClientHost, sentence
+from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.mixers import FullShare
+from flwr_splitmix.testing.toy import Toy
+
+TOY = Toy(clients=1)
+
+
+def ticket(server_round: int = 1, **changes: Any) -> Ticket:
+    return Ticket(client=0, seed=1, server_round=server_round, num_rounds=9, **changes)
+
+
+def build() -> Client:
+    return TOY.make_clients()[0]
+
+
+def forbidden() -> Client:
+    raise AssertionError("a client is built once")
+
+
+def train(host: ClientHost, server_round: int) -> None:
+    for number, gradient in ((0, None), (1, [torch.ones(4, 6, 3, dtype=torch.float64)])):
+        plan = None if number else [FullShare().to_wire()]
+        arguments = {"number": number, "progress": 0.0, "gradient": gradient, "plan": plan}
+        assert host.call("step", {0: arguments})[0].error is None
+
+
+def position(host: ClientHost) -> int:
+    return int(host.clients[0].state()[1]["drawn"])
+
+
+def zeros() -> dict[str, torch.Tensor]:
+    return {name: torch.zeros_like(t) for name, t in TOY.lower().state_dict().items()}
+
+
+def weight(host: ClientHost) -> torch.Tensor:
+    return host.clients[0].state()[0]["segment.embed.weight"]
+
+
+def test_a_client_is_built_once_and_lives_on() -> None:
+    host = ClientHost()
+    described = host.attach(ticket(1), build, None)
+    assert described["num-examples"] == 12
+    assert described["state-round"] == 0
+    host.finish(ticket(1))
+    assert host.attach(ticket(2), forbidden, None)["state-round"] == 1
+
+
+def test_arrays_begin_a_client_or_replace_its_own() -> None:
+    host = ClientHost()
+    host.attach(ticket(1, arrays="initial"), build, zeros())
+    assert not weight(host).any()
+    train(host, 1)
+    host.finish(ticket(1))
+    own = weight(host).clone()
+    host.attach(ticket(2, arrays="initial"), forbidden, zeros())
+    assert torch.equal(weight(host), own)
+    host.attach(ticket(2, arrays="always"), forbidden, zeros())
+    assert not weight(host).any()
+
+
+def test_what_client_fn_returns_must_be_a_client() -> None:
+    with pytest.raises(ClientError, match="must return a SplitClient, it returned str"):
+        ClientHost().attach(ticket(), lambda: "client", None)  # type: ignore[arg-type, return-value]
+
+
+def test_a_host_that_was_restarted_finds_the_state_of_the_last_round(tmp_path: Path) -> None:
+    first = ClientHost(ClientStore(tmp_path))
+    for server_round in (1, 2):
+        first.attach(ticket(server_round, state_round=server_round - 1), build, None)
+        train(first, server_round)
+        first.finish(ticket(server_round, kept_rounds=[1]))
+    second = ClientHost(ClientStore(tmp_path))
+    described = second.attach(ticket(3, arrays="initial", state_round=2), build, zeros())
+    assert described["state-round"] == 2
+    assert position(second) == 2
+    assert torch.equal(weight(second), weight(first))
+
+
+def test_a_resumed_run_rolls_the_client_back(tmp_path: Path) -> None:
+    first = ClientHost(ClientStore(tmp_path))
+    for server_round in (1, 2, 3):
+        first.attach(ticket(server_round, state_round=server_round - 1), build, None)
+        train(first, server_round)
+        first.finish(ticket(server_round, kept_rounds=[1, 2]))
+    second = ClientHost(ClientStore(tmp_path))
+    assert second.attach(ticket(2, state_round=1), build, None)["state-round"] == 1
+    assert position(second) == 1
+    assert ClientStore(tmp_path).load(0) is not None
+    assert not list(tmp_path.glob("*/round-00000[23].safetensors"))
+
+
+def test_a_call_to_a_client_that_is_not_here_is_an_outcome() -> None:
+    host = ClientHost()
+    outcome = host.call("step", {5: {}})[5]
+    assert outcome.reply is None
+    assert outcome.error == "its host was restarted and does not hold it any more"
+    with pytest.raises(ClientError, match="its host was restarted"):
+        host.finish(ticket())
+
+
+def test_a_full_disk_costs_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ClientStore, "save", refuse)
+    host = ClientHost(ClientStore(tmp_path))
+    host.attach(ticket(), build, None)
+    arrays, metrics, warning = host.finish(ticket())
+    assert arrays.keys() == TOY.lower().state_dict().keys()
+    assert metrics["num-examples"] == 12
+    assert warning == "client 0: its state could not be kept (No space left on device)"
+
+
+def test_errors_become_one_line() -> None:
+    assert sentence(ValueError("k is 1\ndetails")) == "ValueError: k is 1"
+    assert sentence(KeyError()) == "KeyError"
+    assert sentence(ClientError("this client has no data\nat all")) == "this client has no data"
+
+
+def test_an_error_without_words_is_named() -> None:
+    assert sentence(ClientError()) == "ClientError"

@@ -1,0 +1,148 @@
+"""LocalLink: clients called directly, with the failure rules of every link."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+
+from flwr_splitmix.clients import ClientError, SplitClient
+from flwr_splitmix.events import Exchange
+from flwr_splitmix.links import LinkError, LocalLink
+from flwr_splitmix.links.ticket import Ticket, to_arrays, to_tensors
+from flwr_splitmix.mixers import FullShare
+from flwr_splitmix.strategies.messages import messages_to, with_tickets
+from flwr_splitmix.testing.toy import Toy
+
+TOY = Toy(clients=3)
+STEP = {"number": 0, "progress": 0.0, "gradient": None, "plan": [FullShare().to_wire()]}
+
+
+class Failing(SplitClient):
+    """Fails where it is told to."""
+
+    fails_in: str = ""
+
+    def attach(self, *arguments: Any) -> dict[str, Any]:
+        self._fail("attach")
+        return super().attach(*arguments)
+
+    def run(self, *arguments: Any) -> dict[str, Any]:
+        self._fail("run")
+        return super().run(*arguments)
+
+    def release(self) -> Any:
+        self._fail("release")
+        return super().release()
+
+    def _fail(self, where: str) -> None:
+        if self.fails_in == where:
+            raise RuntimeError(f"no power in {where}\nand a second line")
+
+
+def clients_of(failing: int | None = None, where: str = "") -> list[Failing]:
+    clients = list(TOY.make_clients(kind=Failing))
+    assert all(isinstance(client, Failing) for client in clients)
+    if failing is not None:
+        clients[failing].fails_in = where  # type: ignore[attr-defined]
+    return clients  # type: ignore[return-value]
+
+
+def messages(kind: str = "train", **changes: Any) -> list[Message]:
+    ticket = Ticket(client=-1, seed=1, server_round=1, num_rounds=2, **changes)
+    content = RecordDict({"arrays": arrays(), "config": ConfigRecord()})
+    nodes = {index: index + 1 for index in range(TOY.clients)}
+    return with_tickets(
+        messages_to(list(nodes.values()), content, kind, in_run=False), nodes, ticket
+    )
+
+
+def arrays() -> ArrayRecord:
+    return to_arrays(TOY.lower().state_dict())
+
+
+def test_replies_carry_arrays_and_metrics_sorted_by_client() -> None:
+    link = LocalLink(clients_of())
+    with link.round(None, list(reversed(messages()))) as clients:
+        assert clients.alive == (0, 1, 2)
+        replies = clients.call("step", {2: STEP, 0: STEP, 1: STEP})
+        assert list(replies) == [0, 1, 2]
+    assert len(clients.replies) == 3
+    for reply in clients.replies:
+        assert reply.has_content()
+        (found,) = reply.content.array_records.values()
+        assert to_tensors(found).keys() == TOY.lower().state_dict().keys()
+        (metrics,) = reply.content.metric_records.values()
+        assert dict(metrics) == {"num-examples": 12, "num-steps": 0}
+
+
+def test_arrays_stay_with_clients_that_keep_them() -> None:
+    with LocalLink(clients_of()).round(None, messages(returns_arrays=False)) as clients:
+        pass
+    assert [dict(r.content.array_records) for r in clients.replies] == [{}, {}, {}]
+
+
+def test_an_evaluation_has_no_replies() -> None:
+    with LocalLink(clients_of()).round(None, messages("evaluate")) as clients:
+        pass
+    assert clients.replies == []
+
+
+@pytest.mark.parametrize("where", ["attach", "run"])
+def test_a_client_that_fails_costs_its_own_contribution(where: str) -> None:
+    with LocalLink(clients_of(1, where)).round(None, messages()) as clients:
+        replies = clients.call("step", dict.fromkeys(range(3), STEP))
+        assert list(replies) == [0, 2]
+        assert clients.alive == (0, 2)
+        assert clients.failures == {1: f"RuntimeError: no power in {where}"}
+        assert list(clients.call("step", dict.fromkeys(range(3), STEP))) == [0, 2]
+    assert len(clients.replies) == 2
+
+
+def test_a_client_that_cannot_finish_costs_its_own_contribution() -> None:
+    with LocalLink(clients_of(1, "release")).round(None, messages()) as clients:
+        clients.call("step", dict.fromkeys(range(3), STEP))
+    assert len(clients.replies) == 2
+    assert clients.failures == {1: "RuntimeError: no power in release"}
+
+
+def test_exchanges_are_observed_in_both_directions_with_their_bytes() -> None:
+    seen: list[Exchange] = []
+    with LocalLink(clients_of(1, "run")).round(None, messages(), seen.append) as clients:
+        clients.call("step", {0: STEP, 1: STEP})
+    places = [(event.client, event.direction) for event in seen]
+    assert places == [(0, "down"), (1, "down"), (0, "up")]
+    up = seen[-1]
+    assert up.nbytes == 4 * 6 * 3 * 8 + 4 * 8  # smashed data in float64, labels in int64
+    assert seen[0].nbytes == 0
+
+
+def test_time_in_calls_is_counted_for_each_client() -> None:
+    with LocalLink(clients_of()).round(None, messages()) as clients:
+        clients.call("step", {0: STEP})
+    assert clients.seconds[0] > 0
+    assert clients.seconds[1] == 0
+
+
+def test_a_client_that_raises_a_client_error_speaks_for_itself() -> None:
+    link = LocalLink(clients_of())
+    with link.round(None, messages()) as clients:
+        clients.call("release", {0: {}})
+    assert clients.failures[0] == "'release' is not an exchange of Failing"
+    assert issubclass(ClientError, RuntimeError)
+
+
+def test_too_few_clients_are_named() -> None:
+    with pytest.raises(LinkError, match="there are 3 clients, min-nodes is 4"):
+        LocalLink(clients_of()).directory(None, 4)
+    assert LocalLink(clients_of()).directory(None, 3) == {0: 1, 1: 2, 2: 3}
+
+
+def test_states_are_kept_by_round(tmp_path: Path) -> None:
+    with LocalLink(clients_of(), tmp_path).round(None, messages()) as clients:
+        clients.call("step", dict.fromkeys(range(3), STEP))
+    assert sorted(p.parent.name for p in tmp_path.glob("*/round-000001.safetensors")) == [
+        "0", "1", "2",
+    ]  # fmt: skip

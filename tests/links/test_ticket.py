@@ -1,0 +1,99 @@
+"""The ticket survives the message; tensors survive the records."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+
+from flwr_splitmix.links.ticket import (
+    RECORD,
+    Ticket,
+    arrays_of,
+    to_arrays,
+    to_tensors,
+    with_record,
+)
+from flwr_splitmix.strategies.messages import messages_to
+
+TICKET = Ticket(
+    client=3,
+    seed=2**62,
+    server_round=5,
+    num_rounds=9,
+    arrays="initial",
+    returns_arrays=False,
+    state_round=4,
+    kept_rounds=[3, 4],
+    run_config='{"lr": 0.1}',
+    link="ray",
+    host="splitmix-1",
+)
+
+
+def message(content: RecordDict) -> Message:
+    return messages_to([7], content, "train", in_run=False)[0]
+
+
+def test_a_ticket_comes_out_as_it_went_in() -> None:
+    content = with_record(RecordDict({"config": ConfigRecord({"a": 1})}), TICKET.to_record())
+    assert Ticket.from_message(message(content)) == TICKET
+    assert content.config_records["config"]["a"] == 1
+
+
+def test_a_ticket_without_kept_rounds_survives() -> None:
+    ticket = Ticket(client=0, seed=0, server_round=1, num_rounds=1)
+    assert Ticket.from_message(message(RecordDict({RECORD: ticket.to_record()}))) == ticket
+
+
+def test_each_message_gets_a_content_of_its_own() -> None:
+    shared = RecordDict({"config": ConfigRecord()})
+    first, second = messages_to([1, 2], shared, "train", in_run=False)
+    first.content = with_record(first.content, TICKET.to_record())
+    assert RECORD not in second.content.config_records
+    assert RECORD not in shared.config_records
+
+
+def test_the_order_is_what_the_client_works_with() -> None:
+    order = TICKET.order
+    assert (order.client, order.seed, order.server_round, order.num_rounds) == (3, 2**62, 5, 9)
+
+
+def test_a_message_of_another_strategy_is_refused() -> None:
+    with pytest.raises(ValueError, match="carries no split-learning ticket"):
+        Ticket.from_message(message(RecordDict({"config": ConfigRecord()})))
+
+
+def test_a_ticket_of_another_version_is_refused() -> None:
+    record = ConfigRecord({**dict(TICKET.to_record()), "version": 99})
+    with pytest.raises(ValueError, match="the server speaks version 99 of tickets, this node 1"):
+        Ticket.from_message(message(RecordDict({RECORD: record})))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool])
+def test_tensors_keep_shape_dtype_and_values(dtype: torch.dtype) -> None:
+    tensors = {
+        "block.weight": torch.randn(3, 2).to(dtype),
+        "count": torch.tensor(1).to(dtype),
+        "empty": torch.zeros(0, 4, dtype=dtype),
+    }
+    found = to_tensors(to_arrays(tensors))
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert found[name].dtype == dtype
+        assert torch.equal(found[name], tensor)
+
+
+def test_tensors_from_a_record_own_their_memory() -> None:
+    record = to_arrays({"w": torch.zeros(2)})
+    to_tensors(record)["w"].add_(1)
+    assert not to_tensors(record)["w"].any()
+
+
+def test_arrays_are_found_whatever_they_are_called() -> None:
+    content = RecordDict({"anything": to_arrays({"w": torch.ones(2)})})
+    found = arrays_of(content)
+    assert found is not None
+    assert found["w"].tolist() == [1, 1]
+    assert arrays_of(RecordDict({"none": ConfigRecord()})) is None
+    assert arrays_of(RecordDict({"empty": ArrayRecord()})) == {}

@@ -1,0 +1,88 @@
+"""Learning rates follow the global round, the same after a restart."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from flwr_splitmix.schedule import ScheduledOptimizer, WarmupCosine, adamw, constant
+from flwr_splitmix.storage import pack_optimizer, unpack_optimizer
+
+
+def test_the_papers_schedule() -> None:
+    """5 warm-up epochs of 600: from 1e-6 to 1e-3 and down to 1e-5, for a rate of 1e-3."""
+    schedule = WarmupCosine(warmup=5.0)
+    rate = {p: 1e-3 * schedule(p, 600) for p in (0.0, 2.5, 5.0, 302.5, 600.0)}
+    assert rate[0.0] == pytest.approx(1e-6)
+    assert rate[2.5] == pytest.approx((1e-6 + 1e-3) / 2)
+    assert rate[5.0] == pytest.approx(1e-3)
+    assert rate[302.5] == pytest.approx((1e-3 + 1e-5) / 2)  # the middle of the cosine
+    assert rate[600.0] == pytest.approx(1e-5)
+
+
+def test_it_is_a_cosine() -> None:
+    schedule = WarmupCosine(final_factor=0.0)
+    for progress in (0.0, 1.0, 2.5, 4.0):
+        assert schedule(progress, 4) == pytest.approx((1 + math.cos(math.pi * progress / 4)) / 2)
+
+
+def test_it_rises_and_then_falls_without_a_jump() -> None:
+    schedule = WarmupCosine(warmup=2.0)
+    values = [schedule(p / 100, 10) for p in range(1001)]
+    assert values[:200] == sorted(values[:200])
+    assert values[200:] == sorted(values[200:], reverse=True)
+    assert max(abs(a - b) for a, b in pairwise(values)) < 0.011
+
+
+def test_it_stays_at_its_end_and_survives_a_warm_up_longer_than_the_run() -> None:
+    assert WarmupCosine()(7.0, 5) == WarmupCosine()(5.0, 5) == pytest.approx(0.01)
+    short = WarmupCosine(warmup=5.0)
+    assert 0 < short(3.0, 3) < 1
+
+
+def test_a_negative_warm_up_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"warmup is -1.0 rounds; it must be at least 0"):
+        WarmupCosine(warmup=-1.0)
+
+
+def rate(optimizer: ScheduledOptimizer) -> float:
+    assert optimizer.optimizer is not None
+    return float(optimizer.optimizer.param_groups[0]["lr"])
+
+
+def test_the_rate_is_that_of_the_progress_not_of_the_number_of_steps() -> None:
+    module = nn.Linear(2, 2)
+    optimizer = ScheduledOptimizer(module, adamw(0.1), WarmupCosine(final_factor=0.0))
+    for progress, expected in ((1.0, 0.05), (1.0, 0.05), (0.0, 0.1), (2.0, 0.0)):
+        optimizer.step(progress, 2)
+        assert rate(optimizer) == pytest.approx(expected)
+
+
+def test_a_restored_optimizer_keeps_its_base_rate() -> None:
+    """The rate that was saved is a scheduled one; scheduling it again would shrink it twice."""
+    schedule = WarmupCosine(final_factor=0.0)
+    first = ScheduledOptimizer(nn.Linear(2, 2), adamw(0.1), schedule)
+    second = ScheduledOptimizer(nn.Linear(2, 2), adamw(0.1), schedule)
+    first.step(1.0, 2)
+    assert first.optimizer is not None
+    assert second.optimizer is not None
+    unpack_optimizer(second.optimizer, *pack_optimizer(first.optimizer))
+    second.step(0.0, 2)
+    assert rate(second) == pytest.approx(0.1)
+
+
+def test_adamw_has_the_decided_defaults() -> None:
+    (group,) = adamw()([nn.Parameter(torch.zeros(1))]).param_groups
+    assert (group["lr"], group["weight_decay"], group["betas"]) == (1e-3, 0.05, (0.9, 0.999))
+
+
+def test_frozen_weights_have_no_optimizer() -> None:
+    module = nn.Linear(2, 2).requires_grad_(False)
+    optimizer = ScheduledOptimizer(module, adamw(), constant)
+    assert optimizer.optimizer is None
+    optimizer.zero_grad()
+    optimizer.step(0.0, 1)
