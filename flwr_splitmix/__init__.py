@@ -5,12 +5,16 @@ ServerApp. Flower messages carry the rounds, a link carries the steps. Strategie
 `flwr_splitmix.strategies`.
 """
 
-from flwr_splitmix.client_app import SplitClientApp
-from flwr_splitmix.clients import SplitClient
-from flwr_splitmix.links import LocalLink, RayLink
-from flwr_splitmix.runs import Run
-from flwr_splitmix.schedule import WarmupCosine, adamw
-from flwr_splitmix.segments import split_vision_model
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flwr_splitmix.client_app import SplitClientApp
+    from flwr_splitmix.clients import SplitClient
+    from flwr_splitmix.links import LocalLink, RayLink
+    from flwr_splitmix.runs import Run
+    from flwr_splitmix.schedule import WarmupCosine, adamw
+    from flwr_splitmix.segments import split_vision_model
 
 __all__ = [
     "LocalLink",
@@ -22,3 +26,21 @@ __all__ = [
     "adamw",
     "split_vision_model",
 ]
+
+_HOMES = {
+    "LocalLink": "links",
+    "RayLink": "links",
+    "Run": "runs",
+    "SplitClient": "clients",
+    "SplitClientApp": "client_app",
+    "WarmupCosine": "schedule",
+    "adamw": "schedule",
+    "split_vision_model": "segments",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is asked for: the `splitmix` command must not wait for torch."""
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -57,8 +57,6 @@ def read_test_upload(
     if not isinstance(smashed, (list, tuple)) or len(smashed) != 1:
         raise UploadError("uploaded no list of 1 smashed tensor")
     _check_tensor(smashed[0], shape.size, dtype)
-    if isinstance(labels, Tensor) and labels.is_floating_point():
-        raise UploadError("the labels of test examples must be integers")
     _check_labels(labels, shape.batch, num_classes)
     assert isinstance(labels, Tensor)
     return smashed[0], labels
@@ -80,15 +78,12 @@ def _check_tensor(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> No
 def _check_labels(labels: Any, batch: int, num_classes: int) -> None:
     if not isinstance(labels, Tensor):
         raise UploadError("uploaded no labels")
-    if labels.is_floating_point():
-        if tuple(labels.shape) != (batch, num_classes) or not bool(labels.isfinite().all()):
-            raise UploadError(f"soft labels must be finite, of shape {(batch, num_classes)}")
-    elif labels.dtype != torch.int64 or tuple(labels.shape) != (batch,):
+    if labels.dtype != torch.int64 or tuple(labels.shape) != (batch,):
         raise UploadError(
             f"labels have shape {tuple(labels.shape)} of {labels.dtype}, expected "
             f"{(batch,)} of torch.int64"
         )
-    elif int(labels.min()) < 0 or int(labels.max()) >= num_classes:
+    if int(labels.min()) < 0 or int(labels.max()) >= num_classes:
         raise UploadError(
             f"labels lie in {int(labels.min())}..{int(labels.max())}, "
             f"allowed are 0..{num_classes - 1}"

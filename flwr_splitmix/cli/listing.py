@@ -31,7 +31,7 @@ def _line(run: Run) -> list[str]:
     summary, rows = run.summary or {}, run.rows
     facts = {**run.config, **summary}
     done = str(rows[-1]["round"] if rows else 0)
-    wanted = run.config.get("rounds")
+    wanted = run.config.get("num-server-rounds")
     measured = [row["accuracy"] for row in rows if row["accuracy"] is not None]
     return [
         text(facts.get("strategy")),

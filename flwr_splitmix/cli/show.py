@@ -72,7 +72,7 @@ def _print_summary(run: Run, out: Console) -> None:
     listing.add_row("status", run.status)
     for name in ("strategy", "model", "clients"):
         listing.add_row(name, text(facts.get(name)))
-    done, wanted = run.rows[-1]["round"] if run.rows else 0, run.config.get("rounds")
+    done, wanted = run.rows[-1]["round"] if run.rows else 0, run.config.get("num-server-rounds")
     listing.add_row("rounds", str(done) if wanted is None else f"{done} of {wanted}")
     listing.add_row("steps", text(facts.get("steps")))
     kind = facts.get("evaluation")

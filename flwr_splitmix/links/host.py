@@ -105,6 +105,6 @@ class ClientHost:
 def sentence(error: Exception) -> str:
     """Say in one line what went wrong."""
     text = str(error).strip().splitlines()
-    if isinstance(error, ClientError):
+    if isinstance(error, ClientError) and text:
         return text[0]
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

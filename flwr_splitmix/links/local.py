@@ -81,7 +81,11 @@ class LocalLink(Link):
         yield clients
         for ticket, message in zip(tickets, messages, strict=True):
             if ticket.client in clients.alive and message.metadata.message_type == "train":
-                arrays, metrics, warning = self.host.finish(ticket)
+                try:
+                    arrays, metrics, warning = self.host.finish(ticket)
+                except Exception as error:  # the same failure rule as over any other link
+                    clients.fail(ticket.client, sentence(error))
+                    continue
                 if warning:
                     log.warning("%s", warning)
                 content = RecordDict({"metrics": MetricRecord(dict(metrics))})

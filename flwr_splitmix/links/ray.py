@@ -72,7 +72,9 @@ class RayHost:
                 None if arrays is None else {n: torch.tensor(a) for n, a in arrays.items()},
             )
         except Exception as error:
-            log.exception("client %d could not be attached", ticket.client)
+            # A traceback helps with a fault in code, not with a client that says what it lacks.
+            if not isinstance(error, ClientError) or error.__cause__ is not None:
+                log.exception("client %d could not be attached", ticket.client)
             return {"error": sentence(error)}
 
     def call(self, method: str, payloads: dict[int, Any]) -> dict[int, Outcome]:

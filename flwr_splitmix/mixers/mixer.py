@@ -87,7 +87,7 @@ class Upload:
     smashed
         One tensor (b, a, d) for each pass, None where the client has no share in it.
     labels
-        int64 (b,); or, when the client noises them, float (b, L) already scaled by its ratio.
+        int64 (b,).
     """
 
     smashed: Sequence[Tensor | None]
@@ -228,7 +228,8 @@ class Mixer(ABC):
                 smashed = upload.smashed[source.index]
                 assert smashed is not None, "an upload that passed the check has every pass"
                 member.share.place(mixed[here], smashed.to(mixed.device))
-                targets[here] += self._target(upload.labels, member.share, targets)
+                hard = F.one_hot(upload.labels.to(targets.device), num_classes)
+                targets[here] += member.share.lam * hard.to(targets.dtype)
             if source.ratio != 1:
                 targets[here] /= source.ratio
                 self.renormalise(mixed[here], source.ratio, plan.shape)
@@ -244,12 +245,6 @@ class Mixer(ABC):
                 elif (ratio := sum(m.share.lam for m in came)) > 0:
                     sources.append(Source(index, came, ratio))
         return sources
-
-    def _target(self, labels: Tensor, share: Share, like: Tensor) -> Tensor:
-        labels = labels.to(like.device)
-        if labels.is_floating_point():
-            return labels.to(like.dtype)
-        return share.lam * F.one_hot(labels, like.shape[1]).to(like.dtype)
 
     def renormalise(self, mixed: Tensor, ratio: float, shape: SmashedShape) -> None:
         """Make up for members that are missing, in place: weighted sums are divided by `ratio`.

@@ -70,7 +70,7 @@ def check_one_client_is_ordinary_training(
         device="cpu",
         seed=SEED,
     )
-    clients = toy.make_clients(optimizer, schedule=schedule)
+    clients = toy.make_clients(optimizer, schedule=schedule, shares=strategy.mixer.shares)
     strategy.fit(clients, rounds)
 
     model = nn.Sequential(toy.lower(), toy.upper())
@@ -103,7 +103,7 @@ def check_mean_update_is_training_on_all_batches(
         device="cpu",
         seed=SEED,
     )
-    result = strategy.fit(toy.make_clients(sgd(0.5)), rounds)
+    result = strategy.fit(toy.make_clients(sgd(0.5), shares=strategy.mixer.shares), rounds)
 
     model = nn.Sequential(toy.lower(), toy.upper())
     ordinary = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -131,7 +131,7 @@ def check_average_is_fedavg(make_strategy: MakeStrategy, toy: Toy, tolerance: fl
     strategy = make_strategy(
         toy.upper(), optimizer=sgd(0.1), schedule=constant, device="cpu", seed=SEED
     )
-    clients = toy.make_clients(sgd(0.1))
+    clients = toy.make_clients(sgd(0.1), shares=strategy.mixer.shares)
     result = strategy.fit(clients, 1)
     own = [client.segment.state_dict() for client in clients]
     check_same_tensors(

@@ -189,7 +189,7 @@ class LocalFlower:
                 raise FlowerError(
                     f"run {run_id} is {status} after {timeout:g} s: {self.log(run_id)}"
                 )
-            time.sleep(1.0)
+            time.sleep(2.0)  # each look is a process that imports flwr
 
     def stream(self, run_id: int) -> None:
         """Show a run's log on this terminal until it ends."""
@@ -231,10 +231,14 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--cpus", type=int, default=1, help="CPUs of a virtual client")
     parser.add_argument("--run-config", default="")
+    parser.add_argument("--run-dir", type=Path, help="sets the app's run-dir key")
     options = parser.parse_args()
+    run_config = options.run_config.strip()
+    if options.run_dir:
+        run_config += f" run-dir='{options.run_dir.resolve()}'"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with LocalFlower() as flower:
-        run_id = flower.submit(options.app, options.run_config, options.nodes, options.cpus)
+        run_id = flower.submit(options.app, run_config, options.nodes, options.cpus)
         flower.stream(run_id)
         status, details = flower.wait(run_id, timeout=60)
     print(f"flwr run: {status} {details}".rstrip())

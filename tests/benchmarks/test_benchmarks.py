@@ -1,9 +1,8 @@
-"""The benchmarks run through and write what the README promises; no figure is judged here."""
+"""The benchmarks run through and write what they promise; no figure is judged here."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +19,6 @@ def figures(benchmark: str, out: Path) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{benchmark}", "--quick", "--out", str(out)],
         cwd=ROOT,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         check=False,

@@ -45,7 +45,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def finished(home: Path) -> Run:
-    config = {"strategy": "cutmixsl", "model": "vit_tiny", "clients": 10, "rounds": 28}
+    config = {"strategy": "cutmixsl", "model": "vit_tiny", "clients": 10, "num-server-rounds": 28}
     run = Run.create(config, name="cutmixsl", home=home)
     add_rounds(run, 28, every=2)
     run.write_summary(
@@ -71,7 +71,13 @@ def finished(home: Path) -> Run:
 
 @pytest.fixture
 def unfinished(home: Path, finished: Run) -> Run:
-    config = {"strategy": "psl", "model": "vit_tiny", "clients": 10, "rounds": 28, "seed": 8}
+    config = {
+        "strategy": "psl",
+        "model": "vit_tiny",
+        "clients": 10,
+        "num-server-rounds": 28,
+        "seed": 8,
+    }
     run = Run.create(config, name="psl", home=home)
     add_rounds(run, 3)
     return run

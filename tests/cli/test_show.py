@@ -80,7 +80,9 @@ def test_an_unfinished_run_is_summed_up_from_its_rounds(
 
 def test_a_run_that_has_not_started_can_be_shown(splitmix: Splitmix, home: Path) -> None:
     # Settings that bear the name of a result are not results.
-    Run.create({"strategy": "psl", "loss": "cross_entropy", "rounds": 9}, name="psl", home=home)
+    Run.create(
+        {"strategy": "psl", "loss": "cross_entropy", "num-server-rounds": 9}, name="psl", home=home
+    )
     result = splitmix("show")
     assert result.exit_code == 0
     assert "0 of 9" in result.stdout

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
 
 from flwr_splitmix.testing.flower import LocalFlower
 from tests.e2e.flower_run import Runner
-from tests.e2e.processes import Watch
+from tests.e2e.processes import Watch, wait_for
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +17,9 @@ def watch() -> Iterator[Watch]:
     """Fail the session if a process that an end-to-end test started is left at its end."""
     watch = Watch()
     yield watch
+    # Ray's agents look every few seconds whether their parent is still there.
+    with contextlib.suppress(AssertionError):
+        wait_for("the end of all processes", lambda: not watch.left(), 30)
     left = watch.left()
     watch.end()
     watch.kill_left()

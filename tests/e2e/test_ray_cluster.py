@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import socket
@@ -28,21 +29,29 @@ class Cluster:
         self.folder = Path(tempfile.mkdtemp(prefix="smx-", dir="/tmp"))
         self.watch = watch
         self.nodes: list[subprocess.Popen[bytes]] = []
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = ""
 
     def start(self) -> None:
-        port = self.address.rpartition(":")[2]
-        self._node("head", "--head", f"--port={port}", f"--temp-dir={self.folder}")
+        said = self._node(
+            "head",
+            "--head",
+            f"--port={free_port()}",
+            f"--temp-dir={self.folder}",
+            "--include-dashboard=false",
+        )
+        # Ray listens on this machine's own address, and not on every machine on the loopback.
+        found = re.search(r"ray start --address='([^']+)'", said)
+        assert found is not None, said
+        self.address = found[1]
         self._node("second", f"--address={self.address}")
 
-    def _node(self, name: str, *options: str) -> None:
+    def _node(self, name: str, *options: str) -> str:
         log = self.folder / f"{name}.log"
         with log.open("wb") as output:
             node = subprocess.Popen(
                 [
                     str(Path(sys.executable).parent / "ray"), "start", "--block",
-                    "--node-ip-address=127.0.0.1", "--num-cpus=1", "--num-gpus=0",
-                    "--include-dashboard=false", "--disable-usage-stats",
+                    "--num-cpus=1", "--num-gpus=0", "--disable-usage-stats",
                     f"--dashboard-agent-listen-port={free_port()}", *options,
                 ],
                 stdout=output,
@@ -50,7 +59,13 @@ class Cluster:
             )  # fmt: skip
         self.nodes.append(node)
         self.watch.add(node.pid)
-        wait_for(f"the start of node {name}", lambda: "Ray runtime started" in log.read_text(), 120)
+
+        def up() -> bool:
+            assert node.poll() is None, log.read_text()
+            return "--block" in log.read_text()
+
+        wait_for(f"the start of node {name}", up, 120)
+        return log.read_text()
 
     def stop(self) -> None:
         """End both nodes, by their process ids."""

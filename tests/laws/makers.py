@@ -12,6 +12,7 @@ import pytest
 
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
+from flwr_splitmix.strategies.aggregation import fedavg
 from flwr_splitmix.testing.whole import MakeStrategy
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "block_cutmix.py"
@@ -22,7 +23,7 @@ NAMES = [*STRATEGIES, "BlockCutMix"]
 def maker(name: str) -> MakeStrategy:
     if name in STRATEGIES:
         return STRATEGIES[name]
-    return partial(SplitStrategy, mixer=block_cutmix())
+    return partial(SplitStrategy, mixer=block_cutmix(), aggregator=fedavg())
 
 
 def block_cutmix(**options: Any) -> Mixer:

@@ -11,6 +11,7 @@ CASES = {
     "PSL": ["one client"],
     "SFL": ["one client", "all batches", "average"],
     "CutMixSFL": ["average"],
+    "BlockCutMix": ["average"],
 }
 
 

@@ -107,31 +107,6 @@ def test_targets_sum_to_one() -> None:
         torch.testing.assert_close(mixed.targets.sum(1), torch.ones(B, dtype=torch.float64))
 
 
-def test_float_labels_are_taken_as_the_client_scaled_them() -> None:
-    plan = two()
-    uploads = uploads_of(plan, smashed_of(2))
-    soft = [torch.rand(B, L, dtype=torch.float64) for _ in range(2)]
-    uploads = {i: Upload(u.smashed, soft[i]) for i, u in uploads.items()}
-    assert torch.equal(PatchCutMix().merge(uploads, plan, num_classes=L).targets, soft[0] + soft[1])
-
-
-@pytest.mark.parametrize("missing", [0, 1])
-def test_a_missing_member_leaves_zeros_and_the_target_is_renormalised(missing: int) -> None:
-    plan, smashed = two(0.3), smashed_of(2)
-    uploads = uploads_of(plan, smashed)
-    del uploads[missing]
-    mixed = PatchCutMix().merge(uploads, plan, num_classes=L)
-    here = 1 - missing
-    share = plan.shares(here)[0]
-    assert isinstance(share, PatchShare)
-    assert torch.equal(mixed.smashed, dense_mask(share) * smashed[here])
-    expected = F.one_hot(labels_of(2)[here], L).double()  # the only label there is, with weight 1
-    torch.testing.assert_close(mixed.targets, expected, rtol=0, atol=1e-15)
-    (source,) = mixed.sources
-    assert [m.client for m in source.members] == [here]
-    assert source.ratio == share.lam
-
-
 def test_prefix_tokens_of_an_incomplete_group_are_a_weighted_mean() -> None:
     prefix = 2
     plan = PatchCutMix(3).plan(range(3), shape(prefix), np.random.default_rng(4))
