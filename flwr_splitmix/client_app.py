@@ -47,7 +47,7 @@ class SplitClientApp(ClientApp):
             raise ValueError(f"this node knows no link {ticket.link!r}; allowed is 'ray'")
         from ray import cloudpickle
 
-        from flwr_splitmix.links.ray import call_host
+        from flwr_splitmix.links.ray_host import call_host
 
         if ticket.run_config:
             context = copy.copy(context)
@@ -67,7 +67,7 @@ class SplitClientApp(ClientApp):
         return Message(RecordDict({RECORD: ConfigRecord(reply)}), reply_to=message)
 
     def _finish(self, message: Message, context: Context) -> Message:
-        from flwr_splitmix.links.ray import call_host
+        from flwr_splitmix.links.ray_host import call_host
 
         ticket = Ticket.from_message(message)
         reply = _answer(

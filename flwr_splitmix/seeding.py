@@ -38,5 +38,9 @@ def torch_seed(device: torch.device, seed: int) -> Iterator[None]:
     """Seed torch's default generator inside the block and put it back as it was afterwards."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+        # torch.manual_seed would seed every device of the process, also those not put back.
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         yield

@@ -3,132 +3,26 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from flwr_splitmix.checkpoints import ClientStore
-from flwr_splitmix.clients import Client, ClientError
-from flwr_splitmix.links.host import ClientHost, sentence
 from flwr_splitmix.links.link import Clients, Link, LinkError, Observe, Outcome
 from flwr_splitmix.links.polling import Directory, error_sentence, send_and_wait
+from flwr_splitmix.links.ray_host import Packed, RayHost, convert_all, pack, unpack
 from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
 
 log = logging.getLogger("flwr.splitmix")
 
-PIECE_BYTES = 1_000_000
-"""Ray starts six threads to copy any buffer above 1 MiB, which costs more than the copying."""
-
 START_SECONDS = 120.0
 """Ray and the hosts may take this long to start, however short the timeouts of a round are."""
-
-
-class RayHost:
-    """The actor: a `ClientHost` whose tensors cross the process boundary as numpy arrays."""
-
-    def __init__(self, threads: int, state_dir: str) -> None:
-        torch.set_num_threads(threads)
-        self.host = ClientHost(ClientStore(Path(state_dir)) if state_dir else None)
-
-    def ready(self) -> str:
-        """Return the id of the Ray node that this host runs on."""
-        import ray
-
-        return str(ray.get_runtime_context().get_node_id())
-
-    def process_id(self) -> int:
-        """Return the process id, so that a test can end this host and no other."""
-        return os.getpid()
-
-    def attach(
-        self,
-        ticket: Ticket,
-        client_fn: bytes,
-        path: list[str],
-        context: Context,
-        arrays: dict[str, np.ndarray] | None,
-    ) -> dict[str, Any]:
-        """Begin a round for one client; returns its description or {"error": sentence}."""
-        from ray import cloudpickle
-
-        # The app's modules must be importable before its client_fn is looked up by name.
-        sys.path[:0] = [entry for entry in path if entry not in sys.path]
-        try:
-            return self.host.attach(
-                ticket,
-                lambda: build(cloudpickle.loads(client_fn), context),
-                None if arrays is None else {n: torch.tensor(a) for n, a in arrays.items()},
-            )
-        except Exception as error:
-            # A traceback helps with a fault in code, not with a client that says what it lacks.
-            if not isinstance(error, ClientError) or error.__cause__ is not None:
-                log.exception("client %d could not be attached", ticket.client)
-            return {"error": sentence(error)}
-
-    def call(self, method: str, payloads: dict[int, Any]) -> dict[int, Outcome]:
-        """Run one exchange on several clients of this host."""
-        return {
-            index: Outcome(_convert(outcome.reply, Tensor, _pack), outcome.error, outcome.seconds)
-            for index, outcome in self.host.call(
-                method, _convert(payloads, _Packed, _unpack)
-            ).items()
-        }
-
-    def finish(self, ticket: Ticket) -> tuple[dict[str, np.ndarray], dict[str, int | float], str]:
-        """End a client's round: (arrays, metrics, warning)."""
-        arrays, metrics, warning = self.host.finish(ticket)
-        return {name: t.numpy() for name, t in arrays.items()}, metrics, warning
-
-
-def build(client_fn: Callable[[Context], Client], context: Context) -> Client:
-    """Make the client; what client_fn raises is named as its own."""
-    try:
-        return client_fn(context)
-    except ClientError:
-        raise
-    except Exception as error:
-        raise ClientError(f"client_fn raised {sentence(error)}") from error
-
-
-@dataclass(frozen=True)
-class _Packed:
-    """A tensor on its way through Ray's object store: its numbers in order, in pieces."""
-
-    shape: tuple[int, ...]
-    pieces: list[np.ndarray]
-
-
-def _pack(tensor: Tensor) -> _Packed:
-    flat = tensor.detach().cpu().contiguous().view(-1).numpy()
-    size = PIECE_BYTES // flat.itemsize
-    return _Packed(tuple(tensor.shape), np.split(flat, range(size, flat.size, size)))
-
-
-def _unpack(packed: _Packed) -> Tensor:
-    # Joining copies: what lies in Ray's object store is read-only.
-    return torch.from_numpy(np.concatenate(packed.pieces)).view(packed.shape)
-
-
-def _convert(payload: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
-    if isinstance(payload, kind):
-        return convert(payload)
-    if isinstance(payload, Mapping):
-        return {key: _convert(value, kind, convert) for key, value in payload.items()}
-    if isinstance(payload, (list, tuple)):
-        return [_convert(value, kind, convert) for value in payload]
-    return payload
 
 
 class RayClients(Clients):
@@ -146,7 +40,7 @@ class RayClients(Clients):
         for index, payload in payloads.items():
             by_host.setdefault(self.handle_of[index], {})[index] = payload
         pending = {
-            handle.call.remote(method, _convert(part, Tensor, _pack)): part
+            handle.call.remote(method, convert_all(part, Tensor, pack)): part
             for handle, part in by_host.items()
         }
         ready, late = ray.wait(list(pending), num_returns=len(pending), timeout=self.deadline)
@@ -157,7 +51,7 @@ class RayClients(Clients):
         for reference in ready:
             try:
                 outcomes |= {
-                    index: Outcome(_convert(o.reply, _Packed, _unpack), o.error, o.seconds)
+                    index: Outcome(convert_all(o.reply, Packed, unpack), o.error, o.seconds)
                     for index, o in ray.get(reference).items()
                 }
             except ray.exceptions.RayError as error:
@@ -364,26 +258,3 @@ def _read_descriptions(
             else:
                 descriptions[ticket.client] = record
     return descriptions, failures
-
-
-def call_host(ticket: Ticket, method: str, *arguments: Any) -> Any:
-    """From a ClientApp: call the ticket's host by name, waiting while Ray restarts it.
-
-    Raises
-    ------
-    LinkError
-        If the host does not answer within the ticket's timeout.
-    """
-    import ray
-
-    deadline = time.monotonic() + ticket.timeout
-    while True:
-        try:
-            call = getattr(ray.get_actor(ticket.host), method).remote(ticket, *arguments)
-            return ray.get(call, timeout=max(deadline - time.monotonic(), 0.1))
-        except ray.exceptions.GetTimeoutError as error:
-            raise LinkError(f"its host did not answer within {ticket.timeout:g} s") from error
-        except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError) as error:
-            if time.monotonic() > deadline:
-                raise LinkError("its host died and did not come back") from error
-            time.sleep(0.2)

@@ -17,9 +17,9 @@ def watch() -> Iterator[Watch]:
     """Fail the session if a process that an end-to-end test started is left at its end."""
     watch = Watch()
     yield watch
-    # Ray's agents look every few seconds whether their parent is still there.
+    # The two agents of a Ray session that was cut off wait a minute for it to come back.
     with contextlib.suppress(AssertionError):
-        wait_for("the end of all processes", lambda: not watch.left(), 30)
+        wait_for("the end of all processes", lambda: not watch.left(), 90)
     left = watch.left()
     watch.end()
     watch.kill_left()

@@ -106,8 +106,9 @@ def test_flwr_stop_loses_no_finished_round_and_leaves_no_process(
     runner.flower.flwr("stop", str(run_id))
     assert runner.flower.status(run_id)[0] == "finished:stopped"
     wait_for("the end of the stopped run", lambda: not runner.simulations(), 120)
-    # Ray's agents look every few seconds whether their parent is still there.
-    wait_for("the end of Ray", lambda: not [p for p in watch.left() if "ray" in p.lower()], 60)
+    # Ray's two agents wait a minute for their raylet: that they end too, the session checks.
+    workers = ("RayHost", "ClientAppActor", "raylet/raylet", "gcs_server")
+    wait_for("the end of Ray", lambda: not any(w in p for p in watch.left() for w in workers), 30)
     run = Run.open("latest", home=tmp_path)
     assert run.status == "unfinished"
     assert [row["round"] for row in run.rows] == list(range(1, len(run.rows) + 1))

@@ -24,7 +24,8 @@ from flwr_splitmix.checkpoints import ClientStore
 from flwr_splitmix.clients.client import exchange
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.host import ClientHost
-from flwr_splitmix.links.ray import RayClients, RayHost
+from flwr_splitmix.links.ray import RayClients
+from flwr_splitmix.links.ray_host import RayHost
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.mixers import PatchCutMix, SmashedShape
 
