@@ -24,9 +24,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	rm -rf .lint && mkdir -p .lint/flwr_splitmix
 	ln -s $(CURDIR)/flwr_splitmix/* $(CURDIR)/strategies .lint/flwr_splitmix/
-	ln -s $(CURDIR)/tests $(CURDIR)/benchmarks $(CURDIR)/examples $(CURDIR)/apps .lint/
+	ln -s $(CURDIR)/tests $(CURDIR)/benchmarks $(CURDIR)/examples .lint/
+	mkdir .lint/vision && ln -s $(CURDIR)/apps/vision/*.py .lint/vision/
 	cd .lint && ../$(BIN)/mypy --config-file ../pyproject.toml flwr_splitmix tests benchmarks examples
-	cd .lint/apps/vision && ../../../$(BIN)/mypy --config-file ../../../pyproject.toml *.py
+	cd .lint/vision && MYPYPATH=.. ../../$(BIN)/mypy --config-file ../../pyproject.toml *.py
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.step_time --out out/step_time.json

@@ -59,7 +59,6 @@ def make_strategy(config: VisionConfig, upper: torch.nn.Module, run: Run) -> Spl
     if config.strategy in AVERAGING:
         kind: type[flower.FedAvg] = getattr(flower, config.aggregator)
         options["aggregator"] = kind(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
-    over_link = config.evaluation_kind in ("federated", "benchmark")
     return STRATEGIES[config.strategy](
         upper,
         **options,
@@ -72,7 +71,7 @@ def make_strategy(config: VisionConfig, upper: torch.nn.Module, run: Run) -> Spl
         epochs_per_round=config.epochs_per_round,
         fraction_train=config.fraction_train,
         min_nodes=config.min_nodes or None,
-        evaluation=config.evaluation_kind if over_link else "none",
+        evaluation=config.evaluation_over_link,
         evaluate_every=config.evaluate_every,
         checkpoint_every=config.checkpoint_every,
         seed=config.seed,

@@ -111,6 +111,11 @@ class VisionConfig(BaseModel):
         return "central" if self.strategy in AVERAGING else "benchmark"
 
     @property
+    def evaluation_over_link(self) -> Literal["federated", "benchmark", "none"]:
+        kind = self.evaluation_kind
+        return "none" if kind == "central" else kind
+
+    @property
     def mixing_alpha(self) -> float | None:
         return None if math.isinf(self.alpha) else self.alpha
 
