@@ -27,7 +27,7 @@ from flwr_splitmix.strategies.evaluation import EvaluateFn, Evaluation, central_
 from flwr_splitmix.strategies.messages import messages_to, with_tickets
 from flwr_splitmix.strategies.options import check_options
 from flwr_splitmix.strategies.recording import Recorder
-from flwr_splitmix.strategies.uploads import reasons
+from flwr_splitmix.strategies.uploads import keep_sound_segments, reasons
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -201,6 +201,8 @@ class RoundLoop(flower.Strategy):
         with link.round(grid, messages, self._on_exchange) as clients:
             self.require(clients)
             steps = self.train_round(clients, server_round)
+        if self.aggregator.averages:
+            keep_sound_segments(clients, result.arrays)
         self.require(clients)
         arrays, metrics = self.aggregate_train(server_round, clients.replies)
         result.arrays = arrays or result.arrays
@@ -328,8 +330,12 @@ class RoundLoop(flower.Strategy):
         if self.evaluation == "none":
             return central
         messages = self.configure_evaluate(server_round, result.arrays, config, grid)
-        with self._open_link.round(grid, messages, self._on_exchange) as clients:
-            found = self.evaluate_round(clients)
+        found = None
+        try:
+            with self._open_link.round(grid, messages, self._on_exchange) as clients:
+                found = self.evaluate_round(clients)
+        except LinkError as error:  # the training of the round has finished and is kept
+            log.warning("round %d could not be evaluated: %s", server_round, error)
         if found is not None:
             result.evaluate_metrics_clientapp[server_round] = MetricRecord(
                 {

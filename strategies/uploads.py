@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from flwr.app import ArrayRecord
 from torch import Tensor, nn
 
 from flwr_splitmix.links import Clients, LinkError
@@ -132,6 +134,29 @@ def _described_shape(description: Mapping[str, Any]) -> SmashedShape:
                 f"says that its {key} is {value!r}; it must be an integer of at least {least}"
             )
     return SmashedShape(*(description[k] for k in ("batch-size", "patches", "width", "prefix")))
+
+
+def keep_sound_segments(clients: Clients, like: ArrayRecord) -> None:
+    """Leave out the replies whose lower segment cannot be averaged, and fail their clients.
+
+    Parameters
+    ----------
+    like
+        The lower segment that the round began with: names and shapes must be the same, and every
+        number finite.
+    """
+    expected = {name: array.shape for name, array in like.items()}
+    sound = []
+    for client, reply in zip(clients.alive, clients.replies, strict=True):
+        records = list(reply.content.array_records.values())
+        found = {name: a.shape for name, a in records[0].items()} if len(records) == 1 else None
+        if found != expected:
+            clients.fail(client, "returned another lower segment than it was given")
+        elif not all(np.isfinite(array.numpy()).all() for array in records[0].values()):
+            clients.fail(client, "returned a lower segment with NaN or infinite numbers")
+        else:
+            sound.append(reply)
+    clients.replies = sound
 
 
 def _differs(shape: SmashedShape, expected: str) -> str:

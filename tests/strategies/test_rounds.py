@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from flwr_splitmix.events import Exchange, RoundDone, StepDone
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.schedule import constant
-from flwr_splitmix.strategies import PSL, STRATEGIES, CutMixSL
+from flwr_splitmix.strategies import PSL, SFL, STRATEGIES, CutMixSL
 from flwr_splitmix.testing.toy import Toy, sgd
 
 
@@ -222,3 +223,22 @@ def test_a_client_left_over_is_said_once(caplog: pytest.LogCaptureFixture) -> No
 def test_impossible_options_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         PSL(Toy().upper(), device="cpu", **options)
+
+
+class Poisoned(SplitClient):
+    """Trains like any other, and returns NaN in its lower segment."""
+
+    def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
+        arrays, metrics = super().release()
+        return {name: torch.full_like(t, float("nan")) for name, t in arrays.items()}, metrics
+
+
+def test_a_poisoned_lower_segment_is_not_averaged() -> None:
+    toy, seen = Toy(clients=3), Seen()
+    clients = list(toy.make_clients(sgd(0.1)))
+    clients[0] = toy.make_clients(sgd(0.1), kind=Poisoned)[0]
+    strategy = SFL(toy.upper(), device="cpu", observers=[seen])
+    result = strategy.fit(clients, 2)
+    assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
+    reason = {0: "returned a lower segment with NaN or infinite numbers"}
+    assert [event.failures for event in seen.rounds] == [reason, reason]
