@@ -230,7 +230,7 @@ class Poisoned(SplitClient):
 
     def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
         arrays, metrics = super().release()
-        return {name: torch.full_like(t, float("nan")) for name, t in arrays.items()}, metrics
+        return {name: t * float("nan") for name, t in arrays.items()}, metrics
 
 
 def test_a_poisoned_lower_segment_is_not_averaged() -> None:
