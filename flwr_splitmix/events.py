@@ -78,6 +78,8 @@ class RoundDone:
 
     Parameters
     ----------
+    seconds, step_seconds
+        The whole round without its evaluation, and its steps alone.
     failures
         By client index, why it did not take part or dropped out.
     client_seconds
@@ -88,6 +90,7 @@ class RoundDone:
     num_rounds: int
     seconds: float
     steps: int
+    step_seconds: float
     clients_alive: int
     failures: Mapping[int, str]
     client_seconds: Mapping[int, float] = field(default_factory=dict)

@@ -200,7 +200,9 @@ class RoundLoop(flower.Strategy):
         messages = self.configure_train(server_round, result.arrays, configs[0], grid)
         with link.round(grid, messages, self._on_exchange) as clients:
             self.require(clients)
+            attached = time.perf_counter()
             steps = self.train_round(clients, server_round)
+            step_seconds = time.perf_counter() - attached
         if self.aggregator.averages:
             keep_sound_segments(clients, result.arrays)
         self.require(clients)
@@ -217,6 +219,7 @@ class RoundLoop(flower.Strategy):
             self.num_rounds,
             seconds,
             steps,
+            step_seconds,
             len(clients.alive),
             clients.failures,
             clients.seconds,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
 
 from flwr_splitmix import WarmupCosine, adamw, split_vision_model
 from flwr_splitmix.data import ImageSets, load_images
@@ -53,8 +53,8 @@ class VisionConfig(BaseModel):
     min_patches: CountOrAuto
     gradient: Literal["unicast", "broadcast"]
     regroup: Literal["step", "epoch"]
-    k_times: bool
-    mask_per_sample: bool
+    k_times: StrictBool
+    mask_per_sample: StrictBool
     model: str
     depth: CountOrAuto
     image_size: Count

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from flwr_splitmix.links.ray_host import Packed, RayHost, convert_all, pack, unp
 from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
 
 log = logging.getLogger("flwr.splitmix")
+
+_Node = Mapping[str, Any]
 
 START_SECONDS = 120.0
 """Ray and the hosts may take this long to start, however short the timeouts of a round are."""
@@ -98,6 +101,7 @@ class RayLink(Link):
         self.attach_timeout = attach_timeout
         self.step_timeout = step_timeout
         self._hosts: dict[str, Any] = {}
+        self._homes: dict[str, str] = {}
         self._directory = Directory()
 
     def open(self, grid: Grid | None) -> None:
@@ -108,60 +112,82 @@ class RayLink(Link):
         LinkError
             If this is no simulation, or the cluster cannot place the hosts.
         """
-        patience = max(self.attach_timeout, START_SECONDS)
-        ray = self._wait_for_ray(patience)
-        nodes = [node for node in ray.nodes() if node["Alive"]]
+        ray = self._wait_for_ray()
+        nodes = _alive_nodes(ray)
         cpus = sum(int(node["Resources"].get("CPU", 0)) for node in nodes)
         wanted = self.num_hosts or max(len(nodes), min(cpus, 4), 1)
-        self._check_gpus(nodes, wanted)
         token = secrets.token_hex(4)
+        self._start_hosts(ray, [f"splitmix-{token}-{i}" for i in range(wanted)], nodes)
+        log.info("%d client hosts on %d Ray nodes", wanted, len(set(self._homes.values())))
+
+    @property
+    def _patience(self) -> float:
+        return max(self.attach_timeout, START_SECONDS)
+
+    def _start_hosts(self, ray: Any, names: Sequence[str], nodes: Sequence[_Node]) -> None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
         actor = ray.remote(RayHost)
-        for i in range(wanted):
-            name = f"splitmix-{token}-{i}"
+        for name, node in zip(names, self._place(nodes, len(names)), strict=True):
+            self._homes[name] = node["NodeID"]
             self._hosts[name] = actor.options(
                 name=name,
                 num_cpus=0,
                 num_gpus=self.host_gpus,
                 max_restarts=-1,
-                scheduling_strategy="SPREAD",
+                # Ray's own "SPREAD", and a soft affinity too, put actors without CPUs anywhere.
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
             ).remote(self.host_threads, str(self.state_dir or ""))
         try:
-            homes = ray.get(
-                [handle.ready.remote() for handle in self._hosts.values()],
-                timeout=patience,
-            )
+            ray.get([self._hosts[name].ready.remote() for name in names], timeout=self._patience)
         except ray.exceptions.GetTimeoutError:
             raise LinkError(
-                f"{len(self._hosts)} hosts with {self.host_gpus:g} GPUs each did not start within "
-                f"{patience:g} s; free in the cluster are {ray.available_resources()}"
+                f"{len(names)} hosts with {self.host_gpus:g} GPUs each did not start within "
+                f"{self._patience:g} s; free in the cluster are {ray.available_resources()}"
             ) from None
-        log.info("%d client hosts on %d Ray nodes", len(homes), len(set(homes)))
 
-    def _check_gpus(self, nodes: Sequence[Mapping[str, Any]], hosts: int) -> None:
+    def _replace_lost_hosts(self) -> None:
+        """Start the hosts of Ray nodes that are gone anew, on the nodes that are left."""
+        ray = self._wait_for_ray()
+        nodes = _alive_nodes(ray)
+        alive = {node["NodeID"] for node in nodes}
+        lost = {name: f"{name}+" for name, home in self._homes.items() if home not in alive}
+        if lost:
+            log.warning("%d client hosts were lost with their Ray node; starting others", len(lost))
+            # A new name in the old place: every client keeps its host, by the order of the names.
+            self._hosts = {lost.get(name, name): host for name, host in self._hosts.items()}
+            self._homes = {lost.get(name, name): home for name, home in self._homes.items()}
+            self._start_hosts(ray, list(lost.values()), nodes)
+
+    def _place(self, nodes: Sequence[_Node], hosts: int) -> list[_Node]:
+        """Choose a Ray node for each host, in turn among those with room for its GPUs."""
         if not self.host_gpus:
-            return
+            return list(islice(cycle(nodes), hosts))
         gpus = [float(node["Resources"].get("GPU", 0)) for node in nodes]
         # A host does not span nodes; the small number makes up for 1 / 0.1 < 10.
-        places = sum(int(there / self.host_gpus + 1e-9) for there in gpus)
-        if places < hosts:
+        room = [int(there / self.host_gpus + 1e-9) for there in gpus]
+        if sum(room) < hosts:
             raise LinkError(
                 f"{hosts} hosts with {self.host_gpus:g} GPUs each cannot be placed: Ray has "
-                f"{sum(gpus):g} GPUs on {len(nodes)} nodes, room for {places} of them; lower "
+                f"{sum(gpus):g} GPUs on {len(nodes)} nodes, room for {sum(room)} of them; lower "
                 "host-gpus or num-hosts"
             )
+        turns = range(max(room))
+        places = [node for turn in turns for node, n in zip(nodes, room, strict=True) if turn < n]
+        return places[:hosts]
 
-    def _wait_for_ray(self, patience: float) -> Any:
+    def _wait_for_ray(self) -> Any:
         try:
             import ray
         except ImportError as error:
             raise LinkError(
                 "link = 'ray' needs Ray: pip install 'flwr-splitmix[simulation]'"
             ) from error
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + self._patience
         while not ray.is_initialized():
             if time.monotonic() > deadline:
                 raise LinkError(
-                    f"no Ray session within {patience:g} s: this run is not a "
+                    f"no Ray session within {self._patience:g} s: this run is not a "
                     "simulation, and deployed SuperNodes cannot be reached over Ray"
                 )
             time.sleep(0.05)
@@ -175,6 +201,7 @@ class RayLink(Link):
             if ray.is_initialized():
                 ray.kill(handle)
         self._hosts = {}
+        self._homes = {}
 
     def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
         """Ask every virtual node for its partition-id, once."""
@@ -186,6 +213,7 @@ class RayLink(Link):
     ) -> Iterator[Clients]:
         """Have the ClientApps attach their clients to hosts, at the end collect their replies."""
         grid = _needed(grid)
+        self._replace_lost_hosts()
         names = list(self._hosts)
         tickets = {}
         for message in messages:
@@ -228,6 +256,10 @@ class RayLink(Link):
                 if record and (warning := record.get("warning")):
                     log.warning("%s", warning)
                 clients.replies.append(reply)
+
+
+def _alive_nodes(ray: Any) -> list[_Node]:
+    return [node for node in ray.nodes() if node["Alive"]]
 
 
 def _has(reply: Message) -> bool:

@@ -59,7 +59,9 @@ class Metrics(Observer):
                 "eval_loss": shown.loss if shown else None,
                 "seconds": event.seconds,
                 "steps": event.steps,
-                "steps_per_second": event.steps / event.seconds if event.seconds else None,
+                "steps_per_second": event.steps / event.step_seconds
+                if event.step_seconds
+                else None,
                 "uplink_bytes": self._up,
                 "downlink_bytes": self._down,
                 "uplink_bytes_psl": self._psl,
@@ -91,5 +93,9 @@ def progress_line(row: dict[str, Any], num_rounds: int, seconds_left: float) -> 
     failed = f", {row['clients_failed']} failed" if row["clients_failed"] else ""
     parts.append(f"{row['clients_alive']} clients{failed}")
     minutes, seconds = divmod(round(seconds_left), 60)
-    parts.append(f"{minutes} min {seconds:02d} s left" if minutes else f"{seconds} s left")
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        parts.append(f"{hours} h {minutes:02d} min left")
+    else:
+        parts.append(f"{minutes} min {seconds:02d} s left" if minutes else f"{seconds} s left")
     return " | ".join(parts)

@@ -9,11 +9,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ray
 
+from flwr_splitmix import RayLink
 from flwr_splitmix.testing.flower import LocalFlower
 from tests.e2e.flower_run import TINY, Runner
 from tests.e2e.processes import Watch, end_processes, wait_for
@@ -69,10 +72,10 @@ class Cluster:
 
     def stop(self) -> None:
         """End both nodes, by their process ids."""
-        started = [self.watch.add(node.pid) for node in self.nodes]
+        started = [self.watch.add(node.pid) for node in self.nodes if node.poll() is None]
         below = [child for root in started for child in root.children(recursive=True)]
         for node in reversed(self.nodes):
-            node.send_signal(signal.SIGTERM)
+            node.send_signal(signal.SIGTERM)  # nothing happens to one that has ended
         for node in self.nodes:
             try:
                 node.wait(timeout=20)
@@ -120,3 +123,31 @@ def test_hosts_spread_over_the_nodes_of_a_cluster(cluster_runner: Runner, tmp_pa
     assert [row["clients_alive"] for row in ended.run.rows] == [4, 4]
     # And with the installation of runtime dependencies turned off.
     assert "uv sync" not in ended.log
+
+
+def test_hosts_of_a_lost_node_are_started_on_another(cluster: Cluster) -> None:
+    ray.init(address=cluster.address, log_to_driver=False)
+    try:
+        link = RayLink(num_hosts=3)
+        link.open(None)
+        before = homes(link)
+        assert sorted(Counter(before).values()) == [1, 2]
+        cluster.nodes[1].send_signal(signal.SIGTERM)
+        wait_for("the loss of the node", lambda: len(alive()) == 1, 120)
+        link._replace_lost_hosts()
+        assert homes(link) == alive() * 3
+        link.close()
+    finally:
+        ray.shutdown()
+
+
+def alive() -> list[str]:
+    """Return the Ray nodes that are there."""
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    return [node["NodeID"] for node in nodes if node["Alive"]]
+
+
+def homes(link: RayLink) -> list[str]:
+    """Return the Ray node that each host really runs on."""
+    found: list[str] = ray.get([host.ready.remote() for host in link._hosts.values()], timeout=60)
+    return found

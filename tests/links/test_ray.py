@@ -263,3 +263,24 @@ def test_a_ticket_travels_whole() -> None:
     sent = replace(ticket(3), run_config='{"k": 2}').with_link("ray", "splitmix-1", 7.5)
     record = sent.to_record()
     assert dict(record) == {"version": 1, **asdict(sent)}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "host_gpus", "homes"),
+    [
+        ([0, 0, 0], 0.0, "abca"),
+        ([2, 1, 0], 0.5, "abab"),
+        ([1, 1, 4], 1.0, "abcc"),
+        ([0, 1, 0], 0.25, "bbbb"),
+        ([1, 0, 0], 0.1, "aaaa"),
+    ],
+)
+def test_hosts_take_turns_among_the_nodes_with_room(
+    gpus: list[int], host_gpus: float, homes: str
+) -> None:
+    nodes = [
+        {"NodeID": name, "Resources": {"CPU": 2.0, **({"GPU": float(n)} if n else {})}}
+        for name, n in zip("abc", gpus, strict=True)
+    ]
+    placed = RayLink(host_gpus=host_gpus)._place(nodes, 4)
+    assert "".join(node["NodeID"] for node in placed) == homes
