@@ -182,6 +182,9 @@ class LocalFlower:
         """
         deadline = time.monotonic() + timeout
         while True:
+            # Following the log costs nothing; asking again and again would start a process that
+            # imports flwr each time, and take the cores from the run.
+            self._follow(run_id, subprocess.DEVNULL, max(deadline - time.monotonic(), 0.1))
             status = self.status(run_id)
             if status[0].startswith("finished"):
                 return status
@@ -189,15 +192,22 @@ class LocalFlower:
                 raise FlowerError(
                     f"run {run_id} is {status} after {timeout:g} s: {self.log(run_id)}"
                 )
-            time.sleep(2.0)  # each look is a process that imports flwr
+            time.sleep(1.0)
 
     def stream(self, run_id: int) -> None:
         """Show a run's log on this terminal until it ends."""
-        subprocess.run(
-            [str(self._bin / "flwr"), "log", str(run_id), _NAME, "--stream"],
-            env=self.environment,
-            check=False,
-        )
+        self._follow(run_id, None, None)
+
+    def _follow(self, run_id: int, stdout: int | None, timeout: float | None) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                [str(self._bin / "flwr"), "log", str(run_id), _NAME, "--stream"],
+                env=self.environment,
+                stdout=stdout,
+                stderr=None if stdout is None else subprocess.STDOUT,
+                timeout=timeout,
+                check=False,
+            )
 
 
 def _addresses(port: int) -> list[str]:
