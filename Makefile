@@ -37,7 +37,7 @@ compat:  ## the end-to-end test against the oldest supported Flower
 	test -x .venv-compat/bin/python || $(PYTHON) -m venv .venv-compat
 	.venv-compat/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --editable '.[dev]' --constraint tests/e2e/oldest.txt
-	.venv-compat/bin/python -m pytest tests/e2e
+	.venv-compat/bin/python -m pytest tests/e2e/test_flwr_run.py
 
 clean:
 	rm -rf $(VENV) .venv-compat .lint .demo out build *.egg-info

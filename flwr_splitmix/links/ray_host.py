@@ -56,7 +56,8 @@ class RayHost:
         """Begin a round for one client; returns its description or {"error": sentence}."""
         from ray import cloudpickle
 
-        # The app's modules must be importable before its client_fn is looked up by name.
+        # client_fn comes from this run's own ClientApp through Ray, which pickles every argument;
+        # it does so here by hand, because the app's modules must be importable first.
         sys.path[:0] = [entry for entry in path if entry not in sys.path]
         try:
             return self.host.attach(
