@@ -35,6 +35,7 @@ TINY: dict[str, Any] = {
 
 MINUTES = 60.0
 SIMULATION = "flwr-simulation"
+RAY_DID_NOT_START = "The current node timed out during startup"
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,13 @@ class Runner:
 
     def run(self, values: Mapping[str, Any], run_dir: Path, **options: Any) -> Ended:
         """Do a whole run with its directory in `run_dir`."""
-        return self.finish(self.start({**values, "run-dir": str(run_dir)}, **options), run_dir)
+        values = {**values, "run-dir": str(run_dir)}
+        ended = self.finish(self.start(values, **options), run_dir)
+        if (
+            RAY_DID_NOT_START in ended.log
+        ):  # seen once in some hundred starts, before any code of ours
+            ended = self.finish(self.start(values, **options), run_dir)
+        return ended
 
     def end_runs(self) -> None:
         """Kill the runs in progress, with all that they have started."""
