@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from flwr_splitmix.links import Clients
@@ -49,18 +50,28 @@ class Remarks:
             "has lost the state that it had and starts its optimizer anew (on several machines "
             "the run directory must be shared)",
         )
-        k = getattr(mixer, "k", 1)
-        if k > 1 and len(known) % k == 1:
-            self._say(
-                [-1],
-                f"is left over in every step ({len(known)} clients in groups of {k}) and sends all "
-                "its smashed data with hard labels: nothing protects it",
-            )
         if shape.prefix and mixer.min_members > 1:
             self._say(
-                [-1],
+                list(known),
                 f"sends {shape.prefix} prefix tokens of every image, which have attended to all "
                 "of it: they are summed with the others', not masked (the model is cut at a block)",
+            )
+
+    def on_unmixed(self, server_round: int, unmixed: Counter[int]) -> None:
+        """Say in a round's log which clients were alone in a group, and in how many steps.
+
+        Parameters
+        ----------
+        unmixed
+            By client index, uploads that were not mixed although the mixer mixes.
+        """
+        if unmixed:
+            log.warning(
+                "round %d: %s left over when groups were formed, in %d uploads in all, and sent "
+                "all smashed data with hard labels: nothing protected them",
+                server_round,
+                f"{_name(sorted(unmixed))} {'was' if len(unmixed) == 1 else 'was at times'}",
+                unmixed.total(),
             )
 
     def _say(self, clients: Sequence[int], what: str) -> None:
@@ -71,8 +82,6 @@ class Remarks:
 
 
 def _name(clients: Sequence[int]) -> str:
-    if list(clients) == [-1]:
-        return "a client"
     more = f" and {len(clients) - 10} more" if len(clients) > 10 else ""
     listed = ", ".join(map(str, clients[:10])) + more
     return f"client {listed}" if len(clients) == 1 else f"each of clients {listed}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Unpack
 
@@ -121,6 +122,7 @@ class SplitStrategy(RoundLoop):
         steps = self.steps_per_round or batches * self.epochs_per_round
         epoch = max(1, steps // self.epochs_per_round)
         gradients: Mapping[int, list[Tensor | None]] = {}
+        unmixed: Counter[int] = Counter()
         for number in range(steps):
             order_rng = self.rng("groups", server_round, number // epoch)
             plan = self.mixer.plan(
@@ -129,6 +131,8 @@ class SplitStrategy(RoundLoop):
                 self.rng("plan", server_round, number),
                 order_rng if self.mixer.regroup == "epoch" else None,
             )
+            if self.mixer.min_members > 1:
+                unmixed.update(plan.unmixed)
             progress = server_round - 1 + number / steps
             uploads = self._step(clients, number, progress, gradients, plan)
             try:
@@ -150,6 +154,7 @@ class SplitStrategy(RoundLoop):
             for observer in self.observers:
                 observer.on_step(event)
         self._step(clients, steps, server_round, gradients, None)
+        self._remarks.on_unmixed(server_round, unmixed)
         return steps
 
     def _step(

@@ -199,12 +199,15 @@ def test_groups_of_an_epoch_change_with_the_epoch() -> None:
     assert grouped[0] != grouped[3]
 
 
-def test_a_client_left_over_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_left_over_is_said_every_round_small_data_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
         run(CutMixSL, Toy(clients=3, examples=(12, 12, 3)), 3)
     lines = [record.getMessage() for record in caplog.records]
-    assert len([line for line in lines if "is left over in every step" in line]) == 1
-    assert "client 2 has less than one batch of 4 and draws with replacement" in lines
+    left_over = [line for line in lines if "left over when groups were formed" in line]
+    assert [line.split(":")[0] for line in left_over] == ["round 1", "round 2", "round 3"]
+    assert lines.count("client 2 has less than one batch of 4 and draws with replacement") == 1
 
 
 @pytest.mark.parametrize(
@@ -242,3 +245,15 @@ def test_a_poisoned_lower_segment_is_not_averaged() -> None:
     assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
     reason = {0: "returned a lower segment with NaN or infinite numbers"}
     assert [event.failures for event in seen.rounds] == [reason, reason]
+
+
+def test_a_client_that_is_alone_since_another_dropped_out_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # Client 3 drops out in the first of three steps: in the two that are left, one is alone.
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        run(CutMixSL, Toy(clients=4), rounds=2, faulty={3: (1, 0)})
+    said = [r.getMessage() for r in caplog.records if "left over" in r.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith("round 1: ")
+    assert "in 2 uploads in all" in said[0]
