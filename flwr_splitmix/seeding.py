@@ -1,16 +1,22 @@
-"""Public random draws: each a function of the run's seed, a purpose and a place in the run.
+"""Random draws: public ones are a function of the run's seed, a purpose and a place in the run.
 
-Nothing here keeps state, so a resumed run, another link or a repeated step draws the same numbers.
+Nothing here keeps state, so a resumed run, another link or a repeated step draws the same public
+numbers. Secrets (noise, a client's own shuffles) come from the operating system instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import os
+import secrets
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from hashlib import blake2b
 
 import numpy as np
 import torch
+from torch import Tensor
 
 
 def derive_seed(seed: int, purpose: str, *place: int) -> int:
@@ -44,3 +50,50 @@ def torch_seed(device: torch.device, seed: int) -> Iterator[None]:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         yield
+
+
+_SEEDED_SECRETS: ContextVar[bool] = ContextVar("seeded_secrets", default=False)
+
+
+def secret_generator(device: torch.device | None = None) -> torch.Generator:
+    """Return a generator that the operating system seeded: nobody else can repeat its draws.
+
+    Inside `seeded_secrets` it is seeded from torch's default generator instead, which a client's
+    calls seed from the run's seed: draws then repeat, and protect nothing.
+    """
+    source = torch.Generator(device or torch.device("cpu"))
+    if _SEEDED_SECRETS.get():
+        return source.manual_seed(int(torch.randint(2**62, ())))
+    return source.manual_seed(secrets.randbits(63))
+
+
+def secret_normal(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Draw standard normal numbers on the CPU from the operating system's random bytes.
+
+    Each is made from 106 random bits (Box-Muller, in float64). Inside `seeded_secrets` torch's
+    default generator makes them.
+
+    Returns
+    -------
+    Tensor of the given shape and floating dtype.
+    """
+    if _SEEDED_SECRETS.get():
+        return torch.randn(*shape, dtype=dtype)
+    size = math.prod(shape)
+    half = (size + 1) // 2
+    bits = np.frombuffer(os.urandom(16 * half), dtype=np.uint64).reshape(2, half) >> np.uint64(11)
+    radius, angle = torch.from_numpy(bits.astype(np.float64)) / 2**53
+    radius = (-2 * torch.log1p(-radius)).sqrt_()
+    angle *= 2 * math.pi
+    normal = torch.cat([radius * angle.cos(), radius * angle.sin()])
+    return normal[:size].reshape(tuple(shape)).to(dtype)
+
+
+@contextmanager
+def seeded_secrets(active: bool = True) -> Iterator[None]:
+    """Make secrets repeatable inside the block: for tests and reproductions, not private data."""
+    token = _SEEDED_SECRETS.set(active)
+    try:
+        yield
+    finally:
+        _SEEDED_SECRETS.reset(token)

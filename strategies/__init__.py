@@ -1,14 +1,55 @@
-"""Split learning as Flower strategies: one file a strategy."""
+"""Split learning as Flower strategies: one file a method, with and without averaging."""
 
-from flwr_splitmix.strategies.cutmix_sfl import CutMixSFL
-from flwr_splitmix.strategies.cutmix_sl import CutMixSL
+from flwr_splitmix.strategies.cutmix_sl import CutMixSFL, CutMixSL
+from flwr_splitmix.strategies.cutout_sl import CutoutSFL, CutoutSL
 from flwr_splitmix.strategies.evaluation import central_evaluation
-from flwr_splitmix.strategies.psl import PSL
-from flwr_splitmix.strategies.sfl import SFL
+from flwr_splitmix.strategies.input_level_sl import (
+    InputCutMixSL,
+    InputCutoutSL,
+    InputMixupSL,
+    InputVanillaCutMixSL,
+)
+from flwr_splitmix.strategies.mixup_sl import MixupSFL, MixupSL
+from flwr_splitmix.strategies.psl import PSL, SFL
+from flwr_splitmix.strategies.shuffled_edge_sl import (
+    BatchShuffleSL,
+    PatchShuffleSL,
+    SpectralShuffleSL,
+)
+from flwr_splitmix.strategies.shuffled_sl import (
+    ShuffledCutMixSFL,
+    ShuffledCutMixSL,
+    ShuffledPSL,
+    ShuffledSFL,
+)
 from flwr_splitmix.strategies.strategy import SplitStrategy
+from flwr_splitmix.strategies.vanilla_cutmix_sl import VanillaCutMixSFL, VanillaCutMixSL
 
 STRATEGIES: dict[str, type[SplitStrategy]] = {
-    kind.__name__: kind for kind in (PSL, SFL, CutMixSL, CutMixSFL)
+    kind.__name__: kind
+    for kind in (
+        PSL,
+        SFL,
+        MixupSL,
+        MixupSFL,
+        CutoutSL,
+        CutoutSFL,
+        VanillaCutMixSL,
+        VanillaCutMixSFL,
+        CutMixSL,
+        CutMixSFL,
+        ShuffledPSL,
+        ShuffledSFL,
+        ShuffledCutMixSL,
+        ShuffledCutMixSFL,
+        InputMixupSL,
+        InputCutoutSL,
+        InputVanillaCutMixSL,
+        InputCutMixSL,
+        PatchShuffleSL,
+        BatchShuffleSL,
+        SpectralShuffleSL,
+    )
 }
 """All strategies by name: what an app offers and the laws run over."""
 
@@ -16,8 +57,25 @@ __all__ = [
     "PSL",
     "SFL",
     "STRATEGIES",
+    "BatchShuffleSL",
     "CutMixSFL",
     "CutMixSL",
+    "CutoutSFL",
+    "CutoutSL",
+    "InputCutMixSL",
+    "InputCutoutSL",
+    "InputMixupSL",
+    "InputVanillaCutMixSL",
+    "MixupSFL",
+    "MixupSL",
+    "PatchShuffleSL",
+    "ShuffledCutMixSFL",
+    "ShuffledCutMixSL",
+    "ShuffledPSL",
+    "ShuffledSFL",
+    "SpectralShuffleSL",
     "SplitStrategy",
+    "VanillaCutMixSFL",
+    "VanillaCutMixSL",
     "central_evaluation",
 ]

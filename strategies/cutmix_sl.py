@@ -1,4 +1,4 @@
-"""CutMixSL: Smashed Patch CutMix across clients, lower segments stay with them."""
+"""CutMixSL and CutMixSFL: Smashed Patch CutMix across clients."""
 
 from __future__ import annotations
 
@@ -7,21 +7,11 @@ from typing import Unpack
 from torch import nn
 
 from flwr_splitmix.mixers import PatchCutMix
+from flwr_splitmix.mixers.grouping import Regroup
 from flwr_splitmix.mixers.masks import Rounding
-from flwr_splitmix.mixers.patch_cutmix import Gradient, Regroup
+from flwr_splitmix.mixers.patch_cutmix import Gradient
 from flwr_splitmix.strategies.options import Options
 from flwr_splitmix.strategies.strategy import SplitStrategy
-
-
-class CutMixOptions(Options, total=False):
-    """Options of the CutMix mixer besides `k` and `alpha`; see `PatchCutMix`."""
-
-    rounding: Rounding
-    min_patches: int
-    gradient: Gradient
-    regroup: Regroup
-    k_times: bool
-    mask_per_sample: bool
 
 
 class CutMixSL(SplitStrategy):
@@ -33,8 +23,10 @@ class CutMixSL(SplitStrategy):
         The upper segment.
     k, alpha
         Clients in a mixing group; concentration of the mixing ratios (None: as even as possible).
+    rounding, min_patches, gradient, regroup, k_times, mask_per_sample
+        See `PatchCutMix`.
     **options
-        See `PatchCutMix` and `SplitStrategy`.
+        See `SplitStrategy`.
 
     Source: CutMixSL, algorithm 2.
     """
@@ -45,17 +37,31 @@ class CutMixSL(SplitStrategy):
         *,
         k: int = 2,
         alpha: float | None = 6.0,
-        **options: Unpack[CutMixOptions],
+        rounding: Rounding = "multinomial",
+        min_patches: int = 0,
+        gradient: Gradient = "unicast",
+        regroup: Regroup = "step",
+        k_times: bool = False,
+        mask_per_sample: bool = False,
+        **options: Unpack[Options],
     ) -> None:
-        mixer, rest = cutmix(k, alpha, options)
-        super().__init__(upper, mixer=mixer, **rest)
+        mixer = PatchCutMix(
+            k,
+            alpha,
+            rounding=rounding,
+            min_patches=min_patches,
+            gradient=gradient,
+            regroup=regroup,
+            k_times=k_times,
+            mask_per_sample=mask_per_sample,
+        )
+        super().__init__(upper, mixer=mixer, **options)
 
 
-def cutmix(k: int, alpha: float | None, options: CutMixOptions) -> tuple[PatchCutMix, Options]:
-    """Make the mixer from its options; the others are the strategy's."""
-    own = {name: options[name] for name in _MIXER_OPTIONS if name in options}  # type: ignore[literal-required]
-    rest = {name: value for name, value in options.items() if name not in _MIXER_OPTIONS}
-    return PatchCutMix(k, alpha, **own), rest  # type: ignore[return-value]
+class CutMixSFL(CutMixSL):
+    """CutMixSL whose lower segments are averaged every round, by FedAvg or by `aggregator`.
 
+    Source: CutMixSL, section 4 and appendix C.
+    """
 
-_MIXER_OPTIONS = CutMixOptions.__annotations__.keys() - Options.__annotations__.keys()
+    averages = True

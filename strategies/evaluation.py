@@ -89,7 +89,7 @@ def evaluate_clients(
     """
     if not clients.alive:
         return None
-    shape, _ = agree_on_shape(clients, upper.module)
+    shape, _ = agree_on_shape(clients, upper.module, upper.num_classes)
     sizes = {c: clients.descriptions[c].get(f"{kind}-examples", 0) for c in clients.alive}
     sizes = {c: size for c, size in sizes.items() if isinstance(size, int) and size > 0}
     losses, hits = dict.fromkeys(sizes, 0.0), dict.fromkeys(sizes, 0)

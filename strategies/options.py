@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict, get_args
 
+from flwr.serverapp import strategy as flower
+from torch import Tensor
+
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import Link
 from flwr_splitmix.observers import Observer
@@ -30,6 +33,7 @@ class RoundOptions(TypedDict, total=False):
 class Options(RoundOptions, total=False):
     """Options of every strategy of the L shape; see `SplitStrategy`."""
 
+    aggregator: flower.Strategy | None
     num_classes: int | None
     optimizer: OptimizerFactory | None
     schedule: Schedule | None
@@ -39,6 +43,7 @@ class Options(RoundOptions, total=False):
     steps_per_round: int | None
     epochs_per_round: int
     min_nodes: int | None
+    labels: Sequence[Tensor] | None
 
 
 def check_counts(**counts: int | None) -> None:

@@ -1,4 +1,4 @@
-"""PSL: parallel split learning, no mixing and no averaging."""
+"""PSL and SFL: parallel split learning without mixing."""
 
 from __future__ import annotations
 
@@ -25,3 +25,21 @@ class PSL(SplitStrategy):
 
     def __init__(self, upper: nn.Module, **options: Unpack[Options]) -> None:
         super().__init__(upper, **options)
+
+
+class SFL(PSL):
+    """SplitFed learning: PSL whose lower segments are averaged every round.
+
+    Parameters
+    ----------
+    upper
+        The upper segment.
+    aggregator
+        Flower strategy for the lower segments; FedAvg by default.
+    **options
+        See `SplitStrategy`.
+
+    Source: SplitFed (Thapa et al., 2020); CutMixSL, figure 1b.
+    """
+
+    averages = True

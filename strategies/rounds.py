@@ -97,6 +97,9 @@ class RoundLoop(flower.Strategy):
     def check_clients(self, n: int) -> None:
         """Raise ValueError if a round of `n` clients makes no sense."""
 
+    def prepare(self, clients: Sequence[SplitClient] | None) -> None:
+        """Get ready for clients of this process, or for clients behind a link (None)."""
+
     def start(
         self,
         grid: Grid,
@@ -124,6 +127,7 @@ class RoundLoop(flower.Strategy):
         LinkError
             If clients cannot be reached, or fewer than `min_nodes` are left.
         """
+        self.prepare(None)
         if self.link is None:
             run = self.recorder.run
             self.link = RayLink(
@@ -151,6 +155,7 @@ class RoundLoop(flower.Strategy):
             The lower segment that all start from; None starts from the first client's.
         """
         self.aggregator.check_works_without_grid()
+        self.prepare(clients)
         run = self.recorder.run
         self.link = LocalLink(clients, None if run is None else run.clients_dir)
         arrays = initial_arrays or to_arrays(clients[0].segment.state_dict())

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Unpack
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Unpack
 
 from flwr.serverapp import strategy as flower
 from torch import Tensor, nn
 
+from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.device import Precision
 from flwr_splitmix.events import EvaluationResult, StepDone
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import EmptyMixtureError, Mixer, NoMixing, Plan, Upload
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import derive_seed
-from flwr_splitmix.strategies.evaluation import (
-    evaluate_clients,
-)
+from flwr_splitmix.strategies.aggregation import fedavg
+from flwr_splitmix.strategies.evaluation import evaluate_clients
 from flwr_splitmix.strategies.options import RoundOptions, check_counts
 from flwr_splitmix.strategies.remarks import Remarks
 from flwr_splitmix.strategies.rounds import RoundLoop
@@ -38,8 +38,8 @@ class SplitStrategy(RoundLoop):
     mixer
         What happens to smashed data between clients and upper segment; None is no mixing.
     aggregator
-        A Flower strategy that aggregates the lower segments once a round; None leaves them with
-        their clients.
+        A Flower strategy that aggregates the lower segments once a round; None is FedAvg where
+        the class `averages`, else leaves them with their clients.
     num_classes
         L; by default the upper segment's `num_classes`.
     optimizer, schedule
@@ -68,12 +68,23 @@ class SplitStrategy(RoundLoop):
         Watch exchanges, steps and rounds.
     run
         The run's directory; None writes nothing. A run with checkpoints is continued.
+    labels
+        By client index, the labels of its examples, int64 (examples,): for strategies whose
+        clients send ids instead of labels.
+
+    Attributes
+    ----------
+    averages
+        Whether lower segments are averaged by FedAvg where no aggregator is given.
 
     Raises
     ------
     ValueError
-        For an option outside its range, or an aggregator that cannot be used.
+        For an option outside its range, an aggregator that cannot be used, or an upper segment
+        that does not go with the mixer.
     """
+
+    averages: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -90,12 +101,16 @@ class SplitStrategy(RoundLoop):
         steps_per_round: int | None = None,
         epochs_per_round: int = 1,
         min_nodes: int | None = None,
+        labels: Sequence[Tensor] | None = None,
         **options: Unpack[RoundOptions],
     ) -> None:
         mixer = mixer or NoMixing()
+        self._check_positions(upper, mixer)
         check_counts(
             steps_per_round=steps_per_round, epochs_per_round=epochs_per_round, min_nodes=min_nodes
         )
+        if aggregator is None and self.averages:
+            aggregator = fedavg()
         super().__init__(aggregator=aggregator, min_nodes=min_nodes or mixer.min_members, **options)
         self.upper = ServerSegment(
             upper,
@@ -109,14 +124,42 @@ class SplitStrategy(RoundLoop):
         self.mixer = mixer
         self.steps_per_round = steps_per_round
         self.epochs_per_round = epochs_per_round
+        self.labels = labels
         self._remarks = Remarks()
+
+    def _check_positions(self, upper: nn.Module, mixer: Mixer) -> None:
+        placed = getattr(getattr(upper, "geometry", None), "positions", None)
+        if mixer.positions == "upper" and placed == "lower":
+            raise ValueError(
+                f"{type(self).__name__} moves patches, so their position embeddings must be added "
+                "in the upper segment: cut the model at its embedding with positions='upper'"
+            )
+
+    def prepare(self, clients: Sequence[SplitClient] | None) -> None:
+        """Show clients of this process to each other, if the mixer mixes raw inputs across them.
+
+        Raises
+        ------
+        ValueError
+            If it does, and the clients are behind a link.
+        """
+        if not self.mixer.raw_inputs_cross:
+            return
+        if clients is None:
+            raise ValueError(
+                f"{type(self).__name__} mixes raw inputs across clients, which would have to send "
+                "them: it exists for comparison within one process (fit); across='batch' mixes "
+                "within each client's own batch, everywhere"
+            )
+        for client in clients:
+            client.peers = clients
 
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train for one round; returns the number of steps.
 
         One exchange a step: the gradient of the last step travels with the plan of the next.
         """
-        shape, batches = agree_on_shape(clients, self.upper.module)
+        shape, batches = agree_on_shape(clients, self.upper.module, self.upper.num_classes)
         self.require(clients)
         self._remarks.on_clients(clients, self.mixer, shape, batches, self.trained)
         steps = self.steps_per_round or batches * self.epochs_per_round
@@ -185,7 +228,12 @@ class SplitStrategy(RoundLoop):
         for client, reply in replies.items():
             try:
                 uploads[client] = read_upload(
-                    reply, plan, client, self.upper.num_classes, self.upper.smashed_dtype
+                    reply,
+                    plan,
+                    client,
+                    self.upper.num_classes,
+                    self.upper.smashed_dtype,
+                    None if self.labels is None else self.labels[client],
                 )
             except UploadError as error:
                 clients.fail(client, str(error))
@@ -216,7 +264,7 @@ class SplitStrategy(RoundLoop):
         log.info(
             "%s: mixer %s, lower segments %s, upper segment on %s in %s, %s update",
             type(self).__name__,
-            type(self.mixer).__name__,
+            self.mixer,
             f"aggregated by {type(aggregator).__name__}" if aggregator else "stay with clients",
             self.upper.device,
             str(self.upper.dtype).removeprefix("torch."),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from flwr.app import ArrayRecord
 from torch import Tensor, nn
 
 from flwr_splitmix.links import Clients, LinkError
-from flwr_splitmix.mixers import Plan, SmashedShape, Upload
+from flwr_splitmix.mixers import Plan, Share, SmashedShape, Upload
 
 _LEAST = {"batch-size": 1, "patches": 1, "width": 1, "prefix": 0, "num-examples": 1}
 
@@ -22,9 +23,19 @@ class UploadError(ValueError):
 
 
 def read_upload(
-    reply: Mapping[str, Any], plan: Plan, client: int, num_classes: int, dtype: torch.dtype
+    reply: Mapping[str, Any],
+    plan: Plan,
+    client: int,
+    num_classes: int,
+    dtype: torch.dtype,
+    table: Tensor | None = None,
 ) -> Upload:
     """Check one client's reply to a step and return it as an upload.
+
+    Parameters
+    ----------
+    table
+        Labels of this client's examples, int64 (examples,), where the plan asks for ids.
 
     Raises
     ------
@@ -41,8 +52,37 @@ def read_upload(
             raise UploadError("uploaded smashed data for a pass that is not its own")
         if share is not None:
             _check_tensor(tensor, share.upload_shape(plan.shape.size), dtype)
-    _check_labels(labels, plan.shape.batch, num_classes)
-    return Upload(smashed, labels)  # type: ignore[arg-type]
+    return Upload(smashed, _read_labels(labels, plan, shares, num_classes, dtype, table))
+
+
+def _read_labels(
+    labels: Any,
+    plan: Plan,
+    shares: Sequence[Share | None],
+    num_classes: int,
+    dtype: torch.dtype,
+    table: Tensor | None,
+) -> Tensor | Sequence[Tensor | None]:
+    """Check labels of the kind that the plan asks for; ids are replaced by the labels."""
+    kinds = {share.label_kind for share in shares if share is not None}
+    batch = plan.shape.batch
+    if "soft" in kinds:
+        if not isinstance(labels, (list, tuple)) or len(labels) != len(shares):
+            raise UploadError(f"uploaded no list of {len(shares)} soft labels")
+        for soft, share in zip(labels, shares, strict=True):
+            if (soft is None) != (share is None):
+                raise UploadError("uploaded labels for a pass that is not its own")
+            if soft is not None:
+                _check_tensor(soft, (batch, num_classes), dtype)
+                if float(soft.min()) < 0 or float(soft.max()) > 1 + 1e-6:
+                    raise UploadError("uploaded soft labels outside 0..1")
+        return labels
+    if "ids" in kinds:
+        if table is None:
+            raise UploadError("sends ids instead of labels, and the server has no labels for it")
+        ids = _check_integers(labels, batch, len(table), "ids")
+        return table[ids]
+    return _check_integers(labels, batch, num_classes, "labels")
 
 
 def read_test_upload(
@@ -59,9 +99,7 @@ def read_test_upload(
     if not isinstance(smashed, (list, tuple)) or len(smashed) != 1:
         raise UploadError("uploaded no list of 1 smashed tensor")
     _check_tensor(smashed[0], shape.size, dtype)
-    _check_labels(labels, shape.batch, num_classes)
-    assert isinstance(labels, Tensor)
-    return smashed[0], labels
+    return smashed[0], _check_integers(labels, shape.batch, num_classes, "labels")
 
 
 def _check_tensor(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -77,26 +115,29 @@ def _check_tensor(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> No
         raise UploadError("uploaded NaN or infinite numbers")
 
 
-def _check_labels(labels: Any, batch: int, num_classes: int) -> None:
-    if not isinstance(labels, Tensor):
-        raise UploadError("uploaded no labels")
-    if labels.dtype != torch.int64 or tuple(labels.shape) != (batch,):
+def _check_integers(values: Any, batch: int, limit: int, what: str) -> Tensor:
+    if not isinstance(values, Tensor):
+        raise UploadError(f"uploaded no {what}")
+    if values.dtype != torch.int64 or tuple(values.shape) != (batch,):
         raise UploadError(
-            f"labels have shape {tuple(labels.shape)} of {labels.dtype}, expected "
+            f"{what} have shape {tuple(values.shape)} of {values.dtype}, expected "
             f"{(batch,)} of torch.int64"
         )
-    if int(labels.min()) < 0 or int(labels.max()) >= num_classes:
+    if int(values.min()) < 0 or int(values.max()) >= limit:
         raise UploadError(
-            f"labels lie in {int(labels.min())}..{int(labels.max())}, "
-            f"allowed are 0..{num_classes - 1}"
+            f"{what} lie in {int(values.min())}..{int(values.max())}, allowed are 0..{limit - 1}"
         )
+    return values
 
 
-def agree_on_shape(clients: Clients, upper: nn.Module) -> tuple[SmashedShape, int]:
+def agree_on_shape(
+    clients: Clients, upper: nn.Module, num_classes: int = 0
+) -> tuple[SmashedShape, int]:
     """Return the shape of every client's smashed data, and the mean number of full batches.
 
     The upper segment's `geometry` decides, or else the majority; clients that differ are left out
-    of the round with a sentence.
+    of the round with a sentence. The shape also says the grid of the patches, where the upper
+    segment's geometry does, and the number of classes.
 
     Raises
     ------
@@ -123,6 +164,7 @@ def agree_on_shape(clients: Clients, upper: nn.Module) -> tuple[SmashedShape, in
         if shapes[client] != chosen:
             clients.fail(client, _differs(shapes[client], f"most clients make {chosen.size}"))
     batches = [int(clients.descriptions[c]["num-examples"]) // chosen.batch for c in clients.alive]
+    chosen = replace(chosen, grid=getattr(geometry, "grid", None), classes=num_classes)
     return chosen, max(1, round(sum(batches) / len(batches)))
 
 

@@ -20,7 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "storage": set(),
     "device": set(),
     "mixers": {"seeding"},
-    "segments": set(),
+    "segments": {"seeding"},
     "mixguard": {"seeding"},
     "privacy": {"seeding"},
     "data": {"seeding"},

@@ -36,6 +36,8 @@ class Batches:
         self.examples = len(data)  # type: ignore[arg-type]
         self.per_epoch = self.examples // size
         self.drawn = 0
+        self.indices = np.empty(0, dtype=np.int64)
+        """The examples of the last batch, by their index in the data."""
 
     def next_batch(self, seed: int, client: int) -> Example:
         """Draw the next batch: (inputs (size, ...), labels int64 (size,))."""
@@ -48,7 +50,8 @@ class Batches:
             start = position * self.size
             chosen = rng.permutation(self.examples)[start : start + self.size]
         self.drawn += 1
-        return fetch(self.data, chosen)
+        self.indices = np.asarray(chosen, dtype=np.int64)
+        return fetch(self.data, self.indices)
 
 
 def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:

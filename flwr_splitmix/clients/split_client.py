@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,9 @@ from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.batches import Batches, Example, fetch
 from flwr_splitmix.clients.client import Client, ClientError, Order, exchange
+from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.device import pick_device
-from flwr_splitmix.mixers import SHARES, Share, share_from_wire
+from flwr_splitmix.mixers import SHARES, InputShare, Share, share_from_wire
 from flwr_splitmix.schedule import (
     OptimizerFactory,
     Schedule,
@@ -53,6 +55,11 @@ class SplitClient(Client):
     shares
         Further kinds of shares that the server's mixer may ask for, besides the built-in ones.
 
+    Attributes
+    ----------
+    peers
+        All clients of this process, where a strategy that mixes raw inputs has them; else None.
+
     Raises
     ------
     ClientError
@@ -84,12 +91,14 @@ class SplitClient(Client):
             self.segment, optimizer or adamw(), schedule or WarmupCosine()
         )
         self.steps = 0
+        self.peers: Sequence[SplitClient] | None = None
         self._pending: _Pending | None = None
+        self._drawn: tuple[int, Example] | None = None
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round and describe the data: sizes, batch size, shape of the smashed data."""
         self._order = order
-        self._pending = None
+        self._pending = self._drawn = None
         self.steps = 0
         if arrays is not None:
             self._load(arrays)
@@ -100,11 +109,19 @@ class SplitClient(Client):
             "prefix": prefix,
             "patches": patches,
             "width": width,
+            **self._edge(),
             **{
                 f"{kind}-examples": 0 if data is None else len(data)  # type: ignore[arg-type]
                 for kind, data in self.tests.items()
             },
         }
+
+    def _edge(self) -> dict[str, Any]:
+        edge = getattr(self.segment, "edge", None)
+        if edge is None:
+            return {}
+        trainable = any(p.requires_grad for p in self.segment.parameters())
+        return {"edge": json.dumps(edge, sort_keys=True), "trainable": trainable}
 
     @exchange
     def step(
@@ -131,7 +148,9 @@ class SplitClient(Client):
 
         Returns
         -------
-        {"smashed": [tensor (b, a, d) or None for each pass], "labels": int64 (b,)}, or {}.
+        {"smashed": [tensor (b, a, d) or None for each pass], "labels": labels}, or {}. Labels are
+        int64 (b,): classes, or the examples' ids where the plan asks for ids; or, soft, a list
+        like that of the smashed data.
         """
         if self._pending is not None:
             pending, self._pending = self._pending, None
@@ -140,12 +159,47 @@ class SplitClient(Client):
         if plan is None:
             return {}
         shares = [None if p is None else share_from_wire(p, self.shares) for p in plan]
-        inputs, labels = self.batches.next_batch(self.order.seed, self.order.client)
+        inputs, labels = self._inputs(number, shares)
         self.segment.train()
         smashed = self.segment(inputs.to(self.device))
         pairs = [(None, None) if s is None else s.upload(smashed) for s in shares]
         self._pending = _Pending([anchor for _, anchor in pairs], progress)
-        return {"smashed": [None if u is None else u.detach() for u, _ in pairs], "labels": labels}
+        uploads = [None if upload is None else upload.detach() for upload, _ in pairs]
+        return {"smashed": uploads, "labels": self._labels(labels, shares, smashed.dtype)}
+
+    def batch(self, number: int) -> Example:
+        """Return the batch of one step of the round; it is drawn once, whoever asks first."""
+        if self._drawn is None or self._drawn[0] != number:
+            order = self.order
+            self._drawn = (number, self.batches.next_batch(order.seed, order.client))
+        return self._drawn[1]
+
+    def _inputs(self, number: int, shares: Sequence[Share | None]) -> Example:
+        mixing = next((share for share in shares if isinstance(share, InputShare)), None)
+        if mixing is None:
+            return self.batch(number)
+
+        def batch_of(client: int) -> Example:
+            if client == self.order.client:
+                return self.batch(number)
+            if self.peers is None:
+                raise ClientError(
+                    "mixing raw inputs across clients needs them all in one process (fit); "
+                    "within a client's own batch it works everywhere (across='batch')"
+                )
+            return self.peers[client].batch(number)
+
+        return mix_inputs(mixing, batch_of)
+
+    def _labels(
+        self, labels: Tensor, shares: Sequence[Share | None], dtype: torch.dtype
+    ) -> Tensor | list[Tensor | None]:
+        kinds = {share.label_kind for share in shares if share is not None}
+        if kinds == {"ids"}:
+            return torch.from_numpy(self.batches.indices)
+        if "soft" in kinds:
+            return [None if s is None else s.upload_labels(labels, dtype) for s in shares]
+        return labels
 
     def _learn(self, pending: _Pending, gradients: Sequence[Tensor | None]) -> None:
         pairs = [
@@ -180,7 +234,7 @@ class SplitClient(Client):
 
     def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
         """End the round: drop the graph, return the lower segment and the metrics."""
-        self._pending = None
+        self._pending = self._drawn = None
         arrays = {name: t.detach().cpu() for name, t in self.segment.state_dict().items()}
         return arrays, {"num-examples": self.batches.examples, "num-steps": self.steps}
 

@@ -1,6 +1,11 @@
 """What happens to smashed data between the clients and the upper segment: one file a mixer."""
 
-from flwr_splitmix.mixers.masks import patch_order, sample_counts
+from flwr_splitmix.mixers.cutout import RandomCutout
+from flwr_splitmix.mixers.frozen_edge import FrozenEdge, IdShare
+from flwr_splitmix.mixers.grouping import GroupMixer
+from flwr_splitmix.mixers.input_level import InputLevel, InputShare
+from flwr_splitmix.mixers.mask_share import MaskShare, PatchShare
+from flwr_splitmix.mixers.masks import patch_order, sample_counts, sample_ratios
 from flwr_splitmix.mixers.mixer import (
     EmptyMixtureError,
     Group,
@@ -12,35 +17,55 @@ from flwr_splitmix.mixers.mixer import (
     Source,
     Upload,
 )
+from flwr_splitmix.mixers.mixup import Mixup, WeightedShare
 from flwr_splitmix.mixers.none import NoMixing
 from flwr_splitmix.mixers.patch_cutmix import PatchCutMix
-from flwr_splitmix.mixers.share import (
-    SHARES,
+from flwr_splitmix.mixers.share import FullShare, Share, share_from_wire
+from flwr_splitmix.mixers.shuffled import Shuffled
+from flwr_splitmix.mixers.vanilla_cutmix import BoxShare, VanillaCutMix
+from flwr_splitmix.mixers.wrapper import WrappedMixer
+
+SHARES: tuple[type[Share], ...] = (
     FullShare,
-    MaskShare,
     PatchShare,
-    Share,
-    share_from_wire,
+    WeightedShare,
+    BoxShare,
+    InputShare,
+    IdShare,
 )
+"""The kinds of shares that every client knows."""
 
 __all__ = [
     "SHARES",
+    "BoxShare",
     "EmptyMixtureError",
+    "FrozenEdge",
     "FullShare",
     "Group",
+    "GroupMixer",
+    "IdShare",
+    "InputLevel",
+    "InputShare",
     "MaskShare",
     "Member",
     "Mixed",
     "Mixer",
+    "Mixup",
     "NoMixing",
     "PatchCutMix",
     "PatchShare",
     "Plan",
+    "RandomCutout",
     "Share",
+    "Shuffled",
     "SmashedShape",
     "Source",
     "Upload",
+    "VanillaCutMix",
+    "WeightedShare",
+    "WrappedMixer",
     "patch_order",
     "sample_counts",
+    "sample_ratios",
     "share_from_wire",
 ]

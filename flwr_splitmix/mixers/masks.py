@@ -66,6 +66,29 @@ def sample_counts(
     return np.asarray(counts, dtype=np.int64) + min_patches
 
 
+def sample_ratios(k: int, alpha: float | None, rng: np.random.Generator) -> np.ndarray:
+    """Draw the mixing ratios of `k` members without rounding them to patches.
+
+    Parameters
+    ----------
+    alpha
+        Concentration of the symmetric Dirichlet; None (infinity) is 1/k for each.
+
+    Returns
+    -------
+    float64 array of shape (k,) that sums to 1.
+
+    Raises
+    ------
+    ValueError
+        If `k` < 1 or `alpha` <= 0.
+    """
+    check_mask_options(alpha, "multinomial", 0)
+    if k < 1:
+        raise ValueError(f"k is {k}; it must be at least 1")
+    return np.full(k, 1 / k) if alpha is None else rng.dirichlet(np.full(k, alpha))
+
+
 def check_mask_options(alpha: float | None, rounding: str, min_patches: int) -> None:
     """Raise ValueError for options that `sample_counts` cannot use."""
     if alpha is not None and not (alpha > 0 and np.isfinite(alpha)):

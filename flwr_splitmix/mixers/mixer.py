@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,22 +13,50 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flwr_splitmix.mixers.share import SHARES, Plain, Share
+from flwr_splitmix.mixers.share import Plain, Share
+
+Cover = Literal["partition", "weighted", "partial"]
 
 
 @dataclass(frozen=True)
 class SmashedShape:
-    """Shape of every client's smashed data in a step: (batch, prefix + patches, width)."""
+    """Shape of every client's smashed data in a step: (batch, prefix + patches, width).
+
+    Parameters
+    ----------
+    grid
+        (rows, columns) of the patches, where they form a grid.
+    classes
+        Number L of classes, for shares that send soft labels.
+    """
 
     batch: int
     patches: int
     width: int
     prefix: int = 0
+    grid: tuple[int, int] | None = None
+    classes: int = 0
 
     @property
     def size(self) -> tuple[int, int, int]:
         """The shape of the tensor."""
         return (self.batch, self.prefix + self.patches, self.width)
+
+    def rows_and_columns(self) -> tuple[int, int]:
+        """Return the grid of the patches; without one, a square number of them is a square.
+
+        Raises
+        ------
+        ValueError
+            If the patches form no known grid.
+        """
+        side = math.isqrt(self.patches)
+        if self.grid is None and side * side != self.patches:
+            raise ValueError(
+                f"{self.patches} patches form no square, and the upper segment's geometry gives "
+                "no grid (rows, columns) of them"
+            )
+        return self.grid or (side, side)
 
 
 @dataclass(frozen=True)
@@ -87,11 +116,27 @@ class Upload:
     smashed
         One tensor (b, a, d) for each pass, None where the client has no share in it.
     labels
-        int64 (b,).
+        int64 (b,); or soft labels, weighted by the client: floats (b, L) for each pass, None where
+        the client has no share in it.
     """
 
     smashed: Sequence[Tensor | None]
-    labels: Tensor
+    labels: Tensor | Sequence[Tensor | None]
+
+    def targets(self, index: int, lam: float, num_classes: int, like: Tensor) -> Tensor:
+        """Return this client's part of a group's targets in one pass: (b, L), weighted.
+
+        Parameters
+        ----------
+        like
+            A tensor of the dtype and on the device that are wanted.
+        """
+        if isinstance(self.labels, Tensor):
+            hard = F.one_hot(self.labels.to(like.device), num_classes)
+            return lam * hard.to(like.dtype)
+        soft = self.labels[index]
+        assert soft is not None, "an upload that passed the check has every pass"
+        return soft.to(like)
 
 
 @dataclass(frozen=True)
@@ -122,7 +167,7 @@ class Mixed:
     smashed
         (groups * b, prefix + N, d), group after group.
     targets
-        Soft labels (groups * b, L) that sum to 1.
+        Soft labels (groups * b, L) that sum to 1 (under label noise, nearly).
     sources
         Where each group of it came from, in order.
     """
@@ -144,16 +189,32 @@ class Mixer(ABC):
     Attributes
     ----------
     shares
-        The kinds of shares that its plans contain; clients must know them.
+        The kinds of shares that its plans contain besides the built-in ones; clients must know
+        them.
+    cover
+        What the shares of a group do to a patch: "partition", exactly one member keeps it as it
+        is; "weighted", all members contribute, by their mixing ratios; "partial", at most one
+        keeps it, and it may be nobody's.
+    positions
+        Where the patches' position embeddings must be added: in either segment (None), or in the
+        upper one ("upper"), because the patches are moved in between.
+    raw_inputs_cross
+        Whether clients see each other's raw inputs: for comparison within one process only.
     min_members
         The fewest clients with which it does what it promises.
     regroup
         Whether clients are put into new groups every "step" or every "epoch".
     """
 
-    shares: ClassVar[tuple[type[Share], ...]] = SHARES
+    shares: ClassVar[tuple[type[Share], ...]] = ()
+    cover: Cover = "partition"
+    positions: Literal["upper"] | None = None
+    raw_inputs_cross: bool = False
     min_members: int = 1
     regroup: Literal["step", "epoch"] = "step"
+
+    def __str__(self) -> str:
+        return type(self).__name__
 
     def check_clients(self, n: int) -> None:
         """Raise ValueError if this mixer cannot work with `n` clients in a round."""
@@ -228,8 +289,9 @@ class Mixer(ABC):
                 smashed = upload.smashed[source.index]
                 assert smashed is not None, "an upload that passed the check has every pass"
                 member.share.place(mixed[here], smashed.to(mixed.device))
-                hard = F.one_hot(upload.labels.to(targets.device), num_classes)
-                targets[here] += member.share.lam * hard.to(targets.dtype)
+                targets[here] += upload.targets(
+                    source.index, member.share.lam, num_classes, targets
+                )
             if source.ratio != 1:
                 targets[here] /= source.ratio
                 self.renormalise(mixed[here], source.ratio, plan.shape)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, Self
 
-import torch
 from torch import Tensor
 
-from flwr_splitmix.mixers.masks import patch_order
+Plain = bool | int | float | str | list[Any] | dict[str, Any]
+"""What a share is made of on the wire: plain values, and lists and dictionaries of them."""
 
-Plain = bool | int | float | str
+LabelKind = Literal["classes", "soft", "ids"]
 
 _PLAIN: dict[str, tuple[type, ...]] = {
     "int": (int,),
@@ -27,8 +27,8 @@ class Share(ABC):
     """One client's part of one mixing group: a function from smashed data to an upload.
 
     A share is a frozen dataclass of plain values; these few values are all that travels, and both
-    sides compute the rest from them. The three methods belong together: `upload` runs at the
-    client, inside its autograd graph; `place` and `pick` run at the mixer.
+    sides compute the rest from them. `upload` runs at the client, inside its autograd graph;
+    `place` and `pick` run at the mixer.
 
     Parameters
     ----------
@@ -66,9 +66,50 @@ class Share(ABC):
     def pick(self, gradient: Tensor) -> Tensor:
         """Take this client's cut-layer gradient out of its group's (b, prefix + N, d)."""
 
+    @property
+    def label_kind(self) -> LabelKind:
+        """What travels as labels.
+
+        "classes": int64 (b,), which the mixer weights by `lam`; "soft": floats (b, L), which the
+        client has weighted; "ids": int64 (b,), the examples' indices, whose labels the server has.
+        """
+        return "classes"
+
+    def upload_labels(self, labels: Tensor, dtype: Any) -> Tensor:
+        """Return what travels as labels, for classes (b,), or soft labels (b, L), of the batch.
+
+        Parameters
+        ----------
+        dtype
+            Of soft labels: that of the smashed data.
+        """
+        return labels
+
     def to_wire(self) -> dict[str, Plain]:
         """Return the share as plain values."""
         return {"share": self.name, **asdict(self)}
+
+    @classmethod
+    def from_wire(cls, values: Mapping[str, Any], known: Iterable[type[Share]]) -> Self:
+        """Make a share of this kind from what `to_wire` returned, less its kind.
+
+        Raises
+        ------
+        ValueError
+            If a value is missing, superfluous or of the wrong type.
+        """
+        for field in fields(cls):
+            if field.name in values:
+                # The annotation is text where `from __future__ import annotations` stands.
+                kind = getattr(field.type, "__name__", str(field.type))
+                value = values[field.name]
+                wrong_bool = isinstance(value, bool) and kind != "bool"
+                if not isinstance(value, _PLAIN[kind]) or wrong_bool:
+                    raise ValueError(f"{field.name} of share {cls.name!r} must be {kind}")
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ValueError(f"share {cls.name!r}: {error}") from error
 
 
 def share_from_wire(values: Mapping[str, Any], known: Iterable[type[Share]]) -> Share:
@@ -79,6 +120,8 @@ def share_from_wire(values: Mapping[str, Any], known: Iterable[type[Share]]) -> 
     ValueError
         If the kind is unknown, or a value is missing, superfluous or of the wrong type.
     """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"a share must be a dictionary, here is {type(values).__name__}")
     kinds = {kind.name: kind for kind in known}
     arguments = dict(values)
     name = arguments.pop("share", None)
@@ -87,17 +130,7 @@ def share_from_wire(values: Mapping[str, Any], known: Iterable[type[Share]]) -> 
             f"unknown share {name!r}; this client knows {', '.join(sorted(kinds))} "
             "(hand others to SplitClient(shares=...))"
         )
-    for field in fields(kinds[name]):
-        if field.name in arguments:
-            # The annotation is text where `from __future__ import annotations` stands, else a type.
-            kind = getattr(field.type, "__name__", str(field.type))
-            value = arguments[field.name]
-            if not isinstance(value, _PLAIN[kind]) or (isinstance(value, bool) and kind != "bool"):
-                raise ValueError(f"{field.name} of share {name!r} must be {kind}")
-    try:
-        return kinds[name](**arguments)
-    except TypeError as error:
-        raise ValueError(f"share {name!r}: {error}") from error
+    return kinds[name].from_wire(arguments, tuple(kinds.values()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,125 +148,9 @@ class FullShare(Share):
         return smashed
 
     def place(self, mixed: Tensor, upload: Tensor) -> None:
-        """Put the upload there as it is."""
+        """Put the upload there as it is: it is alone in its group."""
         mixed.copy_(upload)
 
     def pick(self, gradient: Tensor) -> Tensor:
         """Return the whole gradient."""
         return gradient
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskShare(Share):
-    """Some patches unchanged, the others not at all; prefix tokens scaled by the mixing ratio.
-
-    A subclass says which patches in `positions`.
-
-    Parameters
-    ----------
-    patches, prefix
-        Number N of patch tokens, and of prefix tokens before them. Prefix tokens have attended to
-        the whole image (cut at a block); they are not masked but summed, weighted by `lam`.
-    broadcast
-        Whether the client gets its group's whole gradient and pushes it through its unmasked
-        smashed data (CutMixSL eq. 13) instead of its own patches' gradient (unicast).
-    """
-
-    patches: int
-    prefix: int = 0
-    broadcast: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.prefix < 0:
-            raise ValueError(f"prefix is {self.prefix}; it must be at least 0")
-
-    @abstractmethod
-    def positions(self, batch: int) -> Tensor:
-        """Return the kept patches: int64 (a,), or (batch, a) if they differ between samples."""
-
-    @abstractmethod
-    def count(self) -> int:
-        """Return the number a of kept patches."""
-
-    def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
-        """Upload (b, prefix + a, d): the scaled prefix and the kept patches.
-
-        Raises
-        ------
-        ValueError
-            If the smashed data have another number of tokens than the share was made for.
-        """
-        if smashed.shape[1] != self.prefix + self.patches:
-            raise ValueError(
-                f"the share is for {self.prefix} + {self.patches} tokens, "
-                f"the smashed data have {smashed.shape[1]}"
-            )
-        kept = self._take(smashed)
-        return kept, smashed if self.broadcast else kept
-
-    def upload_shape(self, smashed: tuple[int, int, int]) -> tuple[int, int, int]:
-        """Return (b, prefix + a, d)."""
-        return smashed[0], self.prefix + self.count(), smashed[2]
-
-    def place(self, mixed: Tensor, upload: Tensor) -> None:
-        """Write the kept patches to their positions and add the prefix."""
-        at = self.positions(len(mixed)).to(mixed.device)
-        patches, kept = mixed[:, self.prefix :], upload[:, self.prefix :]
-        if at.ndim == 1:
-            patches.index_add_(1, at, kept)
-        else:
-            patches.scatter_add_(1, at[:, :, None].expand_as(kept), kept)
-        if self.prefix:
-            mixed[:, : self.prefix] += upload[:, : self.prefix]
-
-    def pick(self, gradient: Tensor) -> Tensor:
-        """Return the gradient of the upload (unicast) or of the whole mixture (broadcast)."""
-        if self.broadcast:
-            return gradient
-        return self._select(gradient[:, : self.prefix], gradient)
-
-    def _take(self, smashed: Tensor) -> Tensor:
-        return self._select(self.lam * smashed[:, : self.prefix], smashed)
-
-    def _select(self, prefix: Tensor, tokens: Tensor) -> Tensor:
-        at = self.positions(len(tokens)).to(tokens.device)
-        patches = tokens[:, self.prefix :] if self.prefix else tokens
-        if at.ndim == 1:
-            kept = patches.index_select(1, at)
-        else:
-            kept = patches.gather(1, at[:, :, None].expand(-1, -1, patches.shape[2]))
-        return torch.cat([prefix, kept], dim=1) if self.prefix else kept
-
-
-@dataclass(frozen=True, kw_only=True)
-class PatchShare(MaskShare):
-    """Patches `start` to `stop` of a seeded permutation of all patches.
-
-    The members of a group have the same seed and consecutive slices: their masks are exclusive
-    and exhaustive. With `per_sample`, every sample of the batch has its own permutation.
-    """
-
-    name: ClassVar[str] = "patches"
-    seed: int
-    start: int
-    stop: int
-    per_sample: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.start <= self.stop <= self.patches:
-            raise ValueError(f"slice {self.start}:{self.stop} is not within {self.patches} patches")
-
-    def positions(self, batch: int) -> Tensor:
-        """Return this member's slice of the permutation."""
-        order = patch_order(self.seed, self.patches, batch if self.per_sample else None)
-        return torch.from_numpy(order[..., self.start : self.stop].copy())
-
-    def count(self) -> int:
-        """Return the length of the slice."""
-        return self.stop - self.start
-
-
-SHARES: tuple[type[Share], ...] = (FullShare, PatchShare)
-"""The kinds of shares that every client knows."""

@@ -1,8 +1,9 @@
-"""The shape of smashed data: prefix tokens, patch tokens, width."""
+"""The shape of smashed data: prefix tokens, patch tokens, width, and where patches stand."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -18,11 +19,30 @@ class Geometry:
     prefix
         Tokens in front of the patches that are never masked: 0 when the model is cut at the
         embedding, the class (and register or distillation) tokens when it is cut at a block.
+    grid
+        (rows, columns) where the patches form a grid, row by row; None where they form none.
+    positions
+        The segment that adds the patches' position embeddings: "upper" adds them by slot, to
+        whichever patch stands there. "none": the model has none, as a CNN.
+
+    Raises
+    ------
+    ValueError
+        If the grid has not as many cells as there are patches.
     """
 
     patches: int
     width: int
     prefix: int = 0
+    grid: tuple[int, int] | None = None
+    positions: Literal["lower", "upper", "none"] = "lower"
+
+    def __post_init__(self) -> None:
+        if self.grid is not None and self.grid[0] * self.grid[1] != self.patches:
+            raise ValueError(
+                f"a grid of {self.grid[0]} rows and {self.grid[1]} columns has "
+                f"{self.grid[0] * self.grid[1]} cells, but there are {self.patches} patches"
+            )
 
     @property
     def tokens(self) -> int:

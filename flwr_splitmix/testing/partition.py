@@ -24,8 +24,10 @@ def check_masks_partition(
 ) -> None:
     """Draw a plan and look at what each member of each group puts where.
 
-    For mixers whose members send whole patches. What is looked at is the smashed data: a client
-    whose data are all ones leaves ones where its mask is, and nothing elsewhere.
+    What is looked at is the smashed data: a client whose data are all ones leaves ones where its
+    mask is, and nothing elsewhere. What must hold depends on what the mixer says of itself
+    (`Mixer.cover`): with "weighted" a client leaves its mixing ratio everywhere instead; with
+    "partial" it is alone, and patches may be nobody's.
 
     Raises
     ------
@@ -33,7 +35,7 @@ def check_masks_partition(
         If a patch belongs to no member or to two, a mixing ratio is not the realised count over
         N, the ratios of a group do not sum to 1, or a client is in no group or in two.
     """
-    shape = SmashedShape(batch, patches, width=2, prefix=prefix)
+    shape = SmashedShape(batch, patches, width=2, prefix=prefix, grid=_grid(patches), classes=2)
     rng, order_rng = np.random.default_rng(seed), np.random.default_rng(seed + 1)
     plan = mixer.plan(range(clients), shape, rng, order_rng if mixer.regroup == "epoch" else None)
     placed = [m.client for group in plan.passes[0] for m in group.members]
@@ -41,7 +43,14 @@ def check_masks_partition(
         raise AssertionError(f"{LAW}: {clients} clients were grouped as {sorted(placed)}")
     for groups in plan.passes:
         for group in groups:
-            _check_group(group, [footprint(member, shape) for member in group.members], shape)
+            footprints = [footprint(member, shape) for member in group.members]
+            _check_weights(group, footprints, shape)
+            if len(group.members) == 1 and mixer.cover == "partial":
+                _check_masks(footprints, shape)
+            elif len(group.members) > 1 and mixer.cover == "weighted":
+                _check_sums(group, footprints, shape)
+            else:
+                _check_partition(group, footprints, shape)
 
 
 def footprint(member: Member, shape: SmashedShape) -> Tensor:
@@ -58,10 +67,20 @@ def footprint(member: Member, shape: SmashedShape) -> Tensor:
     return mixed
 
 
-def _check_group(group: Group, footprints: Sequence[Tensor], shape: SmashedShape) -> None:
+def _grid(patches: int) -> tuple[int, int]:
+    rows = next(r for r in range(int(patches**0.5), 0, -1) if patches % r == 0)
+    return rows, patches // rows
+
+
+def _check_masks(footprints: Sequence[Tensor], shape: SmashedShape) -> Tensor:
     masks = torch.stack([mixed[:, shape.prefix :] for mixed in footprints])
     if not bool(((masks == 0) | (masks == 1)).all()):
         raise AssertionError(f"{LAW}: a patch is scaled, neither kept as it is nor left out")
+    return masks
+
+
+def _check_partition(group: Group, footprints: Sequence[Tensor], shape: SmashedShape) -> None:
+    masks = _check_masks(footprints, shape)
     owners = masks.sum(0)
     if not bool((owners == 1).all()):
         raise AssertionError(
@@ -76,6 +95,19 @@ def _check_group(group: Group, footprints: Sequence[Tensor], shape: SmashedShape
                 f"{LAW}: client {member.client} keeps {counts.tolist()} of {shape.patches} "
                 f"patches of the samples, but its mixing ratio is {member.share.lam}"
             )
+
+
+def _check_sums(group: Group, footprints: Sequence[Tensor], shape: SmashedShape) -> None:
+    for member, mixed in zip(group.members, footprints, strict=True):
+        weights = mixed[:, shape.prefix :]
+        if not bool((weights == member.share.lam).all()):
+            raise AssertionError(
+                f"{LAW}: client {member.client} weighs its patches by {float(weights.min()):.6g} "
+                f"to {float(weights.max()):.6g}, but its mixing ratio is {member.share.lam}"
+            )
+
+
+def _check_weights(group: Group, footprints: Sequence[Tensor], shape: SmashedShape) -> None:
     total = sum(member.share.lam for member in group.members)
     if abs(total - 1) > 1e-12:
         raise AssertionError(f"{LAW}: the mixing ratios of a group sum to {total}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,9 @@ class Toy:
         Training examples of each client, or one number for all; test examples of each.
     dropout, batch_norm
         In both segments.
+    edge
+        How a frozen lower segment shuffles, as a strategy with frozen edges asks; the toy's only
+        says so. None is a lower segment that learns.
     """
 
     clients: int = 5
@@ -109,18 +112,29 @@ class Toy:
     tests: int = 0
     dropout: float = 0.3
     batch_norm: bool = True
+    edge: Mapping[str, Any] | None = None
     seed: int = 0
 
     @property
     def geometry(self) -> Geometry:
         """Shape of the smashed data."""
-        return Geometry(self.patches, self.width, self.prefix)
+        # The upper segment tells slots apart by its own weights, whatever stands there.
+        return Geometry(self.patches, self.width, self.prefix, self.grid, positions="none")
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(rows, columns) of the patches: two rows, or one."""
+        return (2, self.patches // 2) if self.patches % 2 == 0 else (1, self.patches)
 
     def lower(self) -> ToyLower:
         """Make the lower segment that every client starts from."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1000 * self.seed + 1)
-            return ToyLower(self.geometry, self.dropout, self.batch_norm).double()
+            lower = ToyLower(self.geometry, self.dropout, self.batch_norm).double()
+        if self.edge is not None:
+            lower.requires_grad_(False)
+            lower.edge = dict(self.edge)  # type: ignore[assignment]
+        return lower
 
     def upper(self) -> ToyUpper:
         """Make the upper segment."""
@@ -133,6 +147,10 @@ class Toy:
         """Make one client's training examples: (inputs (N, FEATURES), label)."""
         size = self.examples if isinstance(self.examples, int) else self.examples[client]
         return self._draw(size, client)
+
+    def labels(self) -> list[Tensor]:
+        """Return the labels of each client's training examples."""
+        return [self.data(client).labels for client in range(self.clients)]
 
     def test_data(self, client: int) -> Examples | None:
         """Make one client's test examples, if the toy has any."""

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flwr_splitmix.clients.batches import Batches
-from flwr_splitmix.mixers import Mixed, Mixer, Plan, SmashedShape, Upload
+from flwr_splitmix.clients.batches import Batches, Example
+from flwr_splitmix.clients.input_mixing import mix_inputs
+from flwr_splitmix.mixers import InputShare, Mixed, Mixer, Plan, SmashedShape, Upload
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.seeding import derive_seed, generator
 from flwr_splitmix.strategies import SplitStrategy
@@ -70,7 +71,9 @@ def check_split_equals_whole(
         server_update,
         seed,
     )
-    shape = SmashedShape(toy.batch, toy.patches, toy.width, toy.prefix)
+    shape = SmashedShape(
+        toy.batch, toy.patches, toy.width, toy.prefix, toy.grid, classes=toy.classes
+    )
     for number in range(steps):
         whole.step(shape, 1, number)
 
@@ -111,9 +114,10 @@ class Whole:
             if self.mixer.regroup == "epoch"
             else None,
         )
+        clients = range(len(self.lowers))
+        drawn = [self.batches[client].next_batch(self.seed, client) for client in clients]
         uploads = {
-            client: self._upload(client, plan, server_round, number)
-            for client in range(len(self.lowers))
+            client: self._upload(client, plan, drawn, server_round, number) for client in clients
         }
         mixed = self.mixer.merge(uploads, plan, num_classes=_classes(self.upper))
         with torch.random.fork_rng(devices=[]):
@@ -127,18 +131,28 @@ class Whole:
             else:
                 self._joint_step(mixed)
 
-    def _upload(self, client: int, plan: Plan, server_round: int, number: int) -> Upload:
-        inputs, labels = self.batches[client].next_batch(self.seed, client)
+    def _upload(
+        self, client: int, plan: Plan, drawn: Sequence[Example], server_round: int, number: int
+    ) -> Upload:
+        shares = plan.shares(client)
+        inputs, labels = drawn[client]
+        mixing = next((share for share in shares if isinstance(share, InputShare)), None)
+        if mixing is not None:
+            inputs, labels = mix_inputs(mixing, drawn.__getitem__)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(self.seed, "step", client, server_round, number))
             self.lowers[client].train()
             smashed = self.lowers[client](inputs)
-        parts: list[Tensor | None] = []
-        for share in plan.shares(client):
-            part = None if share is None else share.upload(smashed)[0]
-            # k times: only one pass has a gradient for this client.
-            parts.append(part if part is None or (share and share.learns) else part.detach())
-        return Upload(parts, labels)
+            parts: list[Tensor | None] = []
+            soft: list[Tensor | None] = []
+            for share in shares:
+                part = None if share is None else share.upload(smashed)[0]
+                # k times: only one pass has a gradient for this client.
+                parts.append(part if part is None or (share and share.learns) else part.detach())
+            for share in shares:
+                soft.append(None if share is None else share.upload_labels(labels, smashed.dtype))
+        is_soft = any(share is not None and share.label_kind == "soft" for share in shares)
+        return Upload(parts, soft if is_soft else drawn[client][1])
 
     def _joint_step(self, mixed: Mixed) -> None:
         groups = len(mixed.sources)
@@ -170,7 +184,8 @@ class Whole:
         _descend(lowers, collected)
 
     def _parameters(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-        return list(self.upper.parameters()), [p for m in self.lowers for p in m.parameters()]
+        lowers = [p for m in self.lowers for p in m.parameters() if p.requires_grad]
+        return list(self.upper.parameters()), lowers
 
 
 def _descend(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:

@@ -42,12 +42,12 @@ def test_every_strategy_is_the_same_over_ray(
     runner: Runner, app: Path, links_app: ModuleType, tmp_path: Path
 ) -> None:
     over_ray, local = tmp_path / "ray", tmp_path / "local"
-    run_id = runner.start({"out": str(over_ray)}, links_app.TOY.clients, app)
+    run_id = runner.start({"out": str(over_ray)}, links_app.CLIENTS, app)
     ended = runner.finish(run_id, over_ray)
     assert ended.status == "finished:completed", ended.log
     for name in links_app.MAKERS:
         strategy = links_app.make_strategy(name, str(local))
-        strategy.fit(links_app.make_clients(), links_app.ROUNDS)
+        strategy.fit(links_app.make_clients(name), links_app.ROUNDS)
     pairs = list(zip(Run.list(over_ray), Run.list(local), strict=True))
     assert len(pairs) == len(links_app.MAKERS)
     for a, b in pairs:

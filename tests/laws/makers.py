@@ -13,6 +13,7 @@ import pytest
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
 from flwr_splitmix.strategies.aggregation import fedavg
+from flwr_splitmix.testing.toy import Toy
 from flwr_splitmix.testing.whole import MakeStrategy
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "block_cutmix.py"
@@ -20,7 +21,23 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "block_cutmix.py"
 NAMES = [*STRATEGIES, "BlockCutMix"]
 
 
+EDGES: dict[str, dict[str, Any]] = {
+    "PatchShuffleSL": {"method": "patch", "kappa": 1.0},
+    "BatchShuffleSL": {"method": "batch", "kappa": 0.4},
+    "SpectralShuffleSL": {"method": "spectral", "kappa": 1.0},
+}
+"""What the strategies with frozen edges ask of them."""
+
+
+def toy_for(name: str, **fields: Any) -> Toy:
+    """Make a toy whose clients are of the kind that a strategy needs."""
+    return Toy(edge=EDGES.get(name), **fields)
+
+
 def maker(name: str) -> MakeStrategy:
+    if name in EDGES:
+        # More clients than any toy here has; the labels of a client depend on its index alone.
+        return partial(STRATEGIES[name], labels=Toy(clients=12).labels())
     if name in STRATEGIES:
         return STRATEGIES[name]
     return partial(SplitStrategy, mixer=block_cutmix(), aggregator=fedavg())

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from flwr_splitmix.testing.laws import Toy, check_degenerate_cases
-from tests.laws.makers import NAMES, maker
+from flwr_splitmix.testing.laws import check_degenerate_cases
+from tests.laws.makers import NAMES, maker, toy_for
 
-CASES = {
-    "PSL": ["one client"],
-    "SFL": ["one client", "all batches", "average"],
-    "CutMixSFL": ["average"],
-    "BlockCutMix": ["average"],
-}
+UNMIXED = {"PSL": ["one client"], "SFL": ["one client", "all batches", "average"]}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_degenerate_cases(name: str) -> None:
-    applied = check_degenerate_cases(maker(name), Toy(clients=4))
-    assert applied == CASES.get(name, [])
+    applied = check_degenerate_cases(maker(name), toy_for(name, clients=4))
+    averages = name.endswith("SFL") or name == "BlockCutMix"
+    assert applied == UNMIXED.get(name, ["average"] if averages else [])

@@ -11,12 +11,12 @@ from torch import Tensor
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.strategies import CutMixSL
 from flwr_splitmix.testing.laws import Toy, check_graphs_are_freed
-from tests.laws.makers import NAMES, maker
+from tests.laws.makers import NAMES, maker, toy_for
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_strategy(name: str) -> None:
-    check_graphs_are_freed(maker(name))
+    check_graphs_are_freed(maker(name), toy_for(name, clients=2))
 
 
 def test_k_times_and_broadcast() -> None:

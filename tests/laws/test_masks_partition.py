@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,10 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_splitmix.mixers import Group, NoMixing, PatchCutMix, PatchShare, Plan
+from flwr_splitmix.mixers import (
+    Member,
+    Mixer,
+    Mixup,
+    NoMixing,
+    PatchCutMix,
+    PatchShare,
+    Plan,
+    RandomCutout,
+    Shuffled,
+    VanillaCutMix,
+)
 from flwr_splitmix.strategies import STRATEGIES
 from flwr_splitmix.testing.laws import Toy, check_masks_partition
-from tests.laws.makers import block_cutmix
+from tests.laws.makers import block_cutmix, maker
 
 ALPHAS = st.one_of(st.none(), st.sampled_from([1e-3, 0.1, 1.0, 2.0, 6.0, 100.0]))
 
@@ -41,6 +53,30 @@ def test_patch_cutmix(data: st.DataObject) -> None:
     )
 
 
+OTHERS = st.one_of(
+    st.builds(Mixup, st.integers(2, 6), ALPHAS),
+    st.builds(VanillaCutMix, st.just(2), st.sampled_from([1e-3, 0.5, 1.0, 20.0])),
+    st.builds(
+        RandomCutout,
+        st.one_of(st.none(), st.floats(0.01, 1)),
+        ALPHAS,
+        mask_per_sample=st.booleans(),
+    ),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(OTHERS, st.booleans(), st.data())
+def test_the_other_mixers(mixer: Mixer, shuffled: bool, data: st.DataObject) -> None:
+    check_masks_partition(
+        Shuffled(mixer) if shuffled else mixer,
+        clients=data.draw(st.integers(1, 9)),
+        patches=data.draw(st.integers(1, 30)),
+        prefix=data.draw(st.integers(0, 2)),
+        seed=data.draw(st.integers(0, 2**32)),
+    )
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_mixer_of_an_example(seed: int) -> None:
     check_masks_partition(block_cutmix(), patches=16 + seed, prefix=seed % 3, seed=seed)
@@ -48,7 +84,7 @@ def test_the_mixer_of_an_example(seed: int) -> None:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_mixer_of_every_strategy(name: str) -> None:
-    mixer = STRATEGIES[name](Toy().upper()).mixer
+    mixer = maker(name)(Toy().upper()).mixer
     check_masks_partition(mixer)
     check_masks_partition(mixer, clients=4, patches=1, prefix=1)
 
@@ -60,12 +96,11 @@ def test_a_client_alone_owns_every_patch() -> None:
 class Broken(PatchCutMix):
     """Takes one patch from the first member of every group and tells nobody."""
 
-    def _group(self, *arguments: Any) -> Group:
-        group = super()._group(*arguments)
-        first, *others = group.members
+    def mix(self, *arguments: Any) -> Sequence[Member]:
+        first, *others = super().mix(*arguments)
         assert isinstance(first.share, PatchShare)
         cut = replace(first.share, stop=max(first.share.stop - 1, 0))
-        return Group((replace(first, share=cut), *others))
+        return [replace(first, share=cut), *others]
 
 
 def test_the_law_notices_a_patch_without_an_owner() -> None:
@@ -81,3 +116,13 @@ def test_the_law_notices_a_client_that_is_left_out() -> None:
 
     with pytest.raises(AssertionError, match=r"3 clients were grouped as \[1, 2\]"):
         check_masks_partition(Forgetful(), clients=3)
+
+
+def test_the_law_notices_a_wrong_weight() -> None:
+    class Heavy(Mixup):
+        def mix(self, *arguments: Any) -> Sequence[Member]:
+            first, *others = super().mix(*arguments)
+            return [replace(first, share=replace(first.share, lam=first.share.lam / 2)), *others]
+
+    with pytest.raises(AssertionError, match=r"the mixing ratios of a group sum to 0\.75"):
+        check_masks_partition(Heavy(2, alpha=None), clients=2)

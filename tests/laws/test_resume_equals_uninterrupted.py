@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.clients import SplitClient
-from flwr_splitmix.testing.laws import Toy, check_resume_equals_uninterrupted
-from tests.laws.makers import NAMES, maker
+from flwr_splitmix.testing.laws import check_resume_equals_uninterrupted
+from tests.laws.makers import NAMES, maker, toy_for
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -17,7 +17,7 @@ from tests.laws.makers import NAMES, maker
     "options",
     [
         {},
-        {"fraction_train": 0.5, "toy": Toy(clients=6, tests=6)},
+        {"fraction_train": 0.5, "toy": {"clients": 6}},
         # Of rounds 1 to 3 only 2 has a checkpoint left: the clients go back to it.
         {"checkpoint_every": 2, "stop_in": 4, "lose_newest": True},
         {"stop_in": 4, "lose_newest": True, "fraction_train": 0.5, "evaluate_every": 2},
@@ -25,7 +25,9 @@ from tests.laws.makers import NAMES, maker
     ids=["every round", "half of the clients", "killed", "killed, half of the clients"],
 )
 def test_every_strategy(name: str, options: dict[str, Any], tmp_path: Path) -> None:
-    check_resume_equals_uninterrupted(maker(name), tmp_path, **options)
+    fields = {"tests": 6, **options.get("toy", {})}
+    rest = {key: value for key, value in options.items() if key != "toy"}
+    check_resume_equals_uninterrupted(maker(name), tmp_path, toy_for(name, **fields), **rest)
 
 
 def test_the_law_notices_a_lost_data_position(

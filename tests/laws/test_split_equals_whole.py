@@ -12,7 +12,7 @@ from flwr_splitmix.mixers import MaskShare
 from flwr_splitmix.strategies import PSL, CutMixSL
 from flwr_splitmix.strategies.server_segment import ServerUpdate
 from flwr_splitmix.testing.laws import Toy, check_split_equals_whole
-from tests.laws.makers import NAMES, maker
+from tests.laws.makers import NAMES, maker, toy_for
 
 UPDATES: list[ServerUpdate] = ["sum", "mean", "sequential"]
 
@@ -20,7 +20,7 @@ UPDATES: list[ServerUpdate] = ["sum", "mean", "sequential"]
 @pytest.mark.parametrize("server_update", UPDATES)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_strategy(name: str, server_update: ServerUpdate) -> None:
-    check_split_equals_whole(maker(name), server_update=server_update, steps=3)
+    check_split_equals_whole(maker(name), toy_for(name), server_update=server_update, steps=3)
 
 
 @pytest.mark.parametrize("server_update", UPDATES)
@@ -48,6 +48,14 @@ def test_every_form_of_cutmix(
         Toy(clients=clients, prefix=prefix),
         server_update=server_update,
     )
+
+
+@pytest.mark.parametrize("server_update", UPDATES)
+@pytest.mark.parametrize("clients", [2, 5])
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("Input")])
+def test_inputs_mixed_across_clients(name: str, clients: int, server_update: ServerUpdate) -> None:
+    make = partial(maker(name), across="clients")
+    check_split_equals_whole(make, Toy(clients=clients), server_update=server_update)
 
 
 def test_the_law_notices_a_wrong_factor(monkeypatch: pytest.MonkeyPatch) -> None:

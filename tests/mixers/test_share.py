@@ -23,7 +23,7 @@ def test_a_share_travels_as_plain_values() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"share": "pickle"}, "unknown share 'pickle'; this client knows full, patches"),
+        ({"share": "pickle"}, "unknown share 'pickle'; this client knows box, full, ids, "),
         ({"share": None}, "unknown share None"),
         ({"share": ["patches"]}, "unknown share"),
         ({"command": "rm"}, "unexpected keyword argument 'command'"),

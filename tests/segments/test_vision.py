@@ -56,6 +56,60 @@ def test_upper_of_lower_equals_the_whole_at_every_cut(name: str) -> None:
             assert torch.equal(pair(images.to(dtype)), expected), (cut_at, dtype)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_positions_in_the_upper_segment_equal_the_whole_too(name: str) -> None:
+    images = torch.randn(3, 1, 16, 16)
+    lower, upper = split(name, positions="upper")
+    assert lower.geometry.positions == "upper"
+    assert torch.equal(upper(lower(images)), whole(name)(images))
+
+
+def test_positions_in_the_upper_segment_belong_to_slots() -> None:
+    """Swapped patches get each other's place; the lower segment knows none."""
+    images = torch.randn(2, 1, 16, 16)
+    swapped = images.clone()
+    swapped[:, :, :4, :4], swapped[:, :, 12:, 8:12] = images[:, :, 12:, 8:12], images[:, :, :4, :4]
+    lower, upper = split("vit_tiny_patch16_224", positions="upper")
+    order = torch.arange(16)
+    order[0], order[14] = 14, 0
+    assert torch.equal(lower(swapped), lower(images)[:, order])
+    assert torch.equal(upper(lower(images)[:, order]), whole("vit_tiny_patch16_224")(swapped))
+    assert not any("pos_embed" in key for key in lower.state_dict())
+
+
+def test_a_model_without_position_embeddings_says_so() -> None:
+    for positions in ("lower", "upper"):
+        pair = split("vit_tiny_patch16_224", pos_embed="none", positions=positions)
+        assert pair.lower.geometry.positions == "none"
+
+
+def test_gradients_equal_the_wholes() -> None:
+    images, wanted = torch.randn(3, 1, 16, 16), whole("vit_tiny_patch16_224")
+    wanted(images).square().sum().backward()
+    expected = dict(wanted.named_parameters())
+
+    def gradient(parameter: nn.Parameter) -> torch.Tensor:
+        assert parameter.grad is not None
+        return parameter.grad
+
+    for positions in ("lower", "upper"):
+        lower, upper = split("vit_tiny_patch16_224", positions=positions)
+        upper(lower(images)).square().sum().backward()
+        projection = gradient(lower.get_parameter("embedding.patch_embed.proj.weight"))
+        assert torch.equal(projection, gradient(expected["patch_embed.proj.weight"]))
+        holder, key = {
+            "lower": (lower, "embedding.pos_embed"), "upper": (upper, "positions.pos_embed"),
+        }[positions]  # fmt: skip
+        slots = gradient(expected["pos_embed"])[:, 1:]
+        assert torch.equal(gradient(holder.get_parameter(key)), slots)
+
+
+@pytest.mark.parametrize("cut_at", [None, ""])
+def test_no_cut_named_is_the_familys_own(cut_at: str | None) -> None:
+    pair = split_vision_model(cut_at=cut_at, image_size=16, depth=1)
+    assert [name for name, _ in pair.lower.named_children()] == ["embedding"]
+
+
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "deit_tiny_distilled_patch16_224"])
 def test_dropout_is_drawn_as_in_the_whole(name: str) -> None:
     rates = {"drop_rate": 0.2, "pos_drop_rate": 0.2, "attn_drop_rate": 0.2, "drop_path_rate": 0.2}
@@ -104,7 +158,7 @@ def test_seeds_make_weights_and_leave_the_generator_alone() -> None:
 
 def test_the_default_is_the_papers_model() -> None:
     lower, upper = split_vision_model(seed=0)
-    assert lower.geometry == Geometry(patches=64, width=192)
+    assert lower.geometry == Geometry(patches=64, width=192, grid=(8, 8))
     assert upper.num_classes == 10
     assert sum(name.startswith("block_") for name, _ in upper.named_children()) == 6
 
@@ -114,7 +168,14 @@ def test_the_default_is_the_papers_model() -> None:
     [
         ("vit_tinny_patch16_224", {}, "did you mean vit_tiny_patch16_224"),
         ("swin_tiny_patch4_window7_224", {}, "cannot be cut; allowed are models such as vit_tiny"),
-        ("resnet18", {}, "not of timm's VisionTransformer family"),
+        ("lenet", {}, "did you mean lenet5"),
+        ("nothing", {}, r"Allowed are timm's vit_\*, deit\*, pit_\*, vgg\*, resnet\*, and lenet5"),
+        ("vit_tiny_patch16_224", {"positions": "above"}, "allowed are 'lower' and 'upper'"),
+        (
+            "vit_tiny_patch16_224",
+            {"cut_at": "blocks.0", "positions": "upper"},
+            "positions 'upper' needs the cut at 'embedding', not at 'blocks.0'",
+        ),
         (
             "vit_tiny_patch16_224",
             {"cut_at": "blocks.2"},

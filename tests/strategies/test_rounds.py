@@ -14,8 +14,9 @@ from flwr_splitmix.events import Exchange, RoundDone, StepDone
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.schedule import constant
-from flwr_splitmix.strategies import PSL, SFL, STRATEGIES, CutMixSL
+from flwr_splitmix.strategies import PSL, SFL, CutMixSL
 from flwr_splitmix.testing.toy import Toy, sgd
+from tests.laws.makers import NAMES, maker, toy_for
 
 
 class Seen(Observer):
@@ -56,7 +57,7 @@ def run(
     seen = Seen()
     options = {"optimizer": sgd(0.1), "schedule": constant, "device": "cpu", **options}
     strategy = kind(toy.upper(), observers=[seen], **options)
-    clients = toy.make_clients(sgd(0.1), kind=Faulty)
+    clients = toy.make_clients(sgd(0.1), kind=Faulty, shares=strategy.mixer.shares)
     for client, place in (faulty or {}).items():
         clients[client].at = place  # type: ignore[attr-defined]
         clients[client].nonsense = nonsense  # type: ignore[attr-defined]
@@ -132,13 +133,13 @@ def test_clients_that_make_other_shapes_are_left_out() -> None:
     assert list(seen.rounds[0].failures) == [3]
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", NAMES)
 def test_two_identical_runs_are_bit_identical(name: str) -> None:
-    toy = Toy(clients=4)
+    toy = toy_for(name, clients=4)
     results = []
     for noise in (0, 1):
         torch.manual_seed(noise)  # the caller's generator has no part in it
-        strategy, seen, clients = run(STRATEGIES[name], toy, 2, fraction_train=0.75, seed=4)
+        strategy, seen, clients = run(maker(name), toy, 2, fraction_train=0.75, seed=4)
         results.append((weights(strategy, clients), [float(s.result.loss) for s in seen.steps]))
     (first, losses), (second, again) = results
     assert losses == again
@@ -154,11 +155,11 @@ def test_another_seed_is_another_run() -> None:
 
 
 def test_training_learns() -> None:
-    toy = Toy(clients=4, examples=64, batch=16, dropout=0.0)
-    for kind in STRATEGIES.values():
-        _, seen, _ = run(kind, toy, 8, server_update="sum")
+    for name in NAMES:
+        toy = toy_for(name, clients=4, batch=4, dropout=0.0)
+        _, seen, _ = run(maker(name), toy, 60, server_update="sum")
         losses = [float(step.result.loss) for step in seen.steps]
-        assert sum(losses[-4:]) < 0.9 * sum(losses[:4]), kind.__name__
+        assert sum(losses[-20:]) < 0.95 * sum(losses[:20]), name
 
 
 def test_a_fraction_of_the_clients_takes_part_and_all_in_the_long_run() -> None:

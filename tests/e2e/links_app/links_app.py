@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,14 +11,28 @@ from block_cutmix import BlockCutMix, BlockShare
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from flwr_splitmix import Run, SplitClient, SplitClientApp, adamw
+from flwr_splitmix import RayLink, Run, SplitClient, SplitClientApp, adamw
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
 from flwr_splitmix.testing.toy import Toy
 
-TOY = Toy(clients=4, tests=6)
+CLIENTS = 4
 ROUNDS = 2
+EDGES: dict[str, dict[str, Any]] = {
+    "PatchShuffleSL": {"method": "patch", "kappa": 1.0},
+    "BatchShuffleSL": {"method": "batch", "kappa": 0.4},
+    "SpectralShuffleSL": {"method": "spectral", "kappa": 1.0},
+}
+"""What the strategies with frozen edges ask of them."""
+
+
+def toy_for(name: str) -> Toy:
+    """Make the toy whose clients are of the kind that a strategy needs."""
+    return Toy(clients=CLIENTS, tests=6, edge=EDGES.get(name))
+
+
 MAKERS: dict[str, Any] = {
     **STRATEGIES,
+    **{name: partial(STRATEGIES[name], labels=toy_for(name).labels()) for name in EDGES},
     "BlockCutMix": partial(SplitStrategy, mixer=BlockCutMix()),
 }
 
@@ -25,24 +40,26 @@ MAKERS: dict[str, Any] = {
 def make_strategy(name: str, home: str) -> SplitStrategy:
     """Make one of the strategies, with a run directory below `home`."""
     strategy: SplitStrategy = MAKERS[name](
-        TOY.upper(),
+        toy_for(name).upper(),
         optimizer=adamw(0.01),
         device="cpu",
         seed=7,
         evaluation="federated",
+        link=RayLink(num_hosts=1, state_dir=None),
         run=Run.create({"strategy": name}, name=name.lower(), home=home),
     )
     return strategy
 
 
-def make_clients() -> list[SplitClient]:
-    """Make the clients, anew."""
-    return list(TOY.make_clients(adamw(0.01), shares=(BlockShare,)))
+def make_clients(name: str) -> list[SplitClient]:
+    """Make the clients of a strategy, anew."""
+    return list(toy_for(name).make_clients(adamw(0.01), shares=(BlockShare,)))
 
 
 def client_fn(context: Context) -> SplitClient:
-    """Make one of the clients."""
-    return make_clients()[int(context.node_config["partition-id"])]
+    """Make one of the clients of the strategy in progress, whose name the server left in a file."""
+    name = Path(str(context.run_config["out"]), "strategy.txt").read_text()
+    return make_clients(name)[int(context.node_config["partition-id"])]
 
 
 server = ServerApp()
@@ -53,6 +70,9 @@ client = SplitClientApp(client_fn)
 def main(grid: Grid, context: Context) -> None:
     """Run every strategy, one after the other, in one Flower run."""
     torch.set_num_threads(1)
+    out = Path(str(context.run_config["out"]))
+    out.mkdir(exist_ok=True)
     for name in MAKERS:
-        arrays = ArrayRecord(TOY.lower().state_dict())
-        make_strategy(name, str(context.run_config["out"])).start(grid, arrays, ROUNDS)
+        (out / "strategy.txt").write_text(name)
+        arrays = ArrayRecord(toy_for(name).lower().state_dict())
+        make_strategy(name, str(out)).start(grid, arrays, ROUNDS)

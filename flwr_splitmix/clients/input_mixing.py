@@ -1,0 +1,56 @@
+"""Mixing a client's raw inputs, divided into cells, with those of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from flwr_splitmix.clients.batches import Example
+from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.mixers import InputShare
+from flwr_splitmix.segments.feature_maps import CellsToMap, MapToCells
+
+
+def mix_inputs(share: InputShare, batch_of: Callable[[int], Example]) -> Example:
+    """Make a client's mixed inputs and soft labels.
+
+    Parameters
+    ----------
+    batch_of
+        Returns the batch of this step of a client: inputs (b, C, H, W), or cells (b, N, width);
+        labels int64 (b,).
+
+    Returns
+    -------
+    Inputs of the same shape as the client's own, and soft labels (b, L).
+
+    Raises
+    ------
+    ClientError
+        If the inputs cannot be divided into the cells of the plan.
+    """
+    batches = {client: batch_of(client) for client, _ in share.parts}
+    grid = (share.rows, share.columns)
+    own = batches[share.parts[0][0]][0]
+    cells = {client: _to_cells(inputs, grid) for client, (inputs, _) in batches.items()}
+    mixed, soft = share.mix(cells, {client: labels for client, (_, labels) in batches.items()})
+    if own.ndim == 3:
+        return mixed, soft
+    return CellsToMap(grid, own.shape[2] // share.rows)(mixed), soft
+
+
+def _to_cells(inputs: Tensor, grid: tuple[int, int]) -> Tensor:
+    rows, columns = grid
+    if inputs.ndim == 3 and inputs.shape[1] == rows * columns:
+        return inputs
+    if inputs.ndim == 4:
+        height, width = inputs.shape[2:]
+        cell = height // rows
+        if (cell * rows, cell * columns) == (height, width):
+            cells: Tensor = MapToCells(cell)(inputs)
+            return cells
+    raise ClientError(
+        f"inputs of shape {tuple(inputs.shape[1:])} cannot be divided into {rows} x {columns} "
+        "square cells"
+    )

@@ -1,0 +1,75 @@
+"""Random Cutout: each client keeps some random patches of its own, the others stay empty."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from flwr_splitmix.mixers.mask_share import PatchShare
+from flwr_splitmix.mixers.masks import sample_counts
+from flwr_splitmix.mixers.mixer import Group, Member, Mixer, Plan, SmashedShape
+
+
+class RandomCutout(Mixer):
+    """Masks without a partner: what a client leaves out, nobody fills; its label is unchanged.
+
+    Parameters
+    ----------
+    ratio
+        Kept fraction of the patches, 0 < ratio <= 1; None draws it for each client and step as
+        patch CutMix draws that of the first of two clients.
+    alpha
+        Concentration of that draw; None is one half.
+    mask_per_sample
+        Draw the positions for every sample of the batch instead of once for the batch.
+
+    Raises
+    ------
+    ValueError
+        If `ratio` or `alpha` is outside its range.
+
+    Source: CutMixSL, "CutSmashed data", figure 2 and table 1; DP-CutMixSL, section 6 ("the single
+    client case of Random CutMix").
+    """
+
+    cover = "partial"
+
+    def __init__(
+        self,
+        ratio: float | None = None,
+        alpha: float | None = 6.0,
+        *,
+        mask_per_sample: bool = False,
+    ) -> None:
+        if ratio is not None and not 0 < ratio <= 1:
+            raise ValueError(f"ratio is {ratio}; allowed is 0 < ratio <= 1, or None to draw it")
+        sample_counts(1, 2, alpha, np.random.default_rng(0))  # refuses a wrong alpha here and now
+        self.ratio = ratio
+        self.alpha = alpha
+        self.mask_per_sample = mask_per_sample
+
+    def plan(
+        self,
+        members: Sequence[int],
+        shape: SmashedShape,
+        rng: np.random.Generator,
+        order_rng: np.random.Generator | None = None,
+    ) -> Plan:
+        """Draw each client's kept patches."""
+        return Plan(shape, (tuple(Group((self._member(c, shape, rng),)) for c in members),))
+
+    def _member(self, client: int, shape: SmashedShape, rng: np.random.Generator) -> Member:
+        if self.ratio is None:
+            kept = int(sample_counts(shape.patches, 2, self.alpha, rng)[0])
+        else:
+            kept = round(self.ratio * shape.patches)
+        share = PatchShare(
+            patches=shape.patches,
+            prefix=shape.prefix,
+            seed=int(rng.integers(2**32)),
+            start=0,
+            stop=kept,
+            per_sample=self.mask_per_sample,
+        )
+        return Member(client, share)

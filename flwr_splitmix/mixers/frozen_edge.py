@@ -1,0 +1,45 @@
+"""No mixing and no way back: edges that learn nothing, labels that the server has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from flwr_splitmix.mixers.mixer import Group, Member, Mixer, Plan, SmashedShape
+from flwr_splitmix.mixers.share import FullShare, LabelKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdShare(FullShare):
+    """Everything, with the examples' ids instead of their labels, and no gradient in return."""
+
+    name: ClassVar[str] = "ids"
+    learns: bool = False
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """Ids, int64 (b,): each example's index in its client's data."""
+        return "ids"
+
+
+class FrozenEdge(Mixer):
+    """Every client is a group of its own, uploads everything, and gets no gradient.
+
+    What protects a client here is what its frozen edge does to the data (patch shuffling), not
+    what happens between it and the upper segment.
+
+    Source: Patch Shuffling, section III.
+    """
+
+    def plan(
+        self,
+        members: Sequence[int],
+        shape: SmashedShape,
+        rng: np.random.Generator,
+        order_rng: np.random.Generator | None = None,
+    ) -> Plan:
+        """Return one group for each client; nothing is drawn."""
+        return Plan(shape, (tuple(Group((Member(c, IdShare()),)) for c in members),))

@@ -1,0 +1,91 @@
+"""Clients in random mixing groups of k: what most mixers share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+
+from flwr_splitmix.mixers.mixer import Group, Member, Mixer, Plan, SmashedShape
+from flwr_splitmix.mixers.share import FullShare
+
+Regroup = Literal["step", "epoch"]
+
+
+class GroupMixer(Mixer):
+    """Mixes groups of `k` clients; a subclass says in `mix` what happens within one.
+
+    Parameters
+    ----------
+    k
+        Clients in a mixing group. Of `n` clients, `n mod k` are left over: two or more form a
+        smaller group; a single one sends all its smashed data with its hard label, which is plain
+        split learning and protects nothing.
+    regroup
+        Whether clients are put into new groups every "step" or every "epoch".
+
+    Raises
+    ------
+    ValueError
+        If `k` < 2 or `regroup` is not one of those allowed.
+
+    Source: CutMixSL, algorithm 2 and "communication efficiency".
+    """
+
+    min_members = 2
+
+    def __init__(self, k: int = 2, *, regroup: Regroup = "step") -> None:
+        if k < 2:
+            raise ValueError(f"k is {k}; a mixing group needs at least 2 clients")
+        check_choice("regroup", regroup, get_args(Regroup))
+        self.k = k
+        self.regroup = regroup
+
+    def check_clients(self, n: int) -> None:
+        """Refuse a group size larger than the number of clients."""
+        if self.k > n:
+            raise ValueError(
+                f"k is {self.k}, but only {n} clients take part in a round; "
+                f"allowed are 2 to {max(n, 2)}"
+            )
+
+    def groups(
+        self,
+        members: Sequence[int],
+        rng: np.random.Generator,
+        order_rng: np.random.Generator | None,
+    ) -> list[list[int]]:
+        """Put clients into random groups of `k`, and the rest into a smaller one."""
+        order = [int(c) for c in (order_rng or rng).permutation(list(members))]
+        return [order[i : i + self.k] for i in range(0, len(order), self.k)]
+
+    def plan(
+        self,
+        members: Sequence[int],
+        shape: SmashedShape,
+        rng: np.random.Generator,
+        order_rng: np.random.Generator | None = None,
+    ) -> Plan:
+        """Draw groups, then what happens within each."""
+        drawn = (self.group(c, shape, rng) for c in self.groups(members, rng, order_rng))
+        return Plan(shape, (tuple(drawn),))
+
+    def group(self, clients: Sequence[int], shape: SmashedShape, rng: np.random.Generator) -> Group:
+        """Return one group's members with their shares; a client alone sends everything."""
+        if len(clients) == 1:
+            return Group((Member(clients[0], FullShare()),))
+        return Group(tuple(self.mix(clients, shape, rng)))
+
+    @abstractmethod
+    def mix(
+        self, clients: Sequence[int], shape: SmashedShape, rng: np.random.Generator
+    ) -> Sequence[Member]:
+        """Draw the shares of two or more clients."""
+
+
+def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+    """Raise ValueError for an option that is not one of those allowed."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}; allowed are {', '.join(allowed)}")

@@ -1,0 +1,208 @@
+"""Mixing raw inputs before the lower segment: for comparison with mixing behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self, get_args
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flwr_splitmix.mixers.grouping import check_choice
+from flwr_splitmix.mixers.mixer import Group, Member, Mixer, Plan, SmashedShape
+from flwr_splitmix.mixers.share import FullShare, LabelKind, Plain, Share, share_from_wire
+from flwr_splitmix.seeding import frozen_generator
+
+Across = Literal["clients", "batch"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputShare(FullShare):
+    """Everything, from inputs that were mixed with those of others.
+
+    Parameters
+    ----------
+    rows, columns
+        The grid of cells that the inputs are divided into; its cells are the patches of `parts`.
+    classes
+        Number L of classes.
+    parts
+        (client, share) of each member of the mixture. The same client several times stands for
+        its own batch in other orders.
+    seed
+        Of those orders.
+    """
+
+    name: ClassVar[str] = "input"
+    rows: int
+    columns: int
+    classes: int
+    parts: tuple[tuple[int, Share], ...]
+    seed: int
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """Soft labels: they are mixed together with the inputs."""
+        return "soft"
+
+    def upload_labels(self, labels: Tensor, dtype: Any) -> Tensor:
+        """Return the soft labels that `mix` made."""
+        return labels.to(dtype)
+
+    def mix(
+        self, inputs: Mapping[int, Tensor], labels: Mapping[int, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Mix one batch of each client of `parts`.
+
+        Parameters
+        ----------
+        inputs
+            By client: cells (b, rows * columns, width).
+        labels
+            By client: int64 (b,).
+
+        Returns
+        -------
+        Mixed cells (b, rows * columns, width) and soft labels (b, classes).
+        """
+        first = next(iter(inputs.values()))
+        mixed = torch.zeros_like(first)
+        soft = torch.zeros(len(first), self.classes, dtype=first.dtype, device=first.device)
+        rng = frozen_generator(self.seed)
+        used: set[int] = set()
+        for client, share in self.parts:
+            cells, classes = inputs[client], labels[client].to(first.device)
+            if client in used:
+                order = torch.from_numpy(rng.permutation(len(cells))).to(cells.device)
+                cells, classes = cells[order], classes[order]
+            used.add(client)
+            share.place(mixed, share.upload(cells)[0])
+            soft += share.lam * F.one_hot(classes, self.classes).to(soft.dtype)
+        return mixed, soft
+
+    def to_wire(self) -> dict[str, Plain]:
+        """Return the share as plain values."""
+        return {
+            "share": self.name,
+            "rows": self.rows,
+            "columns": self.columns,
+            "classes": self.classes,
+            "parts": [[client, share.to_wire()] for client, share in self.parts],
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_wire(cls, values: Mapping[str, Any], known: Iterable[type[Share]]) -> Self:
+        """Make the share and those of its parts."""
+        rest = dict(values)
+        parts = rest.pop("parts", None)
+        if not isinstance(parts, (list, tuple)) or not all(
+            isinstance(part, (list, tuple)) and len(part) == 2 and type(part[0]) is int
+            for part in parts
+        ):
+            raise ValueError("parts of share 'input' must be a list of (client, share)")
+        made = tuple((client, share_from_wire(share, known)) for client, share in parts)
+        # The parent checks the plain values and names what is missing; the parts are not plain.
+        numbers = {"rows", "columns", "classes", "seed"}
+        if rest.keys() != numbers or not all(type(rest[name]) is int for name in numbers):
+            raise ValueError(f"share 'input' needs the integers {', '.join(sorted(numbers))}")
+        return cls(parts=made, **rest)
+
+
+class InputLevel(Mixer):
+    """Does to raw inputs, divided into cells, what another mixer does to smashed data.
+
+    Each client pushes its own mixture through its lower segment and sends everything, with soft
+    labels. Between the cut and the upper segment nothing is mixed.
+
+    Parameters
+    ----------
+    mixer
+        Says how inputs are mixed: `Mixup`, `RandomCutout`, `VanillaCutMix` or `PatchCutMix`.
+    grid
+        (rows, columns) of the cells that every channel of an image is divided into; None is the
+        grid of the patches at the cut.
+    across
+        "clients": with the images of other clients, which must then be at hand. This exists within
+        one process (`fit`), to compare with; other links refuse it. "batch": with other images of
+        the client's own batch, anywhere.
+
+    Source: DP-CutMixSL, table 6 and appendix F.
+    """
+
+    def __init__(
+        self, mixer: Mixer, grid: tuple[int, int] | None = None, *, across: Across = "clients"
+    ) -> None:
+        check_choice("across", across, get_args(Across))
+        if grid is not None and min(grid) < 1:
+            raise ValueError(f"grid is {grid}; rows and columns must be at least 1")
+        self.mixer = mixer
+        self.grid = grid
+        self.across = across
+        self.raw_inputs_cross = across == "clients"
+        self.min_members = mixer.min_members if self.raw_inputs_cross else 1
+        self.regroup = mixer.regroup
+
+    def check_clients(self, n: int) -> None:
+        """Ask the mixer inside, unless it only mixes within a batch."""
+        if self.raw_inputs_cross:
+            self.mixer.check_clients(n)
+
+    def plan(
+        self,
+        members: Sequence[int],
+        shape: SmashedShape,
+        rng: np.random.Generator,
+        order_rng: np.random.Generator | None = None,
+    ) -> Plan:
+        """Draw the inner mixer's plan over the cells, and give each client its mixture."""
+        rows, columns = grid = self.grid or shape.rows_and_columns()
+        cells = SmashedShape(shape.batch, rows * columns, 1, grid=grid, classes=shape.classes)
+        parts = self._parts(members, cells, rng, order_rng)
+        groups = []
+        for client in members:
+            share = InputShare(
+                rows=rows,
+                columns=columns,
+                classes=shape.classes,
+                parts=parts[client],
+                seed=int(rng.integers(2**32)),
+            )
+            groups.append(Group((Member(client, share),)))
+        return Plan(shape, (tuple(groups),))
+
+    def _parts(
+        self,
+        members: Sequence[int],
+        cells: SmashedShape,
+        rng: np.random.Generator,
+        order_rng: np.random.Generator | None,
+    ) -> dict[int, tuple[tuple[int, Share], ...]]:
+        """Return by client what its mixture is made of, its own part first."""
+        parts: dict[int, tuple[tuple[int, Share], ...]] = {}
+        if self.raw_inputs_cross:
+            for group in self._groups(members, cells, rng, order_rng):
+                drawn = [(member.client, member.share) for member in group.members]
+                for place, (client, _) in enumerate(drawn):
+                    parts[client] = (drawn[place], *drawn[:place], *drawn[place + 1 :])
+        else:
+            size = getattr(self.mixer, "k", 1)
+            for client in members:
+                (group,) = self._groups(range(size), cells, rng, None)
+                parts[client] = tuple((client, member.share) for member in group.members)
+        return parts
+
+    def _groups(
+        self,
+        members: Sequence[int],
+        cells: SmashedShape,
+        rng: np.random.Generator,
+        order_rng: np.random.Generator | None,
+    ) -> tuple[Group, ...]:
+        passes = self.mixer.plan(members, cells, rng, order_rng).passes
+        if len(passes) != 1:
+            raise ValueError("inputs are mixed once a step; k_times is for smashed data")
+        return passes[0]

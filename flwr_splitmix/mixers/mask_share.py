@@ -1,0 +1,125 @@
+"""Shares that keep whole patches: which ones, at which positions."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.mixers.masks import patch_order
+from flwr_splitmix.mixers.share import Share
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskShare(Share):
+    """Some patches unchanged, the others not at all; prefix tokens scaled by the mixing ratio.
+
+    A subclass says which patches in `positions`.
+
+    Parameters
+    ----------
+    patches, prefix
+        Number N of patch tokens, and of prefix tokens before them. Prefix tokens have attended to
+        the whole image (cut at a block); they are not masked but summed, weighted by `lam`.
+    broadcast
+        Whether the client gets its group's whole gradient and pushes it through its unmasked
+        smashed data (CutMixSL eq. 13) instead of its own patches' gradient (unicast).
+    """
+
+    patches: int
+    prefix: int = 0
+    broadcast: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prefix < 0:
+            raise ValueError(f"prefix is {self.prefix}; it must be at least 0")
+
+    @abstractmethod
+    def positions(self, batch: int) -> Tensor:
+        """Return the kept patches: int64 (a,), or (batch, a) if they differ between samples."""
+
+    @abstractmethod
+    def count(self) -> int:
+        """Return the number a of kept patches."""
+
+    def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
+        """Upload (b, prefix + a, d): the scaled prefix and the kept patches.
+
+        Raises
+        ------
+        ValueError
+            If the smashed data have another number of tokens than the share was made for.
+        """
+        if smashed.shape[1] != self.prefix + self.patches:
+            raise ValueError(
+                f"the share is for {self.prefix} + {self.patches} tokens, "
+                f"the smashed data have {smashed.shape[1]}"
+            )
+        kept = self._take(smashed)
+        return kept, smashed if self.broadcast else kept
+
+    def upload_shape(self, smashed: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Return (b, prefix + a, d)."""
+        return smashed[0], self.prefix + self.count(), smashed[2]
+
+    def place(self, mixed: Tensor, upload: Tensor) -> None:
+        """Write the kept patches to their positions and add the prefix."""
+        at = self.positions(len(mixed)).to(mixed.device)
+        patches, kept = mixed[:, self.prefix :], upload[:, self.prefix :]
+        if at.ndim == 1:
+            patches.index_add_(1, at, kept)
+        else:
+            patches.scatter_add_(1, at[:, :, None].expand_as(kept), kept)
+        if self.prefix:
+            mixed[:, : self.prefix] += upload[:, : self.prefix]
+
+    def pick(self, gradient: Tensor) -> Tensor:
+        """Return the gradient of the upload (unicast) or of the whole mixture (broadcast)."""
+        if self.broadcast:
+            return gradient
+        return self._select(gradient[:, : self.prefix], gradient)
+
+    def _take(self, smashed: Tensor) -> Tensor:
+        return self._select(self.lam * smashed[:, : self.prefix], smashed)
+
+    def _select(self, prefix: Tensor, tokens: Tensor) -> Tensor:
+        at = self.positions(len(tokens)).to(tokens.device)
+        patches = tokens[:, self.prefix :] if self.prefix else tokens
+        if at.ndim == 1:
+            kept = patches.index_select(1, at)
+        else:
+            kept = patches.gather(1, at[:, :, None].expand(-1, -1, patches.shape[2]))
+        return torch.cat([prefix, kept], dim=1) if self.prefix else kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchShare(MaskShare):
+    """Patches `start` to `stop` of a seeded permutation of all patches.
+
+    The members of a group have the same seed and consecutive slices: their masks are exclusive
+    and exhaustive. With `per_sample`, every sample of the batch has its own permutation.
+    """
+
+    name: ClassVar[str] = "patches"
+    seed: int
+    start: int
+    stop: int
+    per_sample: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.start <= self.stop <= self.patches:
+            raise ValueError(f"slice {self.start}:{self.stop} is not within {self.patches} patches")
+
+    def positions(self, batch: int) -> Tensor:
+        """Return this member's slice of the permutation."""
+        order = patch_order(self.seed, self.patches, batch if self.per_sample else None)
+        return torch.from_numpy(order[..., self.start : self.stop].copy())
+
+    def count(self) -> int:
+        """Return the length of the slice."""
+        return self.stop - self.start

@@ -1,0 +1,73 @@
+"""Smashed Mixup: the weighted sum of the smashed data of a group's members."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from flwr_splitmix.mixers.grouping import GroupMixer, Regroup
+from flwr_splitmix.mixers.masks import sample_ratios
+from flwr_splitmix.mixers.mixer import Member, SmashedShape
+from flwr_splitmix.mixers.share import FullShare
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedShare(FullShare):
+    """Everything, weighted by the mixing ratio at the client."""
+
+    name: ClassVar[str] = "weighted"
+
+    def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
+        """Upload `lam * smashed`; its gradient G reaches the smashed data as `lam * G`."""
+        weighted = self.lam * smashed
+        return weighted, weighted
+
+    def place(self, mixed: Tensor, upload: Tensor) -> None:
+        """Add the weighted smashed data."""
+        mixed += upload
+
+
+class Mixup(GroupMixer):
+    """Weighted sums of the smashed data, and of the labels, of `k` clients.
+
+    Parameters
+    ----------
+    k, regroup
+        Groups of clients; see `GroupMixer`.
+    alpha
+        Concentration of the Dirichlet distribution of the mixing ratios; None is 1/k for each.
+
+    Raises
+    ------
+    ValueError
+        If `k` < 2 or `alpha` <= 0.
+
+    Source: CutMixSL, table 1; DP-CutMixSL, section 3. The ratios have the distribution of patch
+    CutMix's, without its rounding to patches.
+    """
+
+    cover = "weighted"
+
+    def __init__(self, k: int = 2, alpha: float | None = 6.0, *, regroup: Regroup = "step") -> None:
+        super().__init__(k, regroup=regroup)
+        sample_ratios(k, alpha, np.random.default_rng(0))  # refuses a wrong alpha here and now
+        self.alpha = alpha
+
+    def mix(
+        self, clients: Sequence[int], shape: SmashedShape, rng: np.random.Generator
+    ) -> Sequence[Member]:
+        """Draw the mixing ratios."""
+        ratios = sample_ratios(len(clients), self.alpha, rng)
+        return [
+            Member(client, WeightedShare(lam=float(lam)))
+            for client, lam in zip(clients, ratios, strict=True)
+        ]
+
+    def renormalise(self, mixed: Tensor, ratio: float, shape: SmashedShape) -> None:
+        """Divide the whole sum by the ratios that came."""
+        if ratio != 1:
+            mixed /= ratio

@@ -1,0 +1,96 @@
+"""Shuffling: the patches of every mixed sample change places before the upper segment sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flwr_splitmix.mixers.mixer import Mixed, Mixer, Plan, SmashedShape, Upload
+from flwr_splitmix.mixers.wrapper import WrappedMixer, grow
+
+
+@dataclass(frozen=True)
+class ShuffledPlan(Plan):
+    """A plan with the seed of the permutations, which stays at the mixer."""
+
+    seed: int
+
+
+@dataclass(frozen=True)
+class ShuffledMixed(Mixed):
+    """A mixture whose patches have changed places.
+
+    Parameters
+    ----------
+    order
+        int64 (groups * b, N): the patch that stands at each slot.
+    """
+
+    order: Tensor
+
+
+class Shuffled(WrappedMixer):
+    """Permutes the N patches of every sample that another mixer made; prefix tokens stay.
+
+    The gradient is put back in order before it is split. Position embeddings must be added in the
+    upper segment, by slot: added before, they would tell every patch's place, and a transformer,
+    whose output does not depend on the order of its tokens, would not notice the shuffle.
+
+    Parameters
+    ----------
+    mixer
+        Makes the mixture: `PatchCutMix` (Shuffled CutMix) or `NoMixing` (shuffling alone), say.
+
+    Source: CutMixSL, eq. 12 and appendix "Shuffling"; DP-CutMixSL, table 7.
+    """
+
+    positions = "upper"
+
+    def __init__(self, mixer: Mixer) -> None:
+        super().__init__(mixer)
+        if mixer.positions is not None:
+            raise ValueError(f"{type(mixer).__name__} already moves the patches")
+
+    def plan(
+        self,
+        members: Sequence[int],
+        shape: SmashedShape,
+        rng: np.random.Generator,
+        order_rng: np.random.Generator | None = None,
+    ) -> ShuffledPlan:
+        """Draw the mixer's plan and the seed of the permutations."""
+        plan = self.mixer.plan(members, shape, rng, order_rng)
+        return grow(plan, ShuffledPlan, seed=int(rng.integers(2**63)))
+
+    def merge(
+        self,
+        uploads: Mapping[int, Upload],
+        plan: Plan,
+        *,
+        num_classes: int,
+        device: torch.device | None = None,
+    ) -> ShuffledMixed:
+        """Mix the uploads that came and permute the patches of each sample."""
+        assert isinstance(plan, ShuffledPlan)
+        mixed = self.mixer.merge(uploads, plan, num_classes=num_classes, device=device)
+        # Only the mixer draws these: no other machine has to draw the same.
+        draws = np.random.default_rng(plan.seed).random((len(mixed.smashed), plan.shape.patches))
+        order = torch.from_numpy(np.argsort(draws, axis=1)).to(mixed.smashed.device)
+        smashed = _rearranged(mixed.smashed, order, plan.shape.prefix)
+        return grow(replace(mixed, smashed=smashed), ShuffledMixed, order=order)
+
+    def split(self, gradient: Tensor, mixed: Mixed, plan: Plan) -> dict[int, list[Tensor | None]]:
+        """Put the gradient back in order, then give each client its own."""
+        assert isinstance(mixed, ShuffledMixed)
+        ordered = _rearranged(gradient, mixed.order.argsort(dim=1), plan.shape.prefix)
+        return self.mixer.split(ordered, mixed, plan)
+
+
+def _rearranged(tokens: Tensor, order: Tensor, prefix: int) -> Tensor:
+    patches = tokens[:, prefix:]
+    moved = patches.gather(1, order[:, :, None].expand_as(patches))
+    return torch.cat([tokens[:, :prefix], moved], dim=1) if prefix else moved

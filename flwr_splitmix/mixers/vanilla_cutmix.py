@@ -1,0 +1,129 @@
+"""Vanilla CutMix: one of two clients fills a box of the patch grid, the other what is around it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flwr_splitmix.mixers.grouping import GroupMixer, Regroup
+from flwr_splitmix.mixers.mask_share import MaskShare
+from flwr_splitmix.mixers.mixer import Member, SmashedShape
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxShare(MaskShare):
+    """The patches inside, or outside, a box of the patch grid, in raster order.
+
+    Parameters
+    ----------
+    columns
+        Of the grid; its patches are numbered row after row.
+    top, bottom, left, right
+        The box holds rows `top` to `bottom` - 1 and columns `left` to `right` - 1.
+    inside
+        Whether the client keeps the box or what is around it.
+    """
+
+    name: ClassVar[str] = "box"
+    columns: int
+    top: int
+    bottom: int
+    left: int
+    right: int
+    inside: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.columns < 1 or self.patches % self.columns:
+            raise ValueError(f"{self.patches} patches form no rows of {self.columns} columns")
+        rows = self.patches // self.columns
+        if not (0 <= self.top <= self.bottom <= rows and 0 <= self.left <= self.right):
+            raise ValueError(f"box rows {self.top}:{self.bottom} are not within {rows}")
+        if self.right > self.columns:
+            raise ValueError(f"box columns {self.left}:{self.right} are not within {self.columns}")
+
+    def positions(self, batch: int) -> Tensor:
+        """Return the kept patches, the same for every sample of the batch."""
+        box = torch.zeros(self.patches // self.columns, self.columns, dtype=torch.bool)
+        box[self.top : self.bottom, self.left : self.right] = True
+        return (box if self.inside else ~box).flatten().nonzero().flatten()
+
+    def count(self) -> int:
+        """Return how many there are."""
+        area = (self.bottom - self.top) * (self.right - self.left)
+        return area if self.inside else self.patches - area
+
+
+class VanillaCutMix(GroupMixer):
+    """Boxes on the patch grid, for pairs of clients.
+
+    A ratio is drawn from Beta(a, a); the box has sides floor(side * sqrt(1 - ratio)) around a
+    uniform centre, clipped at the border; the mixing ratio of the client outside is the realised
+    1 - box / (H W).
+
+    Parameters
+    ----------
+    k
+        2; a box has one inside and one outside.
+    beta
+        The a of Beta(a, a), > 0.
+    regroup
+        See `GroupMixer`.
+
+    Raises
+    ------
+    ValueError
+        If `k` is not 2 or `beta` <= 0.
+
+    Source: CutMix (Yun et al., 2019), on smashed data: CutMixSL, eq. 10, whose print has the
+    complement of the box.
+    """
+
+    def __init__(self, k: int = 2, beta: float = 1.0, *, regroup: Regroup = "step") -> None:
+        if k != 2:
+            raise ValueError(
+                f"k is {k}; VanillaCutMix mixes pairs: a box has one inside and one outside"
+            )
+        if not (beta > 0 and math.isfinite(beta)):
+            raise ValueError(f"beta is {beta}; it must be greater than 0")
+        super().__init__(k, regroup=regroup)
+        self.beta = beta
+
+    def mix(
+        self, clients: Sequence[int], shape: SmashedShape, rng: np.random.Generator
+    ) -> Sequence[Member]:
+        """Draw the box; the first client is outside of it."""
+        rows, columns = shape.rows_and_columns()
+        side = math.sqrt(1 - rng.beta(self.beta, self.beta))
+        top, bottom = _span(rows, int(rows * side), int(rng.integers(rows)))
+        left, right = _span(columns, int(columns * side), int(rng.integers(columns)))
+        box = (bottom - top) * (right - left) / (rows * columns)
+        return [
+            Member(
+                client,
+                BoxShare(
+                    lam=box if inside else 1 - box,
+                    patches=shape.patches,
+                    prefix=shape.prefix,
+                    columns=columns,
+                    top=top,
+                    bottom=bottom,
+                    left=left,
+                    right=right,
+                    inside=inside,
+                ),
+            )
+            for client, inside in zip(clients, (False, True), strict=True)
+        ]
+
+
+def _span(length: int, side: int, centre: int) -> tuple[int, int]:
+    """Return the first and the last-but-one position of a side around a centre, clipped."""
+    start = centre - side // 2
+    return max(start, 0), min(start + side, length)

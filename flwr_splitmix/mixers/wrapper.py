@@ -1,0 +1,63 @@
+"""A mixer around a mixer: what it does not change, it leaves to the one inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.mixers.mixer import Mixed, Mixer, Plan, SmashedShape, Upload
+
+T = TypeVar("T")
+
+
+class WrappedMixer(Mixer):
+    """Base class of mixers that change the plan or the mixture of another one.
+
+    Parameters
+    ----------
+    mixer
+        The mixer inside.
+    """
+
+    def __init__(self, mixer: Mixer) -> None:
+        self.mixer = mixer
+        self.cover = mixer.cover
+        self.positions = self.positions or mixer.positions
+        self.min_members = mixer.min_members
+        self.regroup = mixer.regroup
+        self.shares = mixer.shares  # type: ignore[misc]
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}({self.mixer})"
+
+    def check_clients(self, n: int) -> None:
+        """Ask the mixer inside."""
+        self.mixer.check_clients(n)
+
+    def merge(
+        self,
+        uploads: Mapping[int, Upload],
+        plan: Plan,
+        *,
+        num_classes: int,
+        device: torch.device | None = None,
+    ) -> Mixed:
+        """Mix as the mixer inside does."""
+        return self.mixer.merge(uploads, plan, num_classes=num_classes, device=device)
+
+    def renormalise(self, mixed: Tensor, ratio: float, shape: SmashedShape) -> None:
+        """Make up for missing members as the mixer inside does."""
+        self.mixer.renormalise(mixed, ratio, shape)
+
+    def split(self, gradient: Tensor, mixed: Mixed, plan: Plan) -> dict[int, list[Tensor | None]]:
+        """Split as the mixer inside does."""
+        return self.mixer.split(gradient, mixed, plan)
+
+
+def grow(value: Any, kind: type[T], **more: Any) -> T:
+    """Return a dataclass value as an instance of a subclass of its class, with further fields."""
+    return kind(**{f.name: getattr(value, f.name) for f in fields(value)}, **more)

@@ -1,0 +1,111 @@
+"""The two segments of a vision model, and what one asks for to get them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor, nn
+
+from flwr_splitmix.segments.geometry import Geometry
+
+Stage = tuple[str, nn.Module]
+"""A named part of a model; stages run one after the other, and a cut lies between two."""
+
+
+class LowerSegment(nn.Sequential):
+    """The client's part of a vision model.
+
+    Called with images (b, channels, height, width), returns smashed data
+    (b, prefix + patches, width) as `geometry` says.
+    """
+
+    def __init__(
+        self, stages: Sequence[Stage], input_shape: tuple[int, ...], geometry: Geometry
+    ) -> None:
+        super().__init__(OrderedDict(stages))
+        self.input_shape = input_shape
+        self.geometry = geometry
+
+    def forward(self, images: Tensor) -> Tensor:  # noqa: D102
+        if tuple(images.shape[1:]) != self.input_shape:
+            raise ValueError(
+                f"images have shape {tuple(images.shape[1:])}, "
+                f"the lower segment expects {self.input_shape} (channels, height, width)"
+            )
+        smashed: Tensor = super().forward(images)  # type: ignore[no-untyped-call]
+        return smashed
+
+
+class UpperSegment(nn.Sequential):
+    """The server's part: smashed data (b, prefix + patches, width) to logits (b, num_classes)."""
+
+    def __init__(self, stages: Sequence[Stage], geometry: Geometry, num_classes: int) -> None:
+        super().__init__(OrderedDict(stages))
+        self.geometry = geometry
+        self.num_classes = num_classes
+
+
+class SplitModel(NamedTuple):
+    """The two segments of one model."""
+
+    lower: LowerSegment
+    upper: UpperSegment
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a caller of `split_vision_model` asks for; see there."""
+
+    name: str
+    cut_at: str | None
+    num_classes: int
+    channels: int
+    image_size: int
+    patch_size: int
+    depth: int | None
+    positions: Literal["lower", "upper"]
+    cell: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """(channels, height, width) of an image."""
+        return (self.channels, self.image_size, self.image_size)
+
+    def choose(self, cuts: Mapping[str, int], default: str) -> int:
+        """Return how many stages are below the cut that was asked for.
+
+        Parameters
+        ----------
+        cuts
+            For each cut of the model, its number of stages below.
+        default
+            The cut if none was asked for.
+
+        Raises
+        ------
+        ValueError
+            If the model has no such cut; the message lists those that it has.
+        """
+        name = self.cut_at or default
+        if name not in cuts:
+            raise ValueError(f"{self.name} has no cut {name!r}; allowed are {', '.join(cuts)}")
+        return cuts[name]
+
+    def check_patches(self) -> None:
+        """Refuse patches that do not tile the image."""
+        if self.patch_size < 1 or self.image_size % self.patch_size:
+            raise ValueError(
+                f"patch_size {self.patch_size} does not divide image_size {self.image_size}"
+            )
+
+    def check_positions(self, at_embedding: bool) -> None:
+        """Refuse positions in the upper segment behind blocks that need them."""
+        if self.positions == "upper" and not at_embedding:
+            raise ValueError(
+                f"positions 'upper' needs the cut at 'embedding', not at {self.cut_at!r}: "
+                "the blocks below the cut have already used the positions"
+            )

@@ -1,0 +1,77 @@
+"""Position embeddings and prefix tokens: what a transformer adds to its patches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Positions(nn.Module):
+    """Adds one learned embedding to each slot of patches (b, N, d), whatever patch is in it."""
+
+    def __init__(self, pos_embed: Tensor) -> None:
+        super().__init__()
+        self.pos_embed = nn.Parameter(pos_embed.detach().clone())
+
+    def forward(self, patches: Tensor) -> Tensor:  # noqa: D102
+        return patches + self.pos_embed
+
+
+class PatchEmbedding(nn.Module):
+    """Patch projection plus, if given, the patches' position embeddings: each keeps its place."""
+
+    def __init__(self, patch_embed: nn.Module, pos_embed: Tensor | None) -> None:
+        super().__init__()
+        self.patch_embed = patch_embed
+        self.pos_embed = None if pos_embed is None else nn.Parameter(pos_embed.detach().clone())
+
+    def forward(self, images: Tensor) -> Tensor:  # noqa: D102
+        tokens: Tensor = self.patch_embed(images)
+        return tokens if self.pos_embed is None else tokens + self.pos_embed
+
+
+class PrefixTokens(nn.Module):
+    """Class, register and distillation tokens of a timm ViT, put in front of the patches."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        parts = [
+            token
+            for name in ("cls_token", "dist_token", "reg_token")
+            if (token := getattr(model, name, None)) is not None
+        ]
+        self.tokens = nn.Parameter(torch.cat([p.detach() for p in parts], 1)) if parts else None
+        pos: Tensor | None = model.pos_embed
+        shared = bool(parts) and pos is not None and not model.no_embed_class
+        self.pos_embed = (
+            nn.Parameter(pos.detach()[:, : model.num_prefix_tokens].clone())
+            if shared and pos is not None
+            else None
+        )
+        self.pos_drop = model.pos_drop
+        self.norm_pre = model.norm_pre
+
+    def forward(self, patches: Tensor) -> Tensor:  # noqa: D102
+        tokens = patches
+        if self.tokens is not None:
+            prefix = self.tokens if self.pos_embed is None else self.tokens + self.pos_embed
+            tokens = torch.cat([prefix.expand(len(patches), -1, -1), patches], dim=1)
+        return self.norm_pre(self.pos_drop(tokens))  # type: ignore[no-any-return]
+
+
+class ClassifierHead(nn.Module):
+    """Final norm, pooling and classifier, as the timm model has them.
+
+    Whoever makes one has emptied the model of all else.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.norm = model.norm
+        model.norm = nn.Identity()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Tensor:  # noqa: D102
+        return self.model.forward_head(self.norm(tokens))  # type: ignore[no-any-return]

@@ -1,0 +1,159 @@
+"""VGG, ResNet and LeNet-5: a CNN that is cut equals the whole, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import timm
+import torch
+from timm.layers.classifier import ClassifierHead
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from flwr_splitmix.segments import LowerSegment, SplitModel, split_vision_model
+
+SEED = 5
+RESNETS: dict[str, dict[str, Any]] = {
+    "resnet18": {},
+    "resnet14t": {"stem_width": 16},  # three convolutions in its stem, bottlenecks
+    "seresnet18": {},
+}
+
+
+def run(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    images = images.clone().requires_grad_()
+    logits: Tensor = model(images)
+    (gradient,) = torch.autograd.grad(logits.square().sum(), images)
+    return logits, gradient
+
+
+def assert_same(pair: SplitModel, whole: nn.Module, images: Tensor) -> None:
+    """Compare logits and gradients in training mode, then both again in evaluation mode."""
+    joined = nn.Sequential(*pair)
+    for mode in (True, False):
+        ours, theirs = run(joined.train(mode), images), run(whole.train(mode), images)
+        assert torch.equal(ours[0], theirs[0])
+        assert torch.equal(ours[1], theirs[1])
+
+
+def whole_vgg(name: str, pair: SplitModel, **options: Any) -> nn.Module:
+    """Build timm's VGG with the small classifier and the segments' weights."""
+    model: nn.Module = timm.create_model(name, in_chans=1, mlp_ratio=1 / 4096, **options)
+    model.pre_logits = nn.Identity()
+    model.head = ClassifierHead(512, 7, pool_type="avg", **options)
+    states = {**pair.lower.state_dict(), **pair.upper.state_dict()}
+    model.load_state_dict({k.replace("features_", "features."): t for k, t in states.items()})
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "cut_at"),
+    [("vgg11", "features.0"), ("vgg11", "features.4"), ("vgg11_bn", "features.6"), ("vgg16", "")],
+)
+def test_a_vgg(name: str, cut_at: str) -> None:
+    pair = split_vision_model(name, cut_at=cut_at, num_classes=7, seed=SEED, drop_rate=0.3)
+    whole = whole_vgg(name, pair, drop_rate=0.3)
+    assert_same(pair, whole, torch.randn(3, 1, 32, 32))
+
+
+@pytest.mark.parametrize("name", RESNETS)
+@pytest.mark.parametrize("cut_at", ["stem", "layer1", "layer4"])
+def test_a_resnet(name: str, cut_at: str) -> None:
+    options: dict[str, Any] = {"drop_rate": 0.3, "drop_path_rate": 0.2, **RESNETS[name]}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        whole = timm.create_model(name, num_classes=7, in_chans=1, **options)
+    pair = split_vision_model(name, cut_at=cut_at, num_classes=7, cell=1, seed=SEED, **options)
+    assert_same(pair, whole, torch.randn(3, 1, 32, 32))
+
+
+@pytest.mark.parametrize("cut_at", ["conv1", "pool1", "conv2", "pool2"])
+def test_a_lenet5(cut_at: str) -> None:
+    images = torch.randn(3, 1, 32, 32)
+    pair = split_vision_model("lenet5", cut_at=cut_at, cell=1, seed=SEED)
+    assert sum(p.numel() for segment in pair for p in segment.parameters()) == 61_706
+    states: dict[str, Tensor] = {**pair.lower.state_dict(), **pair.upper.state_dict()}
+
+    def weights(layer: str, suffix: str = ".0") -> tuple[Tensor, Tensor]:
+        return states[f"{layer}{suffix}.weight"], states[f"{layer}{suffix}.bias"]
+
+    x = F.avg_pool2d(torch.tanh(F.conv2d(images, *weights("conv1"))), 2)
+    x = F.avg_pool2d(torch.tanh(F.conv2d(x, *weights("conv2"))), 2).flatten(1)
+    x = torch.tanh(F.linear(torch.tanh(F.linear(x, *weights("fc1"))), *weights("fc2")))
+    assert torch.equal(pair.upper(pair.lower(images)), F.linear(x, *weights("fc3", "")))
+
+
+@pytest.mark.parametrize(
+    ("name", "map_shape", "cell"),
+    [
+        ("vgg16", (64, 16, 16), 2),
+        ("vgg16_bn", (64, 16, 16), 4),
+        ("vgg11", (128, 16, 16), 8),  # its first pooling comes before its second convolution
+        ("resnet18", (64, 8, 8), 2),
+        ("lenet5", (16, 10, 10), 5),
+    ],
+)
+def test_the_default_cut_and_its_cells(
+    name: str, map_shape: tuple[int, int, int], cell: int
+) -> None:
+    lower, upper = split_vision_model(name, cell=cell, depth=None, patch_size=8)
+    channels, height, width = map_shape
+    geometry = lower.geometry
+    assert geometry == upper.geometry
+    assert geometry.grid == (height // cell, width // cell)
+    assert (geometry.width, geometry.prefix, geometry.positions) == (channels * cell**2, 0, "none")
+    assert tuple(lower(torch.randn(2, 1, 32, 32)).shape) == geometry.shape(2)
+
+
+def test_vgg16_has_the_papers_64_patches_and_no_giant_classifier() -> None:
+    lower, upper = split_vision_model("vgg16", channels=3)
+    assert (lower.geometry.patches, lower.geometry.width) == (64, 256)
+    total = sum(p.numel() for segment in (lower, upper) for p in segment.parameters())
+    assert total == 14_719_818
+
+
+def test_a_vgg_for_224_pixels_keeps_its_own_classifier() -> None:
+    _, upper = split_vision_model("vgg11", image_size=224, mlp_ratio=1 / 64)
+    assert "pre_logits.fc1.weight" in dict(upper.named_parameters())
+
+
+@pytest.mark.parametrize("name", ["vgg11_bn", "resnet18"])
+def test_a_lower_segment_holds_what_can_travel(name: str) -> None:
+    state = split_vision_model(name).lower.state_dict()
+    assert {t.dtype for t in state.values()} == {torch.float32, torch.int64}
+
+
+def test_the_positions_of_a_cnn_are_in_neither_segment() -> None:
+    geometry = split_vision_model("lenet5", positions="upper").lower.geometry
+    assert geometry.positions == "none"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("vgg11", {"cut_at": "embedding"}, "has no cut 'embedding'; allowed are features.0, feat"),
+        ("vgg11", {"image_size": 16}, "image_size 16 is too small, at least 32 is needed"),
+        ("resnet18", {"cut_at": "layer5"}, "allowed are stem, layer1, layer2, layer3, layer4"),
+        ("resnet18", {"cell": 3}, "cell 3 does not divide the 8 x 8 map .* are 1, 2, 4, 8"),
+        ("lenet5", {"cut_at": "conv3"}, "allowed are conv1, pool1, conv2, pool2"),
+        ("lenet5", {"image_size": 15}, "too small for lenet5, at least 16 is needed"),
+        ("lenet5", {"pretrained": True}, "lenet5 is not timm's and takes no option pretrained"),
+    ],
+)
+def test_errors_say_what_is_possible(name: str, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        split_vision_model(name, **options)
+
+
+def test_images_of_another_shape_are_refused_with_both_shapes() -> None:
+    lower: LowerSegment = split_vision_model("lenet5").lower
+    with pytest.raises(ValueError, match=r"shape \(1, 28, 28\), the lower segment expects \(1, 32"):
+        lower(torch.zeros(2, 1, 28, 28))
+
+
+@pytest.mark.parametrize("size", [16, 28, 33])
+def test_lenet5_takes_images_of_other_sizes(size: int) -> None:
+    lower, upper = split_vision_model("lenet5", image_size=size, cell=1)
+    assert upper(lower(torch.randn(2, 1, size, size))).shape == (2, 10)
