@@ -22,13 +22,19 @@ class SplitClientApp(ClientApp):
     """Serves the strategies of `flwr_splitmix.strategies` on a node.
 
     A message carries the round; the steps go over the link that its ticket names. In a simulation
-    the client lives in a host actor, which builds it once from `client_fn` and the context.
+    the client lives in a host actor, which builds it once from `client_fn` and the context. On a
+    SuperNode it lives here, in a process of its own for each round: it is built from `client_fn`
+    and the state that the node kept, dials the ServerApp, and serves its calls to the round's end.
+
+    A node's configuration (`--node-config`) must hold `partition-id`. It may hold `state-dir`
+    (where the client's state is kept; "" keeps it in Flower's context), and `ssl-certfile` and
+    `ssl-keyfile` (the node's own certificate, if the server asks for one).
 
     Parameters
     ----------
     client_fn
-        Makes the node's client from the Flower context. It is looked up by name in the host's
-        process, so define it at the top of a module of the app.
+        Makes the node's client from the Flower context. In a simulation it is looked up by name
+        in the host's process, so define it at the top of a module of the app.
     mods
         Flower mods around the train and evaluate messages.
     """
@@ -36,22 +42,31 @@ class SplitClientApp(ClientApp):
     def __init__(self, client_fn: ClientFn, mods: list[Any] | None = None) -> None:
         super().__init__()
         self.client_fn = client_fn
-        self.train(mods=mods)(self._attach)
+        self.train(mods=mods)(self._take_part)
         self.train("finish", mods=mods)(self._finish)
-        self.evaluate(mods=mods)(self._attach)
+        self.evaluate(mods=mods)(self._take_part)
         self.query()(_describe_node)
 
-    def _attach(self, message: Message, context: Context) -> Message:
+    def _take_part(self, message: Message, context: Context) -> Message:
         ticket = Ticket.from_message(message)
-        if ticket.link != "ray":
-            raise ValueError(f"this node knows no link {ticket.link!r}; allowed is 'ray'")
+        if ticket.run_config:
+            context = copy.copy(context)
+            context.run_config = json.loads(ticket.run_config)
+        if ticket.link == "stream":
+            from flwr_splitmix.links.node_round import serve_round
+
+            content = serve_round(self.client_fn, message, context, ticket)
+        elif ticket.link == "ray":
+            content = self._attach_to_host(message, context, ticket)
+        else:
+            raise ValueError(f"this node knows no link {ticket.link!r}; allowed: 'ray', 'stream'")
+        return Message(content, reply_to=message)
+
+    def _attach_to_host(self, message: Message, context: Context, ticket: Ticket) -> RecordDict:
         from ray import cloudpickle
 
         from flwr_splitmix.links.ray_host import call_host
 
-        if ticket.run_config:
-            context = copy.copy(context)
-            context.run_config = json.loads(ticket.run_config)
         records = list(message.content.array_records.values())
         arrays = {n: a.numpy() for n, a in records[0].items()} if records else None
         reply = _answer(
@@ -64,7 +79,7 @@ class SplitClientApp(ClientApp):
                 arrays,
             )
         )
-        return Message(RecordDict({RECORD: ConfigRecord(reply)}), reply_to=message)
+        return RecordDict({RECORD: ConfigRecord(reply)})
 
     def _finish(self, message: Message, context: Context) -> Message:
         from flwr_splitmix.links.ray_host import call_host
@@ -102,9 +117,15 @@ def _answer(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 def _describe_node(message: Message, context: Context) -> Message:
     index = context.node_config.get("partition-id")
     if isinstance(index, int) and index >= 0:
-        record = ConfigRecord({"client": index})
+        record = ConfigRecord({"client": index, "simulated": _in_simulation()})
     else:
         record = ConfigRecord(
             {"error": "a SuperNode has no partition-id; give it one with --node-config"}
         )
     return Message(RecordDict({RECORD: record}), reply_to=message)
+
+
+def _in_simulation() -> bool:
+    """Return whether this ClientApp runs in a Ray actor; only a simulation puts it there."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())

@@ -32,6 +32,26 @@ class Exchange:
 
 
 @dataclass(frozen=True)
+class RoundBegun:
+    """The clients of a round have attached.
+
+    Parameters
+    ----------
+    attempt
+        How often this round was begun before, and not finished.
+    averaged
+        Whether the lower segments are sent at the end of the round.
+    descriptions
+        What each client says of itself, by client index.
+    """
+
+    server_round: int
+    attempt: int
+    averaged: bool
+    descriptions: Mapping[int, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
 class StepResult:
     """What the upper segment made of a mixture.
 
@@ -84,6 +104,8 @@ class RoundDone:
         By client index, why it did not take part or dropped out.
     client_seconds
         By client index, seconds spent in its exchanges.
+    epsilons
+        By client index, what the ledger says it has spent; empty without a ledger.
     """
 
     server_round: int
@@ -95,3 +117,4 @@ class RoundDone:
     failures: Mapping[int, str]
     client_seconds: Mapping[int, float] = field(default_factory=dict)
     evaluation: EvaluationResult | None = None
+    epsilons: Mapping[int, float] = field(default_factory=dict)

@@ -56,7 +56,8 @@ class Run:
     Attributes
     ----------
     path
-        The run's directory: config.json, metrics.parquet, summary.json, checkpoints/, clients/.
+        The run's directory: config.json, begun.json, metrics.parquet, summary.json, checkpoints/,
+        clients/.
     id
         The directory's name: UTC time, name, four hex digits; 20261120-101500-cutmixsl-3f2a, say.
     config
@@ -183,6 +184,25 @@ class Run:
         kept = [row for row in rows if row["round"] <= round]
         if len(kept) < len(rows):
             self._write_metrics(kept)
+
+    @property
+    def begun(self) -> dict[int, int]:
+        """How often each round was begun, finished or not."""
+        path = self.path / "begun.json"
+        counts = _read_object(path) if path.exists() else {}
+        return {int(number): int(count) for number, count in counts.items()}
+
+    def begin(self, round: int) -> None:
+        """Write down that a round begins: what it sends may have been sent if it is repeated.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+        """
+        counts = self.begun
+        counts[round] = counts.get(round, 0) + 1
+        _write_json(self.path / "begun.json", {str(r): count for r, count in counts.items()})
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json, which marks the run as finished."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -55,16 +54,9 @@ def torch_seed(device: torch.device, seed: int) -> Iterator[None]:
 _SEEDED_SECRETS: ContextVar[bool] = ContextVar("seeded_secrets", default=False)
 
 
-def secret_generator(device: torch.device | None = None) -> torch.Generator:
-    """Return a generator that the operating system seeded: nobody else can repeat its draws.
-
-    Inside `seeded_secrets` it is seeded from torch's default generator instead, which a client's
-    calls seed from the run's seed: draws then repeat, and protect nothing.
-    """
-    source = torch.Generator(device or torch.device("cpu"))
-    if _SEEDED_SECRETS.get():
-        return source.manual_seed(int(torch.randint(2**62, ())))
-    return source.manual_seed(secrets.randbits(63))
+def secrets_are_seeded() -> bool:
+    """Return whether the code runs inside `seeded_secrets`."""
+    return _SEEDED_SECRETS.get()
 
 
 def secret_normal(shape: Sequence[int], dtype: torch.dtype) -> Tensor:

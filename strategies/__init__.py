@@ -2,6 +2,14 @@
 
 from flwr_splitmix.strategies.cutmix_sl import CutMixSFL, CutMixSL
 from flwr_splitmix.strategies.cutout_sl import CutoutSFL, CutoutSL
+from flwr_splitmix.strategies.dp_sl import (
+    DPSFL,
+    DPSL,
+    DPCutMixSFL,
+    DPCutMixSL,
+    DPMixSFL,
+    DPMixSL,
+)
 from flwr_splitmix.strategies.evaluation import central_evaluation
 from flwr_splitmix.strategies.input_level_sl import (
     InputCutMixSL,
@@ -49,11 +57,19 @@ STRATEGIES: dict[str, type[SplitStrategy]] = {
         PatchShuffleSL,
         BatchShuffleSL,
         SpectralShuffleSL,
+        DPSL,
+        DPSFL,
+        DPMixSL,
+        DPMixSFL,
+        DPCutMixSL,
+        DPCutMixSFL,
     )
 }
 """All strategies by name: what an app offers and the laws run over."""
 
 __all__ = [
+    "DPSFL",
+    "DPSL",
     "PSL",
     "SFL",
     "STRATEGIES",
@@ -62,6 +78,10 @@ __all__ = [
     "CutMixSL",
     "CutoutSFL",
     "CutoutSL",
+    "DPCutMixSFL",
+    "DPCutMixSL",
+    "DPMixSFL",
+    "DPMixSL",
     "InputCutMixSL",
     "InputCutoutSL",
     "InputMixupSL",

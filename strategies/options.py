@@ -11,6 +11,7 @@ from torch import Tensor
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import Link
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.strategies.evaluation import Evaluation
@@ -30,8 +31,8 @@ class RoundOptions(TypedDict, total=False):
     run: Run | None
 
 
-class Options(RoundOptions, total=False):
-    """Options of every strategy of the L shape; see `SplitStrategy`."""
+class BaseOptions(RoundOptions, total=False):
+    """Options of every strategy of the L shape but `noise`; see `SplitStrategy`."""
 
     aggregator: flower.Strategy | None
     num_classes: int | None
@@ -44,6 +45,14 @@ class Options(RoundOptions, total=False):
     epochs_per_round: int
     min_nodes: int | None
     labels: Sequence[Tensor] | None
+    delta: float
+    trusted_mixer: bool
+
+
+class Options(BaseOptions, total=False):
+    """Options of every strategy of the L shape; see `SplitStrategy`."""
+
+    noise: GaussianNoise | None
 
 
 def check_counts(**counts: int | None) -> None:

@@ -47,6 +47,8 @@ class Recorder:
         self._ends: list[float] = []
         self._began = time.monotonic()
         self._seconds_before = 0.0
+        self.attempt = 0
+        """How often the round in progress was begun before, and not finished."""
 
     def resume(self) -> Checkpoint | None:
         """Return the newest checkpoint, if the run has one, and forget what came after it."""
@@ -57,6 +59,12 @@ class Recorder:
         self.metrics.rows = [dict(row) for row in self.run.rows]
         self._seconds_before = float(checkpoint.meta.get("wall_s", 0.0))
         return checkpoint
+
+    def begin_round(self, server_round: int) -> None:
+        """Write down that a round begins, before anything is sent in it."""
+        if self.run is not None:
+            self.attempt = self.run.begun.get(server_round, 0)
+            self._try("round's beginning", lambda run: run.begin(server_round))
 
     @property
     def kept_rounds(self) -> list[int]:

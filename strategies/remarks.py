@@ -70,7 +70,7 @@ class Remarks:
                 "round %d: %s left over when groups were formed, in %d uploads in all, and sent "
                 "all smashed data with hard labels: nothing protected them",
                 server_round,
-                f"{_name(sorted(unmixed))} {'was' if len(unmixed) == 1 else 'was at times'}",
+                f"{name_clients(sorted(unmixed))} {'was' if len(unmixed) == 1 else 'was at times'}",
                 unmixed.total(),
             )
 
@@ -78,10 +78,11 @@ class Remarks:
         new = [c for c in clients if (what, c) not in self._said]
         self._said.update((what, c) for c in new)
         if new:
-            log.warning("%s %s", _name(new), what)
+            log.warning("%s %s", name_clients(new), what)
 
 
-def _name(clients: Sequence[int]) -> str:
+def name_clients(clients: Sequence[int]) -> str:
+    """Name clients in a sentence, at most ten of them."""
     more = f" and {len(clients) - 10} more" if len(clients) > 10 else ""
     listed = ", ".join(map(str, clients[:10])) + more
     return f"client {listed}" if len(clients) == 1 else f"each of clients {listed}"

@@ -16,7 +16,7 @@ from flwr.serverapp import strategy as flower
 from torch import Tensor
 
 from flwr_splitmix.clients import SplitClient
-from flwr_splitmix.events import EvaluationResult, Exchange, RoundDone
+from flwr_splitmix.events import EvaluationResult, Exchange, RoundBegun, RoundDone
 from flwr_splitmix.links import Clients, Link, LinkError, LocalLink, RayLink
 from flwr_splitmix.links.ticket import Ticket, to_arrays, to_tensors
 from flwr_splitmix.observers import Observer
@@ -75,6 +75,8 @@ class RoundLoop(flower.Strategy):
         self.observers = [*observers, self.recorder.metrics]
         self.num_rounds = 0
         self._resumed = False
+        self.over = ""
+        """Why there is no next round, if there is none: set by a subclass within a round."""
         self.trained: dict[int, int] = {}
         """By client index, the last round that it finished."""
 
@@ -93,6 +95,10 @@ class RoundLoop(flower.Strategy):
     @abstractmethod
     def restore_server(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `server_state`."""
+
+    def epsilons(self) -> Mapping[int, float]:
+        """Return by client index what of its privacy it has spent; empty without a ledger."""
+        return {}
 
     def check_clients(self, n: int) -> None:
         """Raise ValueError if a round of `n` clients makes no sense."""
@@ -178,6 +184,9 @@ class RoundLoop(flower.Strategy):
             link.open(grid)
             for server_round in range(finished + 1, num_rounds + 1):
                 self._round(grid, server_round, result, configs, evaluate_fn)
+                if self.over:
+                    log.warning("the run ends after round %d: %s", server_round, self.over)
+                    break
         finally:
             self.recorder.save_unsaved()
             link.close()
@@ -202,9 +211,18 @@ class RoundLoop(flower.Strategy):
     ) -> None:
         link = self._open_link
         began = time.perf_counter()
+        self.recorder.begin_round(server_round)
         messages = self.configure_train(server_round, result.arrays, configs[0], grid)
         with link.round(grid, messages, self._on_exchange) as clients:
             self.require(clients)
+            begun = RoundBegun(
+                server_round,
+                self.recorder.attempt,
+                self.aggregator.averages,
+                {client: clients.descriptions[client] for client in clients.alive},
+            )
+            for observer in self.observers:
+                observer.on_begin(begun)
             attached = time.perf_counter()
             steps = self.train_round(clients, server_round)
             step_seconds = time.perf_counter() - attached
@@ -217,7 +235,8 @@ class RoundLoop(flower.Strategy):
         self.trained.update(dict.fromkeys(clients.alive, server_round))
         seconds = time.perf_counter() - began
         evaluation: EvaluationResult | None = None
-        if server_round % self.evaluate_every == 0 or server_round == self.num_rounds:
+        last = server_round == self.num_rounds or bool(self.over)
+        if server_round % self.evaluate_every == 0 or last:
             evaluation = self._evaluate(grid, server_round, result, configs[1], evaluate_fn)
         event = RoundDone(
             server_round,
@@ -229,6 +248,7 @@ class RoundLoop(flower.Strategy):
             clients.failures,
             clients.seconds,
             evaluation,
+            self.epsilons(),
         )
         for observer in self.observers:
             observer.on_round(event)
@@ -301,6 +321,7 @@ class RoundLoop(flower.Strategy):
             arrays="always" if self.aggregator.averages else "initial",
             returns_arrays=self.aggregator.averages,
             state_round=state_round,
+            attempt=self.recorder.attempt,
             kept_rounds=self.recorder.kept_rounds,
             run_config=json.dumps(run.config) if run and self._resumed else "",
         )
@@ -361,7 +382,9 @@ class RoundLoop(flower.Strategy):
         tensors, meta = self.server_state()
         lower = {f"lower.{name}": t for name, t in to_tensors(arrays).items()}
         trained = {str(client): done for client, done in self.trained.items()}
-        return {**tensors, **lower, **self.aggregator.state()}, {**meta, "trained": trained}
+        observers = [observer.state() for observer in self.observers]
+        meta = {**meta, "trained": trained, "observers": observers}
+        return {**tensors, **lower, **self.aggregator.state()}, meta
 
     def _resume(self, initial: ArrayRecord) -> tuple[int, ArrayRecord]:
         """Continue from the run's newest checkpoint: (finished rounds, lower segment's arrays)."""
@@ -372,6 +395,11 @@ class RoundLoop(flower.Strategy):
         self.restore_server(checkpoint.tensors, checkpoint.meta)
         self.aggregator.restore(checkpoint.tensors)
         self.trained = {int(c): int(done) for c, done in checkpoint.meta["trained"].items()}
+        for observer, state in zip(
+            self.observers, checkpoint.meta.get("observers", ()), strict=False
+        ):
+            if state:
+                observer.restore(state)
         lower = {
             name.removeprefix("lower."): t
             for name, t in checkpoint.tensors.items()

@@ -14,13 +14,15 @@ from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.device import Precision
 from flwr_splitmix.events import EvaluationResult, StepDone
 from flwr_splitmix.links import Clients
-from flwr_splitmix.mixers import EmptyMixtureError, Mixer, NoMixing, Plan, Upload
+from flwr_splitmix.mixers import EmptyMixtureError, Mixer, Noisy, NoMixing, Plan, Upload
+from flwr_splitmix.observers import PrivacyLedger
+from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.strategies.aggregation import fedavg
 from flwr_splitmix.strategies.evaluation import evaluate_clients
 from flwr_splitmix.strategies.options import RoundOptions, check_counts
-from flwr_splitmix.strategies.remarks import Remarks
+from flwr_splitmix.strategies.remarks import Remarks, name_clients
 from flwr_splitmix.strategies.rounds import RoundLoop
 from flwr_splitmix.strategies.server_segment import ServerSegment, ServerUpdate
 from flwr_splitmix.strategies.uploads import UploadError, agree_on_shape, read_upload
@@ -71,6 +73,11 @@ class SplitStrategy(RoundLoop):
     labels
         By client index, the labels of its examples, int64 (examples,): for strategies whose
         clients send ids instead of labels.
+    noise
+        Clipping and Gaussian noise, which every client adds to what it sends; None is none. With
+        it, a ledger says what each client has spent.
+    delta, trusted_mixer
+        Of the ledger; see `PrivacyLedger`.
 
     Attributes
     ----------
@@ -102,10 +109,18 @@ class SplitStrategy(RoundLoop):
         epochs_per_round: int = 1,
         min_nodes: int | None = None,
         labels: Sequence[Tensor] | None = None,
+        noise: GaussianNoise | None = None,
+        delta: float = 1e-5,
+        trusted_mixer: bool = False,
         **options: Unpack[RoundOptions],
     ) -> None:
         mixer = mixer or NoMixing()
         self._check_positions(upper, mixer)
+        self.ledger: PrivacyLedger | None = None
+        if noise is not None:
+            mixer = Noisy(mixer, noise)
+            self.ledger = PrivacyLedger(delta, trusted_mixer=trusted_mixer, shares=mixer.shares)
+            options["observers"] = [self.ledger, *options.get("observers", ())]
         check_counts(
             steps_per_round=steps_per_round, epochs_per_round=epochs_per_round, min_nodes=min_nodes
         )
@@ -126,6 +141,7 @@ class SplitStrategy(RoundLoop):
         self.epochs_per_round = epochs_per_round
         self.labels = labels
         self._remarks = Remarks()
+        self._spent: set[int] = set()
 
     def _check_positions(self, upper: nn.Module, mixer: Mixer) -> None:
         placed = getattr(getattr(upper, "geometry", None), "positions", None)
@@ -154,11 +170,19 @@ class SplitStrategy(RoundLoop):
         for client in clients:
             client.peers = clients
 
+    def epsilons(self) -> Mapping[int, float]:
+        """Return what the ledger says, if there is one."""
+        return {} if self.ledger is None else self.ledger.epsilons
+
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train for one round; returns the number of steps.
 
         One exchange a step: the gradient of the last step travels with the plan of the next.
+        Clients whose privacy budget is spent take part in no further step; when fewer than
+        `min_nodes` others are left, the round ends early and the run after it.
         """
+        known = clients.descriptions
+        self._spent = {c for c in clients.alive if known[c].get("budget-spent")}
         shape, batches = agree_on_shape(clients, self.upper.module, self.upper.num_classes)
         self.require(clients)
         self._remarks.on_clients(clients, self.mixer, shape, batches, self.trained)
@@ -167,9 +191,14 @@ class SplitStrategy(RoundLoop):
         gradients: Mapping[int, list[Tensor | None]] = {}
         unmixed: Counter[int] = Counter()
         for number in range(steps):
+            members = [client for client in clients.alive if client not in self._spent]
+            if self._spent and len(members) < self.min_nodes:
+                self.over = f"the privacy budget of {name_clients(sorted(self._spent))} is spent"
+                steps = number
+                break
             order_rng = self.rng("groups", server_round, number // epoch)
             plan = self.mixer.plan(
-                clients.alive,
+                members,
                 shape,
                 self.rng("plan", server_round, number),
                 order_rng if self.mixer.regroup == "epoch" else None,
@@ -209,6 +238,7 @@ class SplitStrategy(RoundLoop):
         plan: Plan | None,
     ) -> dict[int, Upload]:
         """Exchange once with every client; those that fail or send nonsense are left out."""
+        planned: frozenset[int] = frozenset() if plan is None else plan.clients
         replies = clients.call(
             "step",
             {
@@ -216,16 +246,21 @@ class SplitStrategy(RoundLoop):
                     "number": number,
                     "progress": progress,
                     "gradient": gradients.get(client),
-                    "plan": None if plan is None else plan.for_node(client),
+                    "plan": plan.for_node(client) if plan and client in planned else None,
                 }
                 for client in clients.alive
+                if plan is None or client in planned or client in gradients
             },
         )
         self.require(clients)
         uploads: dict[int, Upload] = {}
         if plan is None:
             return uploads
-        for client, reply in replies.items():
+        for client in sorted(planned & replies.keys()):
+            reply = replies[client]
+            if reply.get("budget-spent") is True:
+                self._spent.add(client)
+                continue
             try:
                 uploads[client] = read_upload(
                     reply,
@@ -270,5 +305,7 @@ class SplitStrategy(RoundLoop):
             str(self.upper.dtype).removeprefix("torch."),
             self.upper.server_update,
         )
+        if self.ledger is not None:
+            log.info("noise: the ledger is kept at delta %g", self.ledger.delta)
         if self.recorder.run is not None:
             log.info("run %s: %s", self.recorder.run.id, self.recorder.run.path)

@@ -72,8 +72,10 @@ def _read_labels(
         for soft, share in zip(labels, shares, strict=True):
             if (soft is None) != (share is None):
                 raise UploadError("uploaded labels for a pass that is not its own")
-            if soft is not None:
+            if share is not None:
                 _check_tensor(soft, (batch, num_classes), dtype)
+                if not share.labels_clamped:
+                    continue
                 if float(soft.min()) < 0 or float(soft.max()) > 1 + 1e-6:
                     raise UploadError("uploaded soft labels outside 0..1")
         return labels

@@ -19,7 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "schedule": set(),
     "storage": set(),
     "device": set(),
-    "mixers": {"seeding"},
+    "mixers": {"seeding", "privacy"},  # noise is a part of a share
     "segments": {"seeding"},
     "mixguard": {"seeding"},
     "privacy": {"seeding"},
@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"mixers"},
     "clients": {"segments", "mixers", "mixguard", "privacy", *NEUTRAL},
     "links": {"clients", "events", "checkpoints", *NEUTRAL},
-    "observers": {"privacy", "runs", "events", *NEUTRAL},
+    "observers": {"privacy", "mixers", "runs", "events", *NEUTRAL},
     "attacks": {"observers", "events", *NEUTRAL},
     "client_app": {"clients", "links"},
 }

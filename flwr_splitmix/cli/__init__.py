@@ -12,8 +12,10 @@ import click
 import typer
 from typer.core import TyperGroup
 
+from flwr_splitmix.cli.experiment import experiment
 from flwr_splitmix.cli.listing import runs
 from flwr_splitmix.cli.plot import plot
+from flwr_splitmix.cli.privacy import privacy
 from flwr_splitmix.cli.show import show
 from flwr_splitmix.runs import RunError
 
@@ -36,7 +38,7 @@ class _OneSentenceGroup(TyperGroup):
 
 app = typer.Typer(
     name="splitmix",
-    help="Split learning for Flower: look at runs and compare them.",
+    help="Split learning for Flower: look at runs, and run the papers' experiments.",
     cls=_OneSentenceGroup,
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
@@ -58,9 +60,11 @@ def _main(
         ),
     ] = False,
 ) -> None:
-    """Split learning for Flower: look at runs and compare them."""
+    """Split learning for Flower: look at runs, and run the papers' experiments."""
 
 
 app.command()(runs)
 app.command()(show)
 app.command()(plot)
+app.add_typer(experiment)
+app.add_typer(privacy)

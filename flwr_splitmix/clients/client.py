@@ -43,12 +43,18 @@ class Order:
         The run's seed, of which every public draw is a function.
     server_round, num_rounds
         The global round, from 1, and the number of rounds; schedules follow them.
+    attempt
+        How often this round was begun before, and not finished: a resumed run repeats its steps.
+    averaged
+        Whether the lower segment is sent at the end of the round, to be averaged.
     """
 
     client: int
     seed: int
     server_round: int
     num_rounds: int
+    attempt: int = 0
+    averaged: bool = False
 
 
 class Client(ABC):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +14,10 @@ from torch.utils.data import Dataset
 from flwr_splitmix.clients.batches import Batches, Example, fetch
 from flwr_splitmix.clients.client import Client, ClientError, Order, exchange
 from flwr_splitmix.clients.input_mixing import mix_inputs
+from flwr_splitmix.clients.lower import describe_segment, load_segment
+from flwr_splitmix.clients.privacy_guard import PrivacyBudget, PrivacyGuard
 from flwr_splitmix.device import pick_device
-from flwr_splitmix.mixers import SHARES, InputShare, Share, share_from_wire
+from flwr_splitmix.mixers import SHARES, InputShare, NoisyShare, Share, share_from_wire
 from flwr_splitmix.schedule import (
     OptimizerFactory,
     Schedule,
@@ -24,6 +25,7 @@ from flwr_splitmix.schedule import (
     WarmupCosine,
     adamw,
 )
+from flwr_splitmix.seeding import seeded_secrets
 from flwr_splitmix.storage import pack_optimizer, unpack_optimizer
 
 
@@ -54,6 +56,12 @@ class SplitClient(Client):
         "auto", "cpu", "cuda", ...
     shares
         Further kinds of shares that the server's mixer may ask for, besides the built-in ones.
+    privacy
+        What the client lets out at most, whatever the server asks for; None keeps a ledger where
+        the server asks for noise, and refuses nothing.
+    repeatable_secrets
+        For tests and reproductions: noise and shuffles follow from the run's seed, which the
+        server knows. They protect nothing then.
 
     Attributes
     ----------
@@ -78,6 +86,8 @@ class SplitClient(Client):
         schedule: Schedule | None = None,
         device: str = "auto",
         shares: Sequence[type[Share]] = (),
+        privacy: PrivacyBudget | None = None,
+        repeatable_secrets: bool = False,
     ) -> None:
         super().__init__()
         self.device = pick_device(device)
@@ -87,6 +97,11 @@ class SplitClient(Client):
             raise ClientError("this client has no training data")
         self.tests = {"federated": test_data, "benchmark": benchmark_data}
         self.shares = (*SHARES, *shares)
+        self.repeatable_secrets = repeatable_secrets
+        self.privacy = privacy
+        self.guard: PrivacyGuard | None = None
+        if privacy is not None:
+            self.guard = PrivacyGuard(privacy, self.batches.examples, self.segment)
         self.optimizer = ScheduledOptimizer(
             self.segment, optimizer or adamw(), schedule or WarmupCosine()
         )
@@ -95,33 +110,31 @@ class SplitClient(Client):
         self._pending: _Pending | None = None
         self._drawn: tuple[int, Example] | None = None
 
+    def run(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Run one exchange, as `Client.run`; with secrets that repeat, if that was asked for."""
+        if not self.repeatable_secrets:
+            return super().run(method, arguments)
+        with seeded_secrets():
+            return super().run(method, arguments)
+
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round and describe the data: sizes, batch size, shape of the smashed data."""
         self._order = order
         self._pending = self._drawn = None
         self.steps = 0
         if arrays is not None:
-            self._load(arrays)
-        prefix, patches, width = self._geometry()
+            load_segment(self.segment, arrays)
         return {
             "num-examples": self.batches.examples,
             "batch-size": self.batches.size,
-            "prefix": prefix,
-            "patches": patches,
-            "width": width,
-            **self._edge(),
+            **describe_segment(self.segment, fetch(self.batches.data, np.arange(1))[0]),
+            **({"budget-spent": True} if self.guard is not None and self.guard.spent else {}),
+            **({"repeatable-secrets": True} if self.repeatable_secrets else {}),
             **{
                 f"{kind}-examples": 0 if data is None else len(data)  # type: ignore[arg-type]
                 for kind, data in self.tests.items()
             },
         }
-
-    def _edge(self) -> dict[str, Any]:
-        edge = getattr(self.segment, "edge", None)
-        if edge is None:
-            return {}
-        trainable = any(p.requires_grad for p in self.segment.parameters())
-        return {"edge": json.dumps(edge, sort_keys=True), "trainable": trainable}
 
     @exchange
     def step(
@@ -150,7 +163,8 @@ class SplitClient(Client):
         -------
         {"smashed": [tensor (b, a, d) or None for each pass], "labels": labels}, or {}. Labels are
         int64 (b,): classes, or the examples' ids where the plan asks for ids; or, soft, a list
-        like that of the smashed data.
+        like that of the smashed data. {"budget-spent": True} if the upload would exceed the
+        client's privacy budget.
         """
         if self._pending is not None:
             pending, self._pending = self._pending, None
@@ -162,10 +176,20 @@ class SplitClient(Client):
         inputs, labels = self._inputs(number, shares)
         self.segment.train()
         smashed = self.segment(inputs.to(self.device))
+        if not self._admit(shares, smashed):
+            return {"budget-spent": True}
         pairs = [(None, None) if s is None else s.upload(smashed) for s in shares]
         self._pending = _Pending([anchor for _, anchor in pairs], progress)
         uploads = [None if upload is None else upload.detach() for upload, _ in pairs]
         return {"smashed": uploads, "labels": self._labels(labels, shares, smashed.dtype)}
+
+    def _admit(self, shares: Sequence[Share | None], smashed: Tensor) -> bool:
+        if self.guard is None:
+            if not any(isinstance(share, NoisyShare) for share in shares):
+                return True
+            self.guard = PrivacyGuard(PrivacyBudget(), self.batches.examples, self.segment)
+        shape = (len(smashed), smashed.shape[1], smashed.shape[2])
+        return self.guard.admit(shares, shape, self.batches.indices, self.order)
 
     def batch(self, number: int) -> Example:
         """Return the batch of one step of the round; it is drawn once, whoever asks first."""
@@ -225,6 +249,8 @@ class SplitClient(Client):
         data = self.tests.get(kind)
         if data is None:
             raise ClientError(f"this client has no {kind} test data")
+        if kind == "federated" and self.guard is not None:
+            self.guard.admit_evaluation()
         inputs, labels = fetch(data, np.arange(start, stop))
         self.segment.eval()
         with torch.inference_mode():
@@ -235,6 +261,8 @@ class SplitClient(Client):
     def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
         """End the round: drop the graph, return the lower segment and the metrics."""
         self._pending = self._drawn = None
+        if self.guard is not None:
+            self.guard.close_round(self.order)
         arrays = {name: t.detach().cpu() for name, t in self.segment.state_dict().items()}
         return arrays, {"num-examples": self.batches.examples, "num-steps": self.steps}
 
@@ -242,6 +270,8 @@ class SplitClient(Client):
         """Return lower segment, optimizer and data position."""
         tensors = {f"segment.{name}": t for name, t in self.segment.state_dict().items()}
         meta: dict[str, Any] = {"drawn": self.batches.drawn}
+        if self.guard is not None:
+            meta["privacy"] = self.guard.state()
         if self.optimizer.optimizer is not None:
             moments, meta["optimizer"] = pack_optimizer(self.optimizer.optimizer)
             tensors |= moments
@@ -250,41 +280,11 @@ class SplitClient(Client):
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state`: the same segment, optimizer and data are assumed."""
         own = {k.removeprefix("segment."): t for k, t in tensors.items() if k.startswith("segment")}
-        self._load(own)
+        load_segment(self.segment, own)
         self.batches.drawn = int(meta["drawn"])
+        if "privacy" in meta:
+            if self.guard is None:
+                self.guard = PrivacyGuard(PrivacyBudget(), self.batches.examples, self.segment)
+            self.guard.restore(meta["privacy"])
         if self.optimizer.optimizer is not None:
             unpack_optimizer(self.optimizer.optimizer, tensors, meta["optimizer"])
-
-    def _load(self, arrays: Mapping[str, Tensor]) -> None:
-        own = self.segment.state_dict()
-        if arrays.keys() != own.keys() or any(
-            tuple(arrays[k].shape) != tuple(own[k].shape) for k in own
-        ):
-            raise ClientError(
-                "the server's lower segment does not fit this client's: it has "
-                f"{_shapes(arrays)}, here are {_shapes(own)}"
-            )
-        self.segment.load_state_dict({k: arrays[k].to(own[k].dtype) for k in own})
-
-    def _geometry(self) -> tuple[int, int, int]:
-        inputs, _ = fetch(self.batches.data, np.arange(1))
-        expected = getattr(self.segment, "input_shape", None)
-        if expected is not None and tuple(inputs.shape[1:]) != tuple(expected):
-            raise ClientError(
-                f"images have shape {tuple(inputs.shape[1:])}, "
-                f"the lower segment expects {tuple(expected)} (channels, height, width)"
-            )
-        geometry = getattr(self.segment, "geometry", None)
-        if geometry is not None:
-            return geometry.prefix, geometry.patches, geometry.width
-        self.segment.eval()
-        with torch.inference_mode():
-            shape = tuple(self.segment(inputs.to(self.device)).shape)
-        if len(shape) != 3:
-            raise ClientError(f"smashed data must be (batch, patches, width), got shape {shape}")
-        return 0, shape[1], shape[2]
-
-
-def _shapes(arrays: Mapping[str, Tensor]) -> str:
-    listed = [f"{name} {tuple(t.shape)}" for name, t in list(arrays.items())[:4]]
-    return ", ".join(listed) + (", ..." if len(arrays) > 4 else "")

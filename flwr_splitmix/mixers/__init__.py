@@ -18,6 +18,7 @@ from flwr_splitmix.mixers.mixer import (
     Upload,
 )
 from flwr_splitmix.mixers.mixup import Mixup, WeightedShare
+from flwr_splitmix.mixers.noisy import Noisy, NoisyShare
 from flwr_splitmix.mixers.none import NoMixing
 from flwr_splitmix.mixers.patch_cutmix import PatchCutMix
 from flwr_splitmix.mixers.share import FullShare, Share, share_from_wire
@@ -32,6 +33,7 @@ SHARES: tuple[type[Share], ...] = (
     BoxShare,
     InputShare,
     IdShare,
+    NoisyShare,
 )
 """The kinds of shares that every client knows."""
 
@@ -52,6 +54,8 @@ __all__ = [
     "Mixer",
     "Mixup",
     "NoMixing",
+    "Noisy",
+    "NoisyShare",
     "PatchCutMix",
     "PatchShare",
     "Plan",

@@ -17,8 +17,8 @@ class RandomCutout(Mixer):
     Parameters
     ----------
     ratio
-        Kept fraction of the patches, 0 < ratio <= 1; None draws it for each client and step as
-        patch CutMix draws that of the first of two clients.
+        Kept fraction of the patches, 0 < ratio <= 1, at least one patch; None draws it for each
+        client and step as patch CutMix draws that of the first of two clients.
     alpha
         Concentration of that draw; None is one half.
     mask_per_sample
@@ -63,7 +63,7 @@ class RandomCutout(Mixer):
         if self.ratio is None:
             kept = int(sample_counts(shape.patches, 2, self.alpha, rng)[0])
         else:
-            kept = round(self.ratio * shape.patches)
+            kept = max(1, round(self.ratio * shape.patches))
         share = PatchShare(
             patches=shape.patches,
             prefix=shape.prefix,

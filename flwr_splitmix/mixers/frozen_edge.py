@@ -31,8 +31,10 @@ class FrozenEdge(Mixer):
     What protects a client here is what its frozen edge does to the data (patch shuffling), not
     what happens between it and the upper segment.
 
-    Source: Patch Shuffling, section III.
+    Source: Patch Shuffling, section IV.
     """
+
+    takes_noise = False
 
     def plan(
         self,

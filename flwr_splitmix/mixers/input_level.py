@@ -18,6 +18,9 @@ from flwr_splitmix.seeding import frozen_generator
 
 Across = Literal["clients", "batch"]
 
+MAX_CLASSES = 10**6
+"""A server that says more would cost its clients their memory."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class InputShare(FullShare):
@@ -42,6 +45,20 @@ class InputShare(FullShare):
     classes: int
     parts: tuple[tuple[int, Share], ...]
     seed: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.rows, self.columns) < 1:
+            raise ValueError(f"a grid of {self.rows} x {self.columns} cells has none")
+        if not 1 <= self.classes <= MAX_CLASSES:
+            raise ValueError(f"classes is {self.classes}; allowed are 1 to {MAX_CLASSES}")
+        if not self.parts:
+            raise ValueError("share 'input' has no parts")
+
+    @property
+    def mixed(self) -> bool:
+        """Whether there is more than one part."""
+        return len(self.parts) > 1
 
     @property
     def label_kind(self) -> LabelKind:
@@ -132,6 +149,8 @@ class InputLevel(Mixer):
 
     Source: DP-CutMixSL, table 6 and appendix F.
     """
+
+    takes_noise = False
 
     def __init__(
         self, mixer: Mixer, grid: tuple[int, int] | None = None, *, across: Across = "clients"

@@ -29,6 +29,7 @@ class MaskShare(Share):
         smashed data (CutMixSL eq. 13) instead of its own patches' gradient (unicast).
     """
 
+    family = "cutmix"
     patches: int
     prefix: int = 0
     broadcast: bool = False

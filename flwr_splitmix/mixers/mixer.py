@@ -17,6 +17,9 @@ from flwr_splitmix.mixers.share import Plain, Share
 
 Cover = Literal["partition", "weighted", "partial"]
 
+LEAST_RATIO = 1e-6
+"""Of what came of a group: below, dividing by it would leave rounding errors or NaN."""
+
 
 @dataclass(frozen=True)
 class SmashedShape:
@@ -97,13 +100,20 @@ class Plan:
         ]
 
     @property
+    def clients(self) -> frozenset[int]:
+        """Clients that have a share in any pass."""
+        return frozenset(
+            member.client for groups in self.passes for group in groups for member in group.members
+        )
+
+    @property
     def unmixed(self) -> tuple[int, ...]:
-        """Clients that are alone in a group: what they upload is protected by nothing."""
+        """Clients that are alone in a group and mixed nothing before: nothing protects them."""
         return tuple(
             group.members[0].client
             for groups in self.passes
             for group in groups
-            if len(group.members) == 1
+            if len(group.members) == 1 and not group.members[0].share.mixed
         )
 
 
@@ -200,6 +210,8 @@ class Mixer(ABC):
         upper one ("upper"), because the patches are moved in between.
     raw_inputs_cross
         Whether clients see each other's raw inputs: for comparison within one process only.
+    takes_noise
+        Whether `Noisy` may add noise to what clients send.
     min_members
         The fewest clients with which it does what it promises.
     regroup
@@ -210,6 +222,7 @@ class Mixer(ABC):
     cover: Cover = "partition"
     positions: Literal["upper"] | None = None
     raw_inputs_cross: bool = False
+    takes_noise: bool = True
     min_members: int = 1
     regroup: Literal["step", "epoch"] = "step"
 
@@ -304,7 +317,7 @@ class Mixer(ABC):
                 came = tuple(m for m in group.members if m.client in uploads)
                 if len(came) == len(group.members):
                     sources.append(Source(index, came, 1.0))
-                elif (ratio := sum(m.share.lam for m in came)) > 0:
+                elif (ratio := sum(m.share.lam for m in came)) >= LEAST_RATIO:
                     sources.append(Source(index, came, ratio))
         return sources
 

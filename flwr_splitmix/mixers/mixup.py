@@ -20,6 +20,7 @@ class WeightedShare(FullShare):
     """Everything, weighted by the mixing ratio at the client."""
 
     name: ClassVar[str] = "weighted"
+    family = "mixup"
 
     def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
         """Upload `lam * smashed`; its gradient G reaches the smashed data as `lam * G`."""

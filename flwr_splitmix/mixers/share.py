@@ -13,6 +13,7 @@ Plain = bool | int | float | str | list[Any] | dict[str, Any]
 """What a share is made of on the wire: plain values, and lists and dictionaries of them."""
 
 LabelKind = Literal["classes", "soft", "ids"]
+Family = Literal["full", "mixup", "cutmix"]
 
 _PLAIN: dict[str, tuple[type, ...]] = {
     "int": (int,),
@@ -39,6 +40,10 @@ class Share(ABC):
     """
 
     name: ClassVar[str]
+    family: ClassVar[Family | None] = None
+    """What the accounting of noise knows it as: "full", "mixup", "cutmix"; None has no bound."""
+    deterministic: ClassVar[bool] = True
+    """Whether equal smashed data make equal uploads."""
     lam: float = 1.0
     learns: bool = True
 
@@ -74,6 +79,16 @@ class Share(ABC):
         client has weighted; "ids": int64 (b,), the examples' indices, whose labels the server has.
         """
         return "classes"
+
+    @property
+    def labels_clamped(self) -> bool:
+        """Whether soft labels lie in 0..1."""
+        return True
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the upload holds several examples already, before anything joins it."""
+        return False
 
     def upload_labels(self, labels: Tensor, dtype: Any) -> Tensor:
         """Return what travels as labels, for classes (b,), or soft labels (b, L), of the batch.
@@ -138,6 +153,7 @@ class FullShare(Share):
     """Everything, as it is: plain split learning."""
 
     name: ClassVar[str] = "full"
+    family = "full"
 
     def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
         """Upload the smashed data itself."""

@@ -27,8 +27,10 @@ class WrappedMixer(Mixer):
         self.mixer = mixer
         self.cover = mixer.cover
         self.positions = self.positions or mixer.positions
+        self.takes_noise = mixer.takes_noise
         self.min_members = mixer.min_members
         self.regroup = mixer.regroup
+        self.raw_inputs_cross = mixer.raw_inputs_cross
         self.shares = mixer.shares  # type: ignore[misc]
 
     def __str__(self) -> str:

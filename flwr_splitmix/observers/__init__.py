@@ -2,5 +2,6 @@
 
 from flwr_splitmix.observers.metrics import Metrics, progress_line
 from flwr_splitmix.observers.observer import Observer
+from flwr_splitmix.observers.privacy_ledger import PrivacyLedger
 
-__all__ = ["Metrics", "Observer", "progress_line"]
+__all__ = ["Metrics", "Observer", "PrivacyLedger", "progress_line"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from torch import Tensor
@@ -68,9 +69,18 @@ class Metrics(Observer):
                 "clients_alive": event.clients_alive,
                 "clients_failed": len(event.failures),
                 "slowest_node": slowest,
+                **_spent(event),
             }
         )
         self._clear()
+
+
+def _spent(event: RoundDone) -> dict[str, Any]:
+    """Return the largest epsilon, and all of them by client as JSON text, if there is a ledger."""
+    if not event.epsilons:
+        return {}
+    by_client = {str(client): epsilon for client, epsilon in event.epsilons.items()}
+    return {"epsilon": max(by_client.values()), "epsilon_by_client": json.dumps(by_client)}
 
 
 def progress_line(row: dict[str, Any], num_rounds: int, seconds_left: float) -> str:
@@ -90,6 +100,8 @@ def progress_line(row: dict[str, Any], num_rounds: int, seconds_left: float) -> 
     parts.append(
         f"up {row['uplink_bytes'] / 1e6:.1f} MB, down {row['downlink_bytes'] / 1e6:.1f} MB"
     )
+    if row.get("epsilon") is not None:
+        parts.append(f"epsilon {row['epsilon']:.4g}")
     failed = f", {row['clients_failed']} failed" if row["clients_failed"] else ""
     parts.append(f"{row['clients_alive']} clients{failed}")
     minutes, seconds = divmod(round(seconds_left), 60)

@@ -8,8 +8,8 @@
     laws.check_split_equals_whole(partial(SplitStrategy, mixer=MyMixer()))
 
 A law that is broken raises AssertionError with a sentence that says which, where and by how much.
-Laws 1, 2, 3, 5 and 7 run without Flower's runtime; for law 4 (links agree) hand what two runs came
-to to `check_same_results`.
+Law 4 (links agree) compares runs: hand what two of them came to to `check_same_results`. All the
+others run without Flower's runtime.
 """
 
 from flwr_splitmix.testing.agreement import (
@@ -24,6 +24,7 @@ from flwr_splitmix.testing.partition import check_masks_partition
 from flwr_splitmix.testing.resume import check_resume_equals_uninterrupted
 from flwr_splitmix.testing.toy import Toy, sgd
 from flwr_splitmix.testing.whole import check_split_equals_whole
+from flwr_splitmix.testing.wire import check_wire
 
 __all__ = [
     "Results",
@@ -35,6 +36,7 @@ __all__ = [
     "check_same_results",
     "check_same_tensors",
     "check_split_equals_whole",
+    "check_wire",
     "read_results",
     "sgd",
 ]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flwr_splitmix.mixers import Group, Member, Mixer, SmashedShape
+from flwr_splitmix.mixers import Group, Member, Mixer, NoisyShare, SmashedShape
 
 LAW = "law 3, masks partition"
 
@@ -54,16 +54,20 @@ def check_masks_partition(
 
 
 def footprint(member: Member, shape: SmashedShape) -> Tensor:
-    """Return what a client whose smashed data are all ones adds to its group's mixture."""
+    """Return what a client whose smashed data are all ones adds to its group's mixture.
+
+    Of a noisy share, what the share inside adds: noise and clipping move no patch.
+    """
+    share = member.share.inner if isinstance(member.share, NoisyShare) else member.share
     smashed = torch.ones(shape.size, dtype=torch.float64)
-    upload, _ = member.share.upload(smashed)
-    expected = member.share.upload_shape(shape.size)
+    upload, _ = share.upload(smashed)
+    expected = share.upload_shape(shape.size)
     if tuple(upload.shape) != expected:
         raise AssertionError(
             f"{LAW}: client {member.client} uploads {tuple(upload.shape)}, announced {expected}"
         )
     mixed = torch.zeros_like(smashed)
-    member.share.place(mixed, upload)
+    share.place(mixed, upload)
     return mixed
 
 

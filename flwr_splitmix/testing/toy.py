@@ -170,8 +170,9 @@ class Toy:
         kind: type[SplitClient] = SplitClient,
         **options: Any,
     ) -> Sequence[SplitClient]:
-        """Make all clients anew; `options` are those of `SplitClient`."""
-        options = {"schedule": constant, "device": "cpu", **options}
+        """Make all clients anew; `options` are those of `SplitClient`. Their secrets repeat."""
+        defaults = {"schedule": constant, "device": "cpu", "repeatable_secrets": True}
+        options = {**defaults, **options}
         return [
             kind(
                 self.lower(),

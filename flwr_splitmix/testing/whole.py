@@ -13,7 +13,7 @@ from flwr_splitmix.clients.batches import Batches, Example
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.mixers import InputShare, Mixed, Mixer, Plan, SmashedShape, Upload
 from flwr_splitmix.schedule import constant
-from flwr_splitmix.seeding import derive_seed, generator
+from flwr_splitmix.seeding import derive_seed, generator, seeded_secrets
 from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.strategies.server_segment import ServerUpdate
 from flwr_splitmix.testing.agreement import check_same_tensors
@@ -139,7 +139,7 @@ class Whole:
         mixing = next((share for share in shares if isinstance(share, InputShare)), None)
         if mixing is not None:
             inputs, labels = mix_inputs(mixing, drawn.__getitem__)
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), seeded_secrets():
             torch.manual_seed(derive_seed(self.seed, "step", client, server_round, number))
             self.lowers[client].train()
             smashed = self.lowers[client](inputs)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flwr_splitmix import Run
-from tests.apps.vision_app import context, module, run_config
+from flwr_splitmix.clients import ClientError
+from tests.apps.vision_app import Nodes, context, module, run_config
 
 CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"strategy": "CutMix"}, ["strategy", "'CutMix'", "'CutMixSL'", "'PSL'"]),
@@ -53,38 +52,82 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"attach_timeout": 0.0}, ["attach-timeout is 0.0", "greater than 0"]),
     ({"run_dir": 3}, ["run-dir is 3", "string"]),
     ({"patch_size": 0}, ["patch-size is 0", "greater than or equal to 1"]),
+    ({"cell": 0}, ["cell is 0", "greater than or equal to 1"]),
+    ({"pretrained": "yes"}, ["pretrained is 'yes'", "boolean"]),
+    ({"pretrained": True}, ["depth is 6", "pretrained", "depth 0"]),
+    # What a strategy does not let its own options be.
+    ({"beta": 0.0}, ["beta is 0.0", "greater than 0"]),
+    ({"ratio": -0.5}, ["ratio is -0.5", "greater than or equal to 0"]),
+    ({"ratio": 1.5}, ["ratio is 1.5", "less than or equal to 1"]),
+    ({"kappa": 0.0}, ["kappa is 0.0", "greater than 0"]),
+    ({"kappa": 1.5}, ["kappa is 1.5", "less than or equal to 1"]),
+    ({"across": "nodes"}, ["across is 'nodes'", "'batch'"]),
+    ({"strategy": "VanillaCutMixSL", "k": 3}, ["k is 3", "pairs"]),
+    (
+        {"strategy": "InputMixupSL", "across": "clients"},
+        ["InputMixupSL mixes raw inputs across clients", "across='batch'"],
+    ),
+    ({"strategy": "BatchShuffleSL", "evaluation": "central"}, ["'central'", "BatchShuffleSL"]),
+    (
+        {"strategy": "PatchShuffleSL", "cut_at": "blocks.0"},
+        ["cut-at is 'blocks.0'", "PatchShuffleSL", "allowed with it is ''"],
+    ),
     # What the model and the data say.
     ({"patch_size": 7}, ["patch_size 7", "divide image_size 32"]),
     ({"model": "vit_tyny_patch16_224"}, ["'vit_tyny_patch16_224'", "vit_tiny_patch16_224"]),
-    ({"model": "resnet18"}, ["resnet18", "allowed are", "deit_tiny_patch16_224"]),
+    ({"model": "swin_tiny_patch4_window7_224"}, ["swin_tiny", "allowed are", "pit_ti_224"]),
+    ({"model": "vgg16", "cell": 3}, ["cell 3", "16 x 16 map", "allowed are 1, 2, 4, 8, 16"]),
+    ({"model": "lenet5", "cut_at": "conv3"}, ["lenet5 has no cut 'conv3'", "conv2"]),
+    (
+        {"model": "lenet5", "pretrained": True, "depth": 0},
+        ["lenet5", "takes no option pretrained"],
+    ),
+    ({"strategy": "PatchShuffleSL", "model": "vgg16"}, ["vgg16 cannot be shuffled", "deit*"]),
+    ({"strategy": "PatchShuffleSL", "depth": 1}, ["depth 1", "is not enough"]),
+    ({"strategy": "ShuffledPSL", "cut_at": "blocks.0"}, ["'embedding'", "'blocks.0'"]),
     ({"cut_at": "blocks.1", "depth": 1}, ["'blocks.1'", "allowed are embedding, blocks.0"]),
     ({"dataset": "minst"}, ["'minst'", "'fashion-mnist-small'"]),
-    # What the strategy says.
+    # What the strategy says, once it knows the model and the nodes.
     ({"device": "tpu"}, ["'tpu'", "'cpu'"]),
+    ({"strategy": "InputMixupSL", "model": "lenet5"}, ["(1, 32, 32)", "5 x 5 square cells"]),
+    ({"min_patches": 9}, ["2 members cannot each keep min_patches=9 of 16 patches"]),
+    ({"k": 5}, ["k is 5", "only 4 clients take part in a round", "2 to 4"]),
+    ({"fraction_train": 0.5, "k": 3}, ["k is 3", "only 2 clients take part in a round"]),
 ]
 
 
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module("server_app"), "SETTLED_SECONDS", 0.3)
+
+
 @pytest.mark.parametrize(("wrong", "said"), CASES, ids=[str(wrong) for wrong, _ in CASES])
-def test_a_wrong_value_is_named(wrong: dict[str, Any], said: list[str], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=re.escape(said[0])) as caught:
-        start(run_config(**wrong), tmp_path)
+def test_a_wrong_value_is_named(wrong: dict[str, Any], said: list[str]) -> None:
+    with pytest.raises((ValueError, ClientError), match=re.escape(said[0])) as caught:
+        start(run_config(**wrong), Nodes(4))
     sentence = str(caught.value)
     assert "\n" not in sentence
     for part in said:
         assert part in sentence
 
 
-def start(values: dict[str, Any], home: Path) -> None:
-    """Do what the ServerApp does before it starts its strategy."""
+def start(values: dict[str, Any], nodes: Nodes) -> None:
+    """Do what the ServerApp does before its run has a directory."""
     config = module("vision_config").VisionConfig.read(values)
-    segments = config.segments()
-    run = Run.create(values, name="test", home=home)
-    module("server_app").make_strategy(config, segments.upper, run)
+    segments, server = config.segments(), module("server_app")
+    strategy = server.make_strategy(config, segments.upper, None)
+    server.check_first_round(strategy, config, segments.lower.geometry, nodes)
 
 
 def test_all_wrong_values_are_named_at_once() -> None:
     with pytest.raises(ValueError, match=r"k is 1;.*alpha is 0\.0;"):
         module("vision_config").VisionConfig.read(run_config(k=1, alpha=0.0))
+
+
+def test_a_strategy_that_is_not_there_is_answered_with_all_that_are() -> None:
+    with pytest.raises(ValueError, match="strategy is 'PS'") as caught:
+        module("vision_config").VisionConfig.read(run_config(strategy="PS"))
+    assert all(repr(name) in str(caught.value) for name in module("vision_config").OFFERED)
 
 
 def test_a_missing_key_is_named() -> None:
@@ -94,8 +137,12 @@ def test_a_missing_key_is_named() -> None:
         module("vision_config").VisionConfig.read(values)
 
 
-def test_the_apps_own_configuration_is_valid(tmp_path: Path) -> None:
-    start(run_config(depth=1), tmp_path)
+def test_the_apps_own_configuration_is_valid() -> None:
+    start(run_config(depth=1), Nodes(2))
+
+
+def test_nodes_that_are_still_to_come_are_waited_for() -> None:
+    start(run_config(depth=1, k=4), Nodes(4, at_first=0))
 
 
 @pytest.mark.parametrize(

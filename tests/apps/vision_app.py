@@ -48,3 +48,16 @@ def context(client: int, num_clients: int, config: dict[str, Any]) -> Context:
         state=RecordDict(),
         run_config=config,
     )
+
+
+class Nodes:
+    """A grid that knows nothing but its nodes: each look finds one more, up to `number`."""
+
+    def __init__(self, number: int, at_first: int | None = None) -> None:
+        self.number = number
+        self.there = number if at_first is None else at_first
+
+    def get_node_ids(self) -> list[int]:
+        """Return the ids of the nodes that are there now."""
+        there, self.there = self.there, min(self.there + 1, self.number)
+        return list(range(100, 100 + there))

@@ -111,6 +111,41 @@ def test_psl_runs_with_flowers_own_defaults(runner: Runner, tmp_path: Path) -> N
     assert run.summary["evaluation"] == "benchmark"
 
 
+def test_shuffled_patches_of_a_pit_on_non_iid_data(runner: Runner, tmp_path: Path) -> None:
+    values = {
+        **TINY,
+        "strategy": "ShuffledCutMixSFL",
+        "model": "pit_ti_224",
+        "partition": "dirichlet",
+        "partition-alpha": 0.1,
+    }
+    run = completed(runner.run(values, tmp_path / "flower"))
+    assert measured(run) == measured(run_here(values, 2, tmp_path))
+    # Two steps a round, one group: 25 images, 16 patches of 64 float32, and two clients' labels.
+    assert [row["uplink_bytes"] for row in run.rows] == [2 * 25 * (16 * 64 * 4 + 2 * 8)] * 2
+
+
+def test_the_server_learns_from_frozen_edges_with_labels_of_its_own(
+    runner: Runner, tmp_path: Path
+) -> None:
+    values = {
+        **TINY,
+        "strategy": "PatchShuffleSL",
+        "depth": 2,
+        "samples-per-client": 300,
+        "warmup-epochs": 0.0,
+        "evaluation": "federated",
+        "evaluate-every": 2,
+    }
+    run = completed(runner.run(values, tmp_path))
+    assert [(row["clients_alive"], row["clients_failed"]) for row in run.rows] == [(2, 0)] * 2
+    assert {row["downlink_bytes"] for row in run.rows} == {0}
+    assert run.summary is not None
+    assert run.summary["uplink_bytes"] == run.summary["uplink_bytes_psl"]
+    # With labels of other images it would be a tenth.
+    assert run.rows[-1]["accuracy"] > 0.3
+
+
 def test_five_of_a_hundred_virtual_clients_take_part_in_a_round(
     runner: Runner, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ def test_an_unknown_key_is_refused_before_anything_starts(runner: Runner) -> Non
 def test_a_mixing_group_larger_than_the_federation(runner: Runner, tmp_path: Path) -> None:
     ended = runner.run({**TINY, "strategy": "CutMixSL", "k": 5}, tmp_path)
     check_failed(ended, "k is 5, but only 2 clients take part in a round")
+    assert ended.run is None, "a run that never began has a directory"
 
 
 def test_too_few_nodes_end_the_wait_for_them(runner: Runner, tmp_path: Path) -> None:

@@ -33,6 +33,26 @@ def test_keys_and_defaults_are_those_of_the_app() -> None:
     assert {key: default for key, (_, default) in documented().items()} == in_app()
 
 
+def test_strategies_have_the_options_that_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(APP))
+    monkeypatch.delitem(sys.modules, "vision_config", raising=False)
+    app = importlib.import_module("vision_config")
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    table = text[text.index("| strategies | ") :].split("\n\n")[0].splitlines()[2:]
+    said = {}
+    for names, _, keys in (line.strip("|").split(" | ") for line in table):
+        for name in re.findall(r"`(\w+)`", names):
+            said[name] = set(re.findall(r"`([\w-]+)`", keys))
+    values = in_app()
+    found = {
+        name: app.VisionConfig.read({**values, "strategy": name}).own_options()
+        for name in app.OFFERED
+    }
+    assert said == {
+        name: {option.replace("_", "-") for option in options} for name, options in found.items()
+    }
+
+
 def test_types_are_those_of_the_defaults() -> None:
     kinds = {"string": str, "int": int, "float": float, "bool": bool}
     for key, (kind, default) in documented().items():

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.mixers import Mixer
+from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
 from flwr_splitmix.strategies.aggregation import fedavg
 from flwr_splitmix.testing.toy import Toy
@@ -28,6 +29,8 @@ EDGES: dict[str, dict[str, Any]] = {
 }
 """What the strategies with frozen edges ask of them."""
 
+NOISE = GaussianNoise(sigma_s=0.1, sigma_y=0.05, clip_norm=1.5)
+
 
 def toy_for(name: str, **fields: Any) -> Toy:
     """Make a toy whose clients are of the kind that a strategy needs."""
@@ -38,6 +41,8 @@ def maker(name: str) -> MakeStrategy:
     if name in EDGES:
         # More clients than any toy here has; the labels of a client depend on its index alone.
         return partial(STRATEGIES[name], labels=Toy(clients=12).labels())
+    if name.startswith("DP"):
+        return partial(STRATEGIES[name], noise=NOISE)
     if name in STRATEGIES:
         return STRATEGIES[name]
     return partial(SplitStrategy, mixer=block_cutmix(), aggregator=fedavg())

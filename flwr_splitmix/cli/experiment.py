@@ -1,0 +1,257 @@
+"""`splitmix experiment`: the papers' tables by name: what there is, run it, show it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flwr_splitmix.cli.terminal import RunDirectory, console, duration, percent, table
+from flwr_splitmix.experiments import (
+    EXPERIMENTS,
+    ExperimentError,
+    experiment_named,
+    scale_named,
+    tables,
+)
+from flwr_splitmix.experiments.cells import dataset_name
+from flwr_splitmix.experiments.filter import choose
+from flwr_splitmix.experiments.report import make_tables
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
+
+    from flwr_splitmix.experiments import Cell
+    from flwr_splitmix.experiments.grid import Progress
+    from flwr_splitmix.experiments.report import Table
+
+
+class Format(StrEnum):
+    """What `splitmix experiment show` prints."""
+
+    table = "table"
+    json = "json"
+    markdown = "markdown"
+
+
+experiment = typer.Typer(
+    name="experiment", help="The papers' tables and figures: run them, compare the numbers."
+)
+
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="See `experiment list`.")]
+ScaleName = Annotated[str, typer.Option("--scale", help="smoke, cpu or paper.")]
+DataSet = Annotated[
+    str | None,
+    typer.Option(
+        "--dataset",
+        metavar="SOURCE",
+        help="A folder, a shipped or a hub name; else the scale's.",
+        show_default=False,
+    ),
+]
+Epochs = Annotated[
+    int | None,
+    typer.Option("--epochs", help="Instead of the scale's.", show_default=False),
+]
+
+
+@experiment.command("list")
+def list_() -> None:
+    """List all experiments."""
+    listing = table("name", ">cells", "shows", "source")
+    for found in EXPERIMENTS.values():
+        runnable = sum(entry.variant is not None for entry in found.entries)
+        listing.add_row(found.name, str(runnable), found.title, found.source)
+    console().print(listing)
+
+
+@experiment.command()
+def run(
+    names: Names,
+    scale: ScaleName = "cpu",
+    dataset: DataSet = None,
+    seeds: Annotated[str, typer.Option("--seeds", help="Numbers separated by commas.")] = "0",
+    epochs: Epochs = None,
+    jobs: Annotated[int, typer.Option("--jobs", help="Cells at a time, a process each.")] = 1,
+    cells: Annotated[
+        str,
+        typer.Option(
+            "--cells",
+            metavar="FILTER",
+            help="Only cells with these words: 'PSL n=10, CutMixSL alpha=6'.",
+            show_default=False,
+        ),
+    ] = "",
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
+    run_dir: RunDirectory = None,
+) -> None:
+    """Run the cells that are not finished yet; an interrupted cell goes on where it was."""
+    size = scale_named(scale)
+    pairs = [
+        pair
+        for name in names
+        for pair in experiment_named(name).cells(
+            size, seeds=_numbers(seeds), source=dataset, epochs=epochs
+        )
+    ]
+    chosen = list(dict.fromkeys(cell for _, cell in choose(pairs, cells)))
+    # Loading torch takes seconds: names and numbers are checked before it.
+    from flwr_splitmix.experiments.grid import Place, check_jobs, run_grid, unfinished
+
+    check_jobs(jobs)
+    todo = unfinished(chosen, run_dir)
+    out = console()
+    done = len(chosen) - len(todo)
+    out.print(f"{len(chosen)} cells, {done} of them finished before")
+    place = Place(run_dir, dataset or size.dataset, device)
+    with _terminated_as_interrupted(), _Display(todo) as display:
+        try:
+            failures = run_grid(todo, place, jobs=jobs, on_progress=display.show)
+        except KeyboardInterrupt:
+            typer.echo("stopped; the same command goes on from here", err=True)
+            raise typer.Exit(130) from None
+    if failures:
+        typer.echo(f"{len(failures)} of {len(todo)} cells failed", err=True)
+        raise typer.Exit(1)
+
+
+@experiment.command()
+def show(
+    names: Names,
+    scale: ScaleName = "cpu",
+    format: Annotated[  # noqa: A002 - the option's name
+        Format, typer.Option("--format", help="Tables to read, Markdown, or one JSON list.")
+    ] = Format.table,
+    dataset: Annotated[
+        str | None,
+        typer.Option("--dataset", metavar="NAME", help="Only of this one.", show_default=False),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", help="Only of this length.", show_default=False)
+    ] = None,
+    run_dir: RunDirectory = None,
+) -> None:
+    """Show what was run beside the paper's numbers, and which of its orderings hold."""
+    size = scale_named(scale)
+    name = None if dataset is None else dataset_name(dataset)
+    found = [
+        made
+        for wanted in names
+        for made in make_tables(
+            experiment_named(wanted), size, run_dir, dataset=name, epochs=epochs
+        )
+    ]
+    if format is Format.json:
+        typer.echo(json.dumps(tables.to_json(found), indent=2))
+    elif format is Format.markdown:
+        typer.echo(tables.to_markdown(found), nl=False)
+    else:
+        out = console()
+        for made in found:
+            _print(made, out)
+
+
+def _print(made: Table, out: Console) -> None:
+    _print_rows(tables.title(made), tables.headings(made), tables.rows(made), out)
+    if made.experiment.note:
+        out.print(made.experiment.note)
+    if costs := tables.cost_rows(made):
+        _print_rows("what one client needs", tables.COST_HEADINGS, costs, out)
+    if made.claims:
+        counted = f"the paper's orderings: {tables.tally(made.claims)}"
+        _print_rows(counted, ("ordering", "here", "margin"), tables.claim_rows(made.claims), out)
+
+
+def _print_rows(
+    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], out: Console
+) -> None:
+    words = ("method", "at", "seeds", "ordering", "here")
+    listing = table(*(name if name in words else f">{name}" for name in headings))
+    for row in rows:
+        listing.add_row(*row)
+    out.print(f"\n{title}")
+    out.print(listing)
+
+
+def _numbers(seeds: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in seeds.split(",")]
+    except ValueError:
+        numbers = [-1]
+    if min(numbers) < 0:
+        raise ExperimentError(f"seeds is {seeds!r}; allowed are numbers from 0, as in 0,1,2")
+    return list(dict.fromkeys(numbers))
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM stop the block as Ctrl-C does: what runs keeps its state."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Display:
+    """A progress bar over all epochs, one for each cell that runs, a line for each that ended."""
+
+    def __init__(self, cells: list[Cell]) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        self.console = console()
+        self.bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=self.console,
+        )
+        self.cells = len(cells)
+        self.ended = 0
+        self.began: dict[str, float] = {}
+        self.tasks: dict[str, TaskID] = {}
+        self.rounds = dict.fromkeys((cell.id for cell in cells), 0)
+        self.whole = self.bar.add_task("epochs", total=sum(cell.recipe.epochs for cell in cells))
+
+    def __enter__(self) -> _Display:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def show(self, progress: Progress) -> None:
+        """Show how far a cell is, or that it has ended."""
+        cell = progress.cell
+        if progress.state == "begun":
+            self.tasks[cell.id] = self.bar.add_task(str(cell), total=cell.recipe.epochs)
+            self.began[cell.id] = time.monotonic()
+        if progress.state in ("begun", "round"):
+            self._advance(cell, progress.rounds)
+            self.bar.update(self.tasks[cell.id], completed=progress.rounds)
+            return
+        self._advance(cell, cell.recipe.epochs)
+        if cell.id in self.tasks:
+            self.bar.remove_task(self.tasks.pop(cell.id))
+        self.ended += 1
+        self.console.print(f"[{self.ended}/{self.cells}] {cell}: {self._outcome(progress)}")
+
+    def _advance(self, cell: Cell, rounds: int) -> None:
+        self.bar.advance(self.whole, rounds - self.rounds[cell.id])
+        self.rounds[cell.id] = rounds
+
+    def _outcome(self, progress: Progress) -> str:
+        if progress.state == "failed":
+            return f"failed: {progress.sentence}"
+        began = self.began.get(progress.cell.id)
+        took = "" if began is None else f" in {duration(time.monotonic() - began)}"
+        return f"top-1 {percent(progress.top1)}{took}"

@@ -1,0 +1,219 @@
+"""`splitmix privacy`: what noise costs, which noise an epsilon allows, and methods side by side.
+
+Nothing is read but the options. No data, no model and no run are needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flwr_splitmix.cli.privacy_plan import ClipKind, Labels, Method, Neighbours, Smashed, make_plan
+from flwr_splitmix.cli.terminal import console, table
+from flwr_splitmix.runs import RunError
+
+if TYPE_CHECKING:
+    from flwr_splitmix.privacy import Plan
+
+privacy = typer.Typer(
+    name="privacy",
+    help="Differential privacy: the epsilon of a run, the noise for an epsilon, a comparison.",
+    no_args_is_help=True,
+)
+
+MethodOption = Annotated[Method, typer.Option(help="DP-SL, DP-MixSL or DP-CutMixSL.")]
+Clip = Annotated[ClipKind, typer.Option(help="What is bounded before the noise.")]
+ClipNorm = Annotated[float, typer.Option(help="The bound: L2 norm, or width of the range.")]
+Patches = Annotated[int, typer.Option(help="Patches of a sample, N.")]
+Width = Annotated[int, typer.Option(help="Numbers in a patch, d.")]
+GroupSize = Annotated[int, typer.Option("--k", help="Clients in a mixing group.")]
+Alpha = Annotated[float, typer.Option(help="Dirichlet concentration of the ratios, or inf.")]
+Kept = Annotated[
+    float | None,
+    typer.Option(
+        help="The client's ratio in every pass; 1 is the worst case. Else 1/k rounded up (alpha "
+        "inf), or a bound that fails with a tenth of delta.",
+        show_default=False,
+    ),
+]
+Passes = Annotated[int | None, typer.Option(help="Passes over the data.", show_default=False)]
+Rounds = Annotated[int | None, typer.Option(help="Rounds, instead.", show_default=False)]
+Steps = Annotated[int | None, typer.Option(help="Steps in a round.", show_default=False)]
+Records = Annotated[int | None, typer.Option(help="A client's samples.", show_default=False)]
+BatchSize = Annotated[int | None, typer.Option(help="Samples in a batch.", show_default=False)]
+Delta = Annotated[float, typer.Option(help="Failure of the guarantee.")]
+RelationOption = Annotated[
+    Neighbours, typer.Option(help="Neighbouring data: a record replaced, or added or removed.")
+]
+SmashedNoise = Annotated[Smashed, typer.Option(help="Patches that get noise, of CutMix.")]
+LabelNoise = Annotated[Labels, typer.Option(help="Label noise after or before scaling.")]
+Trusted = Annotated[
+    bool, typer.Option("--trusted-mixer", help="Another party mixes: the server sees only sums.")
+]
+Unclamped = Annotated[
+    bool, typer.Option("--no-clamp", help="Clients do not clamp noisy labels to 0..1.")
+]
+Order = Annotated[
+    float | None, typer.Option(help="One Rényi order; else the best one.", show_default=False)
+]
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """Turn the library's ValueError into the sentence that ends the command."""
+    try:
+        yield
+    except ValueError as error:
+        raise RunError(str(error)) from error
+
+
+@privacy.command()
+def epsilon(
+    sigma_s: Annotated[float, typer.Option(help="Noise on the smashed data, std. deviation.")],
+    sigma_y: Annotated[float, typer.Option(help="Noise on the labels, standard deviation.")],
+    clip_norm: ClipNorm,
+    method: MethodOption = Method.cutmix,
+    clip: Clip = ClipKind.patch,
+    patches: Patches = 64,
+    width: Width = 192,
+    k: GroupSize = 2,
+    alpha: Alpha = math.inf,
+    kept: Kept = None,
+    passes: Passes = None,
+    rounds: Rounds = None,
+    steps: Steps = None,
+    records: Records = None,
+    batch_size: BatchSize = None,
+    delta: Delta = 1e-5,
+    relation: RelationOption = Neighbours.replaced,
+    smashed_noise: SmashedNoise = Smashed.kept,
+    label_noise: LabelNoise = Labels.after,
+    trusted_mixer: Trusted = False,
+    no_clamp: Unclamped = False,
+    order: Order = None,
+) -> None:
+    """Print the epsilon that a run with this noise will cost one record of one client."""
+    from flwr_splitmix.privacy.accountant import ORDERS
+    from flwr_splitmix.privacy.events import UNBOUNDED
+
+    with one_sentence():
+        plan = make_plan(locals())
+        orders = ORDERS if order is None else [order]
+        tight = plan.epsilon(orders)
+        if gaps := plan.release.noise.gaps:
+            raise ValueError(f"there is no epsilon: {'; '.join(UNBOUNDED[gap] for gap in gaps)}")
+        papers = plan.epsilon(orders, "papers")
+    _print(plan, {"epsilon": f"{tight:.6g}", "papers' conversion": f"{papers:.6g}"})
+
+
+@privacy.command()
+def sigma(
+    epsilon: Annotated[float, typer.Option(help="The epsilon that the run may cost.")],
+    clip_norm: ClipNorm,
+    label_ratio: Annotated[float, typer.Option(help="sigma_y over sigma_s.")] = 1.0,
+    method: MethodOption = Method.cutmix,
+    clip: Clip = ClipKind.patch,
+    patches: Patches = 64,
+    width: Width = 192,
+    k: GroupSize = 2,
+    alpha: Alpha = math.inf,
+    kept: Kept = None,
+    passes: Passes = None,
+    rounds: Rounds = None,
+    steps: Steps = None,
+    records: Records = None,
+    batch_size: BatchSize = None,
+    delta: Delta = 1e-5,
+    relation: RelationOption = Neighbours.replaced,
+    smashed_noise: SmashedNoise = Smashed.kept,
+    label_noise: LabelNoise = Labels.after,
+    trusted_mixer: Trusted = False,
+    no_clamp: Unclamped = False,
+) -> None:
+    """Print the least noise with which a run costs one record of one client that epsilon."""
+    with one_sentence():
+        plan = make_plan({**locals(), "sigma_s": 1.0, "sigma_y": label_ratio})
+        noise = plan.noise_for(epsilon)
+    _print(plan, {"sigma_s": f"{noise.sigma_s:.6g}", "sigma_y": f"{noise.sigma_y:.6g}"})
+
+
+@privacy.command()
+def compare(
+    sigma_s: Annotated[float, typer.Option(help="Noise on the smashed data.")] = 0.5087,
+    sigma_y: Annotated[float, typer.Option(help="Noise on the labels.")] = 0.5087,
+    delta_bound: Annotated[
+        float, typer.Option("--range", help="Delta: numbers are clipped to a range this wide.")
+    ] = 0.15,
+    dimension: Annotated[int, typer.Option(help="Numbers in a sample's smashed data, D_s.")] = 10,
+    classes: Annotated[int, typer.Option(help="Classes: the paper's D_y.")] = 2,
+    clients: Annotated[int, typer.Option(help="Clients n; k goes from 1 to n.")] = 10,
+    order: Annotated[float, typer.Option(help="Rényi order of the paper's columns.")] = 2.0,
+    passes: Annotated[int, typer.Option(help="Passes over the data.")] = 1,
+    delta: Delta = 2e-4,
+    trusted_mixer: Trusted = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE.png", help="A plot; .pdf and .svg too."),
+    ] = None,
+) -> None:
+    """Compare SL, Mixup and CutMix over k: our epsilon, and the paper's (which guarantees nothing).
+
+    The defaults are the parameters of DP-CutMixSL, Table 2, with variances of 66/255.
+    """
+    from flwr_splitmix.cli.privacy_plot import Setting, save
+
+    with one_sentence():
+        setting = Setting(
+            sigma_s=sigma_s,
+            sigma_y=sigma_y,
+            bound=delta_bound,
+            dimension=dimension,
+            classes=classes,
+            clients=clients,
+            order=order,
+            passes=passes,
+            delta=delta,
+            trusted_mixer=trusted_mixer,
+        )
+        curves = setting.over_k()
+    view = "only sums are seen" if trusted_mixer else "each upload is seen alone"
+    shown = table(
+        "k", *(f">{name}" for name in curves), title=f"epsilon at delta {delta:g}, {view}"
+    )
+    for index, group in enumerate(range(1, clients + 1)):
+        shown.add_row(str(group), *(f"{values[index]:.4g}" for values in curves.values()))
+    console().print(shown)
+    typer.echo("paper: Corollary 1 as printed; it is no guarantee (see docs/privacy.md)")
+    if output is not None:
+        save(setting, output)
+        typer.echo(f"wrote {output}")
+
+
+def _print(plan: Plan, results: dict[str, str]) -> None:
+    from flwr_splitmix.privacy import RandomMasks
+    from flwr_splitmix.privacy.events import OUTSIDE
+
+    kept = plan.kept
+    masks = (
+        f"drawn with alpha {kept.alpha:g}; more with probability {kept.failure:g}, within delta"
+        if isinstance(kept, RandomMasks)
+        else f"{kept:.4g} of the sample in every pass"
+    )
+    shown = table("", "")
+    for name, value in {
+        **results,
+        "delta": f"{plan.delta:g}",
+        "neighbours": plan.relation,
+        "passes": str(plan.passes),
+        "ratio": "1" if plan.release.family == "full" else masks,
+        "seen": "each upload alone" if plan.release.seen == "alone" else "only the group's sum",
+    }.items():
+        shown.add_row(name, value)
+    shown.show_header = False
+    console().print(shown)
+    typer.echo(f"Not covered, where they occur: {'; '.join(OUTSIDE.values())}.")

@@ -1,0 +1,129 @@
+"""From the options of `splitmix privacy` to the plan of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flwr_splitmix.privacy import Plan
+    from flwr_splitmix.privacy.events import Family
+
+_FAILURE = 0.1  # of delta: for masks that are yet to be drawn
+
+
+class Method(StrEnum):
+    """What is released."""
+
+    sl = "sl"
+    mix = "mix"
+    cutmix = "cutmix"
+
+
+class ClipKind(StrEnum):
+    """What is clipped."""
+
+    patch = "patch"
+    range = "range"
+    sample = "sample"
+    none = "none"
+
+
+class Smashed(StrEnum):
+    """Which of CutMix's patches get noise."""
+
+    kept = "kept"
+    all = "all"
+
+
+class Labels(StrEnum):
+    """When label noise is added."""
+
+    after = "after"
+    before = "before"
+
+
+class Neighbours(StrEnum):
+    """What one record's presence means."""
+
+    replaced = "replace"
+    add_remove = "add-remove"
+
+
+def make_plan(given: Mapping[str, Any]) -> Plan:
+    """Make the plan that the options of `epsilon` and `sigma` describe, by their names.
+
+    Raises
+    ------
+    ValueError
+        If a value is not allowed, or the number of passes is not said.
+    """
+    from flwr_splitmix.privacy import GaussianNoise, Plan, Release
+
+    method, k = given["method"], given["k"] if given["method"] is not Method.sl else 1
+    noise = GaussianNoise(
+        sigma_s=given["sigma_s"],
+        sigma_y=given["sigma_y"],
+        clip=given["clip"].value,
+        clip_norm=given["clip_norm"],
+        smashed_noise=given["smashed_noise"].value,
+        label_noise=given["label_noise"].value,
+        clamp_labels=not given["no_clamp"],
+    )
+    if k < 1:
+        raise ValueError(f"k is {k}; a group has at least 1 client")
+    families: dict[Method, Family] = {
+        Method.sl: "full",
+        Method.mix: "mixup",
+        Method.cutmix: "cutmix",
+    }
+    release = Release(
+        noise=noise,
+        patches=given["patches"],
+        width=given["width"],
+        family=families[method],
+        seen="sum" if given["trusted_mixer"] else "alone",
+        ratios=(1.0,),
+    )
+    return Plan(
+        release=release,
+        passes=_passes(given),
+        delta=given["delta"],
+        kept=_kept(given, k),
+        k=k,
+        relation=given["relation"].value,
+    )
+
+
+def _passes(given: Mapping[str, Any]) -> int:
+    if given["passes"] is not None:
+        return int(given["passes"])
+    names = ("rounds", "steps", "records", "batch_size")
+    rounds, steps, records, size = (given[name] for name in names)
+    if None in (rounds, steps, records, size):
+        raise ValueError("say --passes, or --rounds, --steps, --records and --batch-size")
+    for name in names:
+        if given[name] < 1:
+            raise ValueError(f"{name} is {given[name]}; it must be at least 1")
+    if size > records:
+        raise ValueError(
+            f"batch_size is {size} for {records} records; such batches are drawn with replacement, "
+            "and their number of passes is not known in advance"
+        )
+    passes: int = -(-rounds * steps // (records // size))
+    return passes
+
+
+def _kept(given: Mapping[str, Any], k: int) -> Any:
+    from flwr_splitmix.privacy import RandomMasks
+    from flwr_splitmix.privacy.accountant import check_delta
+    from flwr_splitmix.privacy.masks import even_ratio
+
+    if given["kept"] is not None:
+        return given["kept"]
+    if given["alpha"] != math.inf:
+        check_delta(given["delta"])
+        return RandomMasks(alpha=given["alpha"], failure=_FAILURE * given["delta"])
+    return even_ratio(given["patches"], k) if given["method"] is Method.cutmix else 1 / k

@@ -1,0 +1,141 @@
+"""The curves behind `splitmix privacy compare`, and their picture: DP-CutMixSL, figures 5d, 11b."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flwr_splitmix.privacy import GaussianNoise, Plan, Release
+from flwr_splitmix.privacy.events import Family
+from flwr_splitmix.privacy.paper import Method, PaperSetting, paper_corollary1, paper_theorem1
+from flwr_splitmix.runs import RunError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_EXTENSIONS = (".pdf", ".png", ".svg")
+_VARIANCES = [10 ** (exponent / 10) for exponent in range(-20, 1)]
+_NAMES: dict[str, tuple[Family, Method]] = {
+    "SL": ("full", "sl"),
+    "Mix": ("mixup", "mix"),
+    "CutMix": ("cutmix", "cutmix"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is compared; ratios are 1/k for every member."""
+
+    sigma_s: float
+    sigma_y: float
+    bound: float
+    dimension: int
+    classes: int
+    clients: int
+    order: float
+    passes: int
+    delta: float
+    trusted_mixer: bool
+
+    def __post_init__(self) -> None:
+        for name in ("sigma_s", "sigma_y"):
+            if not (value := getattr(self, name)) > 0:
+                raise ValueError(f"{name} is {value}; an epsilon needs noise above 0")
+        if self.clients < 1:
+            raise ValueError(f"clients is {self.clients}; it must be at least 1")
+
+    def ours(self, name: str, k: int) -> float:
+        """Return the accountant's epsilon of one method."""
+        noise = GaussianNoise(
+            sigma_s=self.sigma_s,
+            sigma_y=self.sigma_y,
+            clip="range",
+            clip_norm=self.bound,
+            clamp_labels=not self.trusted_mixer,
+        )
+        release = Release(
+            noise=noise,
+            patches=self.dimension,
+            width=1,
+            family=_NAMES[name][0],
+            seen="sum" if self.trusted_mixer else "alone",
+            ratios=(1.0,),
+        )
+        plan = Plan(release=release, passes=self.passes, delta=self.delta, kept=1 / k, k=k)
+        return plan.epsilon()
+
+    def papers(self, name: str, k: int) -> float:
+        """Return the paper's epsilon, which is no guarantee: Theorem 1, then Corollary 1."""
+        setting = PaperSetting(
+            sigma_s=self.sigma_s,
+            sigma_y=self.sigma_y,
+            bound=self.bound,
+            d_s=self.dimension,
+            d_y=self.classes,
+            order=self.order,
+        )
+        rdp = self.passes * paper_theorem1(_NAMES[name][1], setting, 1 / k)
+        return paper_corollary1(rdp, setting, self.delta, k, self.clients)
+
+    def over_k(self) -> dict[str, list[float]]:
+        """Return epsilon for k = 1 to n by name: three curves of ours and three of the paper's."""
+        ks = range(1, self.clients + 1)
+        mine = {name: [self.ours(name, k) for k in ks] for name in _NAMES}
+        theirs = {f"{name} (paper)": [self.papers(name, k) for k in ks] for name in _NAMES}
+        return {**mine, **theirs}
+
+    def over_variance(self) -> dict[str, list[float]]:
+        """Return epsilon with k = 2 for equal variances from 0.01 to 1, by name as `over_k`."""
+        equal = [replace(self, sigma_s=v**0.5, sigma_y=v**0.5) for v in _VARIANCES]
+        k = min(2, self.clients)
+        mine = {name: [each.ours(name, k) for each in equal] for name in _NAMES}
+        theirs = {f"{name} (paper)": [each.papers(name, k) for each in equal] for name in _NAMES}
+        return {**mine, **theirs}
+
+
+def save(setting: Setting, output: Path) -> None:
+    """Draw both panels and write them.
+
+    Raises
+    ------
+    RunError
+        If the name has no known ending, or the file cannot be written.
+    """
+    extension = output.suffix.lower()
+    if extension not in _EXTENSIONS:
+        raise RunError(f"cannot write {output}: a plot's name ends in {', '.join(_EXTENSIONS)}")
+    picture = io.BytesIO()
+    draw(setting).savefig(picture, format=extension[1:], dpi=150)
+    try:
+        output.write_bytes(picture.getvalue())
+    except OSError as error:
+        raise RunError(f"cannot write {output}: {error.strerror}") from error
+
+
+def draw(setting: Setting) -> Figure:
+    """Draw epsilon over k (left) and over the variance (right); dashed is the paper's."""
+    # Slow to load, and only needed here. Without pyplot: no display, no global state.
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    over_k, over_variance = figure.subplots(1, 2)
+    panels = (
+        (over_k, range(1, setting.clients + 1), setting.over_k()),
+        (over_variance, _VARIANCES, setting.over_variance()),
+    )
+    for axes, x, curves in panels:
+        for index, (name, values) in enumerate(curves.items()):
+            colour, dashes = f"C{index % len(_NAMES)}", "--" if index >= len(_NAMES) else "-"
+            axes.plot(list(x), values, color=colour, linestyle=dashes, label=name)
+        axes.set(ylabel=f"epsilon at delta {setting.delta:g}", yscale="log")
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    over_k.set(title="over the group size", xlabel="k")
+    over_k.xaxis.set_major_locator(MaxNLocator(integer=True))
+    over_variance.set(title="over the noise, k = 2", xlabel="variance of the noise", xscale="log")
+    figure.legend(*over_k.get_legend_handles_labels(), loc="outside lower center", ncols=6,
+                  frameon=False, fontsize=8)  # fmt: skip
+    return figure

@@ -1,0 +1,77 @@
+"""What a client says of its lower segment, and how it takes another one's weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.clients.client import ClientError
+
+
+def load_segment(segment: nn.Module, arrays: Mapping[str, Tensor]) -> None:
+    """Replace a lower segment's weights.
+
+    Raises
+    ------
+    ClientError
+        If names or shapes differ.
+    """
+    own = segment.state_dict()
+    if arrays.keys() != own.keys() or any(
+        tuple(arrays[k].shape) != tuple(own[k].shape) for k in own
+    ):
+        raise ClientError(
+            "the server's lower segment does not fit this client's: it has "
+            f"{_shapes(arrays)}, here are {_shapes(own)}"
+        )
+    segment.load_state_dict({k: arrays[k].to(own[k].dtype) for k in own})
+
+
+def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
+    """Describe what a lower segment makes of an example (1, ...).
+
+    Returns
+    -------
+    "prefix", "patches" and "width" of its smashed data; for an edge that shuffles also "edge",
+    how, as JSON text, and "trainable".
+
+    Raises
+    ------
+    ClientError
+        If the example or the smashed data have a shape that does not fit.
+    """
+    prefix, patches, width = _geometry(segment, example)
+    found: dict[str, Any] = {"prefix": prefix, "patches": patches, "width": width}
+    edge = getattr(segment, "edge", None)
+    if edge is not None:
+        found["edge"] = json.dumps(edge, sort_keys=True)
+        found["trainable"] = any(p.requires_grad for p in segment.parameters())
+    return found
+
+
+def _geometry(segment: nn.Module, example: Tensor) -> tuple[int, int, int]:
+    expected = getattr(segment, "input_shape", None)
+    if expected is not None and tuple(example.shape[1:]) != tuple(expected):
+        raise ClientError(
+            f"images have shape {tuple(example.shape[1:])}, "
+            f"the lower segment expects {tuple(expected)} (channels, height, width)"
+        )
+    geometry = getattr(segment, "geometry", None)
+    if geometry is not None:
+        return geometry.prefix, geometry.patches, geometry.width
+    segment.eval()
+    device = next((p.device for p in segment.parameters()), torch.device("cpu"))
+    with torch.inference_mode():
+        shape = tuple(segment(example.to(device)).shape)
+    if len(shape) != 3:
+        raise ClientError(f"smashed data must be (batch, patches, width), got shape {shape}")
+    return 0, shape[1], shape[2]
+
+
+def _shapes(arrays: Mapping[str, Tensor]) -> str:
+    listed = [f"{name} {tuple(t.shape)}" for name, t in list(arrays.items())[:4]]
+    return ", ".join(listed) + (", ..." if len(arrays) > 4 else "")

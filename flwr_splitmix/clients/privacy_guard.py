@@ -1,0 +1,162 @@
+"""A client's own ledger of what it sends: it charges first, and refuses what would be too much."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from flwr_splitmix.clients.client import ClientError, Order
+from flwr_splitmix.mixers import Share
+from flwr_splitmix.mixers.accounting import release_of
+from flwr_splitmix.privacy import (
+    Event,
+    Exposure,
+    Ledger,
+    Relation,
+)
+from flwr_splitmix.privacy.accountant import check_delta
+from flwr_splitmix.seeding import secrets_are_seeded
+
+log = logging.getLogger("flwr.splitmix")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyBudget:
+    """What a client allows, whatever a server asks for.
+
+    Parameters
+    ----------
+    delta
+        Of the (epsilon, delta) that is accounted for; well below one over the number of examples.
+    max_epsilon
+        The client sends nothing that would bring its epsilon above; None only keeps the ledger.
+    relation
+        Neighbouring data sets: one example is another one ("replace"), or is there or not
+        ("add-remove").
+    public_evaluation
+        Whether the client's own test split is public. If not, sending it unmixed and without noise
+        ends every bound, and is refused where there is a `max_epsilon`.
+
+    Raises
+    ------
+    ValueError
+        If delta is not strictly between 0 and 1, or the budget is not above 0.
+    """
+
+    delta: float = 1e-5
+    max_epsilon: float | None = None
+    relation: Relation = "replace"
+    public_evaluation: bool = False
+
+    def __post_init__(self) -> None:
+        check_delta(self.delta)
+        if self.max_epsilon is not None and not self.max_epsilon > 0:
+            raise ValueError(f"max_epsilon is {self.max_epsilon}; a budget must be above 0")
+
+
+class PrivacyGuard:
+    """Charges one client's releases, example by example, before they leave.
+
+    Parameters
+    ----------
+    budget
+        What is allowed.
+    records
+        Number of training examples.
+    segment
+        The lower segment.
+    """
+
+    def __init__(self, budget: PrivacyBudget, records: int, segment: nn.Module) -> None:
+        self.budget = budget
+        self.ledger = Ledger(budget.relation, records)
+        self.spent = False
+        """Whether a release was refused."""
+        self._trainable = any(p.requires_grad for p in segment.parameters())
+        self._batch_norm = any(
+            isinstance(module, nn.modules.batchnorm._BatchNorm) for module in segment.modules()
+        )
+
+    def admit(
+        self,
+        shares: Sequence[Share | None],
+        shape: tuple[int, int, int],
+        records: np.ndarray,
+        order: Order,
+    ) -> bool:
+        """Charge the uploads of one batch, unless they would exceed the budget.
+
+        Parameters
+        ----------
+        shares
+            The batch's share of each pass.
+        shape
+            Of the smashed data (b, prefix + N, d).
+        records
+            int64 (b,): the examples of the batch.
+
+        Returns
+        -------
+        Whether they may be sent. If not, nothing was charged, nor ever will be: `spent` is set.
+        """
+        events = self._events([s for s in shares if s is not None], shape, order)
+        limit = self.budget.max_epsilon
+        if limit is not None:
+            self.spent = self.spent or self.ledger.would_exceed(
+                *events, max_epsilon=limit, delta=self.budget.delta, records=records
+            )
+            if self.spent:
+                return False
+        self.ledger.charge(*events, records=records)
+        return True
+
+    def admit_evaluation(self) -> None:
+        """Charge unmixed test data without noise, or refuse to send them.
+
+        Raises
+        ------
+        ClientError
+            If they are not public and there is a budget.
+        """
+        if self.budget.public_evaluation:
+            return
+        if self.budget.max_epsilon is not None:
+            raise ClientError(
+                "evaluation would send this client's own test data without noise, which no "
+                "epsilon covers; measure on public data (benchmark or central evaluation)"
+            )
+        self.ledger.charge(Exposure("evaluation"))
+
+    def close_round(self, order: Order) -> None:
+        """Note what the round let out besides uploads, and say where the ledger stands."""
+        if order.averaged:
+            self.ledger.charge(Exposure("lower-segments"))
+        log.info("client %d: %s", order.client, self.ledger.statement(self.budget.delta))
+
+    def _events(
+        self, shares: Sequence[Share], shape: tuple[int, int, int], order: Order
+    ) -> list[Event]:
+        # A repeated round sends the same batches under the same masks, but with fresh noise.
+        times = 1 if secrets_are_seeded() else order.attempt + 1
+        events: list[Event] = [release_of(share, shape[1], shape[2], times) for share in shares]
+        if any(share.learns for share in shares):
+            events.append(Exposure("gradients"))
+        if self._trainable:
+            events.append(Exposure("training"))
+        if self._batch_norm:
+            events.append(Exposure("batch-norm"))
+        return events
+
+    def state(self) -> dict[str, Any]:
+        """Return the ledger and whether it has ended as plain values."""
+        return {"ledger": self.ledger.state_dict(), "spent": self.spent}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`."""
+        self.ledger.load_state_dict(state["ledger"])
+        self.spent = bool(state["spent"])

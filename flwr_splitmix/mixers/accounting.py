@@ -1,0 +1,44 @@
+"""What an upload is to the accounting of differential privacy."""
+
+from __future__ import annotations
+
+import math
+
+from flwr_splitmix.mixers.mask_share import MaskShare
+from flwr_splitmix.mixers.noisy import NoisyShare
+from flwr_splitmix.mixers.share import Share
+from flwr_splitmix.privacy import GaussianNoise, Release
+
+NO_NOISE = GaussianNoise(sigma_s=0, sigma_y=0, clip="none")
+
+
+def release_of(share: Share, tokens: int, width: int, times: int = 1) -> Release:
+    """Say what an upload is to the accounting.
+
+    Without noise it is everything, whatever the mask: there is no bound then, and labels that are
+    not weighted travel even where no patch does. A mask whose label is not weighted by what it
+    keeps (Cutout) counts as the whole sample, which is never less.
+
+    Parameters
+    ----------
+    tokens, width
+        Prefix + N and d of the smashed data.
+    times
+        How often it was sent with fresh noise.
+    """
+    if not isinstance(share, NoisyShare) or share.inner.family is None:
+        return Release(noise=NO_NOISE, patches=tokens, width=width, family="full", times=times)
+    inner, family, prefix = share.inner, share.inner.family, 0
+    if isinstance(inner, MaskShare):
+        prefix = inner.prefix
+        if not math.isclose(inner.count(), inner.lam * inner.patches, abs_tol=1e-9):
+            family = "full"
+    return Release(
+        noise=share.noise,
+        patches=tokens - prefix,
+        width=width,
+        prefix=prefix,
+        family=family,
+        ratio=1.0 if family == "full" else inner.lam,
+        times=times,
+    )

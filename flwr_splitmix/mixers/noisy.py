@@ -1,0 +1,166 @@
+"""Noise inside a share: clip, upload as another share does, add noise, noise the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flwr_splitmix.mixers.mixer import Group, Member, Mixer, Plan, SmashedShape
+from flwr_splitmix.mixers.share import LabelKind, Plain, Share, share_from_wire
+from flwr_splitmix.mixers.wrapper import WrappedMixer
+from flwr_splitmix.privacy.mechanism import add_noise, clip_smashed, noisy_labels
+from flwr_splitmix.privacy.noise import GaussianNoise
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyShare(Share):
+    """Another share's upload of clipped smashed data, with Gaussian noise, and noisy soft labels.
+
+    Noise is drawn by the client, anew for every upload; nothing on the wire lets anybody repeat
+    it. The gradient that comes back is that of the upload without the noise, which is the same.
+
+    Parameters
+    ----------
+    inner
+        What is done to the clipped smashed data.
+    noise
+        The clipping and the noise.
+    classes
+        Number L of classes.
+    """
+
+    name: ClassVar[str] = "noisy"
+    deterministic: ClassVar[bool] = False
+    inner: Share
+    noise: GaussianNoise
+    classes: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.lam, self.learns) != (self.inner.lam, self.inner.learns):
+            raise ValueError("a noisy share and the one inside must have one lam and one learns")
+        if self.inner.label_kind != "classes":
+            raise ValueError(f"share {self.inner.name!r} sends no classes that noise could cover")
+        if self.classes < 1:
+            raise ValueError(f"classes is {self.classes}; it must be at least 1")
+
+    @classmethod
+    def around(cls, inner: Share, noise: GaussianNoise, classes: int) -> Self:
+        """Wrap a share."""
+        return cls(lam=inner.lam, learns=inner.learns, inner=inner, noise=noise, classes=classes)
+
+    def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
+        """Clip, upload as the share inside does, add noise to what travels."""
+        kept, anchor = self.inner.upload(clip_smashed(smashed, self.noise))
+        if self._everywhere:
+            whole = torch.zeros_like(smashed)
+            self.inner.place(whole, kept)
+            kept = whole
+        return add_noise(kept, self.noise.sigma_s), anchor
+
+    def upload_shape(self, smashed: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Return the shape of the upload: all positions, where all of them get noise."""
+        return smashed if self._everywhere else self.inner.upload_shape(smashed)
+
+    def place(self, mixed: Tensor, upload: Tensor) -> None:
+        """Add the upload, noise and all."""
+        if self._everywhere:
+            mixed += upload
+        else:
+            self.inner.place(mixed, upload)
+
+    def pick(self, gradient: Tensor) -> Tensor:
+        """Return what the share inside gets; noise has no gradient."""
+        return self.inner.pick(gradient)
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """Soft labels: weighted and noised by the client."""
+        return "soft"
+
+    def upload_labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return noisy soft labels (b, L), weighted by `lam`."""
+        hard = F.one_hot(labels, self.classes).to(dtype)
+        return noisy_labels(hard, self.lam, self.noise)
+
+    @property
+    def labels_clamped(self) -> bool:
+        """Whether the client clamps its noisy labels."""
+        return self.noise.clamp_labels
+
+    @property
+    def _everywhere(self) -> bool:
+        return self.noise.smashed_noise == "all"
+
+    def to_wire(self) -> dict[str, Plain]:
+        """Return the share as plain values."""
+        return {
+            "share": self.name,
+            "inner": self.inner.to_wire(),
+            "noise": dict(self.noise.to_plain()),
+            "classes": self.classes,
+        }
+
+    @classmethod
+    def from_wire(cls, values: Mapping[str, Any], known: Iterable[type[Share]]) -> Self:
+        """Make the share and the one inside."""
+        if values.keys() != {"inner", "noise", "classes"}:
+            raise ValueError("share 'noisy' needs inner, noise and classes, and nothing else")
+        if type(values["classes"]) is not int or not isinstance(values["noise"], Mapping):
+            raise ValueError("share 'noisy': classes must be int and noise a dictionary")
+        inner = share_from_wire(values["inner"], known)
+        return cls.around(inner, GaussianNoise.from_plain(values["noise"]), values["classes"])
+
+
+class Noisy(WrappedMixer):
+    """Makes every client clip its smashed data and add Gaussian noise to all that it sends.
+
+    Parameters
+    ----------
+    mixer
+        What is done to the clipped smashed data: `PatchCutMix` (DP-CutMixSL), `Mixup` (DP-MixSL),
+        `NoMixing` (DP-SL), ...
+    noise
+        The clipping and the noise.
+
+    Raises
+    ------
+    ValueError
+        If the mixer's clients send no labels of their own, or mix raw inputs: a record is then
+        part of several uploads, for which the accounting here does not hold.
+
+    Source: DP-CutMixSL, section 4 and table 1.
+    """
+
+    def __init__(self, mixer: Mixer, noise: GaussianNoise) -> None:
+        super().__init__(mixer)
+        if not mixer.takes_noise:
+            raise ValueError(f"{mixer} takes no noise: it has no labels to cover, or mixes inputs")
+        self.noise = noise
+
+    def plan(
+        self,
+        members: Sequence[int],
+        shape: SmashedShape,
+        rng: np.random.Generator,
+        order_rng: np.random.Generator | None = None,
+    ) -> Plan:
+        """Draw the mixer's plan and put noise around every share of it."""
+        plan = self.mixer.plan(members, shape, rng, order_rng)
+        passes = tuple(
+            tuple(
+                Group(tuple(self._noisy(member, shape.classes) for member in group.members))
+                for group in groups
+            )
+            for groups in plan.passes
+        )
+        return replace(plan, passes=passes)
+
+    def _noisy(self, member: Member, classes: int) -> Member:
+        return replace(member, share=NoisyShare.around(member.share, self.noise, classes))

@@ -1,0 +1,26 @@
+"""Differential privacy of what crosses the cut: the mechanism, and the accounting of it.
+
+The names here need no torch. What works on tensors is in `flwr_splitmix.privacy.mechanism`, the
+papers' formulas are in `flwr_splitmix.privacy.paper`, and what speaks to Flower's accounting tools
+in `flwr_splitmix.privacy.flower`.
+"""
+
+from flwr_splitmix.privacy.calibration import Plan
+from flwr_splitmix.privacy.events import Event, Exposure, Gaussian, Relation, Release
+from flwr_splitmix.privacy.ledger import Ledger
+from flwr_splitmix.privacy.masks import RandomMasks
+from flwr_splitmix.privacy.noise import GaussianNoise
+from flwr_splitmix.privacy.statement import Statement
+
+__all__ = [
+    "Event",
+    "Exposure",
+    "Gaussian",
+    "GaussianNoise",
+    "Ledger",
+    "Plan",
+    "RandomMasks",
+    "Relation",
+    "Release",
+    "Statement",
+]

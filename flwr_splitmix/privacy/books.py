@@ -1,0 +1,181 @@
+"""What the records of one client have spent: worst case by pass, or record by record.
+
+Both hold slopes (see `costs`) of the smashed data, of the labels, and in total; a total is not the
+sum of the worst of each, because they may be those of different records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+
+
+class Book(Protocol):
+    """Adds up what releases cost; `spent` is the worst over the records."""
+
+    def charge(self, costs: Floats, epochs: NDArray[np.int64], records: ArrayLike | None) -> None:
+        """Charge steps, each with one batch.
+
+        Parameters
+        ----------
+        costs
+            (steps, 2): slopes of smashed data and labels.
+        epochs
+            (steps,): number of the pass over the data that each batch belongs to.
+        records
+            (steps, b): the records of each batch.
+        """
+
+    def charge_all(self, rho: float) -> None:
+        """Charge every record."""
+
+    def spent(self) -> Floats:
+        """Return the worst slopes (3,): smashed data, labels, total."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as values that JSON has."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore it exactly; ValueError if it is of another kind."""
+
+
+class PassBook:
+    """Needs no records: a pass costs its worst batch, since its batches are disjoint; passes add.
+
+    A pass that starts over, or draws a record twice, is to be counted as a new one.
+    """
+
+    def __init__(self) -> None:
+        self._before = np.zeros(3)
+        self._worst = np.zeros(3)
+        self._epoch = 0
+
+    def charge(self, costs: Floats, epochs: NDArray[np.int64], records: ArrayLike | None) -> None:
+        """See `Book.charge`; `records` is not needed. ValueError if a pass comes back."""
+        following = np.concatenate([[self._epoch], epochs])
+        if (np.diff(following) < 0).any():
+            at = int(np.diff(following).argmin())
+            raise ValueError(
+                f"epoch is {following[at + 1]} after {following[at]}; a pass over the data that "
+                "starts over needs a new number"
+            )
+        if not len(costs):
+            return
+        total = np.concatenate([costs, costs.sum(axis=1, keepdims=True)], axis=1)
+        starts = np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1))
+        worst = np.maximum.reduceat(total, starts, axis=0)
+        if epochs[0] == self._epoch:
+            worst[0] = np.maximum(worst[0], self._worst)
+        else:
+            self._before += self._worst
+        self._before += worst[:-1].sum(axis=0)
+        self._worst = worst[-1]
+        self._epoch = int(epochs[-1])
+
+    def charge_all(self, rho: float) -> None:
+        """Add to the total of every record."""
+        self._before[2] += rho
+
+    def spent(self) -> Floats:
+        """Return the worst slopes."""
+        spent: Floats = self._before + self._worst
+        return spent
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as values that JSON has."""
+        return {
+            "kind": "passes",
+            "epoch": self._epoch,
+            "before": _plain(self._before),
+            "worst": _plain(self._worst),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore it exactly."""
+        _check_kind(state, "passes")
+        self._epoch = int(state["epoch"])
+        self._before, self._worst = (_floats(state[name], (3,)) for name in ("before", "worst"))
+
+
+class RecordBook:
+    """Exact: every record pays for the batches that it was in. For who knows the batches.
+
+    Parameters
+    ----------
+    records
+        Number of records of the client.
+    """
+
+    def __init__(self, records: int) -> None:
+        if records < 1:
+            raise ValueError(f"records is {records}; a client has at least 1")
+        self._spent = np.zeros((2, records))
+        self._everywhere = 0.0
+
+    def charge(self, costs: Floats, epochs: NDArray[np.int64], records: ArrayLike | None) -> None:
+        """See `Book.charge`; `epochs` are not needed. ValueError without valid records."""
+        count = self._spent.shape[1]
+        if records is None:
+            raise ValueError("an exact ledger needs the records of each batch")
+        batches = np.asarray(records)
+        if batches.ndim != 2 or len(batches) != len(costs) or batches.dtype.kind not in "iu":
+            raise ValueError(
+                f"records are {batches.dtype} {batches.shape}; a batch's records are integers, "
+                f"one row for each of {len(costs)} steps"
+            )
+        if batches.size and not 0 <= batches.min() <= batches.max() < count:
+            raise ValueError(
+                f"records are {batches.min()} to {batches.max()}; the client has 0 to {count - 1}"
+            )
+        flat, size = batches.ravel(), batches.shape[1]
+        for part, cost in zip(self._spent, costs.T, strict=True):
+            part += np.bincount(flat, np.repeat(cost, size), minlength=count)
+
+    def charge_all(self, rho: float) -> None:
+        """Add to the total of every record."""
+        self._everywhere += rho
+
+    def spent(self) -> Floats:
+        """Return the worst slopes: each the maximum over the records."""
+        smashed, labels = self._spent
+        worst = (smashed.max(), labels.max(), (smashed + labels).max() + self._everywhere)
+        return np.array(worst)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as values that JSON has."""
+        smashed, labels = map(_plain, self._spent)
+        return {
+            "kind": "records",
+            "everywhere": self._everywhere,
+            "smashed": smashed,
+            "labels": labels,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore it exactly."""
+        _check_kind(state, "records")
+        shape = self._spent.shape[1:]
+        self._spent = np.stack([_floats(state[name], shape) for name in ("smashed", "labels")])
+        self._everywhere = float(state["everywhere"])
+
+
+def _plain(values: Floats) -> list[float | str]:
+    """Return floats, which JSON repeats exactly, and "inf", which JSON has no number for."""
+    return [float(v) if np.isfinite(v) else str(v) for v in values]
+
+
+def _floats(values: Any, shape: tuple[int, ...]) -> Floats:
+    found = np.array([float(v) for v in values])
+    if found.shape != shape or np.isnan(found).any():
+        raise ValueError(f"a ledger of {shape[0]} values cannot take a state of {len(found)}")
+    return found
+
+
+def _check_kind(state: Mapping[str, Any], kind: str) -> None:
+    if state.get("kind") != kind:
+        raise ValueError(f"a ledger by {kind} cannot take a state by {state.get('kind')}")

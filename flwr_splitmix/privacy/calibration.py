@@ -1,0 +1,148 @@
+"""Before a run: the epsilon that noise will cost, and the noise that an epsilon allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from flwr_splitmix.privacy.accountant import (
+    ORDERS,
+    Conversion,
+    check_delta,
+    epsilon_from_rdp,
+    rdp_curve,
+    rho_for,
+)
+from flwr_splitmix.privacy.costs import Floats, release_costs
+from flwr_splitmix.privacy.events import UNBOUNDED, Relation, Release
+from flwr_splitmix.privacy.masks import RandomMasks
+from flwr_splitmix.privacy.noise import GaussianNoise
+
+_STEPS = 256  # of Mixup's ratios
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A future run, as one record of one client will meet it.
+
+    Parameters
+    ----------
+    release
+        What the client will send for each batch; its own ratio and ratios are not used.
+    passes
+        How often the client will go over its data: each record is in one batch of each pass.
+    delta
+        The failure of the guarantee, that of random masks included.
+    kept
+        What is known of the client's ratios: one number for all passes (1 is the worst case), or
+        one for each pass, as enumerated from the run's seed, or `RandomMasks`.
+    k
+        Members of a group.
+    relation
+        Neighbouring inputs.
+
+    Raises
+    ------
+    ValueError
+        If a value is not allowed.
+    """
+
+    release: Release
+    passes: int
+    delta: float
+    kept: float | Sequence[float] | RandomMasks = 1.0
+    k: int = 1
+    relation: Relation = "replace"
+
+    def __post_init__(self) -> None:
+        check_delta(self.delta)
+        if self.passes < 1:
+            raise ValueError(f"passes is {self.passes}; it must be at least 1")
+        if self.k < 1:
+            raise ValueError(f"k is {self.k}; a group has at least 1 client")
+        if isinstance(self.kept, RandomMasks):
+            if self.kept.failure >= self.delta:
+                raise ValueError(
+                    f"failure is {self.kept.failure}; it is a part of delta and must be below "
+                    f"{self.delta}"
+                )
+            return
+        ratios = np.asarray(self.kept, dtype=np.float64)
+        if ratios.ndim and ratios.shape != (self.passes,):
+            raise ValueError(f"kept has {ratios.size} ratios for {self.passes} passes")
+        if not ((ratios >= 0) & (ratios <= 1)).all():
+            raise ValueError("kept holds a ratio that is not in 0..1")
+
+    @property
+    def rho(self) -> float:
+        """Slope of the whole run (see `costs`); infinite if there is no bound."""
+        draws = self.passes * self.release.times
+        if self.release.family == "full":
+            return draws * float(self._costs(np.ones(1)).sum())
+        if isinstance(self.kept, RandomMasks):
+            return self.kept.bound(self._cost_by_count(), self.k, draws)
+        ratios = np.broadcast_to(np.asarray(self.kept, dtype=np.float64), (self.passes,))
+        return float(self._costs(ratios).sum()) * self.release.times
+
+    def epsilon(self, orders: ArrayLike = ORDERS, conversion: Conversion = "tight") -> float:
+        """Return epsilon of the whole run; infinite if there is no bound.
+
+        Raises
+        ------
+        ValueError
+            If an order is not greater than 1, or the conversion is unknown.
+        """
+        rho = self.rho
+        found, _ = epsilon_from_rdp(rdp_curve(rho, orders), self._delta, orders, conversion)
+        return float(found) if rho else 0.0
+
+    def noise_for(self, epsilon: float) -> GaussianNoise:
+        """Scale both sigmas by one factor, so that the run costs `epsilon`.
+
+        Returns
+        -------
+        The release's noise with the least sigmas of which `epsilon` is shown.
+
+        Raises
+        ------
+        ValueError
+            If no scale of the noise gives `epsilon`.
+        """
+        target = rho_for(epsilon, self._delta)
+        rho = self.rho
+        if not 0 < rho < math.inf:
+            gaps = "; ".join(UNBOUNDED[key] for key in self.release.noise.gaps)
+            raise ValueError(f"no sigma gives epsilon {epsilon}: {gaps or 'nothing is sent'}")
+        # Upwards by more than floating-point rounding: the target is a promise.
+        factor = math.sqrt(rho / target) * (1 + 1e-9)
+        noise = self.release.noise
+        return replace(noise, sigma_s=factor * noise.sigma_s, sigma_y=factor * noise.sigma_y)
+
+    @property
+    def _delta(self) -> float:
+        return self.delta - (self.kept.failure if isinstance(self.kept, RandomMasks) else 0.0)
+
+    def _cost_by_count(self) -> Floats:
+        """Return the total slope for each count of patches."""
+        if self.release.family == "cutmix":
+            costs = self._costs(np.linspace(0, 1, self.release.patches + 1))
+            return costs[:, 0] + costs[:, 1]
+        # Mixup's ratios are not rounded to patches. A count over a fixed total is the ratio plus
+        # a rounding of mean zero, so by Jensen's inequality it stands for the ratio wherever the
+        # cost is convex in it: quadratic, or constant as labels noised before scaling are at most.
+        costs = self._costs(np.linspace(0, 1, _STEPS + 1))
+        if self.release.noise.label_noise == "before":
+            costs[:, 1] = costs[-1, 1]
+        return costs[:, 0] + costs[:, 1]
+
+    def _costs(self, ratios: Floats) -> Floats:
+        """Return the slopes (..., 2) of one release with each of the given ratios."""
+        # Of all groups in which this client has ratio m, the one of which the others have equal
+        # shares hides it least: the sum of squares is smallest.
+        others = np.repeat((1 - ratios)[:, None] / max(self.k - 1, 1), self.k - 1, axis=1)
+        groups = np.concatenate([ratios[:, None], others], axis=1)
+        return release_costs(replace(self.release, times=1), self.relation, ratios, groups)

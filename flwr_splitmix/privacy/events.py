@@ -1,0 +1,181 @@
+"""What happened, apart from what it costs: the events that a ledger understands."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from flwr_splitmix.privacy.noise import GaussianNoise
+
+Relation = Literal["replace", "add-remove"]
+"""Neighbouring inputs: one record is another one, or is there or not."""
+
+Family = Literal["full", "mixup", "cutmix"]
+Seen = Literal["alone", "sum"]
+
+UNBOUNDED = {
+    "clip": "no clipping of the smashed data",
+    "sigma_s": "no noise on the smashed data (sigma_s = 0)",
+    "sigma_y": "no noise on the labels (sigma_y = 0)",
+    "leftover": "everything sent without noise by a client alone in its group (m = 1)",
+    "evaluation": "evaluation without noise on data not declared public",
+    "batch-norm": "BatchNorm in the lower segment: a record changes its whole batch's smashed data",
+}
+"""Why an epsilon is infinite, in words."""
+
+WITHOUT_NOISE = frozenset({"leftover", "evaluation"})
+"""Those that leave the labels no epsilon, and neither the smashed data."""
+
+OUTSIDE = {
+    "gradients": "gradients sent to clients",
+    "lower-segments": "lower segments sent to be averaged (Flower's own accountant covers those)",
+    "training": "what a record did to the lower segment, which shows in uploads of other records",
+}
+"""What a finite epsilon says nothing about, in words."""
+
+Channel = Literal["leftover", "evaluation", "gradients", "lower-segments", "training", "batch-norm"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """One upload of one batch by one client.
+
+    Parameters
+    ----------
+    noise
+        What was done to it.
+    patches, width
+        N and d of the smashed data (b, prefix + N, d).
+    prefix
+        Tokens that are not masked but, where mixed, scaled by the ratio; clipped like patches.
+    family
+        "full": everything, unmixed (DP-SL; also a client alone in its group). "mixup": all of it,
+        times the ratio. "cutmix": the patches of a mask.
+    ratio
+        The client's own mixing ratio m as it was drawn; of CutMix, its kept patches over N.
+    seen
+        "alone": whoever is to be kept from the data sees this very upload; that is so wherever
+        the server runs the mixer. "sum": sees only the group's mixture, because another party
+        mixes.
+    ratios
+        For "sum", the ratios of all members whose noise is certain to be in the sum, this
+        client's among them. A member that may drop out is not certain.
+    times
+        How often the same was sent with fresh noise; of a batch drawn with replacement, how often
+        a record is in it at most.
+
+    Raises
+    ------
+    ValueError
+        If a value is not one of those allowed.
+    """
+
+    noise: GaussianNoise
+    patches: int
+    width: int
+    prefix: int = 0
+    family: Family = "cutmix"
+    ratio: float = 1.0
+    seen: Seen = "alone"
+    ratios: tuple[float, ...] = ()
+    times: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.noise, GaussianNoise):
+            raise ValueError(f"noise is {self.noise!r}; it must be a GaussianNoise")
+        if self.family not in get_args(Family):
+            raise ValueError(f"family is {self.family!r}; allowed are {_listed(Family)}")
+        if self.seen not in get_args(Seen):
+            raise ValueError(f"seen is {self.seen!r}; allowed are {_listed(Seen)}")
+        for name, least in (("patches", 1), ("width", 1), ("prefix", 0), ("times", 1)):
+            if not _is_integer(value := getattr(self, name)) or value < least:
+                raise ValueError(f"{name} is {value!r}; it must be an integer of at least {least}")
+        if not 0 <= self.ratio <= 1:
+            raise ValueError(f"ratio is {self.ratio}; a mixing ratio lies in 0..1")
+        if self.family == "full" and self.ratio != 1:
+            raise ValueError(f"ratio is {self.ratio}; a release without mixing has ratio 1")
+        if self.seen == "sum" and self.family != "full":
+            if self.ratio not in self.ratios:
+                raise ValueError(
+                    f"ratios is {self.ratios}; a release seen as a sum needs those of its group, "
+                    f"the client's own {self.ratio} among them"
+                )
+            if min(self.ratios) < 0 or sum(self.ratios) > 1 + 1e-9:
+                raise ValueError(f"ratios is {self.ratios}; they lie in 0..1 and sum to at most 1")
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """Keys of `UNBOUNDED` that say why this release has no epsilon; empty if it has one."""
+        return self.noise.gaps if self.ratio > 0 else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian:
+    """A Gaussian release to which every record of the client contributed at most 1 in L2 norm.
+
+    Parameters
+    ----------
+    noise_multiplier
+        Standard deviation of its noise.
+    times
+        How often it was made.
+
+    Raises
+    ------
+    ValueError
+        If a value is not positive.
+    """
+
+    noise_multiplier: float
+    times: int = 1
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
+            raise ValueError(
+                f"noise_multiplier is {self.noise_multiplier}; it must be a number above 0"
+            )
+        if not _is_integer(self.times) or self.times < 1:
+            raise ValueError(f"times is {self.times!r}; it must be an integer of at least 1")
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """Something left the client for which a ledger has no number.
+
+    Parameters
+    ----------
+    channel
+        "leftover", "evaluation" and "batch-norm" make epsilon infinite; the others stand in words
+        beside it (see `UNBOUNDED` and `OUTSIDE`). "training" is to be recorded wherever the lower
+        segment learns from the client's own records, "batch-norm" where it normalises over a batch
+        of them.
+
+    Raises
+    ------
+    ValueError
+        If the channel is unknown.
+    """
+
+    channel: Channel
+
+    def __post_init__(self) -> None:
+        if self.channel not in get_args(Channel):
+            raise ValueError(f"channel is {self.channel!r}; allowed are {_listed(Channel)}")
+
+
+Event = Release | Gaussian | Exposure
+
+
+def check_relation(relation: str) -> None:
+    """Raise ValueError if `relation` is not one of `Relation`."""
+    if relation not in get_args(Relation):
+        raise ValueError(f"relation is {relation!r}; allowed are {_listed(Relation)}")
+
+
+def _listed(kind: object) -> str:
+    return ", ".join(get_args(kind))
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

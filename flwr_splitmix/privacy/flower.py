@@ -1,0 +1,184 @@
+"""A ledger behind Flower's `PrivacyAccountant` protocol, so that Flower's tools work with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+from flwr_splitmix.privacy.events import Gaussian
+from flwr_splitmix.privacy.ledger import Ledger
+
+_METHOD = "rdp"
+
+
+class Config(Protocol):
+    """What is read of Flower's `PrivacyConfig`."""
+
+    @property
+    def target_delta(self) -> float:
+        """Delta of the epsilon that is reported."""
+
+    @property
+    def population_size(self) -> int:
+        """Number of clients, kept for reports."""
+
+    @property
+    def neighboring_relation(self) -> str:
+        """Must be "add-or-remove-one"."""
+
+    @property
+    def sampling_method(self) -> str:
+        """Must be "no-amplification"."""
+
+    @property
+    def max_epsilon(self) -> float | None:
+        """The budget, if any."""
+
+
+class NoisedRelease(Protocol):
+    """What is read of Flower's `GaussianPrivacyEvent`."""
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Standard deviation over sensitivity."""
+
+    @property
+    def population_size(self) -> int:
+        """Must be the configuration's."""
+
+
+AnyConfig = TypeVar("AnyConfig", bound=Config)
+Spent = TypeVar("Spent")
+
+
+class FlowerAccountant(Generic[AnyConfig, Spent]):
+    """Reads a client's ledger, and charges it, in Flower's words.
+
+    What it reports is about a record of this client, where Flower's own accountant is about a
+    client. An event of Flower's is charged to every record.
+
+    Parameters
+    ----------
+    config
+        Flower's `PrivacyConfig`, of add-or-remove without amplification: every client takes part
+        in every step, so there is no sampling to gain from.
+    ledger
+        The client's; of relation "add-remove".
+    spent
+        What `get_privacy_spent` makes: Flower's `PrivacySpent`, which nothing here imports.
+
+    Raises
+    ------
+    ValueError
+        If the configuration or the ledger has another relation, or there is sampling.
+    """
+
+    def __init__(self, config: AnyConfig, ledger: Ledger, spent: Callable[..., Spent]) -> None:
+        if config.neighboring_relation != "add-or-remove-one" or ledger.relation != "add-remove":
+            raise ValueError(
+                f"the relation is {_value(config.neighboring_relation)} in the configuration and "
+                f"{ledger.relation} in the ledger; both must be add or remove"
+            )
+        if config.sampling_method != "no-amplification":
+            raise ValueError(
+                f"the sampling method is {_value(config.sampling_method)}; "
+                "cut-layer releases are not sampled, so it must be no-amplification"
+            )
+        self._config = config
+        self._ledger = ledger
+        self._spent = spent
+
+    @property
+    def config(self) -> AnyConfig:
+        """The configuration."""
+        return self._config
+
+    @property
+    def num_releases(self) -> int:
+        """Number of releases, those of the cut layer among them."""
+        return self._ledger.releases
+
+    def compose(self, event: NoisedRelease, count: int = 1) -> None:
+        """Charge every record with `count` releases."""
+        self._ledger.charge(self._understood(event, count))
+
+    def get_epsilon(self, delta: float) -> float:
+        """Return epsilon at delta; infinite if there is no bound."""
+        return self._ledger.epsilon(delta)
+
+    def get_delta(self, epsilon: float) -> float:
+        """Return delta at epsilon; 1 if there is no bound."""
+        return self._ledger.delta(epsilon)
+
+    def get_privacy_spent(self, delta: float | None = None) -> Spent:
+        """Return what was spent, at the configuration's delta unless another is given."""
+        said = self._ledger.statement(self._config.target_delta if delta is None else delta)
+        return self._spent(
+            epsilon=said.epsilon,
+            delta=said.delta,
+            num_releases=self.num_releases,
+            accounting_method=_METHOD,
+            optimal_order=said.order,
+        )
+
+    def would_exceed(
+        self, event: NoisedRelease, max_epsilon: float | None = None, count: int = 1
+    ) -> bool:
+        """Return whether `compose` would bring epsilon above the limit, at the target delta.
+
+        Raises
+        ------
+        ValueError
+            If neither the call nor the configuration has a limit.
+        """
+        limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
+        if limit is None:
+            raise ValueError("there is no max_epsilon in the configuration and none was given")
+        return self._ledger.would_exceed(
+            self._understood(event, count), max_epsilon=limit, delta=self._config.target_delta
+        )
+
+    def state_dict(self) -> dict[str, object]:
+        """Return the ledger's state and the configuration it belongs to, as values of JSON."""
+        return {"config": _plain(self._config), "ledger": self._ledger.state_dict()}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Restore it.
+
+        Raises
+        ------
+        ValueError
+            If it belongs to another configuration, or the ledger cannot take it.
+        """
+        if state.get("config") != _plain(self._config):
+            raise ValueError(
+                f"the state belongs to the configuration {state.get('config')}, "
+                f"this one is {_plain(self._config)}"
+            )
+        ledger = state.get("ledger")
+        if not isinstance(ledger, Mapping):
+            raise ValueError("the state has no ledger")
+        self._ledger.load_state_dict(ledger)
+
+    def _understood(self, event: NoisedRelease, count: int) -> Gaussian:
+        if event.population_size != self._config.population_size:
+            raise ValueError(
+                f"population_size is {event.population_size} in the event "
+                f"and {self._config.population_size} in the configuration"
+            )
+        return Gaussian(noise_multiplier=event.noise_multiplier, times=count)
+
+
+def _plain(config: Config) -> dict[str, Any]:
+    return {
+        "target_delta": config.target_delta,
+        "population_size": config.population_size,
+        "neighboring_relation": _value(config.neighboring_relation),
+        "sampling_method": _value(config.sampling_method),
+        "max_epsilon": config.max_epsilon,
+    }
+
+
+def _value(name: str) -> str:
+    """Return the plain text of Flower's enumerations, which are strings."""
+    return str(getattr(name, "value", name))

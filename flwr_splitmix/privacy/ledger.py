@@ -1,0 +1,256 @@
+"""One client's ledger: what it released, what that costs, and what no number covers."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from flwr_splitmix.privacy.accountant import (
+    check_delta,
+    delta_from_rdp,
+    epsilon_from_rdp,
+    rdp_curve,
+)
+from flwr_splitmix.privacy.books import Book, PassBook, RecordBook
+from flwr_splitmix.privacy.costs import Floats, release_costs
+from flwr_splitmix.privacy.events import (
+    OUTSIDE,
+    UNBOUNDED,
+    WITHOUT_NOISE,
+    Event,
+    Exposure,
+    Gaussian,
+    Relation,
+    Release,
+    check_relation,
+)
+from flwr_splitmix.privacy.statement import Statement
+
+_VERSION = 1
+
+
+class Ledger:
+    """Adds up what one client released; one for each client.
+
+    Parameters
+    ----------
+    relation
+        Neighbouring inputs: "replace" (a record is another one) or "add-remove".
+    records
+        The client's number of records: an exact ledger, which charges every record for the
+        batches that it was in. None charges each pass over the data with its worst batch, which
+        needs no records and is never less.
+    """
+
+    def __init__(self, relation: Relation = "replace", records: int | None = None) -> None:
+        check_relation(relation)
+        self.relation: Relation = relation
+        self._book: Book = PassBook() if records is None else RecordBook(records)
+        self._notes: dict[str, None] = {}
+        self._releases = 0
+
+    @property
+    def releases(self) -> int:
+        """How many releases were charged."""
+        return self._releases
+
+    def charge(self, *events: Event, epoch: int = 0, records: ArrayLike | None = None) -> None:
+        """Charge what was sent together about one batch.
+
+        To be called when bytes are sent, also if the server then rejects them, and with all
+        releases of the batch at once: they add up, before batches are compared.
+
+        Parameters
+        ----------
+        epoch
+            Number of the pass over the data that the batch belongs to. It never falls, and a pass
+            that starts over has a new one.
+        records
+            Indices (b,) of the batch's records; an exact ledger needs them.
+
+        Raises
+        ------
+        TypeError
+            If an event is not understood; nothing is charged then.
+        ValueError
+            If an earlier pass comes back, or an exact ledger has no valid records; likewise.
+        """
+        costs, everywhere, count = np.zeros(2), 0.0, 0
+        notes: list[str] = []
+        for event in events:
+            if isinstance(event, Release):
+                costs = costs + release_costs(event, self.relation)
+                notes += event.gaps
+                count += event.times
+            elif isinstance(event, Gaussian):
+                everywhere += event.times / (2 * event.noise_multiplier**2)
+                count += event.times
+            elif isinstance(event, Exposure):
+                notes.append(event.channel)
+            else:
+                raise TypeError(
+                    f"{type(event).__name__} is no event that the ledger understands; "
+                    "those are Release, Gaussian and Exposure"
+                )
+        if any(isinstance(event, Release) for event in events):
+            rows = None if records is None else np.asarray(records)[None]
+            self._book.charge(costs[None], np.array([epoch]), rows)
+        self._book.charge_all(everywhere)
+        self._notes.update(dict.fromkeys(notes))
+        self._releases += count
+
+    def charge_series(
+        self,
+        release: Release,
+        ratios: ArrayLike,
+        *,
+        epochs: ArrayLike,
+        groups: ArrayLike | None = None,
+        records: ArrayLike | None = None,
+    ) -> None:
+        """Charge many batches whose releases differ in their masks only, at once.
+
+        Parameters
+        ----------
+        release
+            What they have in common; its own ratio is not used.
+        ratios, epochs
+            (steps,): the client's ratio in each, and the pass that its batch belongs to.
+        groups
+            (steps, k): all members' ratios, for releases seen as a sum.
+        records
+            (steps, b): each batch's records; an exact ledger needs them.
+
+        Raises
+        ------
+        ValueError
+            As `charge`, and if a ratio is not in 0..1 or the lengths differ; nothing is charged.
+        """
+        m = np.asarray(ratios, dtype=np.float64)
+        passes = np.asarray(epochs, dtype=np.int64)
+        if m.shape != passes.shape or m.ndim != 1:
+            raise ValueError(f"ratios are {m.shape} and epochs {passes.shape}; both are (steps,)")
+        if not ((m >= 0) & (m <= 1)).all():
+            raise ValueError("ratios must lie in 0..1")
+        if release.seen == "sum" and release.family != "full":
+            members = np.asarray([] if groups is None else groups, dtype=np.float64)
+            fits = members.ndim == 2 and len(members) == len(m)
+            if not (fits and (members == m[:, None]).any(axis=1).all()):
+                raise ValueError(
+                    "a series seen as sums needs groups (steps, k), the client's own ratio in each"
+                )
+        self._book.charge(release_costs(release, self.relation, m, groups), passes, records)
+        if m.any():
+            self._notes.update(dict.fromkeys(release.noise.gaps))
+        self._releases += len(m) * release.times
+
+    def statement(self, delta: float) -> Statement:
+        """Return what can be said at `delta`.
+
+        Raises
+        ------
+        ValueError
+            If delta is not strictly between 0 and 1.
+        """
+        check_delta(delta)
+        because = tuple(words for key, words in UNBOUNDED.items() if key in self._notes)
+        spent = self._book.spent()
+        epsilons, orders = epsilon_from_rdp(rdp_curve(spent), delta)
+        # Nothing spent is epsilon 0, which no conversion gives.
+        smashed, labels, total = np.where(spent > 0, epsilons, 0.0).tolist()
+        if self._notes.keys() & {*WITHOUT_NOISE, "batch-norm"}:
+            smashed = math.inf
+        if self._notes.keys() & WITHOUT_NOISE:
+            labels = math.inf
+        return Statement(
+            epsilon=math.inf if because else total,
+            delta=delta,
+            relation=self.relation,
+            order=None if because or not spent[2] else float(orders[2]),
+            smashed=smashed,
+            labels=labels,
+            unbounded_because=because,
+            outside=tuple(words for key, words in OUTSIDE.items() if key in self._notes),
+        )
+
+    def epsilon(self, delta: float) -> float:
+        """Return `statement(delta).epsilon`."""
+        return self.statement(delta).epsilon
+
+    def delta(self, epsilon: float) -> float:
+        """Return the delta at which `epsilon` holds; 1 if there is no bound.
+
+        Raises
+        ------
+        ValueError
+            If epsilon is negative.
+        """
+        delta = float(delta_from_rdp(rdp_curve(self._book.spent()[2]), epsilon))
+        return 1.0 if any(key in UNBOUNDED for key in self._notes) else delta
+
+    def would_exceed(
+        self,
+        *events: Event,
+        max_epsilon: float,
+        delta: float,
+        epoch: int = 0,
+        records: ArrayLike | None = None,
+    ) -> bool:
+        """Return whether charging `events` would bring epsilon above `max_epsilon`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `charge` and `statement`, and if `max_epsilon` is not a positive number.
+        """
+        if not max_epsilon > 0:
+            raise ValueError(f"max_epsilon is {max_epsilon}; a budget must be above 0")
+        after = copy.deepcopy(self)
+        after.charge(*events, epoch=epoch, records=records)
+        return after.epsilon(delta) > max_epsilon
+
+    def spent(self) -> Floats:
+        """Return the worst slopes (3,): smashed data, labels, total; see `costs`."""
+        return self._book.spent()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as values that JSON has; `load_state_dict` restores it exactly."""
+        return {
+            "version": _VERSION,
+            "relation": self.relation,
+            "releases": self._releases,
+            "notes": list(self._notes),
+            "book": self._book.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned.
+
+        Raises
+        ------
+        ValueError
+            If it is of another version, relation or kind of ledger, or damaged; the ledger is as
+            it was then.
+        """
+        if state.get("version") != _VERSION:
+            raise ValueError(f"a ledger's state has version {_VERSION}, not {state.get('version')}")
+        if state.get("relation") != self.relation:
+            raise ValueError(
+                f"a ledger of relation {self.relation!r} cannot take a state of relation "
+                f"{state.get('relation')!r}"
+            )
+        book = copy.deepcopy(self._book)
+        try:
+            notes = dict.fromkeys(map(str, state["notes"]))
+            releases = int(state["releases"])
+            book.load_state_dict(state["book"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"the ledger's state is damaged: {error!r}") from error
+        if unknown := [key for key in notes if key not in {**UNBOUNDED, **OUTSIDE}]:
+            raise ValueError(f"the ledger's state has notes that it does not know: {unknown}")
+        self._book, self._notes, self._releases = book, notes, releases

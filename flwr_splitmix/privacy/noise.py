@@ -1,0 +1,112 @@
+"""What a client does to its smashed data and labels before they leave: plain values, no tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+Clip = Literal["patch", "range", "sample", "none"]
+SmashedNoise = Literal["kept", "all"]
+LabelNoise = Literal["after", "before"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianNoise:
+    """Clipping and Gaussian noise of one upload.
+
+    Parameters
+    ----------
+    sigma_s, sigma_y
+        Standard deviation of the noise on each number of the smashed data, and of the labels, in
+        their own units. 0 is no noise on that part, which then has no epsilon.
+    clip
+        What is bounded before the noise: "patch", each patch's L2 norm; "range", each number, to
+        an interval; "sample", the L2 norm of a sample's whole smashed data; "none", nothing, and
+        then there is no epsilon at all.
+    clip_norm
+        The bound C of the norm, or the width Delta of the interval, in units of the smashed data.
+    smashed_noise
+        Of CutMix, which patches get noise: those that are "kept" (only they travel), or "all"
+        (every position travels). Mixup's noise is on everything, added after scaling.
+    label_noise
+        Whether the label noise is added "after" or "before" the label is scaled by the mixing
+        ratio. Scaling noise together with the label protects nothing from who sees it alone.
+    clamp_labels
+        Whether the client clamps its noisy labels to 0..1. Whoever sees them alone learns no more
+        through it; but clamped labels that are summed hide each other less than plain ones, so
+        the accountant then gives the sum no credit for the others' label noise.
+
+    Raises
+    ------
+    ValueError
+        If a value is not one of those allowed.
+
+    Source: DP-CutMixSL, section 4 and Table 1; DP-CutMixSL (workshop), equations 1-3.
+    """
+
+    sigma_s: float
+    sigma_y: float
+    clip: Clip = "patch"
+    clip_norm: float = 1.0
+    smashed_noise: SmashedNoise = "kept"
+    label_noise: LabelNoise = "after"
+    clamp_labels: bool = True
+
+    def __post_init__(self) -> None:
+        for name, allowed in _CHOICES.items():
+            if (value := getattr(self, name)) not in allowed:
+                raise ValueError(f"{name} is {value!r}; allowed are {', '.join(allowed)}")
+        for name in ("sigma_s", "sigma_y"):
+            if not (_number(value := getattr(self, name)) and value >= 0):
+                raise ValueError(
+                    f"{name} is {value!r}; a standard deviation is a number of at least 0"
+                )
+        if not (_number(self.clip_norm) and self.clip_norm > 0):
+            raise ValueError(f"clip_norm is {self.clip_norm!r}; it must be a number above 0")
+        if not isinstance(self.clamp_labels, bool):
+            raise ValueError(f"clamp_labels is {self.clamp_labels!r}; it must be true or false")
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """What keeps an upload from having an epsilon: names among clip, sigma_s, sigma_y."""
+        missing = {
+            "clip": self.clip == "none",
+            "sigma_s": self.sigma_s == 0,
+            "sigma_y": self.sigma_y == 0,
+        }
+        return tuple(name for name, lacks in missing.items() if lacks)
+
+    def to_plain(self) -> dict[str, bool | float | str]:
+        """Return the values by name; `from_plain` undoes it."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> GaussianNoise:
+        """Make it from values by name.
+
+        Raises
+        ------
+        ValueError
+            If a name is unknown or missing, or a value is not allowed.
+        """
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(values) - known):
+            raise ValueError(
+                f"noise has no {', '.join(unknown)}; its values are {', '.join(sorted(known))}"
+            )
+        if missing := sorted({"sigma_s", "sigma_y"} - set(values)):
+            raise ValueError(f"noise needs {' and '.join(missing)}")
+        return cls(**values)
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "clip": get_args(Clip),
+    "smashed_noise": get_args(SmashedNoise),
+    "label_noise": get_args(LabelNoise),
+}
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

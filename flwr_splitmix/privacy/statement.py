@@ -1,0 +1,45 @@
+"""What a ledger says: a number, and the words without which it would mislead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flwr_splitmix.privacy.events import Relation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """What can be said of a client's records, number and words together.
+
+    Parameters
+    ----------
+    epsilon
+        Of the record that spent most; infinite if there is no bound.
+    delta, relation
+        With what failure, and between which neighbouring inputs.
+    order
+        The Rényi order that gave epsilon; None if there is no bound, or nothing was released.
+    smashed, labels
+        Epsilon for who sees only the smashed data, or only the labels.
+    unbounded_because
+        Why epsilon is infinite; empty if it is not.
+    outside
+        What epsilon says nothing about.
+    """
+
+    epsilon: float
+    delta: float
+    relation: Relation
+    order: float | None
+    smashed: float
+    labels: float
+    unbounded_because: tuple[str, ...]
+    outside: tuple[str, ...]
+
+    def __str__(self) -> str:
+        who = "is replaced" if self.relation == "replace" else "is added or removed"
+        if self.unbounded_because:
+            said = f"no epsilon: {'; '.join(self.unbounded_because)}"
+        else:
+            said = f"epsilon {self.epsilon:.4g} at delta {self.delta:g} when a record {who}"
+        return f"{said}. Not covered: {'; '.join(self.outside)}" if self.outside else said

@@ -1,0 +1,68 @@
+"""What crossed the link in a round, and what the clients' lower segments made meanwhile."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from flwr_splitmix.events import Exchange, RoundDone, StepDone
+from flwr_splitmix.observers import Observer
+
+
+class Recording(Observer):
+    """Keeps the exchanges of training steps by client, with tensors as they were then."""
+
+    def __init__(self) -> None:
+        self.down: defaultdict[int, list[Exchange]] = defaultdict(list)
+        self.up: defaultdict[int, list[Exchange]] = defaultdict(list)
+        self.steps: list[StepDone] = []
+        self.failures: dict[int, str] = {}
+
+    def on_exchange(self, event: Exchange) -> None:
+        """Keep a copy."""
+        if event.method == "step":
+            kept = self.down if event.direction == "down" else self.up
+            kept[event.client].append(replace(event, payload=_copied(event.payload)))
+
+    def on_step(self, event: StepDone) -> None:
+        """Keep the step."""
+        self.steps.append(event)
+
+    def on_round(self, event: RoundDone) -> None:
+        """Keep why clients dropped out."""
+        self.failures |= event.failures
+
+
+def watch_segment(segment: nn.Module) -> list[Tensor]:
+    """Return a list that grows by what a lower segment makes in each training step."""
+    made: list[Tensor] = []
+
+    def keep(module: nn.Module, inputs: Any, smashed: Tensor) -> None:
+        if module.training:
+            made.append(smashed.detach().clone())
+
+    segment.register_forward_hook(keep)
+    return made
+
+
+def recorded_bytes(payload: Any) -> int:
+    """Count the bytes of a payload's tensors, apart from what the library counts with."""
+    if isinstance(payload, Tensor):
+        return payload.numel() * payload.element_size()
+    if isinstance(payload, Mapping):
+        return sum(recorded_bytes(value) for value in payload.values())
+    return sum(map(recorded_bytes, payload)) if isinstance(payload, (list, tuple)) else 0
+
+
+def _copied(payload: Any) -> Any:
+    if isinstance(payload, Tensor):
+        return payload.detach().clone()
+    if isinstance(payload, Mapping):
+        return {key: _copied(value) for key, value in payload.items()}
+    if isinstance(payload, (list, tuple)):
+        return type(payload)(_copied(value) for value in payload)
+    return payload

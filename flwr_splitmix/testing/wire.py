@@ -1,0 +1,261 @@
+"""Law 6, the wire carries what it should: kept patches, labels of the kind asked for, no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.clients.batches import Batches
+from flwr_splitmix.events import Exchange, StepDone
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.mixers import SHARES, Mixer, Plan, Share, share_from_wire
+from flwr_splitmix.schedule import constant
+from flwr_splitmix.testing.recording import Recording, recorded_bytes, watch_segment
+from flwr_splitmix.testing.toy import Toy, sgd
+from flwr_splitmix.testing.whole import MakeStrategy
+
+LAW = "law 6, the wire carries what it should"
+SEED = 3
+TOLD = {"number", "progress", "gradient", "plan"}
+"""All that a step's call may hold."""
+
+
+def check_wire(
+    make_strategy: MakeStrategy,
+    toy: Toy | None = None,
+    *,
+    kind: type[SplitClient] = SplitClient,
+    steps: int = 3,
+) -> list[str]:
+    """Record a round, and look at what every client was sent and sent in every step.
+
+    - Up: smashed data and labels, and nothing else. The smashed data of each pass are what its
+      share keeps of what the lower segment made, value by value, and a group's kept patches are
+      together as many as its mixer says (`Mixer.cover`). The labels are the batch's classes; or,
+      as the share asks, soft labels that sum to `lam` at most; or ids.
+    - Down: the client's own part of the plan, nothing about others, and the cut-layer gradient of
+      its own share.
+    - The bytes that exchanges and metrics count are those of the tensors that were recorded.
+
+    Parameters
+    ----------
+    make_strategy
+        Called with the toy's upper segment and options of `SplitStrategy`.
+    kind
+        The class of the clients.
+
+    Returns
+    -------
+    What was not checked, each with its reason; empty where everything was.
+
+    Raises
+    ------
+    AssertionError
+        Naming the step, the client, and what should not have crossed.
+    """
+    toy = toy or Toy()
+    seen = Recording()
+    strategy = make_strategy(
+        toy.upper(),
+        optimizer=sgd(0.1),
+        schedule=constant,
+        steps_per_round=steps,
+        device="cpu",
+        seed=SEED,
+        observers=[seen],
+    )
+    clients = toy.make_clients(sgd(0.1), kind, shares=strategy.mixer.shares)
+    made = [watch_segment(client.segment) for client in clients]
+    failure = ""
+    try:
+        strategy.fit(clients, 1)
+    except LinkError as error:  # what crossed before it may say why
+        failure = str(error)
+    known = (*SHARES, *strategy.mixer.shares)
+    for client in range(toy.clients):
+        _check_uploads(client, seen, toy, made[client], known)
+        _check_orders(client, seen.down[client], seen.steps, strategy.mixer)
+    for client, reason in seen.failures.items():
+        failure = failure or f"client {client}: {reason}"
+    if failure or len(seen.steps) != steps:
+        raise AssertionError(f"{LAW}: the round did not run through; {failure}")
+    for step in seen.steps:
+        _check_patches(step.plan, strategy.mixer, f"{LAW}: step {step.number}")
+    (row,) = strategy.recorder.metrics.rows
+    for events, column in ((seen.up, "uplink_bytes"), (seen.down, "downlink_bytes")):
+        _check_bytes([e for own in events.values() for e in own], row[column], column)
+    return _unchecked([step.plan for step in seen.steps], strategy.mixer)
+
+
+def _check_uploads(
+    client: int, seen: Recording, toy: Toy, made: Sequence[Tensor], known: Sequence[type[Share]]
+) -> None:
+    """Compare one client's replies with what its lower segment made and what it was asked for."""
+    asked = sum(call.payload["plan"] is not None for call in seen.down[client])
+    answered = sum(bool(reply.payload) for reply in seen.up[client])
+    if not answered <= len(made) <= asked:
+        raise AssertionError(
+            f"{LAW}: client {client} ran its lower segment {len(made)} times in {asked} steps"
+        )
+    batches = Batches(toy.data(client), toy.batch)
+    for number, (down, up) in enumerate(zip(seen.down[client], seen.up[client], strict=False)):
+        where = f"{LAW}: step {number}, client {client}"
+        if down.payload["plan"] is None:
+            if up.payload:
+                raise AssertionError(f"{where} replies {sorted(up.payload)} to the round's end")
+            continue
+        if up.payload.keys() != {"smashed", "labels"}:
+            raise AssertionError(
+                f"{where} uploads {', '.join(sorted(up.payload))}; allowed are smashed and labels"
+            )
+        shares = [p if p is None else share_from_wire(p, known) for p in down.payload["plan"]]
+        if len(up.payload["smashed"]) != len(shares):
+            raise AssertionError(f"{where} uploads other than one tensor for each of its passes")
+        for share, smashed in zip(shares, up.payload["smashed"], strict=True):
+            _check_smashed(share, smashed, made[number], where)
+        _, classes = batches.next_batch(SEED, client)
+        ids = torch.from_numpy(batches.indices)
+        _check_labels(up.payload["labels"], shares, classes, ids, toy.classes, where)
+
+
+def _check_smashed(share: Share | None, found: Any, made: Tensor, where: str) -> None:
+    if share is None:
+        if found is not None:
+            raise AssertionError(f"{where} uploads in a pass in which it has no share")
+        return
+    batch, tokens, width = made.shape
+    wanted = share.upload_shape((batch, tokens, width))
+    if not isinstance(found, Tensor) or tuple(found.shape) != wanted:
+        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise AssertionError(f"{where} uploads {shape}, its share is {wanted}")
+    if share.deterministic and not torch.equal(found, share.upload(made)[0]):
+        raise AssertionError(f"{where} uploads other numbers than its share of the smashed data")
+
+
+def _check_labels(
+    found: Any,
+    shares: Sequence[Share | None],
+    classes: Tensor,
+    ids: Tensor,
+    num_classes: int,
+    where: str,
+) -> None:
+    kinds = {share.label_kind for share in shares if share is not None}
+    if "soft" not in kinds:
+        (asked,) = kinds
+        expected = ids if asked == "ids" else classes
+        if not isinstance(found, Tensor) or found.dtype != torch.int64:
+            raise AssertionError(f"{where} sends labels that are no int64 {asked}")
+        if not torch.equal(found, expected):
+            raise AssertionError(
+                f"{where} sends {found.tolist()} as labels; its batch's {asked} are "
+                f"{expected.tolist()}"
+            )
+        return
+    if not isinstance(found, list) or len(found) != len(shares):
+        raise AssertionError(f"{where} sends no list of soft labels, one for each of its passes")
+    for share, soft in zip(shares, found, strict=True):
+        if (share is None) != (soft is None):
+            raise AssertionError(f"{where} sends labels in a pass in which it has no share")
+        if share is None:
+            continue
+        if not soft.is_floating_point() or tuple(soft.shape) != (len(classes), num_classes):
+            raise AssertionError(
+                f"{where} sends {tuple(soft.shape)} of {soft.dtype} where soft labels are asked for"
+            )
+        if share.deterministic and (
+            float(soft.min()) < 0 or float(soft.sum(1).max()) > share.lam + 1e-12
+        ):
+            raise AssertionError(
+                f"{where} sends soft labels that sum to {float(soft.sum(1).max()):.6g}, its "
+                f"mixing ratio is {share.lam:.6g}"
+            )
+
+
+def _check_orders(
+    client: int, calls: Sequence[Exchange], steps: Sequence[StepDone], mixer: Mixer
+) -> None:
+    """Compare what one client was told, and given back, with its own part of the plans."""
+    for number, (call, step) in enumerate(zip(calls, steps, strict=False)):
+        where = f"{LAW}: step {number}, client {client}"
+        if call.payload.keys() != TOLD:
+            raise AssertionError(f"{where} is sent {', '.join(sorted(call.payload))}")
+        own = [None if share is None else share.to_wire() for share in step.plan.shares(client)]
+        if not call.payload["plan"] == step.plan.for_node(client) == own:
+            raise AssertionError(f"{where} is told other than its own part of the plan")
+        others = set(_mentioned(own)) - {client}
+        if others and not mixer.raw_inputs_cross:
+            raise AssertionError(f"{where} is told of clients {sorted(others)}")
+    for number, call in enumerate(calls[: len(steps) + 1]):
+        found = call.payload["gradient"]
+        shapes = found and [None if g is None else tuple(g.shape) for g in found]
+        wanted = _gradient_shapes(client, steps[number - 1]) if number else None
+        if shapes != wanted:
+            raise AssertionError(
+                f"{LAW}: step {number}, client {client} is sent gradients of shapes {shapes}, "
+                f"those of its own shares are {wanted}"
+            )
+
+
+def _gradient_shapes(client: int, step: StepDone) -> list[tuple[int, ...] | None]:
+    shapes: list[tuple[int, ...] | None] = [None] * len(step.plan.passes)
+    batch = step.plan.shape.batch
+    for row, source in enumerate(step.mixed.sources):
+        part = step.result.gradient[row * batch : (row + 1) * batch]
+        for member in source.members:
+            if member.client == client and member.share.learns:
+                shapes[source.index] = tuple(member.share.pick(part).shape)
+    return shapes
+
+
+def _check_patches(plan: Plan, mixer: Mixer, where: str) -> None:
+    """Count the patches that a group's members send, by what their shares announce."""
+    n = plan.shape.patches
+    for group in (group for groups in plan.passes for group in groups):
+        shares = [member.share for member in group.members]
+        if not all(share.deterministic for share in shares):
+            continue
+        sent = sum(s.upload_shape(plan.shape.size)[1] - plan.shape.prefix for s in shares)
+        most = n * len(shares) if mixer.cover == "weighted" else n
+        if sent > most or (sent < most and mixer.cover != "partial"):
+            raise AssertionError(
+                f"{where}: a group of {len(shares)} sends {sent} patches a sample, its mixer "
+                f"needs {most}"
+            )
+
+
+def _check_bytes(events: Sequence[Exchange], total: int, column: str) -> None:
+    for event in events:
+        if event.nbytes != (size := recorded_bytes(event.payload)):
+            raise AssertionError(
+                f"{LAW}: client {event.client}, {event.direction}: {event.nbytes} bytes were "
+                f"counted, the tensors have {size}"
+            )
+    recorded = sum(recorded_bytes(event.payload) for event in events)
+    if total != recorded:
+        raise AssertionError(f"{LAW}: {column} is {total}, the recorded tensors have {recorded}")
+
+
+def _unchecked(plans: Sequence[Plan], mixer: Mixer) -> list[str]:
+    members = (m for plan in plans for groups in plan.passes for g in groups for m in g.members)
+    drawing = {type(member.share).__name__ for member in members if not member.share.deterministic}
+    reasons = [f"the numbers of uploads: {name} draws noise" for name in sorted(drawing)]
+    if mixer.raw_inputs_cross:
+        reasons.append("that a client is told of itself only: raw inputs cross between clients")
+    return reasons
+
+
+def _mentioned(told: Any) -> Iterator[int]:
+    """Return the clients that plain values name: (client, share) pairs, at any depth."""
+    if isinstance(told, Mapping):
+        for value in told.values():
+            yield from _mentioned(value)
+    elif isinstance(told, (list, tuple)):
+        if len(told) == 2 and isinstance(told[0], int) and isinstance(told[1], Mapping):
+            yield told[0]
+        for value in told:
+            yield from _mentioned(value)

@@ -1,0 +1,246 @@
+"""Every strategy and every family of models can be had by a run configuration, and trains."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord
+from torch import Tensor
+
+from flwr_splitmix import Run
+from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.clients.batches import fetch
+from flwr_splitmix.runs import Row
+from flwr_splitmix.segments import SplitModel
+from flwr_splitmix.segments.tokens import Positions
+from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
+from tests.apps.vision_app import context, module, run_config
+
+OFFERED: tuple[str, ...] = module("vision_config").OFFERED
+CLIENTS = 3
+ONE_STEP: dict[str, Any] = {
+    "num_server_rounds": 1,
+    "steps_per_round": 1,
+    "warmup_epochs": 0.0,
+    "samples_per_client": 8,
+    "batch_size": 4,
+    "depth": 2,
+    "device": "cpu",
+    "client_device": "cpu",
+    "evaluation": "none",
+}
+
+NO_KEYS = {"labels", "grid"}
+"""What the app itself finds out: labels from the data, the cells of images from the patches."""
+
+OTHER_THAN_DEFAULT: dict[str, Any] = {
+    "k": 2,
+    "alpha": 3.0,
+    "rounding": "largest-remainder",
+    "min_patches": 1,
+    "gradient": "broadcast",
+    "regroup": "epoch",
+    "k_times": True,
+    "mask_per_sample": True,
+    "beta": 2.0,
+    "ratio": 0.25,
+    "across": "batch",
+    "kappa": 0.75,
+}
+
+
+def own(name: str) -> set[str]:
+    """Return the options that a strategy's constructor names and a key must have."""
+    parameters = inspect.signature(STRATEGIES[name]).parameters.values()
+    return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - NO_KEYS
+
+
+def read(**values: Any) -> Any:
+    return module("vision_config").VisionConfig.read(run_config(**values))
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A run of the app in this process."""
+
+    strategy: SplitStrategy
+    clients: list[SplitClient]
+    row: Row
+    segments: SplitModel
+    lower: dict[str, Tensor]
+
+
+def fit(run_dir: Path, **values: Any) -> Fitted:
+    """Do the one round of a run; `lower` is what the server has in the end."""
+    config, values = read(**{**ONE_STEP, **values}), run_config(**{**ONE_STEP, **values})
+    segments, server = config.segments(), module("server_app")
+    clients = [module("client_app").client_fn(context(i, CLIENTS, values)) for i in range(CLIENTS)]
+    labels = [torch.tensor(config.client_images(i, CLIENTS)[0].labels) for i in range(CLIENTS)]
+    run = Run.create(values, name="test", home=run_dir)
+    # The app's process ends with its run; here the segments are kept for the next test.
+    strategy = server.make_strategy(config, copy.deepcopy(segments.upper), run, labels)
+    initial = ArrayRecord(segments.lower.state_dict())
+    result = strategy.fit(clients, config.num_server_rounds, initial_arrays=initial)
+    (row,) = run.rows
+    assert (row["clients_alive"], row["clients_failed"]) == (CLIENTS, 0)
+    lower = {name: torch.tensor(array.numpy()) for name, array in result.arrays.items()}
+    return Fitted(strategy, clients, row, segments, lower)
+
+
+def flat(tensors: Mapping[str, Tensor]) -> Tensor:
+    """Join the tensors of a module's state; PS+ has none at the client."""
+    return torch.cat([torch.zeros(0), *(tensor.flatten() for tensor in tensors.values())])
+
+
+@pytest.mark.parametrize("name", OFFERED)
+def test_every_strategy_takes_a_step_with_every_client(name: str, tmp_path: Path) -> None:
+    done = fit(tmp_path, strategy=name)
+    assert type(done.strategy) is STRATEGIES[name]
+    assert done.row["steps"] == 1
+    assert math.isfinite(done.row["loss"])
+    upper = done.strategy.upper.module.state_dict()
+    assert not torch.equal(flat(upper), flat(done.segments.upper.state_dict()))
+
+    initial = flat(done.segments.lower.state_dict())
+    learned = [flat(client.segment.state_dict()) for client in done.clients]
+    frozen = hasattr(done.strategy, "edge")
+    assert all(torch.equal(own, initial) == frozen for own in learned)
+    # The clients have equally many images: FedAvg is the mean.
+    expected = torch.stack(learned).mean(dim=0) if name.endswith("SFL") else initial
+    assert torch.allclose(flat(done.lower), expected, atol=1e-7)
+
+
+def test_no_strategy_is_left_out_but_for_what_no_key_can_say() -> None:
+    assert all("noise" in own(name) for name in STRATEGIES.keys() - set(OFFERED))
+
+
+@pytest.mark.parametrize("name", OFFERED)
+def test_every_option_of_every_strategy_is_a_key(name: str) -> None:
+    assert own(name) <= OTHER_THAN_DEFAULT.keys(), "an option that no key sets"
+    config = read(strategy=name, **OTHER_THAN_DEFAULT)
+    assert config.own_options() == {key: OTHER_THAN_DEFAULT[key] for key in own(name)}
+
+
+@pytest.mark.parametrize("name", OFFERED)
+def test_the_keys_defaults_are_the_strategys(name: str) -> None:
+    parameters = inspect.signature(STRATEGIES[name]).parameters
+    assert read(strategy=name).own_options() == {key: parameters[key].default for key in own(name)}
+
+
+def test_infinity_and_zero_stand_for_none() -> None:
+    assert read(strategy="MixupSL", alpha=math.inf).own_options()["alpha"] is None
+    assert read(strategy="CutoutSL", ratio=0.0).own_options()["ratio"] is None
+
+
+def test_options_reach_the_mixer() -> None:
+    config = read(strategy="CutoutSL", ratio=0.25, alpha=3.0, mask_per_sample=True, depth=1)
+    strategy = module("server_app").make_strategy(config, config.segments().upper, None)
+    mixer = strategy.mixer
+    assert (mixer.ratio, mixer.alpha, mixer.mask_per_sample) == (0.25, 3.0, True)
+
+
+@pytest.mark.parametrize("name", ["ShuffledPSL", "ShuffledCutMixSFL"])
+@pytest.mark.parametrize("model", ["vit_tiny_patch16_224", "pit_ti_224"])
+def test_shuffled_forms_have_their_positions_in_the_upper_segment(name: str, model: str) -> None:
+    shuffled = read(strategy=name, model=model, depth=1).segments()
+    plain = read(strategy="PSL", model=model, depth=1).segments()
+    assert any(isinstance(part, Positions) for part in shuffled.upper)
+    assert not any(isinstance(part, Positions) for part in plain.upper)
+    assert shuffled.lower.geometry.positions == "upper"
+
+
+@pytest.mark.parametrize(
+    ("values", "patches", "width"),
+    [
+        ({"model": "deit_tiny_patch16_224"}, 16, 192),
+        ({"model": "deit_tiny_distilled_patch16_224", "patch_size": 4}, 64, 192),
+        ({"model": "pit_ti_224"}, 16, 64),
+        # CutMixSL, section 4: behind two convolutions and one pooling, 64 x 16 x 16.
+        ({"model": "vgg16"}, 64, 64 * 4),
+        ({"model": "vgg16", "cell": 1}, 256, 64),
+        ({"model": "vgg16", "cut_at": "features.4"}, 64, 64 * 4),
+        ({"model": "lenet5"}, 25, 16 * 4),
+        ({"model": "lenet5", "cut_at": "conv1", "cell": 7}, 16, 6 * 49),
+        ({"model": "resnet18"}, 16, 64 * 4),
+        ({"model": "resnet18", "cut_at": "layer2", "cell": 1}, 16, 128),
+    ],
+    ids=str,
+)
+def test_every_family_of_models_trains(
+    values: dict[str, Any], patches: int, width: int, tmp_path: Path
+) -> None:
+    done = fit(tmp_path, strategy="CutMixSL", **values)
+    # Two clients together send as much as one of PSL's; the third is left over, sends everything.
+    batch, smashed, label = 4, 4 * patches * width, 8
+    assert done.row["uplink_bytes_psl"] == CLIENTS * batch * (smashed + label)
+    assert done.row["uplink_bytes"] == batch * (2 * smashed + CLIENTS * label)
+    assert [client.steps for client in done.clients] == [1] * CLIENTS
+
+
+def test_images_are_mixed_in_as_many_squares_as_there_are_patches(tmp_path: Path) -> None:
+    done = fit(tmp_path, strategy="InputCutMixSL", model="lenet5", cell=5)
+    assert done.clients[0].segment.geometry.grid == (2, 2)  # type: ignore[union-attr]
+    assert [client.steps for client in done.clients] == [1] * CLIENTS
+
+
+def test_depth_0_is_the_models_own() -> None:
+    upper = read(depth=0).segments().upper
+    assert sum(name.startswith("block_") for name, _ in upper.named_children()) == 12
+
+
+def test_pretrained_weights_are_asked_of_timm(monkeypatch: pytest.MonkeyPatch) -> None:
+    import timm
+
+    real, asked = timm.create_model, []
+
+    def create_model(name: str, *, pretrained: bool = False, **options: Any) -> Any:
+        asked.append(pretrained)
+        return real(name, **options)
+
+    monkeypatch.setattr(timm, "create_model", create_model)
+    for strategy in ("CutMixSL", "PatchShuffleSL"):
+        read(strategy=strategy, depth=0, pretrained=True, seed=71).segments()
+        read(strategy=strategy, depth=0, pretrained=False, seed=71).segments()
+    assert asked == [True, False, True, False]
+
+
+def test_weights_that_cannot_be_had_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    import timm
+
+    def create_model(name: str, **options: Any) -> Any:
+        raise FileNotFoundError("the hub is out of reach\nand much more")
+
+    monkeypatch.setattr(timm, "create_model", create_model)
+    with pytest.raises(ValueError, match="pretrained weights of vit_tiny") as caught:
+        read(depth=0, pretrained=True, seed=72).segments()
+    assert str(caught.value).endswith("could not be loaded: the hub is out of reach")
+
+
+def test_a_dirichlet_partition_of_0_1_leaves_each_client_few_classes(tmp_path: Path) -> None:
+    config = read(partition="dirichlet", partition_alpha=0.1)
+    labels = [config.client_images(i, 10)[0].labels for i in range(10)]
+    assert sorted(np.concatenate(labels)) == sorted(config.images().train.labels)
+    # Evenly divided, every class would be a tenth of each part.
+    shares = [np.bincount(own, minlength=10).max() / len(own) for own in labels]
+    assert min(len(own) for own in labels) > 0
+    assert np.median(shares) > 0.35
+
+    done = fit(tmp_path, partition="dirichlet", partition_alpha=0.1)
+    assert [client.steps for client in done.clients] == [1] * CLIENTS
+
+
+def test_the_servers_labels_are_those_of_the_ids_that_clients_send(tmp_path: Path) -> None:
+    done = fit(tmp_path, strategy="PatchShuffleSL", partition="dirichlet", seed=5)
+    assert done.strategy.labels is not None
+    for table, client in zip(done.strategy.labels, done.clients, strict=True):
+        ids = client.batches.indices
+        assert torch.equal(table[ids], fetch(client.batches.data, ids)[1])

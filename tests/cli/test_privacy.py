@@ -1,0 +1,203 @@
+"""`splitmix privacy` prints what the library computes, and one sentence where it cannot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import Result
+from matplotlib.image import imread
+
+from flwr_splitmix.cli.privacy_plot import Setting, draw
+
+Splitmix = Callable[..., Result]
+
+PAPER = [
+    "--clip",
+    "range",
+    "--clip-norm",
+    "0.15",
+    "--patches",
+    "10",
+    "--width",
+    "1",
+    "--delta",
+    "2e-4",
+]
+VARIANCE = ["--sigma-s", "0.50874", "--sigma-y", "0.50874"]  # 66/255
+
+
+def value(result: Result, name: str) -> float:
+    """Return the number in the line of that name."""
+    assert result.exit_code == 0, result.output
+    line = next(line for line in result.stdout.splitlines() if line.startswith(name))
+    return float(line.removeprefix(name).split()[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "tight", "papers"),
+    [
+        ("--passes 1", 6.71, 7.53),
+        ("--passes 600", 862.2, 865.5),
+        ("--rounds 100 --steps 234 --records 5000 --batch-size 128", 862.2, 865.5),
+        ("--passes 1 --label-noise before", 14.71, 15.87),
+        ("--passes 1 --trusted-mixer --no-clamp", 4.88, 5.58),
+        ("--passes 600 --trusted-mixer --no-clamp --smashed-noise all", 462.0, 464.9),
+        ("--passes 1 --kept 0.5 --k 2 --alpha 1", 6.71, 7.53),
+    ],
+)
+def test_epsilon_gives_the_specs_figures(
+    splitmix: Splitmix, options: str, tight: float, papers: float
+) -> None:
+    result = splitmix("privacy", "epsilon", *VARIANCE, *PAPER, *options.split())
+    assert value(result, "epsilon") == pytest.approx(tight, abs=0.006 if tight < 20 else 0.06)
+    assert value(result, "papers' conversion") == pytest.approx(
+        papers, abs=0.006 if tight < 20 else 0.06
+    )
+    assert "Not covered, where they occur: gradients sent to clients;" in result.stdout
+
+
+def test_what_the_papers_noise_costs_at_a_real_dimension(splitmix: Splitmix) -> None:
+    real = [*VARIANCE, *["--clip", "range", "--clip-norm", "0.15", "--delta", "2e-4"]]
+    one = splitmix("privacy", "epsilon", *real, "--passes", "1")
+    assert value(one, "epsilon") == pytest.approx(361, abs=0.5)
+    many = splitmix("privacy", "epsilon", *real, "--passes", "600")
+    assert value(many, "epsilon") == pytest.approx(1.6e5, rel=0.03)
+
+
+def test_one_order_is_never_better_than_the_best(splitmix: Splitmix) -> None:
+    command = ("privacy", "epsilon", *VARIANCE, *PAPER, "--passes", "1")
+    best = value(splitmix(*command), "epsilon")
+    at_two = splitmix(*command, "--order", "2")
+    # Theorem 1's CutMix at order 2, with the paper's conversion: 0.6125 / sigma^2 + 8.5172.
+    assert value(at_two, "papers' conversion") == pytest.approx(
+        0.6125 / 0.50874**2 + 8.5172, abs=1e-3
+    )
+    assert best < value(at_two, "epsilon")
+
+
+@pytest.mark.parametrize("method", ["sl", "mix", "cutmix"])
+@pytest.mark.parametrize("alpha", ["inf", "2"])
+def test_the_sigma_for_an_epsilon_costs_that_epsilon(
+    splitmix: Splitmix, method: str, alpha: str
+) -> None:
+    shared = f"--method {method} --alpha {alpha} --clip-norm 1 --passes 20 --k 3".split()
+    found = splitmix("privacy", "sigma", "--epsilon", "8", "--label-ratio", "0.1", *shared)
+    sigmas = [str(value(found, name)) for name in ("sigma_s", "sigma_y")]
+    back = splitmix("privacy", "epsilon", "--sigma-s", sigmas[0], "--sigma-y", sigmas[1], *shared)
+    assert value(back, "epsilon") == pytest.approx(8, rel=1e-4)
+
+
+WRONG = [
+    ("--sigma-s 0", "there is no epsilon: no noise on the smashed data (sigma_s = 0)"),
+    ("--sigma-y 0", "there is no epsilon: no noise on the labels (sigma_y = 0)"),
+    ("--sigma-s -1", "sigma_s is -1.0"),
+    ("--clip none", "there is no epsilon: no clipping of the smashed data"),
+    ("--delta 0", "delta is 0.0; it must lie strictly between 0 and 1"),
+    ("--delta 1", "delta is 1.0"),
+    ("--delta 1 --alpha 2", "delta is 1.0"),
+    ("--order 1", "order is 1; a Rényi order must be greater than 1"),
+    ("--order 0.5", "order is 0.5"),
+    ("--alpha 0", "alpha is 0.0"),
+    ("--alpha nan", "alpha is nan"),
+    ("--k 0", "k is 0"),
+    ("--kept 2", "kept holds a ratio that is not in 0..1"),
+    ("--passes 0", "passes is 0"),
+    ("--patches 0", "patches is 0"),
+    ("--clip-norm 0", "clip_norm is 0.0"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), WRONG)
+def test_what_is_wrong_is_one_sentence(splitmix: Splitmix, options: str, said: str) -> None:
+    good = ["--sigma-s", "1", "--sigma-y", "1", "--clip-norm", "1", "--passes", "1"]
+    result = splitmix("privacy", "epsilon", *good, *options.split())
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith(said)
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("sigma --epsilon 0 --clip-norm 1 --passes 1", "epsilon is 0.0"),
+        ("sigma --epsilon 8 --clip none --clip-norm 1 --passes 1", "no sigma gives epsilon 8.0"),
+        ("sigma --epsilon 8 --clip-norm 1", "say --passes, or --rounds"),
+        (
+            "sigma --epsilon 8 --clip-norm 1 --rounds 1 --steps 1 --records 5 --batch-size 6",
+            "batch_size is 6 for 5 records",
+        ),
+        (
+            "sigma --epsilon 8 --clip-norm 1 --rounds 0 --steps 1 --records 5 --batch-size 5",
+            "rounds is 0",
+        ),
+        ("compare --sigma-s 0", "sigma_s is 0.0; an epsilon needs noise above 0"),
+        ("compare --order 1", "order is 1.0"),
+        ("compare --delta 2", "delta is 2.0"),
+        ("compare --clients 0", "clients is 0"),
+        ("compare -o picture.xyz", "cannot write picture.xyz"),
+        ("compare -o missing/picture.png", "cannot write missing/picture.png"),
+    ],
+)
+def test_the_other_commands_say_it_too(splitmix: Splitmix, command: str, said: str) -> None:
+    result = splitmix("privacy", *command.split())
+    assert result.exit_code == 1
+    assert result.stderr.startswith(said)
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_missing_or_unknown_option_is_a_usage_error(splitmix: Splitmix) -> None:
+    for arguments in (["--sigma-s", "1"], ["--clip", "norm"]):
+        result = splitmix("privacy", "epsilon", *arguments)
+        assert result.exit_code == 2
+        assert "Traceback" not in result.output
+
+
+def test_the_comparison_is_a_row_for_each_group_size(splitmix: Splitmix) -> None:
+    result = splitmix("privacy", "compare", "--clients", "4")
+    assert result.exit_code == 0
+    rows = [line.split() for line in result.stdout.splitlines() if line[:1].isdigit()]
+    assert [row[0] for row in rows] == ["1", "2", "3", "4"]
+    table = np.array([[float(cell) for cell in row[1:]] for row in rows])
+    sl, mix, cutmix = table[:, :3].T
+    assert (mix[1:] < cutmix[1:]).all()
+    assert (cutmix[1:] < sl[1:]).all()
+    assert len(set(sl)) == 1  # without mixing, the group does not matter
+    assert table[1, 2] == pytest.approx(6.71, abs=0.01)
+    assert "no guarantee" in result.stdout
+
+
+def test_the_picture_has_both_panels_and_the_curves_of_the_table(
+    splitmix: Splitmix, tmp_path: Path
+) -> None:
+    file = tmp_path / "compare.png"
+    assert splitmix("privacy", "compare", "-o", str(file)).exit_code == 0
+    pixels = imread(file)
+    middle = pixels.shape[1] // 2
+    assert np.std(pixels[:, :middle, :3]) > 0
+    assert np.std(pixels[:, middle:, :3]) > 0
+    setting = Setting(
+        sigma_s=0.5, sigma_y=0.5, bound=0.15, dimension=10, classes=2, clients=5, order=2.0,
+        passes=1, delta=2e-4, trusted_mixer=False,
+    )  # fmt: skip
+    over_k, over_variance = draw(setting).axes
+    for line, (name, values) in zip(over_k.lines, setting.over_k().items(), strict=True):
+        assert line.get_label() == name
+        np.testing.assert_allclose(np.asarray(line.get_ydata()), values)
+    for line in over_variance.lines:
+        drawn = np.asarray(line.get_ydata())
+        assert (np.diff(drawn) < 0).all()  # more noise, less epsilon
+
+
+def test_the_command_does_not_load_torch() -> None:
+    script = (
+        "import sys; from typer.testing import CliRunner; from flwr_splitmix.cli import app;"
+        "done = CliRunner().invoke(app, ['privacy', 'compare']);"
+        "sys.exit(done.exit_code or 'torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

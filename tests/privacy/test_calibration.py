@@ -1,0 +1,156 @@
+"""Noise for an epsilon gives that epsilon; plans for masks not yet drawn hold as they promise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_splitmix.mixers import sample_counts, sample_ratios
+from flwr_splitmix.privacy import GaussianNoise, Ledger, Plan, RandomMasks, Release
+from flwr_splitmix.privacy.costs import release_costs
+from flwr_splitmix.privacy.masks import even_ratio, kept_distribution
+from tests.privacy.placements import placements
+
+NOISE = GaussianNoise(sigma_s=1.0, sigma_y=0.5)
+RELEASE = Release(noise=NOISE, patches=16, width=192)
+
+
+@pytest.mark.parametrize("target", [0.1, 1.0, 8.0, 1000.0])
+@pytest.mark.parametrize("kept", [1.0, 0.25, RandomMasks(alpha=2.0, failure=1e-6)], ids=str)
+def test_the_noise_for_an_epsilon_costs_that_epsilon(
+    target: float, kept: float | RandomMasks
+) -> None:
+    plan = Plan(release=RELEASE, passes=30, delta=1e-5, kept=kept, k=3)
+    noise = plan.noise_for(target)
+    assert noise.sigma_y == pytest.approx(0.5 * noise.sigma_s)
+    reached = replace(plan, release=replace(RELEASE, noise=noise)).epsilon()
+    assert reached <= target
+    assert reached == pytest.approx(target, rel=1e-6)
+
+
+@pytest.mark.parametrize("placement", placements(clamp=False), ids=str)
+def test_a_plan_with_known_ratios_costs_what_the_ledger_will_charge(placement: Any) -> None:
+    k, passes = placement.k, 4
+    plan = Plan(release=placement.release, passes=passes, delta=1e-5, kept=1 / k, k=k)
+    ledger = Ledger()
+    for epoch in range(passes):
+        ledger.charge(placement.release, epoch=epoch)
+    assert plan.epsilon() == pytest.approx(ledger.epsilon(1e-5), rel=1e-12)
+
+
+def test_enumerated_ratios_are_charged_one_by_one() -> None:
+    ratios = np.random.default_rng(0).integers(0, 17, size=20) / 16
+    plan = Plan(release=RELEASE, passes=20, delta=1e-5, kept=ratios.tolist(), k=2)
+    ledger = Ledger()
+    ledger.charge_series(RELEASE, ratios, epochs=np.arange(20))
+    assert plan.epsilon() == pytest.approx(ledger.epsilon(1e-5), rel=1e-12)
+
+
+def test_what_is_known_of_the_masks_orders_the_plans() -> None:
+    plan = Plan(release=RELEASE, passes=200, delta=1e-5, k=2)
+    even = replace(plan, kept=even_ratio(16, 2)).epsilon()
+    drawn = replace(plan, kept=RandomMasks(alpha=6.0, failure=1e-6)).epsilon()
+    assert even < drawn < plan.epsilon()
+
+
+def test_the_rarer_the_failure_the_dearer_the_plan() -> None:
+    plan = Plan(release=RELEASE, passes=50, delta=1e-3, k=2)
+    found = [
+        replace(plan, kept=RandomMasks(alpha=2.0, failure=failure)).rho
+        for failure in (9e-4, 1e-5, 1e-9)
+    ]
+    assert found == sorted(found)
+    # The failure is taken from delta: a hundredth of it hardly matters, nearly all of it does.
+    with_failure = replace(plan, kept=RandomMasks(alpha=2.0, failure=9.999e-4))
+    assert with_failure.epsilon() > replace(with_failure, delta=2e-3).epsilon() + 1
+
+
+@pytest.mark.parametrize(("k", "alpha"), [(2, 0.5), (2, 6.0), (4, 2.0), (1, 2.0)])
+def test_the_distribution_of_counts_is_that_of_the_mixers_draw(k: int, alpha: float) -> None:
+    rng, draws = np.random.default_rng(0), 20_000
+    counts = [int(sample_counts(16, k, alpha, rng)[0]) for _ in range(draws)]
+    found = np.bincount(counts, minlength=17) / draws
+    np.testing.assert_allclose(found, kept_distribution(16, k, alpha), atol=0.015)
+
+
+@pytest.mark.parametrize("family", ["cutmix", "mixup"])
+@pytest.mark.parametrize("label_noise", ["after", "before"])
+@pytest.mark.parametrize("seen", ["alone", "sum"])
+def test_masks_yet_to_be_drawn_cost_more_than_planned_as_rarely_as_promised(
+    family: Any, label_noise: Any, seen: Any
+) -> None:
+    k, alpha, passes, failure, runs = 3, 1.5, 40, 0.05, 1000
+    noise = replace(NOISE, label_noise=label_noise, clamp_labels=False, sigma_s=4.0)
+    release = replace(RELEASE, noise=noise, family=family, seen=seen, ratios=(1.0,))
+    masks = RandomMasks(alpha=alpha, failure=failure)
+    planned = Plan(release=release, passes=passes, delta=0.1, kept=masks, k=k).rho
+    rng = np.random.default_rng(0)
+    if family == "cutmix":
+        groups = np.array([sample_counts(16, k, alpha, rng) / 16 for _ in range(runs * passes)])
+    else:
+        groups = np.array([sample_ratios(k, alpha, rng) for _ in range(runs * passes)])
+    costs = release_costs(release, "replace", groups[:, 0], groups).sum(axis=1)
+    totals = costs.reshape(runs, passes).sum(axis=1)
+    assert (totals > planned).mean() <= failure
+    # Of Mixup's sums with labels noised before, a plan counts the labels at their dearest.
+    loose = (family, label_noise, seen) == ("mixup", "before", "sum")
+    assert planned < (2.5 if loose else 1.5) * np.quantile(totals, 1 - failure)
+
+
+def test_even_masks_keep_at_most_the_rounded_up_share() -> None:
+    rng = np.random.default_rng(0)
+    for n, k in ((16, 3), (64, 10), (4, 4), (5, 1)):
+        counts = np.concatenate([sample_counts(n, k, None, rng) for _ in range(20)])
+        assert even_ratio(n, k) == counts.max() / n
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"delta": 0.0}, "delta is 0.0"),
+        ({"passes": 0}, "passes is 0"),
+        ({"k": 0}, "k is 0"),
+        ({"kept": 1.2}, "not in 0..1"),
+        ({"kept": [0.5]}, "1 ratios for 2 passes"),
+        ({"kept": RandomMasks(alpha=1, failure=0.1)}, "failure is 0.1; it is a part of delta"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Plan(**{"release": RELEASE, "passes": 2, "delta": 1e-5, **changes})
+
+
+@pytest.mark.parametrize(
+    ("noise", "said"),
+    [
+        ({"clip": "none"}, "no clipping of the smashed data"),
+        ({"sigma_s": 0.0}, r"no noise on the smashed data \(sigma_s = 0\)"),
+        ({"sigma_y": 0.0}, r"no noise on the labels \(sigma_y = 0\)"),
+    ],
+)
+def test_no_sigma_makes_up_for_what_is_missing(noise: dict[str, Any], said: str) -> None:
+    release = replace(RELEASE, noise=replace(NOISE, **noise))
+    plan = Plan(release=release, passes=1, delta=1e-5)
+    assert plan.epsilon() == np.inf
+    with pytest.raises(ValueError, match=f"no sigma gives epsilon 8.0: {said}"):
+        plan.noise_for(8.0)
+
+
+def test_nothing_sent_costs_nothing() -> None:
+    plan = Plan(release=RELEASE, passes=3, delta=1e-5, kept=0.0)
+    assert plan.epsilon() == 0
+    with pytest.raises(ValueError, match="nothing is sent"):
+        plan.noise_for(1.0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"alpha": 0.0}, "alpha is 0.0"), ({"alpha": np.inf}, "alpha is inf"),
+     ({"failure": 0.0}, "failure is 0.0"), ({"failure": 1.0}, "failure is 1.0")],
+)  # fmt: skip
+def test_masks_that_make_no_sense_are_refused(wrong: dict[str, float], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        RandomMasks(**{"alpha": 1.0, "failure": 0.1, **wrong})

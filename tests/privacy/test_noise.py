@@ -1,0 +1,45 @@
+"""The plain values of a mechanism travel unchanged, and wrong ones are refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from flwr_splitmix.privacy import GaussianNoise
+
+
+def test_it_survives_json() -> None:
+    noise = GaussianNoise(
+        sigma_s=0.1, sigma_y=1 / 3, clip="range", clip_norm=0.15, label_noise="before"
+    )
+    assert GaussianNoise.from_plain(json.loads(json.dumps(noise.to_plain()))) == noise
+    assert GaussianNoise.from_plain({"sigma_s": 1, "sigma_y": 0}).gaps == ("sigma_y",)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"sigma_s": -1}, "sigma_s is -1"),
+        ({"sigma_y": float("nan")}, "sigma_y is nan"),
+        ({"sigma_y": "1"}, "sigma_y is '1'"),
+        ({"sigma_s": True}, "sigma_s is True"),
+        ({"clip_norm": 0}, "clip_norm is 0"),
+        ({"clip_norm": float("inf")}, "clip_norm is inf"),
+        ({"clip": "norm"}, "clip is 'norm'; allowed are patch, range, sample, none"),
+        ({"smashed_noise": "some"}, "allowed are kept, all"),
+        ({"label_noise": None}, "allowed are after, before"),
+        ({"clamp_labels": 1}, "clamp_labels is 1"),
+        ({"sigma": 1}, "noise has no sigma; its values are"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_is_allowed(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said) as caught:
+        GaussianNoise.from_plain({"sigma_s": 1.0, "sigma_y": 1.0, **wrong})
+    assert "\n" not in str(caught.value)
+
+
+def test_the_sigmas_have_no_default() -> None:
+    with pytest.raises(ValueError, match="noise needs sigma_s and sigma_y"):
+        GaussianNoise.from_plain({"clip": "patch"})
