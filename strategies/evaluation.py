@@ -125,6 +125,18 @@ def evaluate_clients(
     )
 
 
+def to_record(found: EvaluationResult) -> MetricRecord:
+    """Return an evaluation as Flower's metrics."""
+    return MetricRecord(
+        {
+            "accuracy": found.accuracy,
+            "loss": found.loss,
+            "spread": found.spread or 0.0,
+            "num-examples": found.examples,
+        }
+    )
+
+
 def central_result(record: MetricRecord | None) -> EvaluationResult | None:
     """Read what an `evaluate_fn` returned, if it says "accuracy"."""
     if record is None or not isinstance(record.get("accuracy"), (int, float)):

@@ -18,12 +18,13 @@ from torch import Tensor
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.events import EvaluationResult, Exchange, RoundBegun, RoundDone
 from flwr_splitmix.links import Clients, Link, LinkError, LocalLink, RayLink
-from flwr_splitmix.links.ticket import Ticket, to_arrays, to_tensors
+from flwr_splitmix.links.ticket import Ticket, to_arrays
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.runs import Run
 from flwr_splitmix.seeding import generator
 from flwr_splitmix.strategies.aggregation import LowerAggregator
-from flwr_splitmix.strategies.evaluation import EvaluateFn, Evaluation, central_result
+from flwr_splitmix.strategies.checkpointing import pack, unpack
+from flwr_splitmix.strategies.evaluation import EvaluateFn, Evaluation, central_result, to_record
 from flwr_splitmix.strategies.messages import messages_to, with_tickets
 from flwr_splitmix.strategies.options import check_options
 from flwr_splitmix.strategies.recording import Recorder
@@ -254,7 +255,7 @@ class RoundLoop(flower.Strategy):
             observer.on_round(event)
         if clients.failures:
             log.warning("round %d went on without %s", server_round, reasons(clients))
-        self.recorder.end_round(event, lambda: self._snapshot(server_round, result.arrays))
+        self.recorder.end_round(event, lambda: self._snapshot(result.arrays))
 
     @property
     def _open_link(self) -> Link:
@@ -366,25 +367,11 @@ class RoundLoop(flower.Strategy):
         except LinkError as error:  # the training of the round has finished and is kept
             log.warning("round %d could not be evaluated: %s", server_round, error)
         if found is not None:
-            result.evaluate_metrics_clientapp[server_round] = MetricRecord(
-                {
-                    "accuracy": found.accuracy,
-                    "loss": found.loss,
-                    "spread": found.spread or 0.0,
-                    "num-examples": found.examples,
-                }
-            )
+            result.evaluate_metrics_clientapp[server_round] = to_record(found)
         return central or found
 
-    def _snapshot(
-        self, server_round: int, arrays: ArrayRecord
-    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors, meta = self.server_state()
-        lower = {f"lower.{name}": t for name, t in to_tensors(arrays).items()}
-        trained = {str(client): done for client, done in self.trained.items()}
-        observers = [observer.state() for observer in self.observers]
-        meta = {**meta, "trained": trained, "observers": observers}
-        return {**tensors, **lower, **self.aggregator.state()}, meta
+    def _snapshot(self, arrays: ArrayRecord) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return pack(self.server_state(), arrays, self.aggregator, self.observers, self.trained)
 
     def _resume(self, initial: ArrayRecord) -> tuple[int, ArrayRecord]:
         """Continue from the run's newest checkpoint: (finished rounds, lower segment's arrays)."""
@@ -393,17 +380,6 @@ class RoundLoop(flower.Strategy):
             return 0, initial
         self._resumed = True
         self.restore_server(checkpoint.tensors, checkpoint.meta)
-        self.aggregator.restore(checkpoint.tensors)
-        self.trained = {int(c): int(done) for c, done in checkpoint.meta["trained"].items()}
-        for observer, state in zip(
-            self.observers, checkpoint.meta.get("observers", ()), strict=False
-        ):
-            if state:
-                observer.restore(state)
-        lower = {
-            name.removeprefix("lower."): t
-            for name, t in checkpoint.tensors.items()
-            if name.startswith("lower.")
-        }
+        arrays, self.trained = unpack(checkpoint, self.aggregator, self.observers)
         log.info("resuming after round %d", checkpoint.round)
-        return checkpoint.round, to_arrays(lower)
+        return checkpoint.round, arrays

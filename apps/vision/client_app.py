@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 
-from flwr.app import Context
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from flwr_splitmix import SplitClient, SplitClientApp
-from flwr_splitmix.data import client_split
 
 from vision_config import VisionConfig
 
@@ -15,22 +14,15 @@ from vision_config import VisionConfig
 def client_fn(context: Context) -> SplitClient:
     """Make the client of one node; called once a run."""
     config = VisionConfig.read(context.run_config)
-    images = config.images()
-    train, test = client_split(
-        images,
-        int(context.node_config["partition-id"]),
-        int(context.node_config["num-partitions"]),
-        scheme=config.partition,
-        alpha=config.partition_alpha,
-        seed=config.seed,
-        samples=config.samples_per_client,
+    train, test = config.client_images(
+        int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
     )
     return SplitClient(
         copy.deepcopy(config.segments().lower),
         train,
         batch_size=config.batch_size,
         test_data=test,
-        benchmark_data=images.test,
+        benchmark_data=config.images().test,
         optimizer=config.optimizer(),
         schedule=config.schedule(),
         device=config.client_device,
@@ -38,3 +30,10 @@ def client_fn(context: Context) -> SplitClient:
 
 
 app = SplitClientApp(client_fn)
+
+
+@app.query("partitions")
+def partitions(message: Message, context: Context) -> Message:
+    """Say into how many parts the data are divided; only a node knows."""
+    number = ConfigRecord({"number": int(context.node_config["num-partitions"])})
+    return Message(RecordDict({"partitions": number}), reply_to=message)
