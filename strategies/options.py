@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TypedDict, get_args
 
 from flwr.serverapp import strategy as flower
-from torch import Tensor
 
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import Link
@@ -44,7 +43,6 @@ class BaseOptions(RoundOptions, total=False):
     steps_per_round: int | None
     epochs_per_round: int
     min_nodes: int | None
-    labels: Sequence[Tensor] | None
     delta: float
     trusted_mixer: bool
 

@@ -21,11 +21,17 @@ from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.strategies.aggregation import fedavg
 from flwr_splitmix.strategies.evaluation import evaluate_clients
+from flwr_splitmix.strategies.finite import FiniteCheck
 from flwr_splitmix.strategies.options import RoundOptions, check_counts
 from flwr_splitmix.strategies.remarks import Remarks, name_clients
 from flwr_splitmix.strategies.rounds import RoundLoop
 from flwr_splitmix.strategies.server_segment import ServerSegment, ServerUpdate
-from flwr_splitmix.strategies.uploads import UploadError, agree_on_shape, read_upload
+from flwr_splitmix.strategies.uploads import (
+    NOT_FINITE,
+    UploadError,
+    agree_on_shape,
+    read_upload,
+)
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -141,6 +147,7 @@ class SplitStrategy(RoundLoop):
         self.epochs_per_round = epochs_per_round
         self.labels = labels
         self._remarks = Remarks()
+        self._finite = FiniteCheck()
         self._spent: set[int] = set()
 
     def _check_positions(self, upper: nn.Module, mixer: Mixer) -> None:
@@ -226,6 +233,8 @@ class SplitStrategy(RoundLoop):
             for observer in self.observers:
                 observer.on_step(event)
         self._step(clients, steps, server_round, gradients, None)
+        for client in self._finite.late():
+            clients.fail(client, NOT_FINITE)
         self._remarks.on_unmixed(server_round, unmixed)
         return steps
 
@@ -269,6 +278,7 @@ class SplitStrategy(RoundLoop):
                     self.upper.num_classes,
                     self.upper.smashed_dtype,
                     None if self.labels is None else self.labels[client],
+                    self._finite,
                 )
             except UploadError as error:
                 clients.fail(client, str(error))

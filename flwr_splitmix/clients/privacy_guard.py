@@ -12,13 +12,8 @@ from torch import nn
 
 from flwr_splitmix.clients.client import ClientError, Order
 from flwr_splitmix.mixers import Share
-from flwr_splitmix.mixers.accounting import release_of
-from flwr_splitmix.privacy import (
-    Event,
-    Exposure,
-    Ledger,
-    Relation,
-)
+from flwr_splitmix.mixers.accounting import earlier_releases, release_of
+from flwr_splitmix.privacy import Event, Exposure, Ledger, Relation
 from flwr_splitmix.privacy.accountant import check_delta
 from flwr_splitmix.seeding import secrets_are_seeded
 
@@ -103,17 +98,40 @@ class PrivacyGuard:
         Returns
         -------
         Whether they may be sent. If not, nothing was charged, nor ever will be: `spent` is set.
+
+        Raises
+        ------
+        ClientError
+            If there is a budget, and the uploads have no epsilon at all.
         """
-        events = self._events([s for s in shares if s is not None], shape, order)
+        events = self._events(shares, shape, order)
         limit = self.budget.max_epsilon
         if limit is not None:
-            self.spent = self.spent or self.ledger.would_exceed(
+            self._check_bounded(events)
+            if not self.spent and self.ledger.would_exceed(
                 *events, max_epsilon=limit, delta=self.budget.delta, records=records
-            )
+            ):
+                self.spent = True
+                log.warning(
+                    "client %d sends nothing more: another upload would bring its epsilon above "
+                    "max_epsilon = %g",
+                    order.client,
+                    limit,
+                )
             if self.spent:
                 return False
         self.ledger.charge(*events, records=records)
         return True
+
+    def _check_bounded(self, events: Sequence[Event]) -> None:
+        alone = Ledger(self.budget.relation)
+        alone.charge(*events)
+        because = alone.statement(self.budget.delta).unbounded_because
+        if because:
+            raise ClientError(
+                f"this client has max_epsilon = {self.budget.max_epsilon:g}, and what is asked of "
+                f"it has no epsilon: {'; '.join(because)}"
+            )
 
     def admit_evaluation(self) -> None:
         """Charge unmixed test data without noise, or refuse to send them.
@@ -139,12 +157,14 @@ class PrivacyGuard:
         log.info("client %d: %s", order.client, self.ledger.statement(self.budget.delta))
 
     def _events(
-        self, shares: Sequence[Share], shape: tuple[int, int, int], order: Order
+        self, shares: Sequence[Share | None], shape: tuple[int, int, int], order: Order
     ) -> list[Event]:
-        # A repeated round sends the same batches under the same masks, but with fresh noise.
-        times = 1 if secrets_are_seeded() else order.attempt + 1
-        events: list[Event] = [release_of(share, shape[1], shape[2], times) for share in shares]
-        if any(share.learns for share in shares):
+        asked = [share for share in shares if share is not None]
+        events: list[Event] = [release_of(share, shape[1], shape[2]) for share in asked]
+        if not secrets_are_seeded():
+            # A repeated round sends the same batches again, with fresh noise.
+            events += earlier_releases(shares, shape[1], shape[2], order.attempt)
+        if any(share.learns for share in asked):
             events.append(Exposure("gradients"))
         if self._trainable:
             events.append(Exposure("training"))

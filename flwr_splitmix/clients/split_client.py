@@ -231,7 +231,7 @@ class SplitClient(Client):
             for anchor, gradient in zip(pending.anchors, gradients, strict=True)
             if anchor is not None and gradient is not None and anchor.requires_grad
         ]
-        if not any(bool(gradient.count_nonzero()) for _, gradient in pairs):
+        if not any(_says_something(gradient) for _, gradient in pairs):
             return
         self.optimizer.zero_grad()
         torch.autograd.backward([a for a, _ in pairs], [g for _, g in pairs])
@@ -288,3 +288,13 @@ class SplitClient(Client):
             self.guard.restore(meta["privacy"])
         if self.optimizer.optimizer is not None:
             unpack_optimizer(self.optimizer.optimizer, tensors, meta["optimizer"])
+
+
+def _says_something(gradient: Tensor) -> bool:
+    """Return whether a gradient is not all zero; on an accelerator, whether it has numbers at all.
+
+    To look at the numbers there would mean to wait for them in every step.
+    """
+    if gradient.device.type != "cpu":
+        return gradient.numel() > 0
+    return bool(gradient.count_nonzero())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 from flwr_splitmix.mixers.mask_share import MaskShare
 from flwr_splitmix.mixers.noisy import NoisyShare
@@ -42,3 +44,26 @@ def release_of(share: Share, tokens: int, width: int, times: int = 1) -> Release
         ratio=1.0 if family == "full" else inner.lam,
         times=times,
     )
+
+
+def earlier_releases(
+    shares: Sequence[Share | None], tokens: int, width: int, times: int
+) -> list[Release]:
+    """Say what was sent of a batch when its round was begun before, and not finished.
+
+    Other clients may have taken part then, so that the masks were others: they are taken to have
+    kept everything.
+
+    Parameters
+    ----------
+    shares
+        The batch's share of each pass, this time.
+    times
+        How often a record's batch may have been sent; 0 returns nothing.
+    """
+    now = [release_of(s, tokens, width, times) for s in shares if s is not None] if times else []
+    if not now:
+        return []
+    # Each pass, also one that this time has no share: the group may have been larger.
+    full = replace(now[0], patches=tokens, prefix=0, family="full", ratio=1.0)
+    return [replace(full, times=times * len(shares))]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.mixers.masks import patch_order
-from flwr_splitmix.mixers.share import Share
+from flwr_splitmix.mixers.share import Family, Share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class MaskShare(Share):
         smashed data (CutMixSL eq. 13) instead of its own patches' gradient (unicast).
     """
 
-    family = "cutmix"
+    family: ClassVar[Family | None] = "cutmix"
     patches: int
     prefix: int = 0
     broadcast: bool = False

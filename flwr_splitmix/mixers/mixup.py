@@ -12,7 +12,7 @@ from torch import Tensor
 from flwr_splitmix.mixers.grouping import GroupMixer, Regroup
 from flwr_splitmix.mixers.masks import sample_ratios
 from flwr_splitmix.mixers.mixer import Member, SmashedShape
-from flwr_splitmix.mixers.share import FullShare
+from flwr_splitmix.mixers.share import Family, FullShare
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class WeightedShare(FullShare):
     """Everything, weighted by the mixing ratio at the client."""
 
     name: ClassVar[str] = "weighted"
-    family = "mixup"
+    family: ClassVar[Family | None] = "mixup"
 
     def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
         """Upload `lam * smashed`; its gradient G reaches the smashed data as `lam * G`."""

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from flwr_splitmix.mixers.input_level import MAX_CLASSES
 from flwr_splitmix.mixers.mixer import Group, Member, Mixer, Plan, SmashedShape
 from flwr_splitmix.mixers.share import LabelKind, Plain, Share, share_from_wire
 from flwr_splitmix.mixers.wrapper import WrappedMixer
@@ -47,8 +48,8 @@ class NoisyShare(Share):
             raise ValueError("a noisy share and the one inside must have one lam and one learns")
         if self.inner.label_kind != "classes":
             raise ValueError(f"share {self.inner.name!r} sends no classes that noise could cover")
-        if self.classes < 1:
-            raise ValueError(f"classes is {self.classes}; it must be at least 1")
+        if not 1 <= self.classes <= MAX_CLASSES:
+            raise ValueError(f"classes is {self.classes}; allowed are 1 to {MAX_CLASSES}")
 
     @classmethod
     def around(cls, inner: Share, noise: GaussianNoise, classes: int) -> Self:

@@ -153,7 +153,7 @@ class FullShare(Share):
     """Everything, as it is: plain split learning."""
 
     name: ClassVar[str] = "full"
-    family = "full"
+    family: ClassVar[Family | None] = "full"
 
     def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
         """Upload the smashed data itself."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flwr_splitmix.events import Exchange, RoundBegun, StepDone
+from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, StepDone
 from flwr_splitmix.mixers import SHARES, Share, share_from_wire
-from flwr_splitmix.mixers.accounting import release_of
+from flwr_splitmix.mixers.accounting import earlier_releases, release_of
 from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.privacy import Event, Exposure, Ledger, Relation, Release
 from flwr_splitmix.privacy.accountant import check_delta
+
+log = logging.getLogger("flwr.splitmix")
+
+_NUMBERS = ("batch-size", "num-examples", "prefix", "patches", "width", "state-round")
+
+_Ratios = tuple[float, ...]
 
 
 @dataclass
@@ -25,7 +32,9 @@ class _Pass:
     drawn: int = 0
     offset: int = 0
     finished: int = 0
-    times: int = 1
+    attempts: int = 0
+    aligned: bool = True
+    public_tests: bool = False
 
     @property
     def epoch(self) -> int:
@@ -35,12 +44,18 @@ class _Pass:
 
     @property
     def copies(self) -> int:
-        """How often a record may be in one batch: drawn with replacement, at worst always."""
-        return 1 if self.per_epoch else self.batch
+        """How often a record may be in what is charged as one batch, or as one pass.
+
+        Drawn with replacement, at worst always. What is counted as a pass from the midst of one is
+        the end of one and the beginning of the next: twice.
+        """
+        if not self.per_epoch:
+            return self.batch
+        return 1 if self.aligned else 2
 
 
 class PrivacyLedger(Observer):
-    """One ledger for each client, from what crossed the link.
+    """One ledger for each client, from what crossed the link and what clients say of themselves.
 
     It charges every pass over a client's data with its worst batch, since the server does not know
     which examples are in which; the client's own ledger knows, and never says more. Uploads are
@@ -79,8 +94,9 @@ class PrivacyLedger(Observer):
         self.ledgers: dict[int, Ledger] = {}
         self._shares = (*SHARES, *shares)
         self._passes: dict[int, _Pass] = {}
-        self._asked: dict[int, list[Share]] = {}
+        self._asked: dict[int, list[Share | None]] = {}
         self._private_tests = False
+        self._said: set[tuple[str, ...]] = set()
 
     @property
     def epsilons(self) -> dict[int, float]:
@@ -97,21 +113,27 @@ class PrivacyLedger(Observer):
     def on_begin(self, event: RoundBegun) -> None:
         """Note where each client stands in its data."""
         for client, described in event.descriptions.items():
+            numbers = [described.get(key) for key in _NUMBERS]
+            if not all(type(number) is int and number >= 0 for number in numbers):
+                continue  # nothing will be asked of a client that describes itself so
+            batch, examples, prefix, patches, width, state_round = numbers
+            per_epoch = examples // max(batch, 1)
             place = self._passes.setdefault(client, _Pass())
-            self.ledgers.setdefault(client, Ledger(self.relation))
-            if int(described.get("state-round", 0)) < place.finished:
-                # It lost its state and begins a pass anew, wherever it was.
-                place.offset, place.drawn = place.epoch + 1, 0
-            place.batch = int(described["batch-size"])
-            place.per_epoch = int(described["num-examples"]) // place.batch
-            place.tokens = int(described["prefix"]) + int(described["patches"])
-            place.width = int(described["width"])
+            ledger = self.ledgers.setdefault(client, Ledger(self.relation))
+            resized = (batch, per_epoch) != (place.batch, place.per_epoch)
+            if place.finished and (resized or state_round < place.finished):
+                # It did not finish a round, or went back: wherever it goes on, it pays again.
+                place.offset, place.drawn, place.aligned = place.epoch + 1, 0, False
+            place.batch, place.per_epoch = batch, per_epoch
+            place.tokens, place.width = prefix + patches, width
             # A repeated round sends the same batches again, with fresh noise unless it repeats too.
-            repeats = bool(described.get("repeatable-secrets"))
-            place.times = 1 if repeats else event.attempt + 1
+            place.attempts = 0 if described.get("repeatable-secrets") else event.attempt
             place.finished = event.server_round
+            place.public_tests = described.get("public-evaluation") is True
             if event.averaged:
-                self.ledgers[client].charge(Exposure("lower-segments"))
+                ledger.charge(Exposure("lower-segments"))
+            if described.get("batch-norm") is True:
+                ledger.charge(Exposure("batch-norm"))
 
     def on_exchange(self, event: Exchange) -> None:
         """Count the batches that clients draw, and charge what they send."""
@@ -120,40 +142,60 @@ class PrivacyLedger(Observer):
             if plan is not None:
                 self._passes[event.client].drawn += 1
                 self._asked[event.client] = [
-                    share_from_wire(share, self._shares) for share in plan if share is not None
+                    None if share is None else share_from_wire(share, self._shares)
+                    for share in plan
                 ]
         elif event.method == "step" and "smashed" in event.payload and not self.trusted_mixer:
             self._charge(event.client, self._asked[event.client], {})
         elif event.method == "encode_test" and event.direction == "down":
             self._private_tests = event.payload["kind"] == "federated"
         elif event.method == "encode_test" and self._private_tests:
-            # It may be a client that never trained.
-            ledger = self.ledgers.setdefault(event.client, Ledger(self.relation))
-            ledger.charge(Exposure("evaluation"))
+            self._charge_tests(event.client)
+
+    def _charge_tests(self, client: int) -> None:
+        place = self._passes.get(client)  # None: it never trained, but was asked for its tests
+        if place is None or not place.public_tests:
+            self.ledgers.setdefault(client, Ledger(self.relation)).charge(Exposure("evaluation"))
 
     def on_step(self, event: StepDone) -> None:
         """Charge the sums, where only they are seen."""
         if not self.trusted_mixer:
             return
-        groups: dict[int, dict[Share, tuple[float, ...]]] = {}
+        passes = len(event.plan.passes)
+        shares: dict[int, list[Share | None]] = {}
+        groups: dict[int, dict[int, _Ratios]] = {}
         for source in event.mixed.sources:
             ratios = tuple(member.share.lam for member in source.members)
             for member in source.members:
-                groups.setdefault(member.client, {})[member.share] = ratios
-        for client, seen in groups.items():
-            self._charge(client, list(seen), seen)
+                own = shares.setdefault(member.client, [None] * passes)
+                own[source.index] = member.share
+                groups.setdefault(member.client, {})[source.index] = ratios
+        for client, seen in shares.items():
+            self._charge(client, seen, groups[client])
 
     def _charge(
-        self, client: int, shares: Sequence[Share], groups: Mapping[Share, tuple[float, ...]]
+        self, client: int, shares: Sequence[Share | None], groups: Mapping[int, _Ratios]
     ) -> None:
+        """Charge a batch's share of each pass; `groups` has the ratios of those seen as a sum."""
         place = self._passes[client]
+        size = (place.tokens, place.width)
         events: list[Event] = []
-        for share in shares:
-            release = release_of(share, place.tokens, place.width, place.times * place.copies)
-            events.append(_as_sum(release, groups[share]) if share in groups else release)
-        if any(share.learns for share in shares):
+        for index, share in enumerate(shares):
+            if share is not None:
+                release = release_of(share, *size, place.copies)
+                events.append(_as_sum(release, groups[index]) if index in groups else release)
+        events += earlier_releases(shares, *size, place.attempts * place.copies)
+        if any(share is not None and share.learns for share in shares):
             events += [Exposure("gradients"), Exposure("training")]
         self.ledgers[client].charge(*events, epoch=place.epoch)
+
+    def on_round(self, event: RoundDone) -> None:
+        """Say in the log what no number covers, whenever there is more of it."""
+        statements = [ledger.statement(self.delta) for ledger in self.ledgers.values()]
+        words = {said.unbounded_because + said.outside for said in statements}
+        if words - self._said:
+            self._said |= words
+            log.info("privacy of %s", self.report())
 
     def state(self) -> dict[str, Any]:
         """Return all ledgers and places."""

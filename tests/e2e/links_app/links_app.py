@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from flwr_splitmix import RayLink, Run, SplitClient, SplitClientApp, adamw
+from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
 from flwr_splitmix.testing.toy import Toy
 
@@ -24,6 +25,8 @@ EDGES: dict[str, dict[str, Any]] = {
 }
 """What the strategies with frozen edges ask of them."""
 
+NOISE = GaussianNoise(sigma_s=0.1, sigma_y=0.05)
+
 
 def toy_for(name: str) -> Toy:
     """Make the toy whose clients are of the kind that a strategy needs."""
@@ -33,20 +36,22 @@ def toy_for(name: str) -> Toy:
 MAKERS: dict[str, Any] = {
     **STRATEGIES,
     **{name: partial(STRATEGIES[name], labels=toy_for(name).labels()) for name in EDGES},
+    **{name: partial(STRATEGIES[name], noise=NOISE) for name in STRATEGIES if name[:2] == "DP"},
     "BlockCutMix": partial(SplitStrategy, mixer=BlockCutMix()),
 }
 
 
 def make_strategy(name: str, home: str) -> SplitStrategy:
     """Make one of the strategies, with a run directory below `home`."""
+    run = Run.create({"strategy": name}, name=name.lower(), home=home)
     strategy: SplitStrategy = MAKERS[name](
         toy_for(name).upper(),
         optimizer=adamw(0.01),
         device="cpu",
         seed=7,
         evaluation="federated",
-        link=RayLink(num_hosts=1, state_dir=None),
-        run=Run.create({"strategy": name}, name=name.lower(), home=home),
+        link=RayLink(num_hosts=1, state_dir=run.clients_dir),
+        run=run,
     )
     return strategy
 

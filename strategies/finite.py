@@ -1,0 +1,43 @@
+"""Keeping NaN and infinite numbers away from the model, without waiting for an accelerator."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class FiniteCheck:
+    """Looks at every tensor that clients upload.
+
+    On a CPU it answers at once. Tensors on an accelerator (clients of this very process) are not
+    waited for: one with a number that is not finite is replaced by zeros there, and `late` says
+    at the round's end whose it was.
+
+    Parameters
+    ----------
+    waits
+        Whether to answer at once also on an accelerator.
+    """
+
+    def __init__(self, waits: bool = False) -> None:
+        self.waits = waits
+        self._bad: dict[int, Tensor] = {}
+
+    def passes(self, tensor: Tensor) -> bool | None:
+        """Return whether all numbers are finite; None if that would mean to wait."""
+        if tensor.device.type != "cpu" and not self.waits:
+            return None
+        # A sum is finite only if every number is, up to overflow, which the second look settles.
+        return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+
+    def cleaned(self, client: int, tensor: Tensor) -> Tensor:
+        """Return the tensor, or zeros if it is not finite, and remember whose it was."""
+        fine = tensor.isfinite().all()
+        self._bad[client] = self._bad[client] | ~fine if client in self._bad else ~fine
+        return torch.where(fine, tensor, torch.zeros((), dtype=tensor.dtype, device=tensor.device))
+
+    def late(self) -> list[int]:
+        """Return the clients that sent what was not finite since the last time, and forget."""
+        found = sorted(client for client, bad in self._bad.items() if bool(bad))
+        self._bad.clear()
+        return found
