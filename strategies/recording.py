@@ -68,8 +68,11 @@ class Recorder:
 
     @property
     def kept_rounds(self) -> list[int]:
-        """Rounds that the run could be resumed from."""
-        return [] if self.run is None else self.run.checkpoints.rounds()
+        """Rounds that the run could be resumed from, the unsaved one among them."""
+        if self.run is None:
+            return []
+        unsaved = [] if self._unsaved is None else [self._unsaved.round]
+        return [*self.run.checkpoints.rounds(), *unsaved]
 
     @property
     def wall_seconds(self) -> float:

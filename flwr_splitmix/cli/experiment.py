@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flwr_splitmix.cli.terminal import RunDirectory, console, duration, percent, table
+from flwr_splitmix.cli.grid_display import GridDisplay
+from flwr_splitmix.cli.terminal import RunDirectory, console, table
 from flwr_splitmix.experiments import (
     EXPERIMENTS,
     ExperimentError,
@@ -26,10 +26,7 @@ from flwr_splitmix.experiments.report import make_tables
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import TaskID
 
-    from flwr_splitmix.experiments import Cell
-    from flwr_splitmix.experiments.grid import Progress
     from flwr_splitmix.experiments.report import Table
 
 
@@ -94,6 +91,8 @@ def run(
 ) -> None:
     """Run the cells that are not finished yet; an interrupted cell goes on where it was."""
     size = scale_named(scale)
+    if jobs < 1:
+        raise ExperimentError(f"jobs is {jobs}; at least 1 is needed")
     pairs = [
         pair
         for name in names
@@ -103,15 +102,14 @@ def run(
     ]
     chosen = list(dict.fromkeys(cell for _, cell in choose(pairs, cells)))
     # Loading torch takes seconds: names and numbers are checked before it.
-    from flwr_splitmix.experiments.grid import Place, check_jobs, run_grid, unfinished
+    from flwr_splitmix.experiments.grid import Place, run_grid, unfinished
 
-    check_jobs(jobs)
     todo = unfinished(chosen, run_dir)
     out = console()
     done = len(chosen) - len(todo)
     out.print(f"{len(chosen)} cells, {done} of them finished before")
     place = Place(run_dir, dataset or size.dataset, device)
-    with _terminated_as_interrupted(), _Display(todo) as display:
+    with _terminated_as_interrupted(), GridDisplay(todo) as display:
         try:
             failures = run_grid(todo, place, jobs=jobs, on_progress=display.show)
         except KeyboardInterrupt:
@@ -198,60 +196,3 @@ def _terminated_as_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-class _Display:
-    """A progress bar over all epochs, one for each cell that runs, a line for each that ended."""
-
-    def __init__(self, cells: list[Cell]) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
-
-        self.console = console()
-        self.bar = Bar(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=self.console,
-        )
-        self.cells = len(cells)
-        self.ended = 0
-        self.began: dict[str, float] = {}
-        self.tasks: dict[str, TaskID] = {}
-        self.rounds = dict.fromkeys((cell.id for cell in cells), 0)
-        self.whole = self.bar.add_task("epochs", total=sum(cell.recipe.epochs for cell in cells))
-
-    def __enter__(self) -> _Display:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.bar.stop()
-
-    def show(self, progress: Progress) -> None:
-        """Show how far a cell is, or that it has ended."""
-        cell = progress.cell
-        if progress.state == "begun":
-            self.tasks[cell.id] = self.bar.add_task(str(cell), total=cell.recipe.epochs)
-            self.began[cell.id] = time.monotonic()
-        if progress.state in ("begun", "round"):
-            self._advance(cell, progress.rounds)
-            self.bar.update(self.tasks[cell.id], completed=progress.rounds)
-            return
-        self._advance(cell, cell.recipe.epochs)
-        if cell.id in self.tasks:
-            self.bar.remove_task(self.tasks.pop(cell.id))
-        self.ended += 1
-        self.console.print(f"[{self.ended}/{self.cells}] {cell}: {self._outcome(progress)}")
-
-    def _advance(self, cell: Cell, rounds: int) -> None:
-        self.bar.advance(self.whole, rounds - self.rounds[cell.id])
-        self.rounds[cell.id] = rounds
-
-    def _outcome(self, progress: Progress) -> str:
-        if progress.state == "failed":
-            return f"failed: {progress.sentence}"
-        began = self.began.get(progress.cell.id)
-        took = "" if began is None else f" in {duration(time.monotonic() - began)}"
-        return f"top-1 {percent(progress.top1)}{took}"

@@ -1,0 +1,25 @@
+"""The papers' tables and figures as named experiments: on top of everything, imported by nothing.
+
+Nothing here loads torch on import; `running` does, when a cell is run.
+"""
+
+from flwr_splitmix.experiments.catalogue import EXPERIMENTS, experiment_named
+from flwr_splitmix.experiments.cells import Cell, ExperimentError, Recipe, Variant, variant
+from flwr_splitmix.experiments.experiment import Entry, Experiment, Ordering
+from flwr_splitmix.experiments.scales import SCALES, Scale, scale_named
+
+__all__ = [
+    "EXPERIMENTS",
+    "SCALES",
+    "Cell",
+    "Entry",
+    "Experiment",
+    "ExperimentError",
+    "Ordering",
+    "Recipe",
+    "Scale",
+    "Variant",
+    "experiment_named",
+    "scale_named",
+    "variant",
+]

@@ -1,0 +1,248 @@
+"""Whole models on the same data and budget: what splitting costs and saves.
+
+Optimizer, schedule, batches and seeds are those of split learning, and so are the run's rows,
+checkpoints and summary.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Unpack
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from flwr_splitmix.clients import ClientError, Order, SplitClient, exchange
+from flwr_splitmix.clients.batches import Example, fetch
+from flwr_splitmix.clients.lower import load_segment
+from flwr_splitmix.device import Precision, autocast, pick_precision
+from flwr_splitmix.events import EvaluationResult, RoundDone
+from flwr_splitmix.links import Clients
+from flwr_splitmix.observers import Metrics
+from flwr_splitmix.strategies.aggregation import fedavg
+from flwr_splitmix.strategies.options import RoundOptions
+from flwr_splitmix.strategies.rounds import RoundLoop
+
+_TEST_BATCH = 250
+
+
+class WholeClient(SplitClient):
+    """A client that holds the whole model.
+
+    Parameters
+    ----------
+    model
+        Inputs (b, ...) to logits (b, L).
+    data
+        Training examples (input, label).
+    precision
+        As for `ServerSegment`.
+    **options
+        As for `SplitClient`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Dataset[Example],
+        *,
+        precision: Precision = "auto",
+        **options: Any,
+    ) -> None:
+        super().__init__(model, data, **options)
+        self.dtype = pick_precision(precision, self.device)
+        self._kept: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None
+
+    def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
+        """Begin a round; `arrays` replace the model unless None."""
+        self._order = order
+        if arrays is not None:
+            load_segment(self.segment, arrays)
+        if self._kept is not None:  # a resumed run's first arrays are those that all started from
+            super().restore(*self._kept)
+            self._kept = None
+        return {"num-examples": self.batches.examples, "batch-size": self.batches.size}
+
+    @exchange
+    def train(self, *, number: int, steps: int) -> dict[str, Any]:
+        """Take `steps` steps; returns {"loss": mean}."""
+        order = self.order
+        total = torch.zeros((), device=self.device)
+        self.segment.train()
+        for step in range(steps):
+            inputs, labels = self.batches.next_batch(order.seed, order.client)
+            self.optimizer.zero_grad()
+            loss = F.cross_entropy(self._logits(inputs), labels.to(self.device))
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step(order.server_round - 1 + step / steps, order.num_rounds)
+            total += loss.detach()
+        self.steps += steps
+        return {"loss": float(total) / steps}
+
+    @exchange
+    def score(self) -> dict[str, Any]:
+        """Score the model on the common test set: {"loss": sum, "correct", "examples"}."""
+        data = self.tests["benchmark"]
+        if data is None:
+            raise ClientError("this client has no benchmark test data")
+        size = len(data)  # type: ignore[arg-type]
+        total = torch.zeros((), device=self.device)
+        correct = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.segment.eval()
+        with torch.inference_mode():
+            for start in range(0, size, _TEST_BATCH):
+                inputs, labels = fetch(data, np.arange(start, min(start + _TEST_BATCH, size)))
+                labels = labels.to(self.device)
+                logits = self._logits(inputs)
+                total += F.cross_entropy(logits, labels, reduction="sum")
+                correct += (logits.argmax(1) == labels).sum()
+        return {"loss": float(total), "correct": int(correct), "examples": size}
+
+    def _logits(self, inputs: Tensor) -> Tensor:
+        with autocast(self.device, self.dtype):
+            logits: Tensor = self.segment(inputs.to(self.device))
+        return logits.float()
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return nothing: a model a client and round would fill a disk; see `WholeModels`."""
+        return {}, {}
+
+    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Do nothing; see `state`."""
+
+    def full_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return model, optimizer and data position."""
+        return super().state()
+
+    def go_on_from(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Continue from `full_state` when the client is attached."""
+        self._kept = tensors, meta
+
+
+class WholeMetrics(Metrics):
+    """A round's row, with the loss and the bytes of rounds that have no exchanged steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loss: float | None = None
+        self.round_bytes = 0
+
+    def on_round(self, event: RoundDone) -> None:
+        """Close the round's row."""
+        super().on_round(event)
+        self.rows[-1] |= {
+            "loss": self.loss,
+            "uplink_bytes": self.round_bytes,
+            "downlink_bytes": self.round_bytes,
+        }
+
+
+class WholeModels(RoundLoop):
+    """A round is one epoch of every client's own whole model.
+
+    Clients must live in this process (`fit`). Their states are part of the server's checkpoints,
+    which are written less often than a client's state is.
+
+    Parameters
+    ----------
+    **options
+        See `SplitStrategy`; `evaluation` is "benchmark" or "none".
+    """
+
+    averages: ClassVar[bool] = False
+
+    def __init__(self, *, min_nodes: int = 1, **options: Unpack[RoundOptions]) -> None:
+        aggregator = fedavg() if self.averages else None
+        super().__init__(aggregator=aggregator, min_nodes=min_nodes, **options)
+        self._metrics = WholeMetrics()
+        self.observers[-1] = self.recorder.metrics = self._metrics
+        self._clients: Sequence[WholeClient] = ()
+
+    def prepare(self, clients: Sequence[SplitClient] | None) -> None:
+        """Keep the clients, whose states are checkpointed.
+
+        Raises
+        ------
+        TypeError
+            If they are no whole clients of this process.
+        """
+        if clients is None or not all(isinstance(client, WholeClient) for client in clients):
+            raise TypeError(f"{type(self).__name__} trains WholeClients of this process (fit)")
+        self._clients = [client for client in clients if isinstance(client, WholeClient)]
+
+    def train_round(self, clients: Clients, server_round: int) -> int:
+        """Train one epoch: the mean number of full batches, as in split learning."""
+        known = [clients.descriptions[client] for client in clients.alive]
+        batches = [int(d["num-examples"]) // int(d["batch-size"]) for d in known]
+        steps = max(1, round(sum(batches) / len(batches)))
+        orders = {client: {"number": 0, "steps": steps} for client in clients.alive}
+        replies = clients.call("train", orders)
+        self.require(clients)
+        self._metrics.loss = statistics.fmean(reply["loss"] for reply in replies.values())
+        if self.averages:
+            state = self._clients[0].segment.state_dict()
+            self._metrics.round_bytes = len(replies) * sum(t.nbytes for t in state.values())
+        return steps
+
+    def evaluate_round(self, clients: Clients) -> EvaluationResult | None:
+        """Score every client's model on the common test set; averaged models are one."""
+        asked = clients.alive[:1] if self.averages else clients.alive
+        replies = clients.call("score", {client: {} for client in asked})
+        if not replies:
+            return None
+        each = [reply["correct"] / reply["examples"] for reply in replies.values()]
+        examples = sum(reply["examples"] for reply in replies.values())
+        loss = sum(reply["loss"] for reply in replies.values()) / examples
+        return EvaluationResult(
+            "benchmark", statistics.fmean(each), loss, examples, statistics.pstdev(each)
+        )
+
+    def server_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the states of all clients."""
+        tensors: dict[str, Tensor] = {}
+        meta: dict[str, Any] = {}
+        for index, client in enumerate(self._clients):
+            own, plain = client.full_state()
+            tensors |= {f"client.{index}.{name}": tensor for name, tensor in own.items()}
+            meta[str(index)] = plain
+        return tensors, {"clients": meta}
+
+    def restore_server(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Continue from `server_state`."""
+        for index, client in enumerate(self._clients):
+            start = f"client.{index}."
+            own = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
+            client.go_on_from(own, meta["clients"][str(index)])
+
+    def summary(self) -> None:
+        """Say nothing: the run's config says it."""
+
+
+class Standalone(WholeModels):
+    """Each client trains a whole model on its own data; accuracy is the mean over clients.
+
+    Source: CutMixSL, table 1.
+    """
+
+
+class Unsplit(WholeModels):
+    """One model is trained on the data of all clients, pooled.
+
+    With n times the batch size the number of steps is that of n clients.
+    """
+
+
+class FedAvg(WholeModels):
+    """Each client trains the whole model for an epoch; Flower's FedAvg averages every round."""
+
+    averages = True
+
+
+BASELINES: dict[str, type[WholeModels]] = {
+    kind.__name__: kind for kind in (Standalone, Unsplit, FedAvg)
+}
+"""All baselines by name."""

@@ -1,0 +1,35 @@
+"""All experiments by name."""
+
+from __future__ import annotations
+
+import difflib
+
+from flwr_splitmix.experiments.cells import ExperimentError
+from flwr_splitmix.experiments.cutmixsl import CUTMIXSL
+from flwr_splitmix.experiments.dp_cutmixsl import DP_CUTMIXSL
+from flwr_splitmix.experiments.experiment import Experiment
+from flwr_splitmix.experiments.patch_shuffling import PATCH_SHUFFLING
+from flwr_splitmix.experiments.whole_models import BASELINES
+from flwr_splitmix.experiments.workshop import WORKSHOP
+
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment
+    for paper in (CUTMIXSL, DP_CUTMIXSL, WORKSHOP, PATCH_SHUFFLING, (BASELINES,))
+    for experiment in paper
+}
+"""Paper by paper; a further paper is a further file."""
+
+
+def experiment_named(name: str) -> Experiment:
+    """Find an experiment.
+
+    Raises
+    ------
+    ExperimentError
+        If there is none of that name; the sentence names the closest, or all.
+    """
+    if name in EXPERIMENTS:
+        return EXPERIMENTS[name]
+    close = difflib.get_close_matches(name, EXPERIMENTS, n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(EXPERIMENTS)}"
+    raise ExperimentError(f"there is no experiment {name!r}; {hint}")

@@ -1,0 +1,115 @@
+"""A cell's images: each client's part, and the common test set, ready on the device."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from flwr_splitmix.data import DataError, ImageDataset, load_images, partition_indices
+from flwr_splitmix.experiments.cells import DIRICHLET, Cell
+from flwr_splitmix.seeding import frozen_generator
+
+Example = tuple[Tensor, Tensor]
+
+_TEST_SEED = 2024
+"""Of the choice of test images: one for all seeds, so that all cells are scored on the same."""
+
+
+class ResidentImages(Dataset[Example]):
+    """Images decoded once and kept where they are used: no step waits for the host.
+
+    Parameters
+    ----------
+    images
+        What is read out, in its order.
+    device
+        Of the inputs; labels stay on the CPU, where they are uploaded from.
+    resize
+        Pixels that a batch is enlarged to when it is asked for; None leaves it.
+    """
+
+    def __init__(
+        self, images: ImageDataset, device: torch.device, *, resize: int | None = None
+    ) -> None:
+        inputs, self.labels = images.batch(np.arange(len(images)))
+        self.inputs = inputs.to(device)
+        self.resize = resize
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, item: int) -> Example:
+        inputs, labels = self.batch(np.asarray([item]))
+        return inputs[0], labels[0]
+
+    def batch(self, indices: np.ndarray) -> Example:
+        """Return (float32 (b, C, S, S) on the device, int64 (b,) on the CPU) at `indices`."""
+        rows = torch.as_tensor(indices)
+        inputs = self.inputs[rows.to(self.inputs.device)]
+        if self.resize is not None:
+            size = (self.resize, self.resize)
+            inputs = F.interpolate(inputs, size=size, mode="bilinear", antialias=True)
+        return inputs, self.labels[rows]
+
+
+class CellData(NamedTuple):
+    """All that a cell is trained and measured on; `pooled` is what the clients have together."""
+
+    clients: list[ImageDataset]
+    pooled: ImageDataset
+    test: ImageDataset
+    channels: int
+    num_classes: int
+
+
+def load_cell_data(cell: Cell, source: str) -> CellData:
+    """Read the data set and divide it among the cell's clients, as `client_split` does.
+
+    Parameters
+    ----------
+    source
+        See `load_images`.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read, or is too small for the cell.
+    """
+    sets = load_images(source, image_size=cell.recipe.image_size)
+    samples = cell.recipe.samples
+    parts = [part[:samples] if samples else part for part in _parts(sets.train.labels, cell)]
+    fewest = min(len(part) for part in parts)
+    if not fewest or (cell.partition == "iid" and fewest < samples):
+        raise DataError(
+            f"the {len(sets.train)} training images of {sets.name!r} are too few for "
+            f"{cell.clients} clients with {samples or 'some'} each ({cell.partition})"
+        )
+    return CellData(
+        [sets.train.subset(part) for part in parts],
+        sets.train.subset(np.concatenate(parts)),
+        _test_choice(sets.test, cell.recipe.test_images),
+        sets.train.shape[0],
+        len(sets.classes),
+    )
+
+
+def _parts(labels: np.ndarray, cell: Cell) -> list[np.ndarray]:
+    if cell.partition == "iid":
+        # What `partition_indices` gives, which needs flwr-datasets: a GPU machine may lack it.
+        order = np.random.default_rng(cell.seed).permutation(len(labels))
+        return np.array_split(order, cell.clients)
+    return partition_indices(
+        labels, cell.clients, scheme=cell.partition, alpha=DIRICHLET, seed=cell.seed
+    )
+
+
+def _test_choice(test: ImageDataset, images: int) -> ImageDataset:
+    if not images or images >= len(test):
+        return test
+    chosen = frozen_generator(_TEST_SEED).permutation(len(test))[:images]
+    return test.subset(np.sort(chosen))

@@ -1,0 +1,161 @@
+"""A named experiment: the cells of a paper's table or figure, its numbers, what it claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+from flwr_splitmix.experiments.cells import Cell, Variant
+from flwr_splitmix.experiments.scales import Scale, Track
+
+CIFAR = "CIFAR-10"
+FASHION = "Fashion-MNIST"
+CELEBA = "CelebA"
+
+Measure = Literal["accuracy", "uplink"]
+Place = tuple[str, str]
+"""Row and column of a table."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One place of a table.
+
+    Parameters
+    ----------
+    row, column
+        As the paper names them.
+    variant
+        What is run for it; None where the paper compares with a method that is not of its own and
+        not offered here.
+    paper
+        The printed top-1 accuracy in percent, by data set; empty where a figure prints none.
+    """
+
+    row: str
+    column: str
+    variant: Variant | None
+    paper: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def place(self) -> Place:
+        """Row and column."""
+        return self.row, self.column
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """A claim: the mean at place `low` is below that at place `high`.
+
+    Parameters
+    ----------
+    measure
+        Of what.
+    datasets
+        The paper's data sets that it is claimed for; empty for any.
+    """
+
+    low: Place
+    high: Place
+    measure: Measure = "accuracy"
+    datasets: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        (low, at), (high, there) = self.low, self.high
+        what = "uplink of " if self.measure == "uplink" else ""
+        if at == there:
+            return f"{what}{low} < {high} ({at})"
+        if low == high:
+            return f"{what}{low}: {at} < {there}"
+        return f"{what}{low} ({at}) < {high} ({there})"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure that can be run.
+
+    Parameters
+    ----------
+    name
+        On the command line.
+    title, source
+        What it shows; paper and table or figure.
+    entries
+        Its places, row after row.
+    orderings
+        What the paper claims of them.
+    note
+        What a reader must know to compare; "" if nothing.
+    track
+        Whose training recipe.
+    """
+
+    name: str
+    title: str
+    source: str
+    entries: tuple[Entry, ...]
+    orderings: tuple[Ordering, ...] = ()
+    note: str = ""
+    track: Track = "mixing"
+
+    def cells(
+        self,
+        scale: Scale,
+        *,
+        seeds: Sequence[int] = (0,),
+        source: str | None = None,
+        epochs: int | None = None,
+    ) -> Iterator[tuple[Entry, Cell]]:
+        """Return (entry, cell) for every entry that can be run, all of one seed before the next.
+
+        Raises
+        ------
+        ExperimentError
+            As `Scale.cell` does.
+        """
+        for seed in seeds:
+            for entry in self.entries:
+                if entry.variant is not None:
+                    yield (
+                        entry,
+                        scale.cell(
+                            entry.variant, track=self.track, source=source, seed=seed, epochs=epochs
+                        ),
+                    )
+
+
+def ordered(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    measure: Measure = "accuracy",
+    datasets: tuple[str, ...] = (),
+) -> tuple[Ordering, ...]:
+    """Claim in every column that each of `rows` is below the next."""
+    return tuple(
+        Ordering((low, column), (high, column), measure, datasets)
+        for low, high in pairwise(rows)
+        for column in columns
+    )
+
+
+def below(
+    rows: Sequence[str], best: str, columns: Sequence[str], datasets: tuple[str, ...] = ()
+) -> tuple[Ordering, ...]:
+    """Claim in every column that each of `rows` is below `best`."""
+    return tuple(
+        Ordering((row, column), (best, column), datasets=datasets)
+        for column in columns
+        for row in rows
+    )
+
+
+def paper_dataset(name: str) -> str:
+    """Return the papers' name of a data set, or its own if they do not use it."""
+    plain = name.lower().replace("-", "").replace("_", "")
+    if "fashionmnist" in plain:
+        return FASHION
+    if plain.endswith("cifar10"):
+        return CIFAR
+    return CELEBA if "celeba" in plain else name

@@ -1,0 +1,42 @@
+"""Choosing cells of an experiment by words."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from flwr_splitmix.experiments.cells import Cell, ExperimentError
+from flwr_splitmix.experiments.experiment import Entry
+
+
+def choose(pairs: list[tuple[Entry, Cell]], wanted: str) -> list[tuple[Entry, Cell]]:
+    """Return the cells that a filter asks for, in their order.
+
+    Parameters
+    ----------
+    wanted
+        Alternatives separated by commas, each of words separated by blanks that must all be among
+        a cell's words (method, k=2, alpha=6, model, n=10, iid, seed=0; see `Cell.words`) or be the
+        cell's id; `*` stands for any characters, case does not matter. "" asks for all.
+
+    Raises
+    ------
+    ExperimentError
+        If an alternative fits no cell; the sentence lists the words that there are.
+    """
+    if not wanted.strip():
+        return pairs
+    alternatives = [part.lower().split() for part in wanted.split(",") if part.strip()]
+    for words in alternatives:
+        if not any(_fits(entry, cell, words) for entry, cell in pairs):
+            known = dict.fromkeys(word for _, cell in pairs for word in cell.words)
+            raise ExperimentError(
+                f"no cell has all of the words {' '.join(words)!r}; the words are "
+                f"{', '.join(known)}"
+            )
+    return [pair for pair in pairs if any(_fits(*pair, words) for words in alternatives)]
+
+
+def _fits(entry: Entry, cell: Cell, words: list[str]) -> bool:
+    model = entry.variant.model if entry.variant else ""
+    own = [word.lower() for word in (*cell.words, cell.id, model)]
+    return all(any(fnmatchcase(word, pattern) for word in own) for pattern in words)

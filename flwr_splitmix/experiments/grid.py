@@ -1,0 +1,245 @@
+"""Running many cells: those that are finished are left, those begun go on, several at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Literal
+
+from flwr_splitmix.experiments.cells import Cell
+from flwr_splitmix.experiments.claims import claimed, clear, find_runs
+from flwr_splitmix.runs import Run
+
+_PATIENCE = 30.0  # seconds that a stopped process has to write its state
+
+State = Literal["begun", "round", "done", "failed"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What became of a cell, or how far it is.
+
+    Parameters
+    ----------
+    rounds
+        Rounds done.
+    top1
+        The newest accuracy, a fraction; None before the first evaluation.
+    sentence
+        Why it failed; else "".
+    """
+
+    cell: Cell
+    state: State
+    rounds: int = 0
+    top1: float | None = None
+    sentence: str = ""
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where cells are run.
+
+    Parameters
+    ----------
+    home
+        As for `Run.create`.
+    source
+        Name or folder of the data set.
+    device
+        "auto", "cpu", "cuda", ...
+    """
+
+    home: Path | None
+    source: str
+    device: str = "auto"
+
+
+def unfinished(cells: Sequence[Cell], home: Path | None) -> list[Cell]:
+    """Return the cells, each once, that have no finished run."""
+    runs = find_runs(home)
+    return [
+        cell
+        for cell in dict.fromkeys(cells)
+        if cell.id not in runs or runs[cell.id].status != "finished"
+    ]
+
+
+def run_grid(
+    cells: Sequence[Cell], place: Place, *, jobs: int = 1, on_progress: OnProgress
+) -> list[Progress]:
+    """Run cells; one that fails does not stop the others.
+
+    Parameters
+    ----------
+    jobs
+        1 runs them in this process, one after the other; more run so many at a time, each cell in
+        a process of its own with one torch thread.
+    on_progress
+        Called, in this process, after every round and at the end of every cell.
+
+    Returns
+    -------
+    The failures.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If the user stops it; the cells then go on from where they were when they are run again.
+    """
+    failures: list[Progress] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.state == "failed":
+            failures.append(progress)
+        on_progress(progress)
+
+    if jobs > 1:
+        _Processes(place, tell).run(cells, jobs)
+    else:
+        for cell in cells:
+            run_one(cell, place, tell)
+    return failures
+
+
+def run_one(cell: Cell, place: Place, tell: OnProgress) -> None:
+    """Run one cell in this process and tell its rounds and its end; only an interrupt is raised."""
+    from flwr_splitmix.events import RoundDone
+    from flwr_splitmix.experiments.running import run_cell
+
+    top1: float | None = None
+
+    def on_round(event: RoundDone) -> None:
+        nonlocal top1
+        if event.evaluation is not None:
+            top1 = event.evaluation.accuracy
+        tell(Progress(cell, "round", event.server_round, top1))
+
+    try:
+        with claimed(cell, place.home, place.source) as run:
+            if run.status != "finished":  # another process may have been faster
+                rounds = run.rows[-1]["round"] if run.checkpoints.rounds() and run.rows else 0
+                tell(Progress(cell, "begun", rounds))
+                with _log_to(run.path / "log.txt"):
+                    run_cell(cell, run, place.source, device=place.device, on_round=on_round)
+            clear(run)
+            top1 = _top1(run)
+    except ConnectionError:
+        raise  # the process that is told has gone
+    except Exception as error:
+        tell(Progress(cell, "failed", sentence=_sentence(error)))
+    else:
+        tell(Progress(cell, "done", cell.recipe.epochs, top1))
+
+
+def _top1(run: Run) -> float | None:
+    value = (run.summary or {}).get("top1")
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _sentence(error: Exception) -> str:
+    text = (str(error).strip().splitlines() or [""])[0]
+    if isinstance(error, (ValueError, RuntimeError)) and text:
+        return text
+    return f"{type(error).__name__}: {text}"
+
+
+@contextlib.contextmanager
+def _log_to(file: Path) -> Iterator[None]:
+    """Write what is logged of a run, and a traceback, to a file of the run, not to the terminal."""
+    handler = logging.FileHandler(file)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    loggers = [logging.getLogger(name) for name in ("flwr", "flwr_splitmix")]
+    before = [(logger, logger.handlers, logger.level, logger.propagate) for logger in loggers]
+    for logger in loggers:
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.INFO)
+    try:
+        yield
+    except Exception:
+        loggers[-1].exception("the cell failed")
+        raise
+    finally:
+        for logger, handlers, level, propagate in before:
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)
+        handler.close()
+
+
+class _Processes:
+    """A process for each cell, a few at a time; a process that dies costs its own cell only."""
+
+    def __init__(self, place: Place, tell: OnProgress) -> None:
+        self.place = place
+        self.tell = tell
+        self.spawn = multiprocessing.get_context("spawn")
+        self.running: dict[Connection, tuple[BaseProcess, Cell]] = {}
+
+    def run(self, cells: Sequence[Cell], jobs: int) -> None:
+        waiting = deque(cells)
+        try:
+            while waiting or self.running:
+                while waiting and len(self.running) < jobs:
+                    self._start(waiting.popleft())
+                for connection in wait(list(self.running)):
+                    assert isinstance(connection, Connection)
+                    self._receive(connection)
+        finally:
+            self._stop()
+
+    def _start(self, cell: Cell) -> None:
+        ours, theirs = self.spawn.Pipe(duplex=False)
+        process = self.spawn.Process(target=_work, args=(cell, self.place, theirs))
+        process.start()
+        theirs.close()
+        self.running[ours] = (process, cell)
+
+    def _receive(self, connection: Connection) -> None:
+        process, cell = self.running[connection]
+        try:
+            progress: Progress = connection.recv()
+        except EOFError:  # it died without a word
+            process.join()
+            progress = Progress(
+                cell, "failed", sentence=f"its process ended with exit code {process.exitcode}"
+            )
+        if progress.state in ("done", "failed"):
+            del self.running[connection]
+            connection.close()
+            process.join()
+        self.tell(progress)
+
+    def _stop(self) -> None:
+        for process, _ in self.running.values():
+            process.terminate()
+        deadline = time.monotonic() + _PATIENCE
+        for process, _ in self.running.values():
+            process.join(max(0.0, deadline - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self.running.clear()
+
+
+def _work(cell: Cell, place: Place, connection: Connection) -> None:
+    """Run one cell in a process of its own."""
+    import torch
+
+    # The parent decides who stops: Ctrl-C reaches all processes of a terminal at once.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    torch.set_num_threads(1)
+    with contextlib.suppress(KeyboardInterrupt, ConnectionError):
+        run_one(cell, place, connection.send)

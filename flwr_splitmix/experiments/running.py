@@ -1,0 +1,191 @@
+"""Running one cell: from its plain values to data, model, clients and strategy."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.clients.batches import fetch
+from flwr_splitmix.device import pick_device
+from flwr_splitmix.events import RoundDone
+from flwr_splitmix.experiments.baselines import BASELINES, Unsplit, WholeClient
+from flwr_splitmix.experiments.cells import Cell, ExperimentError
+from flwr_splitmix.experiments.costs import ClientCosts, measure
+from flwr_splitmix.experiments.data import CellData, ResidentImages, load_cell_data
+from flwr_splitmix.experiments.recipes import optimizer_of, schedule_of
+from flwr_splitmix.experiments.segments import SHUFFLED_EDGES, make_segments, whole
+from flwr_splitmix.observers import Observer
+from flwr_splitmix.runs import Run
+from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
+
+OnRound = Callable[[RoundDone], None]
+
+
+class Told(Observer):
+    """Tells a function of every round."""
+
+    def __init__(self, on_round: OnRound) -> None:
+        self._tell = on_round
+
+    def on_round(self, event: RoundDone) -> None:
+        """Pass the round on."""
+        self._tell(event)
+
+
+def run_cell(cell: Cell, run: Run, source: str, *, device: str, on_round: OnRound) -> None:
+    """Train a cell to its end, from where its run's checkpoint is, and write the run's summary.
+
+    Parameters
+    ----------
+    run
+        The cell's run.
+    source
+        Name or folder of the data set.
+    device
+        "auto", "cpu", "cuda", ...
+    on_round
+        Called after every round.
+
+    Raises
+    ------
+    ExperimentError
+        If the method is not known, or does not take the cell's options.
+    DataError, ValueError
+        If the data set, the model or an option is not possible.
+    """
+    check_method(cell)
+    if not run.checkpoints.rounds():
+        run.rewind(0)  # rounds that no checkpoint has are trained again
+    data = load_cell_data(cell, source)
+    trial = _Trial(cell, run, data, device, on_round)
+    whole_model = cell.method in BASELINES
+    costs = trial.fit_whole() if whole_model else trial.fit_split()
+    # The rows count what the steps exchange, and of whole models what is averaged.
+    averaged = 0 if whole_model else costs.exchanged_bytes * cell.clients * cell.recipe.epochs
+    run.write_summary(
+        {
+            **(run.summary or {}),
+            "client-costs": costs.to_json(),
+            "averaging_bytes": averaged,
+        }
+    )
+
+
+def check_method(cell: Cell) -> None:
+    """Raise ExperimentError if there is no method of the cell's name."""
+    if cell.method not in STRATEGIES and cell.method not in BASELINES:
+        raise ExperimentError(
+            f"there is no method {cell.method!r}; there are {', '.join([*STRATEGIES, *BASELINES])}"
+        )
+
+
+@dataclass(frozen=True)
+class _Trial:
+    cell: Cell
+    run: Run
+    data: CellData
+    device: str
+    on_round: OnRound
+
+    def fit_split(self) -> ClientCosts:
+        """Train the cell's strategy of split learning; returns a client's costs."""
+        cell, recipe = self.cell, self.cell.recipe
+        segments = make_segments(cell, self.data.channels, self.data.num_classes)
+        strategy = self._strategy(segments.upper)
+        test = self._resident(self.data.test)
+        clients = [
+            SplitClient(
+                copy.deepcopy(segments.lower),
+                self._resident(part),
+                batch_size=recipe.batch_size,
+                benchmark_data=test,
+                optimizer=optimizer_of(recipe, segments.lower),
+                schedule=schedule_of(recipe),
+                device=self.device,
+                shares=strategy.mixer.shares,
+                repeatable_secrets=True,  # an experiment is repeated, and goes on where it was
+            )
+            for part in self.data.clients
+        ]
+        averages = strategy.aggregator.averages
+        evaluate_fn = None
+        if averages:
+            # After a round all clients have one lower segment: one of them says what all would.
+            strategy.evaluation = "none"
+            evaluate_fn = central_evaluation(strategy.upper, copy.deepcopy(segments.lower), test)
+        costs = self._costs(clients[0], averages)
+        strategy.fit(clients, recipe.epochs, evaluate_fn=evaluate_fn)
+        return costs
+
+    def _strategy(self, upper: torch.nn.Module) -> SplitStrategy:
+        cell = self.cell
+        options: dict[str, Any] = dict(cell.options)
+        if cell.method in SHUFFLED_EDGES:
+            options["labels"] = [torch.tensor(part.labels) for part in self.data.clients]
+        try:
+            return STRATEGIES[cell.method](
+                upper,
+                optimizer=optimizer_of(cell.recipe, upper),
+                schedule=schedule_of(cell.recipe),
+                server_update=cell.recipe.server_update,
+                device=self.device,
+                **self._round_options(cell.clients),
+                **options,
+            )
+        except TypeError as error:
+            raise ExperimentError(f"{cell.method} cannot be made: {error}") from error
+
+    def fit_whole(self) -> ClientCosts:
+        """Train the cell's baseline; returns a client's costs."""
+        recipe, kind = self.cell.recipe, BASELINES[self.cell.method]
+        model = whole(make_segments(self.cell, self.data.channels, self.data.num_classes))
+        pooled = kind is Unsplit
+        # n times the batch: as many steps as n clients take together.
+        batch = recipe.batch_size * (self.cell.clients if pooled else 1)
+        parts = [self.data.pooled] if pooled else self.data.clients
+        test = self._resident(self.data.test)
+        clients = []
+        for part in parts:
+            own = copy.deepcopy(model)
+            clients.append(
+                WholeClient(
+                    own,
+                    self._resident(part),
+                    batch_size=batch,
+                    benchmark_data=test,
+                    optimizer=optimizer_of(recipe, own),
+                    schedule=schedule_of(recipe),
+                    device=self.device,
+                )
+            )
+        strategy = kind(**self._round_options(len(clients)))
+        costs = self._costs(clients[0], kind.averages)
+        strategy.fit(clients, recipe.epochs)
+        return costs
+
+    def _costs(self, client: SplitClient, averages: bool) -> ClientCosts:
+        size = min(client.batches.size, client.batches.examples)
+        inputs, _ = fetch(client.batches.data, np.arange(size))
+        optimizer = optimizer_of(self.cell.recipe, client.segment)
+        return measure(client.segment, inputs, optimizer, averages=averages)
+
+    def _round_options(self, clients: int) -> dict[str, Any]:
+        recipe = self.cell.recipe
+        return {
+            "min_nodes": clients,  # a client that fails would make it another cell's result
+            "evaluation": "benchmark",
+            "evaluate_every": recipe.evaluate_every,
+            "checkpoint_every": recipe.checkpoint_every,
+            "seed": self.cell.seed,
+            "observers": [Told(self.on_round)],
+            "run": self.run,
+        }
+
+    def _resident(self, images: Any) -> ResidentImages:
+        return ResidentImages(images, pick_device(self.device), resize=self.cell.recipe.resize)

@@ -1,0 +1,218 @@
+"""How large an experiment is run: smoke (seconds a cell), cpu (minutes), paper (one GPU)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from flwr_splitmix.experiments.cells import (
+    Cell,
+    ExperimentError,
+    Options,
+    Recipe,
+    Value,
+    Variant,
+    as_options,
+    dataset_name,
+)
+
+Track = Literal["mixing", "shuffling"]
+"""Whose training recipe: that of the CutMix papers, or that of Patch Shuffling."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a paper's model stands for here: arguments of `split_vision_model`."""
+
+    name: str
+    options: Options = ()
+
+
+def _model(name: str, **options: Value) -> Model:
+    return Model(name, as_options(options))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A size at which every experiment can be run.
+
+    Parameters
+    ----------
+    name, title
+        As on the command line; what it is, in a few words.
+    dataset
+        What is trained on unless another data set is asked for.
+    recipes
+        By track, how cells are trained.
+    models
+        By the paper's name, what is trained.
+    """
+
+    name: str
+    title: str
+    dataset: str
+    recipes: Mapping[Track, Recipe]
+    models: Mapping[str, Model]
+
+    def cell(
+        self,
+        variant: Variant,
+        *,
+        track: Track = "mixing",
+        source: str | None = None,
+        seed: int = 0,
+        epochs: int | None = None,
+    ) -> Cell:
+        """Make the cell of a variant at this scale.
+
+        Parameters
+        ----------
+        source
+            Name or folder of the data set; None is the scale's.
+        epochs
+            Instead of the recipe's.
+
+        Raises
+        ------
+        ExperimentError
+            If the scale has no such model, or `epochs` < 1.
+        """
+        model = self.models.get(variant.model)
+        if model is None:
+            raise ExperimentError(
+                f"there is no model {variant.model!r} at scale {self.name}; "
+                f"allowed are {', '.join(self.models)}"
+            )
+        options = dict(model.options)
+        if variant.method.startswith("Shuffled"):
+            options["positions"] = "upper"  # added before the shuffle they would undo it
+        recipe = self.recipes[track]
+        if variant.method == "SpectralShuffleSL" and recipe.head_lr is not None:
+            # Spectra need twice the learning rates (Patch Shuffling, section V.A).
+            recipe = replace(recipe, lr=2 * recipe.lr, head_lr=2 * recipe.head_lr)
+        return Cell(
+            variant.method,
+            variant.options,
+            model.name,
+            as_options(options),
+            variant.clients,
+            variant.partition,
+            dataset_name(source or self.dataset),
+            seed,
+            recipe if epochs is None else recipe.with_epochs(epochs),
+        )
+
+
+def _models(vit: Model, backbone: Model, vgg: str = "vgg16") -> dict[str, Model]:
+    return {
+        "ViT-Tiny": vit,
+        # timm has no T2T-ViT.
+        "T2T-ViT-24": backbone,
+        "PiT-Tiny": _model("pit_ti_224", patch_size=4, depth=None),
+        "VGG-16": _model(vgg, cell=2),
+    }
+
+
+SMOKE = Scale(
+    "smoke",
+    "does it run: 20 shipped images a client, 2 epochs, one transformer block",
+    "fashion-mnist-small",
+    {
+        "mixing": Recipe(
+            "smoke", samples=20, batch_size=10, epochs=2, warmup_epochs=1.0, test_images=40
+        ),
+        "shuffling": Recipe(
+            "smoke", samples=60, batch_size=10, epochs=2, warmup_epochs=1.0, test_images=40
+        ),
+    },
+    _models(
+        _model("vit_tiny_patch16_224", patch_size=8, depth=1),
+        _model("vit_tiny_patch16_224", patch_size=8, depth=2),
+        "vgg11",
+    ),
+)
+
+CPU = Scale(
+    "cpu",
+    "100 Fashion-MNIST images a client, 16 patches, 60 epochs: where PSL overfits",
+    "fashion-mnist-small",
+    {
+        "mixing": Recipe(
+            "cpu",
+            samples=100,
+            batch_size=25,
+            epochs=60,
+            warmup_epochs=5.0,
+            test_images=2000,
+            evaluations=2,
+            checkpoints=4,
+        ),
+        "shuffling": Recipe(
+            "cpu",
+            samples=1000,
+            batch_size=50,
+            epochs=60,
+            warmup_epochs=5.0,
+            test_images=2000,
+            evaluations=4,
+            checkpoints=8,
+        ),
+    },
+    _models(
+        _model("vit_tiny_patch16_224", patch_size=8, depth=6),
+        _model("vit_tiny_patch16_224", patch_size=8, depth=6),
+    ),
+)
+
+PAPER = Scale(
+    "paper",
+    "the papers' recipe: 5,000 images a client, 64 patches, 600 epochs, on one GPU",
+    "uoft-cs/cifar10",
+    {
+        "mixing": Recipe(
+            "paper",
+            samples=5000,
+            batch_size=128,
+            epochs=600,
+            warmup_epochs=5.0,
+            evaluations=30,
+            checkpoints=12,
+        ),
+        "shuffling": Recipe(
+            "paper",
+            samples=0,
+            batch_size=50,
+            epochs=60,
+            warmup_epochs=0.0,
+            evaluations=6,
+            checkpoints=6,
+            optimizer="sgd",
+            lr=5e-4,
+            weight_decay=5e-4,
+            final_lr=2e-6,
+            head_lr=0.05,
+            resize=224,
+        ),
+    },
+    _models(
+        _model("vit_tiny_patch16_224", patch_size=4, depth=6),
+        _model("deit_small_patch16_224", patch_size=16, depth=None, pretrained=True),
+    ),
+)
+
+SCALES: dict[str, Scale] = {scale.name: scale for scale in (SMOKE, CPU, PAPER)}
+"""All scales by name, smallest first."""
+
+
+def scale_named(name: str) -> Scale:
+    """Find a scale.
+
+    Raises
+    ------
+    ExperimentError
+        If there is none of that name.
+    """
+    if name not in SCALES:
+        raise ExperimentError(f"there is no scale {name!r}; allowed are {', '.join(SCALES)}")
+    return SCALES[name]

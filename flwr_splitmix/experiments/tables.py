@@ -1,0 +1,178 @@
+"""A report as rows of text, and as Markdown and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flwr_splitmix.experiments.report import Claim, Line, Table
+
+NOTHING = "-"
+
+
+def headings(table: Table) -> list[str]:
+    """Return the column names of `rows`; the paper's data sets are columns of their own."""
+    papers = [f"paper, {name}" for name in _papers(table)]
+    return ["method", "at", "top-1 (%)", "seeds", *papers, "uplink/epoch", "downlink/epoch"]
+
+
+def rows(table: Table) -> list[list[str]]:
+    """Return the table's lines as text, one list a line."""
+    return [
+        [
+            line.entry.row,
+            line.entry.column,
+            accuracy(line),
+            line.state,
+            *(_number(line.entry.paper.get(name), 2) for name in _papers(table)),
+            _megabytes(line.uplink),
+            _megabytes(line.downlink),
+        ]
+        for line in table.lines
+    ]
+
+
+COST_HEADINGS = (
+    "method",
+    "at",
+    "parameters",
+    "optimizer",
+    "activations",
+    "MMACs forward",
+    "MMACs training",
+)
+"""Column names of `cost_rows`: memory in MB, multiply-adds in millions a sample."""
+
+
+def cost_rows(table: Table) -> list[list[str]]:
+    """Return what a client needs for each line that was run; lines with equal costs are one."""
+    merged: dict[tuple[str, ...], list[str]] = {}
+    for line in table.lines:
+        if line.client is not None:
+            key = (
+                line.entry.column,
+                _megabytes(line.client["parameter_bytes"]),
+                _megabytes(line.client["optimizer_bytes"]),
+                _megabytes(line.client["activation_bytes"]),
+                _number(line.client["forward_macs"] / 1e6, 2),
+                _number(line.client["training_macs"] / 1e6, 2),
+            )
+            merged.setdefault(key, []).append(line.entry.row)
+    return [[", ".join(methods), *key] for key, methods in merged.items()]
+
+
+def claim_rows(claims: Sequence[Claim]) -> list[list[str]]:
+    """Return the claims as text: ordering, verdict, margin."""
+    return [[str(claim.ordering), claim.verdict, _margin(claim)] for claim in claims]
+
+
+def accuracy(line: Line) -> str:
+    """Return "72.41 ± 0.53", or as much of it as there is."""
+    if line.mean is None:
+        return NOTHING
+    return _number(line.mean, 2) + (f" ± {line.spread:.2f}" if line.spread is not None else "")
+
+
+def tally(claims: Sequence[Claim]) -> str:
+    """Count the verdicts: "12 agree, 3 disagree, 2 not run"."""
+    words = {"agrees": "agree", "disagrees": "disagree"}
+    counts: dict[str, int] = {}
+    for claim in claims:
+        counts[claim.verdict] = counts.get(claim.verdict, 0) + 1
+    return ", ".join(f"{count} {words.get(name, name)}" for name, count in counts.items())
+
+
+def title(table: Table) -> str:
+    """Say what a table is of."""
+    return (
+        f"{table.experiment.name}: {table.experiment.title} ({table.experiment.source}); scale "
+        f"{table.scale.name}, {table.dataset}, {table.epochs} epochs"
+    )
+
+
+def to_markdown(tables: Sequence[Table]) -> str:
+    """Return the tables in Markdown."""
+    parts = []
+    for table in tables:
+        parts += [f"### {title(table)}", ""]
+        parts += _grid(headings(table), rows(table))
+        if table.experiment.note:
+            parts += [table.experiment.note, ""]
+        if costs := cost_rows(table):
+            parts += ["What one client needs (MB of 10^6 bytes; multiply-adds per sample):", ""]
+            parts += _grid(COST_HEADINGS, costs)
+        if table.claims:
+            parts += [f"The paper's orderings: {tally(table.claims)}.", ""]
+            parts += _grid(("ordering", "here", "margin"), claim_rows(table.claims))
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def to_json(tables: Sequence[Table]) -> list[dict[str, Any]]:
+    """Return the tables as plain values."""
+    return [
+        {
+            "experiment": table.experiment.name,
+            "title": table.experiment.title,
+            "source": table.experiment.source,
+            "note": table.experiment.note,
+            "scale": table.scale.name,
+            "dataset": table.dataset,
+            "epochs": table.epochs,
+            "lines": [_line_json(line) for line in table.lines],
+            "orderings": [
+                {
+                    "low": list(claim.ordering.low),
+                    "high": list(claim.ordering.high),
+                    "measure": claim.ordering.measure,
+                    "verdict": claim.verdict,
+                    "margin": claim.margin,
+                }
+                for claim in table.claims
+            ],
+        }
+        for table in tables
+    ]
+
+
+def _line_json(line: Line) -> dict[str, Any]:
+    run = line.entry.variant
+    return {
+        "row": line.entry.row,
+        "column": line.entry.column,
+        "method": run.method if run else None,
+        "options": dict(run.options) if run else {},
+        "paper": dict(line.entry.paper),
+        "seeds": list(line.seeds),
+        "values": list(line.values),
+        "mean": line.mean,
+        "spread": line.spread,
+        "begun": line.begun,
+        "uplink_bytes_per_epoch": line.uplink,
+        "downlink_bytes_per_epoch": line.downlink,
+        "client_costs": dict(line.client) if line.client else None,
+    }
+
+
+def _grid(names: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    made = [names, ["---"] * len(names), *lines]
+    return [*("| " + " | ".join(cells) + " |" for cells in made), ""]
+
+
+def _papers(table: Table) -> list[str]:
+    return list(dict.fromkeys(name for line in table.lines for name in line.entry.paper))
+
+
+def _margin(claim: Claim) -> str:
+    if claim.margin is None:
+        return NOTHING
+    if claim.ordering.measure == "uplink":
+        return f"{claim.margin / 1e6:+.2f} MB"
+    return f"{claim.margin:+.2f}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return NOTHING if value is None else f"{value:.{digits}f}"
+
+
+def _megabytes(value: float | None) -> str:
+    return NOTHING if value is None else f"{value / 1e6:.2f} MB"

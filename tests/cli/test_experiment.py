@@ -1,0 +1,149 @@
+"""`splitmix experiment`: from a name to runs and a table, and one sentence where it cannot be."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from flwr_splitmix.cli.grid_display import GridDisplay
+from flwr_splitmix.experiments import EXPERIMENTS, SCALES, Entry, Experiment, Ordering, variant
+from flwr_splitmix.experiments.grid import Progress
+from flwr_splitmix.runs import Run
+
+Splitmix = Callable[..., Result]
+
+TWO = ("cutmixsl-table2", "--scale", "smoke", "--cells", "PSL n=2, SFL n=2")
+
+
+def test_the_list_names_every_experiment(splitmix: Splitmix) -> None:
+    lines = splitmix("experiment", "list").stdout.splitlines()
+    for name, found in EXPERIMENTS.items():
+        (line,) = [line for line in lines if line.split()[0] == name]
+        assert found.title in line
+
+
+def test_run_then_show_then_run_again(splitmix: Splitmix, home: Path) -> None:
+    first = splitmix("experiment", "run", *TWO, "--seeds", "0,1")
+    assert first.exit_code == 0, first.output
+    assert "4 cells, 0 of them finished before" in first.stdout
+    assert "[4/4] " in first.stdout
+
+    shown = splitmix("experiment", "show", TWO[0], "--scale", "smoke", "--format", "json")
+    (table,) = json.loads(shown.stdout)
+    done = {line["row"]: line for line in table["lines"] if line["seeds"]}
+    assert done.keys() == {"Parallel SL", "SplitFed"}
+    tops = {(r.config["strategy"], r.config["seed"]): (r.summary or {})["top1"] for r in runs(home)}
+    assert done["SplitFed"]["seeds"] == [0, 1]
+    assert done["SplitFed"]["values"] == [100 * tops["SFL", 0], 100 * tops["SFL", 1]]
+    assert done["SplitFed"]["paper"] == {"CIFAR-10": 53.96}
+    verdicts = {(o["low"][0], o["high"][0], o["low"][1]): o["verdict"] for o in table["orderings"]}
+    psl, sfl = done["Parallel SL"]["mean"], done["SplitFed"]["mean"]
+    assert verdicts["Parallel SL", "SplitFed", "n = 2"] == ("agrees" if psl < sfl else "disagrees")
+    assert verdicts["Parallel SL", "SplitFed", "n = 4"] == "not run"
+
+    again = splitmix("experiment", "run", *TWO, "--seeds", "0,1,1")
+    assert "4 cells, 4 of them finished before" in again.stdout
+    assert len(runs(home)) == 4
+
+
+def runs(home: Path) -> list[Run]:
+    return Run.list(home)
+
+
+def test_the_runs_are_runs_like_others(splitmix: Splitmix) -> None:
+    splitmix("experiment", "run", TWO[0], "--scale", "smoke", "--cells", "PSL n=2")
+    listed = splitmix("runs").stdout
+    assert "PSL" in listed
+    assert "2/2" in listed
+    assert "finished" in listed
+    assert "fashion-mnist-small" in splitmix("show", "--format", "json").stdout
+
+
+def test_what_was_not_run_is_shown_as_such_with_the_papers_numbers(splitmix: Splitmix) -> None:
+    shown = splitmix("experiment", "show", "patch-shuffling-table1")
+    assert shown.exit_code == 0
+    lines = {line.split("  ")[0]: line for line in shown.stdout.splitlines()}
+    assert "not run" in lines["SL"]
+    assert "91.05" in lines["SL"]
+    assert "not offered" in lines["Adv"]
+    markdown = splitmix("experiment", "show", "cutmixsl-table1", "--format", "markdown").stdout
+    assert "| Patch CutMix | ViT-Tiny | - | not run | 75.55 | - | - |" in markdown
+
+
+def test_a_failing_cell_is_one_sentence_and_the_exit_status(
+    splitmix: Splitmix, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    toy = Experiment(
+        "toy",
+        "one good, one wrong",
+        "",
+        tuple(Entry(m, "n = 2", variant(m, clients=2)) for m in ("NoSuchSL", "PSL")),
+        (Ordering(("NoSuchSL", "n = 2"), ("PSL", "n = 2")),),
+    )
+    monkeypatch.setitem(EXPERIMENTS, "toy", toy)
+    result = splitmix("experiment", "run", "toy", "--scale", "smoke")
+    assert result.exit_code == 1
+    assert "failed: there is no method 'NoSuchSL'" in result.stdout
+    assert result.stderr == "1 of 2 cells failed\n"
+    assert {run.config["strategy"]: run.status for run in runs(home)} == {
+        "NoSuchSL": "unfinished",
+        "PSL": "finished",
+    }
+
+
+def test_an_interrupted_grid_says_how_to_go_on(
+    splitmix: Splitmix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(self: object, progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(GridDisplay, "show", interrupt)
+    result = splitmix("experiment", "run", *TWO)
+    assert result.exit_code == 130
+    assert result.stderr == "stopped; the same command goes on from here\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "cutmixsl-tabel1"), "did you mean cutmixsl-table1"),
+        (("run", "cutmixsl-table1", "--scale", "huge"), "'huge'"),
+        (("run", "cutmixsl-table1", "--seeds", "0,x"), "seeds is '0,x'"),
+        (("run", "cutmixsl-table1", "--seeds", "-1"), "seeds is '-1'"),
+        (("run", "cutmixsl-table1", "--epochs", "0"), "epochs is 0"),
+        (("run", "cutmixsl-table1", "--jobs", "0"), "jobs is 0"),
+        (("run", "cutmixsl-table1", "--cells", "RNN"), "'rnn'"),
+        (("show", "nothing-like-it"), "there are cutmixsl-table1"),
+        (("show", "cutmixsl-table1", "--scale", ""), "allowed are smoke, cpu, paper"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(
+    splitmix: Splitmix, arguments: tuple[str, ...], words: str
+) -> None:
+    result = splitmix("experiment", *arguments)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert words in result.stderr
+
+
+def test_listing_and_showing_do_not_load_torch(home: Path) -> None:
+    run = Run.create(SCALES["cpu"].cell(variant("PSL")).config | {"x": 1}, name="psl", home=home)
+    run.write_summary({"top1": 0.5, "uplink_bytes": 1, "downlink_bytes": 1, "rounds": 1})
+    script = (
+        "import sys\n"
+        "from flwr_splitmix.cli import app\n"
+        "app(['experiment', 'list'], standalone_mode=False)\n"
+        f"app(['experiment', 'show', 'cutmixsl-table1', '--run-dir', {str(home)!r}],"
+        " standalone_mode=False)\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "50.00" in done.stdout

@@ -1,0 +1,42 @@
+"""A small cell of any method, and running it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flwr_splitmix.events import RoundDone
+from flwr_splitmix.experiments import SCALES, Cell, variant
+from flwr_splitmix.experiments.claims import claimed
+from flwr_splitmix.experiments.running import run_cell
+from flwr_splitmix.runs import Run
+
+SMALL = "fashion-mnist-small"
+
+RunCell = Callable[..., Run]
+
+
+def cell_of(
+    method: str, *, seed: int = 0, epochs: int = 2, clients: int = 3, **options: Any
+) -> Cell:
+    """Return a cell of scale smoke."""
+    return SCALES["smoke"].cell(variant(method, options, clients=clients), seed=seed, epochs=epochs)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunCell:
+    """Run a cell in a home of this test; goes on with the run that the cell has there."""
+
+    def call(
+        cell: Cell,
+        on_round: Callable[[RoundDone], None] = lambda event: None,
+        home: str = "home",
+    ) -> Run:
+        with claimed(cell, tmp_path / home, SMALL) as found:
+            run_cell(cell, found, SMALL, device="cpu", on_round=on_round)
+        return found
+
+    return call

@@ -1,0 +1,112 @@
+"""Baselines agree with each other, with split learning, and with Flower's average."""
+
+from __future__ import annotations
+
+import copy
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset
+
+from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.clients.batches import Example
+from flwr_splitmix.experiments.baselines import FedAvg, Standalone, WholeClient
+from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.schedule import adamw, constant
+from tests.experiments.conftest import RunCell, cell_of
+
+SIZES = (20, 40)
+
+
+def examples(size: int) -> Dataset[Example]:
+    return cast(Dataset[Example], TensorDataset(torch.randn(size, 6), torch.randint(3, (size,))))
+
+
+def make_clients() -> list[WholeClient]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    test = examples(30)
+    return [
+        WholeClient(
+            copy.deepcopy(model),
+            examples(size),
+            batch_size=10,
+            benchmark_data=test,
+            optimizer=adamw(0.01),
+            schedule=constant,
+            device="cpu",
+        )
+        for size in SIZES
+    ]
+
+
+def weights(client: WholeClient) -> dict[str, Tensor]:
+    return {name: t.clone() for name, t in client.segment.state_dict().items()}
+
+
+def test_fedavg_is_flowers_average_of_what_the_clients_learned_alone() -> None:
+    alone = make_clients()
+    Standalone(seed=5).fit(alone, 1)
+    result = FedAvg(seed=5).fit(make_clients(), 1)
+    averaged = to_tensors(result.arrays)
+    first, second = (weights(client) for client in alone)
+    for name, tensor in averaged.items():
+        expected = (SIZES[0] * first[name] + SIZES[1] * second[name]) / sum(SIZES)
+        assert torch.allclose(tensor.double(), expected.double(), rtol=1e-6, atol=1e-7), name
+
+
+def test_fedavg_goes_on_from_the_average_and_keeps_the_clients_optimizers() -> None:
+    """Two rounds of one client are two epochs without an interruption."""
+    (whole, _), (client, _) = make_clients(), make_clients()
+    Standalone(seed=5).fit([whole], 2)
+    FedAvg(seed=5).fit([client], 2)
+    for name, tensor in weights(whole).items():
+        assert torch.equal(tensor, weights(client)[name]), name
+
+
+def test_every_client_takes_the_mean_number_of_steps_and_is_scored() -> None:
+    clients = make_clients()
+    strategy = Standalone(seed=5, evaluation="benchmark")
+    strategy.fit(clients, 2)
+    assert [client.batches.drawn for client in clients] == [6, 6]
+    each = [client.score() for client in clients]
+    row = strategy.recorder.metrics.rows[-1]
+    hits = [reply["correct"] / 30 for reply in each]
+    assert row["accuracy"] == pytest.approx(np.mean(hits))
+    assert row["accuracy_spread"] == pytest.approx(np.std(hits))
+    assert (row["steps"], row["uplink_bytes"], row["downlink_bytes"]) == (3, 0, 0)
+
+
+def test_fedavg_sends_every_model_both_ways() -> None:
+    clients = make_clients()
+    strategy = FedAvg(seed=5)
+    strategy.fit(clients, 1)
+    row = strategy.recorder.metrics.rows[-1]
+    size = sum(t.nbytes for t in clients[0].segment.state_dict().values())
+    assert row["uplink_bytes"] == row["downlink_bytes"] == 2 * size
+
+
+def test_other_clients_are_refused() -> None:
+    client = SplitClient(nn.Linear(6, 3), examples(20), device="cpu")
+    with pytest.raises(TypeError, match="Standalone trains WholeClients"):
+        Standalone().fit([client], 1)
+
+
+def test_one_client_alone_is_its_own_pool_and_its_own_average(run: RunCell) -> None:
+    rows = {
+        method: run(cell_of(method, clients=1)).rows
+        for method in ("Standalone", "Unsplit", "FedAvg", "PSL")
+    }
+    losses = {method: [row["loss"] for row in found] for method, found in rows.items()}
+    assert losses["Unsplit"] == losses["Standalone"] == losses["FedAvg"]
+    # The same computation, cut in two.
+    assert losses["PSL"] == pytest.approx(losses["Standalone"], rel=1e-5)
+    accuracies = {found[-1]["accuracy"] for found in rows.values()}
+    assert len(accuracies) == 1
+
+
+def test_unsplit_takes_as_many_steps_as_the_clients_do(run: RunCell) -> None:
+    assert run(cell_of("Unsplit")).rows[-1]["steps"] == run(cell_of("PSL")).rows[-1]["steps"] == 2

@@ -1,0 +1,189 @@
+"""The catalogue: complete, typed in right, and true to the papers' own claims."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import pytest
+
+from flwr_splitmix.experiments import (
+    EXPERIMENTS,
+    SCALES,
+    Entry,
+    Experiment,
+    ExperimentError,
+    Ordering,
+    Scale,
+    experiment_named,
+    scale_named,
+)
+from flwr_splitmix.experiments.baselines import BASELINES
+from flwr_splitmix.experiments.experiment import paper_dataset
+from flwr_splitmix.strategies import STRATEGIES
+
+MODELS = ("ViT-Tiny", "PiT-Tiny", "VGG-16")
+N = tuple(f"n = {n}" for n in (2, 4, 6, 8, 10))
+
+# Spec, section 9, line by line: (experiment, data set, columns) -> row -> numbers.
+SPEC: list[tuple[str, str, tuple[str, ...], dict[str, str]]] = [
+    (
+        "cutmixsl-table1",
+        "CIFAR-10",
+        MODELS,
+        {
+            "Standalone": "49.14 / 47.77 / 54.97",
+            "Parallel SL": "57.05 / 52.28 / 62.62",
+            "Cutout": "65.03 / 60.87 / 67.06",
+            "Mixup": "71.02 / 65.92 / 74.43",
+            "Patch CutMix": "75.55 / 73.19 / 72.23",
+            "Shuffled CutMix": "72.78 / 57.59 / 33.50",
+        },
+    ),
+    (
+        "cutmixsl-table2",
+        "CIFAR-10",
+        N,
+        {
+            "Parallel SL": "52.91 55.55 56.81 56.55 57.05",
+            "SplitFed": "53.96 58.39 63.07 65.59 66.70",
+            "CutMixSL (k times, uniform)": "58.06 65.11 65.76 68.97 67.66",
+            "CutMixSL (uniform)": "61.66 66.80 67.69 69.86 70.93",
+            "CutMixSL (alpha = 6)": "62.62 69.47 71.80 73.67 75.55",
+            "CutMixSFL (uniform)": "65.82 72.31 74.31 78.88 80.14",
+            "CutMixSFL (alpha = 6)": "67.58 73.52 76.85 79.48 80.97",
+        },
+    ),
+    (
+        "cutmixsl-fig6b",
+        "CIFAR-10",
+        ("2-way", "3-way", "4-way", "5-way"),
+        {"Dir(alpha = 6)": "75.55 70.86 66.67 67.04", "uniform": "70.93 68.59 66.96 67.01"},
+    ),
+    (
+        "dp-cutmixsl-table4",
+        "Fashion-MNIST",
+        MODELS,
+        {
+            "Standalone": "77.65 / 78.21 / 80.12",
+            "PSL": "85.68 / 82.35 / 84.39",
+            "SFL": "89.17 / 84.27 / 87.34",
+            "PSL w. Mixup": "88.21 / 87.62 / 88.53",
+            "PSL w. Random Cutout": "88.46 / 86.48 / 88.17",
+            "PSL w. Vanilla CutMix": "87.86 / 86.31 / 89.01",
+            "CutMixSL (proposed)": "89.75 / 89.25 / 89.45",
+        },
+    ),
+    (
+        "dp-cutmixsl-table4",
+        "CIFAR-10",
+        MODELS,
+        {"SFL": "67.88 / 55.63 / 63.98", "CutMixSL (proposed)": "73.77 / 71.26 / 67.53"},
+    ),
+]
+
+EVERY = [pytest.param(experiment, id=name) for name, experiment in EXPERIMENTS.items()]
+
+
+@pytest.mark.parametrize(("name", "dataset", "columns", "lines"), SPEC)
+def test_the_papers_numbers_are_those_of_the_spec(
+    name: str, dataset: str, columns: tuple[str, ...], lines: dict[str, str]
+) -> None:
+    found = {entry.place: entry.paper.get(dataset) for entry in EXPERIMENTS[name].entries}
+    for row, numbers in lines.items():
+        expected = [float(number) for number in numbers.replace("/", " ").split()]
+        assert [found[row, column] for column in columns] == expected, row
+
+
+def test_every_table_and_figure_that_was_asked_for_is_there() -> None:
+    asked = {
+        "cutmixsl-table1", "cutmixsl-table2", "cutmixsl-fig6a", "cutmixsl-fig6b", "cutmixsl-fig8",
+        "dp-cutmixsl-table4", "dp-cutmixsl-table6", "dp-cutmixsl-table7",
+        "dp-cutmix-workshop-table1", "patch-shuffling-table1", "patch-shuffling-table2",
+        "baselines",
+    }  # fmt: skip
+    assert asked <= EXPERIMENTS.keys()
+
+
+@pytest.mark.parametrize("experiment", EVERY)
+def test_places_are_unique_and_orderings_speak_of_them(experiment: Experiment) -> None:
+    places = [entry.place for entry in experiment.entries]
+    assert len(set(places)) == len(places)
+    for ordering in experiment.orderings:
+        assert {ordering.low, ordering.high} <= set(places), str(ordering)
+    stated = [(o.low, o.high, o.measure) for o in experiment.orderings]
+    assert len(set(stated)) == len(stated)
+
+
+def printed(experiment: Experiment, ordering: Ordering) -> list[tuple[str, float, float]]:
+    by_place: dict[tuple[str, str], Entry] = {e.place: e for e in experiment.entries}
+    low, high = by_place[ordering.low].paper, by_place[ordering.high].paper
+    datasets = [d for d in low if d in high and d in (ordering.datasets or low)]
+    return [(dataset, low[dataset], high[dataset]) for dataset in datasets]
+
+
+@pytest.mark.parametrize("experiment", EVERY)
+def test_what_a_paper_claims_its_own_numbers_bear_out(experiment: Experiment) -> None:
+    for ordering in experiment.orderings:
+        if ordering.measure == "accuracy":
+            for dataset, low, high in printed(experiment, ordering):
+                assert low < high, f"{ordering} on {dataset}"
+
+
+def test_the_orderings_of_the_issue_are_among_the_claims() -> None:
+    claims = {str(ordering) for ordering in EXPERIMENTS["cutmixsl-table2"].orderings}
+    assert {
+        "Parallel SL < CutMixSL (alpha = 6) (n = 10)",
+        "Parallel SL < SplitFed (n = 10)",
+        "SplitFed < CutMixSFL (alpha = 6) (n = 10)",
+        "CutMixSL (alpha = 6) < CutMixSFL (alpha = 6) (n = 10)",
+    } <= claims
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=list(SCALES))
+@pytest.mark.parametrize("experiment", EVERY)
+def test_every_cell_has_a_method_that_takes_its_options(
+    experiment: Experiment, scale: Scale
+) -> None:
+    cells = [cell for _, cell in experiment.cells(scale, seeds=(0, 1))]
+    ids = {cell.id: cell for cell in cells}
+    assert len(ids) == len(set(cells))
+    for cell in cells:
+        json.dumps(cell.config, allow_nan=False)
+        kind = STRATEGIES.get(cell.method) or BASELINES[cell.method]
+        known = inspect.signature(kind.__init__).parameters
+        assert {name for name, _ in cell.options} <= known.keys(), cell
+
+
+def test_one_run_serves_every_experiment_that_needs_it() -> None:
+    scale = SCALES["cpu"]
+
+    def ids(name: str) -> set[str]:
+        return {cell.id for _, cell in EXPERIMENTS[name].cells(scale)}
+
+    shared = ids("cutmixsl-table1") & ids("cutmixsl-table2") & ids("dp-cutmixsl-table4")
+    methods = {name.split("-")[0] for name in shared}
+    assert methods == {"psl", "cutmixsl"}
+    assert ids("cutmixsl-fig7") <= ids("cutmixsl-fig6b") | ids("cutmixsl-table2")
+
+
+@pytest.mark.parametrize(
+    ("name", "paper"),
+    [
+        ("fashion_mnist", "Fashion-MNIST"),
+        ("fashion-mnist-small", "Fashion-MNIST"),
+        ("zalando-datasets/fashion_mnist", "Fashion-MNIST"),
+        ("uoft-cs/cifar10", "CIFAR-10"),
+        ("cifar-10", "CIFAR-10"),
+        ("uoft-cs/cifar100", "uoft-cs/cifar100"),
+    ],
+)
+def test_data_sets_are_recognised(name: str, paper: str) -> None:
+    assert paper_dataset(name) == paper
+
+
+def test_a_misspelt_experiment_names_the_close_ones() -> None:
+    with pytest.raises(ExperimentError, match="cutmixsl-table1"):
+        experiment_named("cutmixsl-tabel1")
+    with pytest.raises(ExperimentError, match="allowed are smoke, cpu, paper"):
+        scale_named("large")

@@ -1,0 +1,132 @@
+"""Many cells: one after the other or in processes; each once, and failures hurt no other."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from flwr_splitmix.experiments import Cell, grid
+from flwr_splitmix.experiments.claims import claimed, find_runs
+from flwr_splitmix.experiments.grid import Place, Progress, run_grid, unfinished
+from flwr_splitmix.runs import Run
+from tests.experiments.conftest import SMALL, cell_of
+
+FIRST, SECOND = cell_of("PSL"), cell_of("SFL")
+WRONG = cell_of("NoSuchSL")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path, SMALL, "cpu")
+
+
+def states(told: list[Progress], cell: Cell) -> list[tuple[str, int]]:
+    return [(p.state, p.rounds) for p in told if p.cell == cell]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_failing_cell_does_not_stop_the_others(place: Place, jobs: int) -> None:
+    told: list[Progress] = []
+    good = [FIRST, SECOND][: 3 - jobs]  # a process each takes seconds to start
+    failures = run_grid([WRONG, *good], place, jobs=jobs, on_progress=told.append)
+    for cell in good:
+        assert states(told, cell) == [("begun", 0), ("round", 1), ("round", 2), ("done", 2)]
+    assert [failure.cell for failure in failures] == [WRONG]
+    assert "no method 'NoSuchSL'" in failures[0].sentence
+    assert unfinished([*good, WRONG, *good], place.home) == [WRONG]
+    runs = find_runs(place.home)
+    accuracies = {p.cell.id: p.top1 for p in told if p.state == "done"}
+    for cell in good:
+        summary = runs[cell.id].summary
+        assert summary is not None
+        assert summary["top1"] == accuracies[cell.id]
+
+
+def test_a_finished_cell_is_not_run_again_and_keeps_no_weights(place: Place) -> None:
+    run_grid([FIRST], place, on_progress=lambda progress: None)
+    (run,) = Run.list(place.home)
+    assert {file.name for file in run.path.iterdir()} >= {"config.json", "summary.json", "log.txt"}
+    assert not list(run.path.rglob("*.safetensors"))
+    told: list[Progress] = []
+    run_grid([FIRST], place, on_progress=told.append)
+    assert [progress.state for progress in told] == ["done"]
+    assert len(Run.list(place.home)) == 1
+
+
+def test_what_a_run_logs_goes_to_its_file(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    run_grid([FIRST, WRONG], place, on_progress=lambda progress: None)
+    runs = find_runs(place.home)
+    assert "round 2/2" in (runs[FIRST.id].path / "log.txt").read_text()
+    assert "Traceback" in (runs[WRONG.id].path / "log.txt").read_text()
+    captured = capfd.readouterr()
+    assert captured.out + captured.err == ""
+
+
+def test_two_processes_do_not_write_one_run(place: Place) -> None:
+    told: list[Progress] = []
+    with claimed(FIRST, place.home, SMALL) as run:
+        run_grid([FIRST], place, on_progress=told.append)
+    assert [(p.state, p.sentence) for p in told] == [
+        ("failed", f"another process is running it ({run.id})")
+    ]
+
+
+def test_a_run_that_another_process_made_meanwhile_is_taken(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Run.create({"cell": FIRST.id}, name="other", home=place.home)
+    with monkeypatch.context() as patch:
+        patch.setattr("flwr_splitmix.experiments.claims.find_runs", lambda home: {})
+        with claimed(FIRST, place.home, SMALL) as run:
+            assert run.id == other.id
+    assert [run.id for run in Run.list(place.home)] == [other.id]
+
+
+def test_a_claim_ends_with_its_block(place: Place) -> None:
+    with claimed(FIRST, place.home, SMALL) as run:
+        pass
+    with (run.path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def die(cell: Cell, place: Place, connection: Connection) -> None:
+    if cell == WRONG:
+        os._exit(7)
+    connection.send(Progress(cell, "done"))
+
+
+def test_a_process_that_dies_costs_its_own_cell(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grid, "_work", die)
+    told: list[Progress] = []
+    failures = run_grid([WRONG, FIRST], place, jobs=2, on_progress=told.append)
+    assert [failure.sentence for failure in failures] == ["its process ended with exit code 7"]
+    assert states(told, FIRST) == [("done", 0)]
+
+
+def test_processes_are_stopped_with_their_state_when_the_user_interrupts(place: Place) -> None:
+    cell = cell_of("PSL", epochs=200)
+
+    def interrupt(progress: Progress) -> None:
+        if progress.rounds == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_grid([cell], place, jobs=2, on_progress=interrupt)
+    run = find_runs(place.home)[cell.id]
+    (saved,) = run.checkpoints.rounds()
+    begun: list[Progress] = []
+
+    def stop(progress: Progress) -> None:
+        begun.append(progress)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_grid([cell], place, on_progress=stop)
+    assert [(progress.state, progress.rounds) for progress in begun] == [("begun", saved)]
+    assert 1 <= saved < 200

@@ -1,0 +1,156 @@
+"""What is shown: means and spreads of the runs that are there, and which claims they bear out."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flwr_splitmix.experiments import (
+    SCALES,
+    Cell,
+    Entry,
+    Experiment,
+    Ordering,
+    tables,
+    variant,
+)
+from flwr_splitmix.experiments.experiment import CIFAR, FASHION
+from flwr_splitmix.experiments.report import Table, make_tables
+from flwr_splitmix.runs import Run
+
+SMOKE = SCALES["smoke"]
+SMALL = "fashion-mnist-small"
+
+TOY = Experiment(
+    "toy",
+    "a toy",
+    "nowhere",
+    (
+        Entry("PSL", "n = 2", variant("PSL", clients=2), {CIFAR: 50.0, FASHION: 60.0}),
+        Entry("SFL", "n = 2", variant("SFL", clients=2), {CIFAR: 55.0}),
+        Entry("CutMixSL", "n = 2", variant("CutMixSL", clients=2)),
+        Entry("other", "n = 2", None, {CIFAR: 1.0}),
+    ),
+    (
+        Ordering(("PSL", "n = 2"), ("SFL", "n = 2")),
+        Ordering(("SFL", "n = 2"), ("PSL", "n = 2"), "uplink"),
+        Ordering(("PSL", "n = 2"), ("CutMixSL", "n = 2")),
+        Ordering(("PSL", "n = 2"), ("other", "n = 2")),
+        Ordering(("SFL", "n = 2"), ("PSL", "n = 2"), datasets=(CIFAR,)),
+    ),
+    "a note",
+)
+COSTS = {
+    "parameters": 10,
+    "parameter_bytes": 1_000_000,
+    "optimizer_bytes": 2_000_000,
+    "activation_bytes": 3_000_000,
+    "forward_macs": 4_000_000,
+    "training_macs": 5_000_000,
+    "exchanged_bytes": 0,
+}
+
+
+def cell_of(row: str, **options: Any) -> Cell:
+    cells = {
+        entry.row: cell
+        for entry, cell in TOY.cells(SMOKE, seeds=[options.pop("seed", 0)], **options)
+    }
+    return cells[row]
+
+
+def finish(home: Path, cell: Cell, top1: float, **summary: Any) -> None:
+    run = Run.create(cell.config, name="cell", home=home)
+    bytes_ = {"uplink_bytes": 8_000_000, "downlink_bytes": 4_000_000, "rounds": 2}
+    run.write_summary({"top1": top1, **bytes_, "client-costs": COSTS, **summary})
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    finish(tmp_path, cell_of("PSL"), 0.40)
+    finish(tmp_path, cell_of("PSL", seed=1), 0.43)
+    finish(tmp_path, cell_of("SFL"), 0.41, averaging_bytes=2_000_000)
+    Run.create(cell_of("SFL", seed=1).config, name="begun", home=tmp_path)
+    (made,) = make_tables(TOY, SMOKE, tmp_path)
+    return made
+
+
+def test_means_and_spreads_are_over_the_finished_seeds(table: Table) -> None:
+    psl, sfl, cutmix, other = table.lines
+    assert (psl.seeds, psl.values) == ((0, 1), (40.0, 43.0))
+    assert psl.mean == pytest.approx(41.5)
+    assert psl.spread == pytest.approx(statistics.stdev([40.0, 43.0]))
+    assert (sfl.mean, sfl.spread) == (41.0, None)
+    assert [line.state for line in table.lines] == [
+        "2 seeds", "1 seed, 1 begun", "not run", "not offered",
+    ]  # fmt: skip
+    assert (cutmix.mean, other.mean) == (None, None)
+
+
+def test_bytes_are_those_of_an_epoch_with_what_is_averaged(table: Table) -> None:
+    psl, sfl, cutmix, _ = table.lines
+    assert (psl.uplink, psl.downlink) == (4_000_000, 2_000_000)
+    assert (sfl.uplink, sfl.downlink) == (5_000_000, 3_000_000)
+    assert cutmix.uplink is None
+
+
+def test_claims_agree_disagree_or_wait(table: Table) -> None:
+    found = {str(claim.ordering): (claim.verdict, claim.margin) for claim in table.claims}
+    assert found == {
+        "PSL < SFL (n = 2)": ("disagrees", pytest.approx(-0.5)),
+        "uplink of SFL < PSL (n = 2)": ("disagrees", pytest.approx(-1_000_000)),
+        "PSL < CutMixSL (n = 2)": ("not run", None),
+        "PSL < other (n = 2)": ("not offered", None),
+    }, "a claim for another data set does not count"
+
+
+def test_every_data_set_and_length_that_was_begun_is_a_table(tmp_path: Path) -> None:
+    finish(tmp_path, cell_of("PSL"), 0.40)
+    finish(tmp_path, cell_of("PSL", epochs=9), 0.50)
+    finish(tmp_path, cell_of("PSL", source="uoft-cs/cifar10", epochs=9), 0.30)
+    found = make_tables(TOY, SMOKE, tmp_path)
+    assert [(made.dataset, made.epochs, made.lines[0].mean) for made in found] == [
+        (SMALL, 2, 40.0), (SMALL, 9, 50.0), ("uoft-cs/cifar10", 9, 30.0),
+    ]  # fmt: skip
+    (one,) = make_tables(TOY, SMOKE, tmp_path, epochs=9, dataset=SMALL)
+    assert one.lines[0].mean == 50.0
+    (other,) = make_tables(TOY, SCALES["cpu"], tmp_path)
+    assert [line.state for line in other.lines][:3] == ["not run"] * 3
+    cifar = make_tables(TOY, SMOKE, tmp_path, dataset="uoft-cs/cifar10")[0]
+    assert len(cifar.claims) == len(TOY.orderings)
+
+
+def test_text_has_our_number_beside_the_papers(table: Table) -> None:
+    assert tables.headings(table)[4:6] == ["paper, CIFAR-10", "paper, Fashion-MNIST"]
+    assert tables.rows(table)[0] == [
+        "PSL", "n = 2", "41.50 ± 2.12", "2 seeds", "50.00", "60.00", "4.00 MB", "2.00 MB",
+    ]  # fmt: skip
+    assert tables.rows(table)[3][2:6] == ["-", "not offered", "1.00", "-"]
+    assert tables.cost_rows(table) == [
+        ["PSL, SFL", "n = 2", "1.00 MB", "2.00 MB", "3.00 MB", "4.00", "5.00"]
+    ]
+    assert tables.tally(table.claims) == "2 disagree, 1 not run, 1 not offered"
+
+
+def test_markdown_is_tables_of_equal_width(table: Table) -> None:
+    text = tables.to_markdown([table])
+    assert "### toy: a toy (nowhere); scale smoke, fashion-mnist-small, 2 epochs" in text
+    assert "| PSL | n = 2 | 41.50 ± 2.12 | 2 seeds | 50.00 | 60.00 | 4.00 MB | 2.00 MB |" in text
+    assert "| PSL < SFL (n = 2) | disagrees | -0.50 |" in text
+    for block in text.split("\n\n"):
+        widths = {line.count("|") for line in block.splitlines() if line.startswith("|")}
+        assert len(widths) <= 1
+
+
+def test_json_has_every_seed(table: Table) -> None:
+    (found,) = json.loads(json.dumps(tables.to_json([table]), allow_nan=False))
+    psl = found["lines"][0]
+    assert (psl["seeds"], psl["values"], psl["paper"]) == (
+        [0, 1], [40.0, 43.0], {CIFAR: 50.0, FASHION: 60.0},
+    )  # fmt: skip
+    assert found["orderings"][0]["verdict"] == "disagrees"
+    assert psl["client_costs"]["forward_macs"] == 4_000_000
