@@ -32,6 +32,8 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.step_time --out out/step_time.json
 	$(BIN)/python -m benchmarks.scale --out out/scale.json
+	$(BIN)/python -m benchmarks.methods --out out/methods.json
+	$(BIN)/python -m benchmarks.accounting --out out/accounting.json
 
 compat:  ## the end-to-end test against the oldest supported Flower
 	test -x .venv-compat/bin/python || $(PYTHON) -m venv .venv-compat

@@ -10,7 +10,7 @@ from flwr.serverapp import strategy as flower
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import Link
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.strategies.evaluation import Evaluation
@@ -45,6 +45,7 @@ class BaseOptions(RoundOptions, total=False):
     min_nodes: int | None
     delta: float
     trusted_mixer: bool
+    relation: Relation
 
 
 class Options(BaseOptions, total=False):

@@ -57,21 +57,26 @@ class Remarks:
                 "of it: they are summed with the others', not masked (the model is cut at a block)",
             )
 
-    def on_unmixed(self, server_round: int, unmixed: Counter[int]) -> None:
+    def on_unmixed(self, server_round: int, unmixed: Counter[int], *, noisy: bool = False) -> None:
         """Say in a round's log which clients were alone in a group, and in how many steps.
 
         Parameters
         ----------
         unmixed
             By client index, uploads that were not mixed although the mixer mixes.
+        noisy
+            Whether noise was added to them.
         """
         if unmixed:
             log.warning(
                 "round %d: %s left over when groups were formed, in %d uploads in all, and sent "
-                "all smashed data with hard labels: nothing protected them",
+                "all smashed data%s",
                 server_round,
                 f"{name_clients(sorted(unmixed))} {'was' if len(unmixed) == 1 else 'was at times'}",
                 unmixed.total(),
+                ": only the noise protected them"
+                if noisy
+                else " with hard labels: nothing protected them",
             )
 
     def _say(self, clients: Sequence[int], what: str) -> None:

@@ -16,7 +16,7 @@ from flwr_splitmix.events import EvaluationResult, StepDone
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import EmptyMixtureError, Mixer, Noisy, NoMixing, Plan, Upload
 from flwr_splitmix.observers import PrivacyLedger
-from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.strategies.aggregation import fedavg
@@ -82,7 +82,7 @@ class SplitStrategy(RoundLoop):
     noise
         Clipping and Gaussian noise, which every client adds to what it sends; None is none. With
         it, a ledger says what each client has spent.
-    delta, trusted_mixer
+    delta, trusted_mixer, relation
         Of the ledger; see `PrivacyLedger`.
 
     Attributes
@@ -118,6 +118,7 @@ class SplitStrategy(RoundLoop):
         noise: GaussianNoise | None = None,
         delta: float = 1e-5,
         trusted_mixer: bool = False,
+        relation: Relation = "replace",
         **options: Unpack[RoundOptions],
     ) -> None:
         mixer = mixer or NoMixing()
@@ -125,7 +126,9 @@ class SplitStrategy(RoundLoop):
         self.ledger: PrivacyLedger | None = None
         if noise is not None:
             mixer = Noisy(mixer, noise)
-            self.ledger = PrivacyLedger(delta, trusted_mixer=trusted_mixer, shares=mixer.shares)
+            self.ledger = PrivacyLedger(
+                delta, trusted_mixer=trusted_mixer, relation=relation, shares=mixer.shares
+            )
             options["observers"] = [self.ledger, *options.get("observers", ())]
         check_counts(
             steps_per_round=steps_per_round, epochs_per_round=epochs_per_round, min_nodes=min_nodes
@@ -235,7 +238,7 @@ class SplitStrategy(RoundLoop):
         self._step(clients, steps, server_round, gradients, None)
         for client in self._finite.late():
             clients.fail(client, NOT_FINITE)
-        self._remarks.on_unmixed(server_round, unmixed)
+        self._remarks.on_unmixed(server_round, unmixed, noisy=self.ledger is not None)
         return steps
 
     def _step(

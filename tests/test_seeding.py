@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import threading
+
 import numpy as np
+import pytest
 import torch
 
-from flwr_splitmix.seeding import derive_seed, frozen_generator, generator, torch_seed
+from flwr_splitmix.seeding import (
+    derive_seed,
+    frozen_generator,
+    generator,
+    secret_normal,
+    secrets_are_seeded,
+    seeded_secrets,
+    torch_seed,
+)
 
 
 def test_seeds_never_change() -> None:
@@ -48,3 +60,74 @@ def test_torch_is_seeded_inside_and_left_as_it_was() -> None:
     assert torch.equal(torch.rand(2), expected)
     with torch_seed(torch.device("cpu"), 9):
         assert torch.equal(torch.rand(2), first)
+
+
+def test_secret_numbers_are_standard_normal() -> None:
+    drawn = secret_normal((1000, 201), torch.float64).numpy()
+    size = drawn.size
+    assert abs(drawn.mean()) < 5 / math.sqrt(size)
+    assert abs(drawn.var() - 1) < 5 * math.sqrt(2 / size)
+    for bound, inside in ((1, 0.682689), (2, 0.954500), (3, 0.997300)):
+        found = (np.abs(drawn) < bound).mean()
+        assert abs(found - inside) < 5 * math.sqrt(inside * (1 - inside) / size)
+    # Box-Muller makes two of each pair of uniform numbers: they must not depend on each other.
+    first, second = drawn.ravel()[: size // 2], drawn.ravel()[size // 2 : size // 2 * 2]
+    assert abs(np.corrcoef(first, second)[0, 1]) < 5 / math.sqrt(size / 2)
+    assert abs(np.corrcoef(first**2, second**2)[0, 1]) < 5 / math.sqrt(size / 2)
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (2, 5), (4, 0, 3), (1, 1, 1)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("seeded", [False, True])
+def test_secret_numbers_have_the_shape_and_dtype_asked_for(
+    shape: tuple[int, ...], dtype: torch.dtype, seeded: bool
+) -> None:
+    with seeded_secrets(seeded):
+        found = secret_normal(shape, dtype)
+    assert tuple(found.shape) == shape
+    assert found.dtype == dtype
+    assert bool(found.isfinite().all())
+
+
+def test_secrets_follow_from_no_seed() -> None:
+    draws = []
+    for _ in range(2):
+        with torch_seed(torch.device("cpu"), 9):
+            np.random.seed(9)
+            draws.append(secret_normal((4,), torch.float64))
+            state = torch.random.get_rng_state()
+            secret_normal((4,), torch.float64)
+            assert torch.equal(torch.random.get_rng_state(), state)
+    assert not torch.equal(draws[0], draws[1])
+
+
+def test_seeded_secrets_repeat_inside_the_block_only() -> None:
+    draws = []
+    for _ in range(2):
+        with torch_seed(torch.device("cpu"), 9), seeded_secrets():
+            assert secrets_are_seeded()
+            draws += [secret_normal((4,), torch.float64), secret_normal((4,), torch.float64)]
+        assert not secrets_are_seeded()
+    assert torch.equal(draws[0], draws[2])
+    assert torch.equal(draws[1], draws[3])
+    assert not torch.equal(draws[0], draws[1])
+
+
+def test_seeded_secrets_end_with_their_block_also_after_an_error() -> None:
+    with seeded_secrets():
+        with seeded_secrets(False):
+            assert not secrets_are_seeded()
+        assert secrets_are_seeded()
+    with pytest.raises(RuntimeError, match="stop"), seeded_secrets():
+        raise RuntimeError("stop")
+    assert not secrets_are_seeded()
+
+
+def test_seeding_one_thread_seeds_no_other() -> None:
+    """A host may run a client whose secrets repeat beside one whose secrets are secret."""
+    found = []
+    with seeded_secrets():
+        thread = threading.Thread(target=lambda: found.append(secrets_are_seeded()))
+        thread.start()
+        thread.join()
+    assert found == [False]

@@ -26,6 +26,7 @@ def client_fn(context: Context) -> SplitClient:
         optimizer=config.optimizer(),
         schedule=config.schedule(),
         device=config.client_device,
+        privacy=config.budget,
     )
 
 

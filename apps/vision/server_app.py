@@ -63,7 +63,7 @@ def make_strategy(
     config: VisionConfig, upper: torch.nn.Module, run: Run | None, labels: Sequence[Tensor] = ()
 ) -> SplitStrategy:
     """Make the strategy that the configuration names; `labels` are for those that need them."""
-    options: dict[str, Any] = config.own_options()
+    options: dict[str, Any] = config.own_options() | config.privacy_options()
     if config.needs_labels:
         options["labels"] = labels
     if config.averages:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping
-from functools import lru_cache
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -19,22 +19,28 @@ from pydantic import (
 )
 from torch import nn
 
-from flwr_splitmix import WarmupCosine, adamw, split_vision_model
+from flwr_splitmix import WarmupCosine, adamw
+from flwr_splitmix.clients import PrivacyBudget
 from flwr_splitmix.data import ImageDataset, ImageSets, client_split, load_images
+from flwr_splitmix.privacy import GaussianNoise, Relation
+from flwr_splitmix.privacy.noise import Clip, LabelNoise, SmashedNoise
 from flwr_splitmix.schedule import OptimizerFactory
-from flwr_splitmix.segments import SplitModel, split_shuffled_edge
+from flwr_splitmix.segments import SplitModel
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
+
+from vision_errors import ConfigError, sentence
+from vision_segments import edge_of, segments_of
 
 Count = Annotated[int, Field(ge=1)]
 CountOrAuto = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 MEANS_NONE = {"alpha": math.inf, "ratio": 0.0}
 """A run configuration has no None; these values stand for it."""
 
-
-class ConfigError(ValueError):
-    """The run configuration is wrong; the sentence names key, value and what is allowed."""
+GAPS = {"clip": "clip 'none'", "sigma_s": "sigma-s 0.0", "sigma_y": "sigma-y 0.0"}
+"""What leaves the noise without an epsilon, in the keys' words."""
 
 
 class VisionConfig(BaseModel):
@@ -55,8 +61,8 @@ class VisionConfig(BaseModel):
     batch_size: Count
     server_update: Literal["sequential", "sum", "mean"]
     lr: Positive
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    warmup_epochs: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    weight_decay: NotNegative
+    warmup_epochs: NotNegative
     seed: Annotated[int, Field(ge=0)]
     k: Annotated[int, Field(ge=2)]
     alpha: Annotated[float, Field(gt=0)]
@@ -70,6 +76,17 @@ class VisionConfig(BaseModel):
     ratio: Annotated[float, Field(ge=0, le=1)]
     across: Literal["batch", "clients"]
     kappa: Annotated[float, Field(gt=0, le=1)]
+    sigma_s: NotNegative
+    sigma_y: NotNegative
+    clip: Clip
+    clip_norm: Positive
+    smashed_noise: SmashedNoise
+    label_noise: LabelNoise
+    clamp_labels: StrictBool
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    max_epsilon: NotNegative
+    relation: Relation
+    trusted_mixer: StrictBool
     model: str
     pretrained: StrictBool
     depth: CountOrAuto
@@ -90,7 +107,7 @@ class VisionConfig(BaseModel):
     server_threads: CountOrAuto
     client_device: str
     num_hosts: CountOrAuto
-    host_gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    host_gpus: NotNegative
     host_threads: Count
     attach_timeout: Positive
     step_timeout: Positive
@@ -101,8 +118,8 @@ class VisionConfig(BaseModel):
     @field_validator("strategy")
     @classmethod
     def _is_there(cls, name: str) -> str:
-        if name not in OFFERED:
-            raise ValueError(f"allowed are {', '.join(map(repr, OFFERED))}")
+        if name not in STRATEGIES:
+            raise ValueError(f"allowed are {', '.join(map(repr, STRATEGIES))}")
         return name
 
     @model_validator(mode="after")
@@ -117,13 +134,37 @@ class VisionConfig(BaseModel):
                 f"depth is {self.depth}, but pretrained weights are those of the model's own "
                 "depth; allowed with pretrained is depth 0"
             )
+        if _own(self.strategy).get("noise") and self.noise is None:
+            raise ValueError(
+                f"sigma-s and sigma-y are both 0.0, but {self.strategy} needs noise; allowed with "
+                "it is at least one above 0"
+            )
         # A strategy knows best what it refuses.
         trial = self.trial()
         trial.prepare(None)
-        if self.cut_at and _edge(trial):
+        if self.cut_at and edge_of(trial):
             raise ValueError(
                 f"cut-at is {self.cut_at!r}, but {self.strategy} has a cut of its own; allowed "
                 "with it is ''"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _keeps_its_budget(self) -> VisionConfig:
+        if not self.max_epsilon:
+            return self
+        if gaps := self._gaussian.gaps:
+            raise ValueError(
+                f"max-epsilon is {self.max_epsilon}, but there is no epsilon with "
+                f"{' and '.join(GAPS[gap] for gap in gaps)}; it needs clip 'patch', 'range' or "
+                "'sample', and sigma-s and sigma-y above 0"
+            )
+        if self.evaluation == "federated":
+            central = "'central', " if self.averages else ""
+            raise ValueError(
+                f"max-epsilon is {self.max_epsilon}, but evaluation 'federated' sends each "
+                "client's own test images without noise, which no epsilon covers; allowed with it "
+                f"are {central}'benchmark', 'none' and 'auto'"
             )
         return self
 
@@ -139,7 +180,9 @@ class VisionConfig(BaseModel):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise ConfigError("; ".join(map(_sentence, error.errors()))) from None
+            known = [name.replace("_", "-") for name in cls.model_fields]
+            said = [sentence(found, known) for found in error.errors()]
+            raise ConfigError("; ".join(said)) from None
 
     @property
     def averages(self) -> bool:
@@ -148,7 +191,7 @@ class VisionConfig(BaseModel):
 
     def trial(self) -> SplitStrategy:
         """Make the strategy without a model: to ask it what it refuses and what it needs."""
-        options = self.own_options()
+        options = self.own_options() | self.privacy_options()
         if self.needs_labels:
             options["labels"] = ()
         return STRATEGIES[self.strategy](nn.Identity(), num_classes=2, device="cpu", **options)
@@ -158,6 +201,32 @@ class VisionConfig(BaseModel):
         named = _own(self.strategy).keys() & VisionConfig.model_fields.keys()
         values = {name: getattr(self, name) for name in named}
         return {k: None if v == MEANS_NONE.get(k) else v for k, v in values.items()}
+
+    @property
+    def noise(self) -> GaussianNoise | None:
+        """What every client does to what it sends; None without any noise."""
+        return self._gaussian if self.sigma_s or self.sigma_y else None
+
+    @property
+    def _gaussian(self) -> GaussianNoise:
+        return GaussianNoise(**{f.name: getattr(self, f.name) for f in fields(GaussianNoise)})
+
+    def privacy_options(self) -> dict[str, Any]:
+        """Return the options about noise, which every strategy has."""
+        return {
+            "noise": self.noise,
+            "delta": self.delta,
+            "trusted_mixer": self.trusted_mixer,
+            "relation": self.relation,
+        }
+
+    @property
+    def budget(self) -> PrivacyBudget | None:
+        """What every client accounts for and allows; None without noise."""
+        if self.noise is None:
+            return None
+        limit = self.max_epsilon or None
+        return PrivacyBudget(delta=self.delta, max_epsilon=limit, relation=self.relation)
 
     @property
     def needs_labels(self) -> bool:
@@ -191,8 +260,7 @@ class VisionConfig(BaseModel):
         )
 
     def segments(self) -> SplitModel:
-        """Build lower and upper segment; every process of a run gets the same weights."""
-        return _segments(self)
+        return segments_of(self)
 
     def optimizer(self) -> OptimizerFactory:
         return adamw(self.lr, self.weight_decay)
@@ -206,66 +274,7 @@ class VisionConfig(BaseModel):
         )
 
 
-@lru_cache(maxsize=2)
-def _segments(config: VisionConfig) -> SplitModel:
-    images, trial = config.images(), config.trial()
-    options: dict[str, Any] = {
-        "num_classes": len(images.classes),
-        "channels": images.train.shape[0],
-        "image_size": config.image_size,
-        "patch_size": config.patch_size,
-        "depth": config.depth or None,
-        "seed": config.seed,
-    }
-    if config.pretrained:
-        options["pretrained"] = True
-    try:
-        if edge := _edge(trial):
-            return split_shuffled_edge(config.model, **edge, **options)
-        return split_vision_model(
-            config.model,
-            cut_at=config.cut_at,
-            cell=config.cell,
-            positions=trial.mixer.positions or "lower",
-            **options,
-        )
-    except (OSError, RuntimeError) as error:
-        if not config.pretrained:
-            raise
-        reason = " ".join(str(error).split())[:300]
-        raise ConfigError(
-            f"run-config: pretrained weights of {config.model} could not be loaded: {reason}"
-        ) from error
-
-
-def _edge(strategy: SplitStrategy) -> dict[str, Any] | None:
-    """Return how the strategy's frozen edges shuffle; None: it has none."""
-    return getattr(strategy, "edge", None)
-
-
 def _own(strategy: str) -> dict[str, bool]:
     """Return the options that the constructor of a strategy names, and whether it needs them."""
     parameters = inspect.signature(STRATEGIES[strategy]).parameters.values()
     return {p.name: p.default is p.empty for p in parameters if p.kind is p.KEYWORD_ONLY}
-
-
-OFFERED = tuple(
-    strategy
-    for strategy in STRATEGIES
-    if {option for option, needed in _own(strategy).items() if needed}
-    <= {"labels", *VisionConfig.model_fields}
-)
-"""Names of the strategies that the keys are enough to make."""
-
-
-def _sentence(error: Any) -> str:
-    key = ".".join(map(str, error["loc"]))
-    if error["type"] == "extra_forbidden":
-        known = ", ".join(name.replace("_", "-") for name in VisionConfig.model_fields)
-        return f"run-config has an unknown key {key!r}; allowed are {known}"
-    if error["type"] == "missing":
-        return f"run-config lacks {key!r}"
-    message = error["msg"].removeprefix("Value error, ")
-    if not key:
-        return f"run-config: {message}"
-    return f"run-config: {key} is {error['input']!r}; {message[:1].lower()}{message[1:]}"

@@ -11,6 +11,7 @@ import numpy as np
 from torch import nn
 
 from flwr_splitmix.clients.client import ClientError, Order
+from flwr_splitmix.clients.lower import has_batch_norm
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.mixers.accounting import earlier_releases, release_of
 from flwr_splitmix.privacy import Event, Exposure, Ledger, Relation
@@ -73,9 +74,7 @@ class PrivacyGuard:
         self.spent = False
         """Whether a release was refused."""
         self._trainable = any(p.requires_grad for p in segment.parameters())
-        self._batch_norm = any(
-            isinstance(module, nn.modules.batchnorm._BatchNorm) for module in segment.modules()
-        )
+        self._batch_norm = has_batch_norm(segment)
 
     def admit(
         self,

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from flwr_splitmix.clients.batches import Batches, Example, fetch
 from flwr_splitmix.clients.client import Client, ClientError, Order, exchange
 from flwr_splitmix.clients.input_mixing import mix_inputs
-from flwr_splitmix.clients.lower import describe_segment, load_segment
+from flwr_splitmix.clients.lower import describe_segment, has_batch_norm, load_segment
 from flwr_splitmix.clients.privacy_guard import PrivacyBudget, PrivacyGuard
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.mixers import SHARES, InputShare, NoisyShare, Share, share_from_wire
@@ -128,13 +128,22 @@ class SplitClient(Client):
             "num-examples": self.batches.examples,
             "batch-size": self.batches.size,
             **describe_segment(self.segment, fetch(self.batches.data, np.arange(1))[0]),
-            **({"budget-spent": True} if self.guard is not None and self.guard.spent else {}),
-            **({"repeatable-secrets": True} if self.repeatable_secrets else {}),
+            **self._privacy_facts(),
             **{
                 f"{kind}-examples": 0 if data is None else len(data)  # type: ignore[arg-type]
                 for kind, data in self.tests.items()
             },
         }
+
+    def _privacy_facts(self) -> dict[str, bool]:
+        """Return what a server's ledger must know; only what is true is said."""
+        facts = {
+            "budget-spent": self.guard is not None and self.guard.spent,
+            "repeatable-secrets": self.repeatable_secrets,
+            "public-evaluation": self.privacy is not None and self.privacy.public_evaluation,
+            "batch-norm": has_batch_norm(self.segment),
+        }
+        return {name: True for name, holds in facts.items() if holds}
 
     @exchange
     def step(

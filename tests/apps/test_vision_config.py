@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.clients import ClientError
+from flwr_splitmix.strategies import STRATEGIES
 from tests.apps.vision_app import Nodes, context, module, run_config
+
+NOISE = {"sigma_s": 0.5, "sigma_y": 0.5}
 
 CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"strategy": "CutMix"}, ["strategy", "'CutMix'", "'CutMixSL'", "'PSL'"]),
@@ -72,6 +75,53 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         {"strategy": "PatchShuffleSL", "cut_at": "blocks.0"},
         ["cut-at is 'blocks.0'", "PatchShuffleSL", "allowed with it is ''"],
     ),
+    # Noise, and what of it can be promised.
+    ({"sigma_s": -1.0}, ["sigma-s is -1.0", "greater than or equal to 0"]),
+    ({"sigma_s": float("inf")}, ["sigma-s is inf", "finite"]),
+    ({"sigma_y": -0.5}, ["sigma-y is -0.5", "greater than or equal to 0"]),
+    ({"clip": "l2"}, ["clip is 'l2'", "'patch', 'range', 'sample' or 'none'"]),
+    ({"clip_norm": 0.0}, ["clip-norm is 0.0", "greater than 0"]),
+    ({"smashed_noise": "some"}, ["smashed-noise is 'some'", "'kept' or 'all'"]),
+    ({"label_noise": "during"}, ["label-noise is 'during'", "'after' or 'before'"]),
+    ({"clamp_labels": 1}, ["clamp-labels is 1", "boolean"]),
+    ({"delta": 0.0}, ["delta is 0.0", "greater than 0"]),
+    ({"delta": 1.0}, ["delta is 1.0", "less than 1"]),
+    ({"delta": float("nan")}, ["delta is nan"]),
+    ({"max_epsilon": -8.0}, ["max-epsilon is -8.0", "greater than or equal to 0"]),
+    ({"max_epsilon": float("inf")}, ["max-epsilon is inf", "finite"]),
+    ({"relation": "swap"}, ["relation is 'swap'", "'replace' or 'add-remove'"]),
+    ({"trusted_mixer": "yes"}, ["trusted-mixer is 'yes'", "boolean"]),
+    ({"strategy": "DPSL"}, ["sigma-s and sigma-y are both 0.0", "DPSL needs noise", "above 0"]),
+    (
+        {"strategy": "DPCutMixSFL", "max_epsilon": 8.0},
+        ["sigma-s and sigma-y are both 0.0", "DPCutMixSFL needs noise"],
+    ),
+    (
+        {"max_epsilon": 8.0},
+        ["max-epsilon is 8.0", "sigma-s 0.0 and sigma-y 0.0", "sigma-s and sigma-y above 0"],
+    ),
+    (
+        {**NOISE, "sigma_y": 0.0, "max_epsilon": 8.0},
+        ["max-epsilon is 8.0", "no epsilon with sigma-y 0.0;"],
+    ),
+    (
+        {**NOISE, "clip": "none", "max_epsilon": 8.0},
+        ["max-epsilon is 8.0", "no epsilon with clip 'none';", "'patch', 'range' or 'sample'"],
+    ),
+    (
+        {**NOISE, "max_epsilon": 8.0, "evaluation": "federated"},
+        ["max-epsilon is 8.0", "'federated'", "without noise", "'central', 'benchmark'"],
+    ),
+    (
+        {**NOISE, "strategy": "DPSL", "max_epsilon": 8.0, "evaluation": "federated"},
+        ["max-epsilon is 8.0", "'federated'", "allowed with it are 'benchmark'"],
+    ),
+    (
+        {**NOISE, "max_epsilon": 8.0, "model": "resnet18"},
+        ["max-epsilon is 8.0", "resnet18 has BatchNorm", "without BatchNorm before the cut"],
+    ),
+    ({**NOISE, "strategy": "InputMixupSL"}, ["InputLevel takes no noise", "mixes inputs"]),
+    ({**NOISE, "strategy": "SpectralShuffleSL"}, ["FrozenEdge takes no noise", "no labels"]),
     # What the model and the data say.
     ({"patch_size": 7}, ["patch_size 7", "divide image_size 32"]),
     ({"model": "vit_tyny_patch16_224"}, ["'vit_tyny_patch16_224'", "vit_tiny_patch16_224"]),
@@ -127,7 +177,7 @@ def test_all_wrong_values_are_named_at_once() -> None:
 def test_a_strategy_that_is_not_there_is_answered_with_all_that_are() -> None:
     with pytest.raises(ValueError, match="strategy is 'PS'") as caught:
         module("vision_config").VisionConfig.read(run_config(strategy="PS"))
-    assert all(repr(name) in str(caught.value) for name in module("vision_config").OFFERED)
+    assert all(repr(name) in str(caught.value) for name in STRATEGIES)
 
 
 def test_a_missing_key_is_named() -> None:

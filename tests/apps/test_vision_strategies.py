@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord
 from torch import Tensor
 
-from flwr_splitmix import Run
-from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.clients.batches import fetch
-from flwr_splitmix.runs import Row
-from flwr_splitmix.segments import SplitModel
 from flwr_splitmix.segments.tokens import Positions
-from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
-from tests.apps.vision_app import context, module, run_config
+from flwr_splitmix.strategies import STRATEGIES
+from tests.apps.vision_app import module
+from tests.apps.vision_fit import CLIENTS, fit, needed, read
 
-OFFERED: tuple[str, ...] = module("vision_config").OFFERED
-CLIENTS = 3
-ONE_STEP: dict[str, Any] = {
-    "num_server_rounds": 1,
-    "steps_per_round": 1,
-    "warmup_epochs": 0.0,
-    "samples_per_client": 8,
-    "batch_size": 4,
-    "depth": 2,
-    "device": "cpu",
-    "client_device": "cpu",
-    "evaluation": "none",
-}
-
-NO_KEYS = {"labels", "grid"}
-"""What the app itself finds out: labels from the data, the cells of images from the patches."""
+NO_KEYS = {"labels", "grid", "noise"}
+"""What the app makes: labels from the data, the cells of images from the patches, noise of keys."""
 
 OTHER_THAN_DEFAULT: dict[str, Any] = {
     "k": 2,
@@ -64,46 +44,14 @@ def own(name: str) -> set[str]:
     return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - NO_KEYS
 
 
-def read(**values: Any) -> Any:
-    return module("vision_config").VisionConfig.read(run_config(**values))
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A run of the app in this process."""
-
-    strategy: SplitStrategy
-    clients: list[SplitClient]
-    row: Row
-    segments: SplitModel
-    lower: dict[str, Tensor]
-
-
-def fit(run_dir: Path, **values: Any) -> Fitted:
-    """Do the one round of a run; `lower` is what the server has in the end."""
-    config, values = read(**{**ONE_STEP, **values}), run_config(**{**ONE_STEP, **values})
-    segments, server = config.segments(), module("server_app")
-    clients = [module("client_app").client_fn(context(i, CLIENTS, values)) for i in range(CLIENTS)]
-    labels = [torch.tensor(config.client_images(i, CLIENTS)[0].labels) for i in range(CLIENTS)]
-    run = Run.create(values, name="test", home=run_dir)
-    # The app's process ends with its run; here the segments are kept for the next test.
-    strategy = server.make_strategy(config, copy.deepcopy(segments.upper), run, labels)
-    initial = ArrayRecord(segments.lower.state_dict())
-    result = strategy.fit(clients, config.num_server_rounds, initial_arrays=initial)
-    (row,) = run.rows
-    assert (row["clients_alive"], row["clients_failed"]) == (CLIENTS, 0)
-    lower = {name: torch.tensor(array.numpy()) for name, array in result.arrays.items()}
-    return Fitted(strategy, clients, row, segments, lower)
-
-
 def flat(tensors: Mapping[str, Tensor]) -> Tensor:
     """Join the tensors of a module's state; PS+ has none at the client."""
     return torch.cat([torch.zeros(0), *(tensor.flatten() for tensor in tensors.values())])
 
 
-@pytest.mark.parametrize("name", OFFERED)
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_takes_a_step_with_every_client(name: str, tmp_path: Path) -> None:
-    done = fit(tmp_path, strategy=name)
+    done = fit(tmp_path, strategy=name, **needed(name))
     assert type(done.strategy) is STRATEGIES[name]
     assert done.row["steps"] == 1
     assert math.isfinite(done.row["loss"])
@@ -119,21 +67,18 @@ def test_every_strategy_takes_a_step_with_every_client(name: str, tmp_path: Path
     assert torch.allclose(flat(done.lower), expected, atol=1e-7)
 
 
-def test_no_strategy_is_left_out_but_for_what_no_key_can_say() -> None:
-    assert all("noise" in own(name) for name in STRATEGIES.keys() - set(OFFERED))
-
-
-@pytest.mark.parametrize("name", OFFERED)
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_every_option_of_every_strategy_is_a_key(name: str) -> None:
     assert own(name) <= OTHER_THAN_DEFAULT.keys(), "an option that no key sets"
-    config = read(strategy=name, **OTHER_THAN_DEFAULT)
+    config = read(strategy=name, **OTHER_THAN_DEFAULT, **needed(name))
     assert config.own_options() == {key: OTHER_THAN_DEFAULT[key] for key in own(name)}
 
 
-@pytest.mark.parametrize("name", OFFERED)
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_the_keys_defaults_are_the_strategys(name: str) -> None:
     parameters = inspect.signature(STRATEGIES[name]).parameters
-    assert read(strategy=name).own_options() == {key: parameters[key].default for key in own(name)}
+    found = read(strategy=name, **needed(name)).own_options()
+    assert found == {key: parameters[key].default for key in own(name)}
 
 
 def test_infinity_and_zero_stand_for_none() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,15 +11,18 @@ from typing import Any
 
 import pytest
 
+from flwr_splitmix.strategies import STRATEGIES
+
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
 
 
-def figures(benchmark: str, out: Path) -> dict[str, Any]:
+def figures(benchmark: str, out: Path, **environment: str) -> dict[str, Any]:
     """Run one benchmark as a user does and return what it wrote."""
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{benchmark}", "--quick", "--out", str(out)],
         cwd=ROOT,
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -57,3 +61,27 @@ def test_scale_weighs_all_processes_after_every_client_has_trained(tmp_path: Pat
         assert sum(run["pss_mib_by_process"].values()) == pytest.approx(
             run["pss_mib"]["max"], rel=1e-3
         )
+
+
+def test_methods_compares_every_strategy_with_psl(tmp_path: Path) -> None:
+    # The tensors are tiny here: threads would wait for each other, on a busy machine for minutes.
+    found = figures("methods", tmp_path / "methods.json", OMP_NUM_THREADS="1")
+    assert found["strategies"].keys() == STRATEGIES.keys()
+    for row in found["strategies"].values():
+        assert 0 < row["ms"]["min"] <= row["ms"]["median"]
+        assert row["ratio"]["median"] > 0
+    ratios = {name: row["uplink_ratio"] for name, row in found["strategies"].items()}
+    for name in ("PSL", "SFL", "MixupSL", "ShuffledPSL", "PatchShuffleSL"):
+        assert ratios[name] == 1
+    # Groups of two send one client's smashed data, and everybody's labels.
+    for name in ("CutMixSL", "CutMixSFL", "VanillaCutMixSL", "ShuffledCutMixSL"):
+        assert 0.5 < ratios[name] < 0.51
+    assert ratios["SpectralShuffleSL"] == pytest.approx(2 * 3 * 16**2 / 192, rel=0.02)
+    alone = {name for name, kind in STRATEGIES.items() if not kind.averages}
+    assert found["mixers"].keys() > alone
+    target = found["targets"]["mixer_fraction"]
+    for name, row in found["mixers"].items():
+        parts = sum(row[f"{part}_ms"] for part in ("plan", "share", "merge", "split"))
+        assert row["fraction"] == pytest.approx(parts / found["psl_ms"]["median"])
+        assert target["mixers"][name] == (row["fraction"] <= target["at_most"])
+    assert target["met"] == all(target["mixers"].values())

@@ -235,7 +235,7 @@ def test_a_lower_segment_that_does_not_fit_is_refused_with_both_shapes() -> None
 
 
 def test_the_description_is_what_the_server_needs() -> None:
-    toy = Toy(clients=1, prefix=2, tests=5)
+    toy = Toy(clients=1, prefix=2, tests=5, batch_norm=False)
     (client,) = toy.make_clients(repeatable_secrets=False)
     assert client.attach(ORDER, None) == {
         "num-examples": 12, "batch-size": 4, "prefix": 2, "patches": 6, "width": 3,

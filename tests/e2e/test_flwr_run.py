@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flwr_splitmix import Run
+from flwr_splitmix.privacy import GaussianNoise, Plan, Release
 from tests.apps import vision_app
 from tests.e2e.flower_run import TINY, Ended, Runner, measured, run_here, toml
 
@@ -144,6 +145,36 @@ def test_the_server_learns_from_frozen_edges_with_labels_of_its_own(
     assert run.summary["uplink_bytes"] == run.summary["uplink_bytes_psl"]
     # With labels of other images it would be a tenth.
     assert run.rows[-1]["accuracy"] > 0.3
+
+
+def test_a_privacy_budget_ends_the_run_before_it_is_exceeded(
+    runner: Runner, tmp_path: Path
+) -> None:
+    noise = GaussianNoise(sigma_s=5.0, sigma_y=2.0)
+    release = Release(noise=noise, patches=16, width=192)
+    # Even masks: each client keeps half of the patches in every step, and a round is one pass.
+    passes = [Plan(release=release, passes=n, delta=1e-5, kept=0.5, k=2) for n in (1, 2, 3)]
+    first, second, third = (plan.epsilon() for plan in passes)
+    values = {
+        **TINY,
+        "strategy": "DPCutMixSFL",
+        "alpha": float("inf"),
+        "sigma-s": 5.0,
+        "sigma-y": 2.0,
+        "max-epsilon": (second + third) / 2,
+        "num-server-rounds": 4,
+        "evaluation": "auto",
+        "evaluate-every": 4,
+    }
+    ended = runner.run(values, tmp_path)
+    run = completed(ended)
+    assert "the run ends after round 3: the privacy budget of each of clients 0, 1" in ended.log
+    assert [row["epsilon"] for row in run.rows] == pytest.approx([first, second, second])
+    assert [row["uplink_bytes"] > 0 for row in run.rows] == [True, True, False]
+    # What was learned before is measured, on the server's own test images.
+    assert [row["accuracy_kind"] for row in run.rows] == [None, None, "central"]
+    assert run.summary is not None
+    assert run.summary["rounds"] == 3
 
 
 def test_five_of_a_hundred_virtual_clients_take_part_in_a_round(

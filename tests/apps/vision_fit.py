@@ -1,0 +1,75 @@
+"""A run of the app in this process, over a LocalLink: no Flower, no Ray."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord
+from torch import Tensor
+
+from flwr_splitmix import Run
+from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.runs import Row
+from flwr_splitmix.segments import SplitModel
+from flwr_splitmix.strategies import SplitStrategy
+from tests.apps.vision_app import context, module, run_config
+
+CLIENTS = 3
+ONE_STEP: dict[str, Any] = {
+    "num_server_rounds": 1,
+    "steps_per_round": 1,
+    "warmup_epochs": 0.0,
+    "samples_per_client": 8,
+    "batch_size": 4,
+    "depth": 2,
+    "device": "cpu",
+    "client_device": "cpu",
+    "evaluation": "none",
+}
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a run left behind; `lower` is what the server has in the end."""
+
+    strategy: SplitStrategy
+    clients: list[SplitClient]
+    rows: list[Row]
+    segments: SplitModel
+    lower: dict[str, Tensor]
+
+    @property
+    def row(self) -> Row:
+        """The only round."""
+        (row,) = self.rows
+        return row
+
+
+def read(**values: Any) -> Any:
+    """Return the app's configuration with some keys changed (`_` for `-`)."""
+    return module("vision_config").VisionConfig.read(run_config(**values))
+
+
+def needed(strategy: str) -> dict[str, Any]:
+    """Return the keys without which a strategy is refused."""
+    return {"sigma_s": 0.5, "sigma_y": 0.25} if strategy.startswith("DP") else {}
+
+
+def fit(run_dir: Path, n: int = CLIENTS, **values: Any) -> Fitted:
+    """Do a run of `n` clients: one round of one step, unless `values` say otherwise."""
+    config, values = read(**{**ONE_STEP, **values}), run_config(**{**ONE_STEP, **values})
+    segments, server = config.segments(), module("server_app")
+    clients = [module("client_app").client_fn(context(i, n, values)) for i in range(n)]
+    labels = [torch.tensor(config.client_images(i, n)[0].labels) for i in range(n)]
+    run = Run.create(values, name="test", home=run_dir)
+    # The app's process ends with its run; here the segments are kept for the next test.
+    strategy = server.make_strategy(config, copy.deepcopy(segments.upper), run, labels)
+    initial = ArrayRecord(segments.lower.state_dict())
+    result = strategy.fit(clients, config.num_server_rounds, initial_arrays=initial)
+    assert {(row["clients_alive"], row["clients_failed"]) for row in run.rows} == {(n, 0)}
+    lower = {name: torch.tensor(array.numpy()) for name, array in result.arrays.items()}
+    return Fitted(strategy, clients, run.rows, segments, lower)

@@ -1,0 +1,172 @@
+"""Images mixed before the lower segment: pixel by pixel, from the right batches, soft labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flwr_splitmix.clients import ClientError, Order, SplitClient
+from flwr_splitmix.clients.batches import Batches, Example
+from flwr_splitmix.clients.input_mixing import mix_inputs
+from flwr_splitmix.mixers import (
+    BoxShare,
+    FullShare,
+    InputShare,
+    PatchShare,
+    Share,
+    WeightedShare,
+)
+from flwr_splitmix.testing.toy import Toy
+
+B, C, L = 3, 2, 4
+TOY = Toy(clients=3, dropout=0.0)
+SEED = 9
+
+
+def share_of(*parts: tuple[int, Share], rows: int = 2, columns: int = 3) -> InputShare:
+    return InputShare(rows=rows, columns=columns, classes=L, parts=parts, seed=4)
+
+
+def images(height: int = 8, width: int = 12) -> dict[int, Example]:
+    torch.manual_seed(0)
+    return {
+        client: (torch.randn(B, C, height, width), (torch.arange(B) + client) % L)
+        for client in range(2)
+    }
+
+
+def box(inside: bool, lam: float, **sides: Any) -> BoxShare:
+    return BoxShare(lam=lam, patches=6, columns=3, inside=inside, **sides)
+
+
+def test_boxes_of_cells_are_boxes_of_pixels() -> None:
+    """On a 2 x 3 grid a cell of an 8 x 12 image has 4 x 4 pixels."""
+    sides = {"top": 1, "bottom": 2, "left": 1, "right": 3}
+    batches = images()
+    share = share_of((0, box(False, 4 / 6, **sides)), (1, box(True, 2 / 6, **sides)))
+    mixed, soft = mix_inputs(share, batches.__getitem__)
+    expected = batches[0][0].clone()
+    expected[:, :, 4:8, 4:12] = batches[1][0][:, :, 4:8, 4:12]
+    assert torch.equal(mixed, expected)
+    hot = [F.one_hot(labels, L) for _, labels in batches.values()]
+    torch.testing.assert_close(soft, 4 / 6 * hot[0] + 2 / 6 * hot[1])
+
+
+def test_random_cells_are_whole_in_every_channel() -> None:
+    halves = [
+        PatchShare(lam=0.5, patches=6, seed=3, start=start, stop=start + 3) for start in (0, 3)
+    ]
+    batches = images()
+    mixed, _ = mix_inputs(share_of((0, halves[0]), (1, halves[1])), batches.__getitem__)
+    for client, half in enumerate(halves):
+        for cell in half.positions(B).tolist():
+            top, left = 4 * (cell // 3), 4 * (cell % 3)
+            here = np.s_[:, :, top : top + 4, left : left + 4]
+            assert torch.equal(mixed[here], batches[client][0][here])
+
+
+def test_weighted_sums_of_images() -> None:
+    batches = images()
+    share = share_of((0, WeightedShare(lam=0.75)), (1, WeightedShare(lam=0.25)))
+    mixed, soft = mix_inputs(share, batches.__getitem__)
+    torch.testing.assert_close(mixed, 0.75 * batches[0][0] + 0.25 * batches[1][0])
+    torch.testing.assert_close(soft.sum(1), torch.ones(B))
+
+
+def test_inputs_that_are_cells_already_stay_cells() -> None:
+    cells = torch.randn(B, 6, 5)
+    batch = (cells, torch.zeros(B, dtype=torch.int64))
+    mixed, _ = mix_inputs(share_of((0, FullShare())), lambda client: batch)
+    assert torch.equal(mixed, cells)
+
+
+@pytest.mark.parametrize(
+    "shape", [(B, C, 9, 12), (B, C, 8, 8), (B, C, 1, 3), (B, 7, 5), (B, 8), (B, C, 8, 12, 1)]
+)
+def test_inputs_that_the_grid_does_not_divide_are_refused(shape: tuple[int, ...]) -> None:
+    batch = (torch.zeros(shape), torch.zeros(B, dtype=torch.int64))
+    with pytest.raises(ClientError, match="cannot be divided into 2 x 3 square cells"):
+        mix_inputs(share_of((0, FullShare())), lambda client: batch)
+
+
+def test_a_grid_finer_than_the_pixels_is_refused() -> None:
+    share = share_of((0, FullShare()), rows=10**9, columns=10**9)
+    with pytest.raises(ClientError, match="cannot be divided into 1000000000 x 1000000000"):
+        mix_inputs(share, images().__getitem__)
+
+
+def clients_of(peers: bool = True) -> list[SplitClient]:
+    clients = list(TOY.make_clients())
+    for index, client in enumerate(clients):
+        client.attach(Order(client=index, seed=SEED, server_round=1, num_rounds=2), None)
+        client.peers = clients if peers else None
+    return clients
+
+
+def step(client: SplitClient, number: int, share: Share) -> dict[str, Any]:
+    arguments = {"number": number, "progress": 0.0, "gradient": None, "plan": [share.to_wire()]}
+    return client.run("step", arguments)
+
+
+def encoded(inputs: Tensor) -> Tensor:
+    with torch.no_grad():
+        smashed: Tensor = TOY.lower().train()(inputs)
+    return smashed
+
+
+def toy_share(*parts: tuple[int, Share]) -> InputShare:
+    return InputShare(rows=2, columns=3, classes=TOY.classes, parts=parts, seed=4)
+
+
+PAIR = ((0, WeightedShare(lam=0.75)), (1, WeightedShare(lam=0.25)))
+
+
+def test_a_client_uploads_what_its_segment_makes_of_the_mixture_with_soft_labels() -> None:
+    reply = step(clients_of()[0], 0, toy_share(*PAIR))
+    drawn = [Batches(TOY.data(i), TOY.batch).next_batch(SEED, i) for i in (0, 1)]
+    mixture = 0.75 * drawn[0][0] + 0.25 * drawn[1][0]
+    torch.testing.assert_close(reply["smashed"][0], encoded(mixture), rtol=0, atol=1e-14)
+    (soft,) = reply["labels"]
+    hot = [F.one_hot(labels, TOY.classes).double() for _, labels in drawn]
+    torch.testing.assert_close(soft, 0.75 * hot[0] + 0.25 * hot[1], rtol=0, atol=1e-15)
+    assert soft.dtype == torch.float64
+
+
+def test_whoever_asks_first_a_batch_is_drawn_once_a_step() -> None:
+    clients = clients_of()
+    for number in range(3):
+        for client in ((0, 1), (1, 0))[number % 2]:
+            others = PAIR if client == 0 else PAIR[::-1]
+            step(clients[client], number, toy_share(*others))
+        assert [client.batches.drawn for client in clients] == [number + 1, number + 1, 0]
+        expected = Batches(TOY.data(1), TOY.batch)
+        for _ in range(number + 1):
+            inputs, _ = expected.next_batch(SEED, 1)
+        assert torch.equal(clients[1].batch(number)[0], inputs)
+
+
+def test_a_new_round_draws_a_new_batch() -> None:
+    (first, second) = (clients_of()[0] for _ in range(2))
+    share = toy_share((0, FullShare()))
+    step(first, 0, share)
+    first.release()
+    first.attach(Order(client=0, seed=SEED, server_round=2, num_rounds=2), None)
+    step(first, 0, share)
+    assert first.batches.drawn == 2
+    step(second, 0, share)
+    assert not torch.equal(first.batch(0)[0], second.batch(0)[0])
+
+
+def test_without_the_others_at_hand_mixing_across_clients_is_refused() -> None:
+    alone = clients_of(peers=False)[0]
+    with pytest.raises(
+        ClientError, match=r"needs them all in one process \(fit\); within a client"
+    ):
+        step(alone, 0, toy_share(*PAIR))
+    within = toy_share((0, WeightedShare(lam=0.75)), (0, WeightedShare(lam=0.25)))
+    assert tuple(step(alone, 1, within)["smashed"][0].shape) == (TOY.batch, 6, 3)

@@ -1,0 +1,142 @@
+"""What the methods of the papers promise as strategies, and what they refuse."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import FedAvg
+from torch import nn
+
+from flwr_splitmix.mixers import (
+    FullShare,
+    InputLevel,
+    Mixup,
+    PatchCutMix,
+    Shuffled,
+    SmashedShape,
+)
+from flwr_splitmix.segments import split_vision_model
+from flwr_splitmix.strategies import (
+    STRATEGIES,
+    BatchShuffleSL,
+    CutMixSL,
+    CutoutSL,
+    InputMixupSL,
+    MixupSL,
+    ShuffledCutMixSL,
+    ShuffledPSL,
+    SplitStrategy,
+    VanillaCutMixSL,
+)
+from flwr_splitmix.strategies.uploads import UploadError, read_upload
+from flwr_splitmix.testing.toy import Toy
+from tests.laws.makers import maker
+
+
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name.endswith("SFL")])
+def test_every_method_with_averaging_differs_in_that_alone(name: str) -> None:
+    averaging = maker(name)(Toy().upper())
+    sibling = f"{name.removesuffix('SFL')}SL"
+    plain = maker({"SL": "PSL", "ShuffledSL": "ShuffledPSL"}.get(sibling, sibling))(Toy().upper())
+    assert type(averaging.aggregator.strategy) is FedAvg
+    assert plain.aggregator.strategy is None
+    assert str(averaging.mixer) == str(plain.mixer)
+    shape = SmashedShape(4, 6, 3, grid=(2, 3), classes=3)
+    plans = [s.mixer.plan(range(5), shape, np.random.default_rng(3)) for s in (averaging, plain)]
+    assert plans[0] == plans[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "sentence"),
+    [
+        (VanillaCutMixSL, {"k": 3}, "k is 3; VanillaCutMix mixes pairs: a box has one inside and"),
+        (VanillaCutMixSL, {"beta": 0.0}, r"beta is 0\.0; it must be greater than 0"),
+        (CutMixSL, {"alpha": 0.0}, r"alpha is 0\.0; it must be greater than 0, or None"),
+        (CutMixSL, {"k": 1}, "k is 1; a mixing group needs at least 2 clients"),
+        (MixupSL, {"alpha": -1.0}, r"alpha is -1\.0; it must be greater than 0, or None"),
+        (ShuffledCutMixSL, {"alpha": math.nan}, "alpha is nan; it must be greater than 0"),
+        (CutoutSL, {"ratio": 0.0}, r"ratio is 0\.0; allowed is 0 < ratio <= 1, or None"),
+        (CutoutSL, {"ratio": 1.01}, r"ratio is 1\.01; allowed is 0 < ratio <= 1"),
+        (BatchShuffleSL, {"labels": [], "kappa": 0.0}, r"kappa is 0\.0; allowed is 0 < kappa <= 1"),
+        (BatchShuffleSL, {"labels": [], "kappa": 1.1}, r"kappa is 1\.1; allowed is 0 < kappa <= 1"),
+        (BatchShuffleSL, {"labels": [], "kappa": math.nan}, "kappa is nan"),
+        (InputMixupSL, {"across": "everyone"}, "across is 'everyone'; allowed are clients, batch"),
+        (InputMixupSL, {"grid": (4, 0)}, r"grid is \(4, 0\); rows and columns must be at least 1"),
+    ],
+)
+def test_options_outside_their_range_are_refused_in_one_sentence(
+    kind: Any, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        kind(Toy().upper(), **options)
+
+
+@pytest.mark.parametrize("kind", [ShuffledPSL, ShuffledCutMixSL])
+def test_a_shuffle_needs_positions_in_the_upper_segment(kind: Any) -> None:
+    options: dict[str, Any] = {"image_size": 16, "depth": 1, "seed": 0}
+    lower = split_vision_model(positions="lower", **options)
+    with pytest.raises(ValueError, match=f"{kind.__name__} moves patches.*positions='upper'"):
+        kind(lower.upper)
+    kind(split_vision_model(positions="upper", **options).upper)
+    kind(nn.Linear(2, 2), num_classes=2)  # a segment that says nothing is taken at its word
+
+
+def test_raw_inputs_do_not_cross_a_link() -> None:
+    strategy = InputMixupSL(Toy().upper(), across="clients", device="cpu")
+    grid: Any = None
+    with pytest.raises(ValueError, match=r"InputMixupSL mixes raw inputs across clients.*\(fit\)"):
+        strategy.start(grid, ArrayRecord(), num_rounds=1)
+    shuffled = SplitStrategy(Toy().upper(), mixer=Shuffled(InputLevel(Mixup())), device="cpu")
+    with pytest.raises(ValueError, match="mixes raw inputs across clients"):
+        shuffled.start(grid, ArrayRecord(), num_rounds=1)
+
+
+@pytest.mark.parametrize(("clients", "alone"), [(4, 0), (5, 1)])
+def test_only_who_was_left_over_is_reported_unmixed(
+    clients: int, alone: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="flwr.splitmix"):
+        toy = Toy(clients=clients)
+        strategy = InputMixupSL(toy.upper(), across="clients", steps_per_round=3, device="cpu")
+        strategy.fit(toy.make_clients(), 1)
+    said = [r.getMessage() for r in caplog.records if "left over" in r.getMessage()]
+    assert len(said) == alone
+    assert all(f"in {3 * alone} uploads in all" in sentence for sentence in said)
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        ([torch.tensor([0, 1, 2, 0])], r"uploaded \(4,\) of torch.int64, expected \(4, 3\)"),
+        (torch.ones(4, 3) / 3, "no list of 1 soft labels"),
+        ([], "no list of 1 soft labels"),
+        ([None], "labels for a pass that is not its own"),
+        ([torch.ones(4, 4) / 4], r"uploaded \(4, 4\)"),
+        ([torch.full((4, 3), 1.1)], r"soft labels outside 0\.\.1"),
+        ([torch.full((4, 3), -0.1)], r"soft labels outside 0\.\.1"),
+        ([torch.full((4, 3), math.nan)], "NaN or infinite"),
+        ([torch.ones(4, 3, dtype=torch.float64)], "of torch.float64, expected"),
+        (None, "no list of 1 soft labels"),
+    ],
+)
+def test_soft_labels_are_checked(labels: Any, sentence: str) -> None:
+    shape = SmashedShape(4, 6, 3, classes=3)
+    mixer = InputLevel(PatchCutMix(), (2, 3), across="batch")
+    plan = mixer.plan([0], shape, np.random.default_rng(0))
+    reply = {"smashed": [torch.zeros(shape.size)], "labels": [torch.full((4, 3), 1 / 3)]}
+    read_upload(reply, plan, 0, 3, torch.float32)
+    with pytest.raises(UploadError, match=sentence):
+        read_upload({**reply, "labels": labels}, plan, 0, 3, torch.float32)
+
+
+def test_everyone_is_alone_where_nothing_is_mixed() -> None:
+    """Of k = 2 and one client, that one sends everything: there is no group of one that mixes."""
+    plan = CutMixSL(Toy().upper()).mixer.plan([0], SmashedShape(4, 6, 3), np.random.default_rng(0))
+    assert plan.shares(0) == [FullShare()]
+    assert plan.unmixed == (0,)

@@ -1,0 +1,177 @@
+"""SplitClientApp: what a node answers, and what it needs to be installed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from safetensors.torch import load_file
+
+from flwr_splitmix import Run, SplitClient, SplitClientApp, adamw
+from flwr_splitmix.links import StreamLink, polling
+from flwr_splitmix.links.ticket import RECORD, Ticket, to_arrays, with_record
+from flwr_splitmix.strategies import PSL
+from flwr_splitmix.strategies.messages import messages_to
+from flwr_splitmix.testing.toy import Toy
+from tests.links.fake_grid import FakeGrid, OnFakeGrid, question
+
+ROOT = Path(__file__).parents[1]
+TOY = Toy(clients=1)
+TICKET = Ticket(client=0, seed=7, server_round=1, num_rounds=2)
+
+
+def context(**node_config: Any) -> Context:
+    return Context(run_id=1, node_id=9, node_config=node_config, state=RecordDict(), run_config={})
+
+
+def message(kind: str, ticket: Ticket | None = None) -> Message:
+    content = RecordDict({} if ticket is None else {RECORD: ticket.to_record()})
+    return messages_to([9], content, kind, in_run=False)[0]
+
+
+def no_client(context: Context) -> SplitClient:
+    raise AssertionError("no client is needed")
+
+
+def test_a_node_says_which_client_it_is_and_that_it_is_real() -> None:
+    reply = SplitClientApp(no_client)(message("query"), context(**{"partition-id": 4}))
+    record = dict(reply.content.config_records[RECORD])
+    assert record["client"] == 4
+    assert record["simulated"] is False
+
+
+@pytest.mark.parametrize("value", [None, -1, "3", 1.0])
+def test_a_partition_id_is_an_index(value: Any) -> None:
+    config = {} if value is None else {"partition-id": value}
+    reply = SplitClientApp(no_client)(message("query"), context(**config))
+    assert "has no partition-id" in str(reply.content.config_records[RECORD]["error"])
+
+
+def test_an_unknown_link_is_refused() -> None:
+    with pytest.raises(ValueError, match="knows no link 'telepathy'; allowed: 'ray', 'stream'"):
+        SplitClientApp(no_client)(message("train", replace(TICKET, link="telepathy")), context())
+
+
+def test_a_client_that_cannot_be_built_says_so_without_data(tmp_path: Path) -> None:
+    def client_fn(context: Context) -> SplitClient:
+        raise FileNotFoundError("/data/jane-doe.csv")
+
+    ticket = replace(TICKET, link="stream", address="127.0.0.1:1", tls=False)
+    config = {"state-dir": str(tmp_path)}
+    reply = SplitClientApp(client_fn)(message("train", ticket), context(**config))
+    assert reply.content.config_records[RECORD]["error"] == (
+        "client_fn raised FileNotFoundError; the log of its node says more"
+    )
+
+
+def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
+    def client_fn(context: Context) -> SplitClient:
+        return TOY.make_clients()[0]
+
+    ticket = replace(TICKET, link="stream", address="127.0.0.1:1")
+    config = {"state-dir": str(tmp_path), "ssl-certfile": "client.crt"}
+    reply = SplitClientApp(client_fn)(message("train", ticket), context(**config))
+    assert "ssl-certfile and ssl-keyfile must be given together" in str(
+        reply.content.config_records[RECORD]["error"]
+    )
+
+
+NODE = """
+import json, sys, time
+
+BLOCKED = {"ray", "timm", "flwr_datasets", "datasets", "torchvision", "transformers"}
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ImportError(f"{name} is not installed on this node")
+
+sys.meta_path.insert(0, Finder())
+
+from flwr.app import Context, Message, Metadata, RecordDict
+from safetensors.torch import save_file
+from flwr_splitmix import SplitClientApp, adamw
+from flwr_splitmix.links.ticket import Ticket, arrays_of, to_arrays, with_record
+from flwr_splitmix.testing.toy import Toy
+
+order = json.loads(sys.stdin.read())
+toy = Toy(clients=1)
+
+def client_fn(context):
+    return toy.make_clients(adamw(0.01))[context.node_config["partition-id"]]
+
+content = RecordDict({"arrays": to_arrays(toy.lower().state_dict())})
+content = with_record(content, Ticket(**order["ticket"]).to_record())
+metadata = Metadata(1, "id", 0, order["node"], "", "", time.time(), 60.0, order["kind"])
+message = Message(content=content, metadata=metadata)
+context = Context(
+    run_id=1, node_id=order["node"], node_config=order["config"], state=RecordDict(), run_config={}
+)
+reply = SplitClientApp(client_fn)(message, context).content
+assert not BLOCKED & {name.partition(".")[0] for name in sys.modules}
+assert "flwr_splitmix.strategies" not in sys.modules
+save_file(arrays_of(reply) or {}, order["out"])
+print(json.dumps({key: dict(record) for key, record in reply.items() if key != "arrays"}))
+"""
+
+
+def test_a_node_needs_neither_ray_nor_the_data_sets_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each message is a process of its own, in which the imports that a node lacks fail."""
+    monkeypatch.setattr(polling, "_question", question)
+    nodes = tmp_path / "nodes"
+
+    def handle(sent: Message, context: Context) -> Message:
+        if sent.metadata.message_type == "query":
+            return SplitClientApp(no_client)(sent, context)
+        ticket = Ticket.from_message(sent)
+        out = tmp_path / f"{ticket.client}-{ticket.server_round}.safetensors"
+        order = {
+            "ticket": asdict(ticket),
+            "node": context.node_id,
+            "kind": sent.metadata.message_type,
+            "config": dict(context.node_config),
+            "out": str(out),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", NODE],
+            input=json.dumps(order),
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        said: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        content = RecordDict({"arrays": to_arrays(load_file(out))})
+        if "metrics" in said:
+            content["metrics"] = MetricRecord(said["metrics"])
+        if RECORD in said:
+            content = with_record(content, ConfigRecord(said[RECORD]))
+        return Message(content, reply_to=sent)
+
+    runs = {}
+    for name in ("local", "nodes"):
+        run = runs[name] = Run.create({}, name=name, home=tmp_path)
+        strategy = PSL(TOY.upper(), optimizer=adamw(0.01), device="cpu", seed=7, run=run)
+        if name == "local":
+            strategy.fit(TOY.make_clients(adamw(0.01)), 2)
+            continue
+        grid = FakeGrid(handle, 1, **{"state-dir": str(nodes)})
+        strategy.link = OnFakeGrid(StreamLink(address="127.0.0.1:0", run=run.id), grid)
+        strategy.start(None, to_arrays(TOY.lower().state_dict()), 2)  # type: ignore[arg-type]
+    assert runs["nodes"].rows[-1]["clients_alive"] == 1
+    assert [row["loss"] for row in runs["nodes"].rows] == [
+        row["loss"] for row in runs["local"].rows
+    ]
+    end, expected = runs["nodes"].checkpoints.load(), runs["local"].checkpoints.load()
+    assert all(torch.equal(end.tensors[name], t) for name, t in expected.tensors.items())
