@@ -50,7 +50,7 @@ class Remarks:
             "has lost the state that it had and starts its optimizer anew (on several machines "
             "the run directory must be shared)",
         )
-        if shape.prefix and mixer.min_members > 1:
+        if shape.prefix and mixer.min_members > 1 and not mixer.raw_inputs_cross:
             self._say(
                 list(known),
                 f"sends {shape.prefix} prefix tokens of every image, which have attended to all "

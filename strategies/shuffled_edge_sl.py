@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, ClassVar, Unpack
 
+import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.events import EvaluationResult
@@ -58,6 +59,13 @@ class _ShuffledEdgeSL(SplitStrategy):
                 f"{name} needs an upper segment made for {self.edge}, this one is for {found}"
             )
         super().__init__(upper, mixer=FrozenEdge(), labels=labels, **options)
+        for client, own in enumerate(labels):
+            if own.dtype != torch.int64 or (
+                len(own) and not 0 <= int(own.min()) <= int(own.max()) < self.upper.num_classes
+            ):
+                raise ValueError(
+                    f"labels of client {client} must be int64 in 0..{self.upper.num_classes - 1}"
+                )
 
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train for one round with the clients whose edges are as they should be."""
@@ -88,6 +96,12 @@ class _ShuffledEdgeSL(SplitStrategy):
                 )
             elif client >= len(self.labels):
                 clients.fail(client, f"the server has labels of {len(self.labels)} clients only")
+            elif described.get("num-examples") != len(self.labels[client]):
+                clients.fail(
+                    client,
+                    f"has {described.get('num-examples')} examples, the server has "
+                    f"{len(self.labels[client])} labels of it",
+                )
 
 
 class PatchShuffleSL(_ShuffledEdgeSL):

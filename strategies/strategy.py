@@ -280,13 +280,18 @@ class SplitStrategy(RoundLoop):
                     client,
                     self.upper.num_classes,
                     self.upper.smashed_dtype,
-                    None if self.labels is None else self.labels[client],
+                    self._labels_of(client),
                     self._finite,
                 )
             except UploadError as error:
                 clients.fail(client, str(error))
         self.require(clients)
         return uploads
+
+    def _labels_of(self, client: int) -> Tensor | None:
+        if self.labels is None or client >= len(self.labels):
+            return None
+        return self.labels[client]
 
     def evaluate_round(self, clients: Clients) -> EvaluationResult | None:
         """Score each client's pair of segments over the link."""

@@ -113,7 +113,7 @@ class PrivacyLedger(Observer):
     def on_begin(self, event: RoundBegun) -> None:
         """Note where each client stands in its data."""
         for client, described in event.descriptions.items():
-            numbers = [described.get(key) for key in _NUMBERS]
+            numbers: list[Any] = [described.get(key) for key in _NUMBERS]
             if not all(type(number) is int and number >= 0 for number in numbers):
                 continue  # nothing will be asked of a client that describes itself so
             batch, examples, prefix, patches, width, state_round = numbers

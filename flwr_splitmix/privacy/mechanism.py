@@ -54,7 +54,7 @@ def add_noise(tensor: Tensor, sigma: float, generator: torch.Generator | None = 
         Standard deviation, in the units of `tensor`; 0 adds nothing.
     generator
         On the CPU, for tests only: its past and future can be computed from what it drew. None
-        draws from the operating system's generator (see `secret_normal`).
+        draws what nobody can repeat (see `secret_normal`).
 
     Returns
     -------
@@ -67,7 +67,7 @@ def add_noise(tensor: Tensor, sigma: float, generator: torch.Generator | None = 
         drawn = secret_normal(tensor.shape, exact)
     else:
         drawn = torch.randn(tensor.shape, dtype=exact, generator=generator)
-    return (tensor.to(exact) + sigma * drawn.to(tensor.device)).to(tensor.dtype)
+    return torch.add(tensor.to(exact), drawn.to(tensor.device), alpha=sigma).to(tensor.dtype)
 
 
 def noisy_labels(

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.seeding import secret_normal
+from flwr_splitmix.seeding import secret_uniform
 
 
 class PatchShuffle(nn.Module):
@@ -102,5 +102,4 @@ def log10_orders_with_target(n_patches: int, kappa: float, batch: int) -> float:
 
 
 def _permutations(number: int, length: int) -> Tensor:
-    # Any independent continuous draws have a uniform order.
-    return secret_normal((number, length), torch.float64).argsort(dim=1)
+    return secret_uniform((number, length)).argsort(dim=1)

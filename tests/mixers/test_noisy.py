@@ -96,7 +96,7 @@ def test_noise_on_what_is_kept_travels_like_the_share_inside(inner: Share) -> No
     share = noisy(inner)
     upload, _ = share.upload(made)
     plain, _ = inner.upload(made)
-    assert upload.shape == plain.shape == share.upload_shape(made.shape)  # type: ignore[arg-type]
+    assert upload.shape == plain.shape == share.upload_shape((2, tokens_of(inner), D))
     assert (upload.dtype, upload.nbytes) == (plain.dtype, plain.nbytes)
     assert noisy(inner, sigma_s=0.0, clip="none").upload(made)[0].equal(plain)
 
@@ -107,18 +107,21 @@ def test_noise_on_all_positions_travels_like_everything(inner: Share) -> None:
     made = smashed(inner, batch=400)
     share = noisy(inner, smashed_noise="all")
     upload, _ = share.upload(made)
-    assert tuple(upload.shape) == tuple(made.shape) == share.upload_shape(upload.shape)
+    assert (
+        tuple(upload.shape) == tuple(made.shape) == share.upload_shape((400, tokens_of(inner), D))
+    )
     assert upload.nbytes == FullShare().upload(made)[0].nbytes
     placed = torch.zeros_like(made)
-    inner.place(placed, inner.upload(noisy_free_clip(made))[0])
+    inner.place(placed, inner.upload(clipped(made))[0])
     noise = upload - placed
     assert noise.std() == pytest.approx(0.5, rel=0.05)
     assert noise.mean(0).abs().max() < 6 * 0.5 / 400**0.5
 
 
-def noisy_free_clip(made: Tensor) -> Tensor:
+def clipped(made: Tensor) -> Tensor:
     """Clip every patch to norm 1, written out."""
-    return made / made.norm(dim=2, keepdim=True).clamp(min=1)
+    length: Tensor = made.norm(dim=2, keepdim=True)
+    return made / length.clamp(min=1)
 
 
 @pytest.mark.parametrize("everywhere", [False, True], ids=["kept", "all"])
@@ -133,7 +136,7 @@ def test_the_gradient_is_that_of_the_clipped_upload_without_noise(
     torch.autograd.backward([anchor], [share.pick(cotangent)])
     other = smashed(inner, scale=3.0).requires_grad_()
     placed = torch.zeros_like(other)
-    inner.place(placed, inner.upload(noisy_free_clip(other))[0])
+    inner.place(placed, inner.upload(clipped(other))[0])
     (placed * cotangent).sum().backward()  # type: ignore[no-untyped-call]
     assert own.grad is not None
     assert other.grad is not None

@@ -493,6 +493,22 @@ def test_evaluation_on_private_tests_ends_every_bound_and_says_why(
     assert any(why in record.getMessage() for record in caplog.records)
 
 
+def test_tests_that_clients_declare_public_cost_nothing() -> None:
+    budgets = {client: PrivacyBudget(public_evaluation=client > 0) for client in range(4)}
+    outcome = run(noised(DPSL), replace(TOY, tests=5), evaluation="federated", budgets=budgets)
+    assert [math.isinf(outcome.by_server(client)) for client in range(4)] == [True] + [False] * 3
+    assert [math.isinf(outcome.by_client(client)) for client in range(4)] == [True] + [False] * 3
+    check_order(outcome, range(1, 4))
+
+
+def test_batch_norm_in_the_lower_segment_ends_every_bound_on_both_sides() -> None:
+    outcome = run(noised(DPSL), replace(TOY, batch_norm=True))
+    assert outcome.by_server(0) == outcome.by_client(0) == math.inf
+    assert "no epsilon: BatchNorm in the lower segment" in outcome.said(0)
+    with pytest.raises(LinkError, match="what is asked of it has no epsilon: BatchNorm in the low"):
+        run(noised(DPSL), replace(TOY, batch_norm=True), budgets=limits(*[1e6] * 4))
+
+
 def test_evaluation_on_a_public_benchmark_costs_nothing() -> None:
     outcome = run(noised(DPSL), replace(TOY, tests=5), evaluation="benchmark", benchmark=True)
     assert outcome.seen.rounds[0].evaluation is not None
@@ -707,7 +723,7 @@ def test_a_round_that_is_repeated_with_fresh_noise_is_charged_again(
 ) -> None:
     """A process that is killed between checkpoints repeats every round since the newest one."""
     kind, own = FORMS[form]
-    home, sent = _new(tmp_path), {}
+    home, sent = _new(tmp_path), Sent()
     options = {**own, "steps_per_round": 2, "checkpoint_every": checkpoint_every}
     killed = partial(noised(kind), **options)
     with pytest.raises(InterruptionError):
@@ -755,7 +771,7 @@ def test_a_round_repeated_with_other_clients_has_other_masks_and_is_covered(
 
 
 def test_two_interruptions_of_one_round_are_charged_twice(tmp_path: Path) -> None:
-    home, sent = _new(tmp_path), {}
+    home, sent = _new(tmp_path), Sent()
     for _ in range(2):
         with pytest.raises(InterruptionError):
             run(noised(DPSL), rounds=2, run=home, sent=sent, watch=[StopIn(2, 2)])
@@ -842,6 +858,12 @@ def test_strategies_that_mix_inputs_or_send_no_labels_take_no_noise(name: str) -
 def test_an_impossible_delta_is_refused(delta: float) -> None:
     with pytest.raises(ValueError, match=f"delta is {delta}; it must lie strictly between 0 and 1"):
         DPSL(TOY.upper(), noise=NOISE, delta=delta)
+
+
+def test_neighbours_are_those_of_the_strategy() -> None:
+    outcome = run(noised(DPSL), relation="add-remove")
+    assert outcome.slopes(0) == pytest.approx(E_S / 4 + E_Y / 2)
+    assert "when a record is added or removed" in outcome.said(0)
 
 
 def test_delta_is_that_of_the_strategy() -> None:
