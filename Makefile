@@ -16,8 +16,8 @@ demo: $(READY)  ## CutMixSFL with 10 virtual clients through `flwr run`, about 3
 	  --run-config "$$(cat apps/vision/demo.conf)"
 	$(BIN)/splitmix show latest --run-dir .demo
 
-test: $(READY)
-	$(BIN)/python -m pytest
+test: $(READY)  ## on two cores, in about twelve minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import platform
 import time
 from collections.abc import Callable, Mapping
@@ -152,6 +153,7 @@ class Recorder:
             "evaluation": last.get("accuracy_kind"),
             "evaluated_round": last.get("round"),
             "loss": rows[-1]["loss"] if rows else None,
+            "epsilon": _json_number(rows[-1].get("epsilon")) if rows else None,
             "versions": {
                 "python": platform.python_version(),
                 "flwr": version("flwr"),
@@ -163,3 +165,8 @@ class Recorder:
                 for key in ("uplink_bytes", "downlink_bytes", "uplink_bytes_psl")
             },
         }
+
+
+def _json_number(value: float | None) -> float | str | None:
+    """Return a number as JSON has it: infinity is text."""
+    return "inf" if value is not None and math.isinf(value) else value

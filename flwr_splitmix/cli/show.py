@@ -78,6 +78,8 @@ def _print_summary(run: Run, out: Console) -> None:
     kind = facts.get("evaluation")
     listing.add_row("top-1", percent(facts.get("top1")) + (f" ({text(kind)})" if kind else ""))
     listing.add_row("loss", number(facts.get("loss"), 4))
+    if facts.get("epsilon") is not None:
+        listing.add_row("epsilon", _epsilon(float(facts["epsilon"]), run.config.get("delta")))
     listing.add_row("uplink", _uplink(facts.get("uplink_bytes"), facts.get("uplink_bytes_psl")))
     listing.add_row("downlink", megabytes(facts.get("downlink_bytes")))
     listing.add_row("wall time", duration(facts.get("wall_s")))
@@ -97,6 +99,7 @@ def _so_far(rows: list[Row]) -> Row:
     _put(facts, "top1", [row["accuracy"] for row in rows])
     _put(facts, "evaluation", [row["accuracy_kind"] for row in rows])
     _put(facts, "loss", [row["loss"] for row in rows])
+    _put(facts, "epsilon", [row.get("epsilon") for row in rows])
     return facts
 
 
@@ -104,6 +107,13 @@ def _put(facts: Row, name: str, values: list[Any], *, total: bool = False) -> No
     measured = [value for value in values if value is not None]
     if measured:
         facts[name] = sum(measured) if total else measured[-1]
+
+
+def _epsilon(epsilon: float, delta: float | None) -> str:
+    if not math.isfinite(epsilon):
+        return "no bound (the run's log says why)"
+    at = "" if delta is None else f" at delta {delta:g}"
+    return f"{epsilon:.4g}{at}, the largest of the clients (see docs/privacy.md)"
 
 
 def _uplink(sent: float | None, psl: float | None) -> str:

@@ -10,11 +10,12 @@ from flwr_splitmix.experiments.dp_cutmixsl import DP_CUTMIXSL
 from flwr_splitmix.experiments.experiment import Experiment
 from flwr_splitmix.experiments.patch_shuffling import PATCH_SHUFFLING
 from flwr_splitmix.experiments.whole_models import BASELINES
+from flwr_splitmix.experiments.with_noise import WITH_NOISE
 from flwr_splitmix.experiments.workshop import WORKSHOP
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
-    for paper in (CUTMIXSL, DP_CUTMIXSL, WORKSHOP, PATCH_SHUFFLING, (BASELINES,))
+    for paper in (CUTMIXSL, DP_CUTMIXSL, WITH_NOISE, WORKSHOP, PATCH_SHUFFLING, (BASELINES,))
     for experiment in paper
 }
 """Paper by paper; a further paper is a further file."""

@@ -21,7 +21,7 @@ Partition = Literal["iid", "dirichlet"]
 DIRICHLET = 0.1
 """Concentration of the non-IID partition over labels (CutMixSL, appendix C)."""
 
-_FLOATS = {"alpha", "beta", "kappa", "ratio"}
+_FLOATS = {"alpha", "beta", "clip_norm", "delta", "kappa", "ratio", "sigma_s", "sigma_y"}
 """Options that are numbers on a scale: 6 and 6.0 are the same cell."""
 
 
@@ -38,7 +38,8 @@ class Variant:
     method
         Name of a strategy in `flwr_splitmix.strategies.STRATEGIES`, or of a baseline.
     options
-        Keyword options of the strategy, sorted by name; make them with `variant`.
+        Keyword options of the strategy, sorted by name; make them with `variant`. Those of noise
+        are the values of a `GaussianNoise`, by name.
     model
         The paper's name of the model; a scale says what it stands for.
     clients

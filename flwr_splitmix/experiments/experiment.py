@@ -32,12 +32,15 @@ class Entry:
         not offered here.
     paper
         The printed top-1 accuracy in percent, by data set; empty where a figure prints none.
+    epsilon
+        The epsilon that the paper has for it; None where there is no noise, or it has none.
     """
 
     row: str
     column: str
     variant: Variant | None
     paper: Mapping[str, float] = field(default_factory=dict)
+    epsilon: float | None = None
 
     @property
     def place(self) -> Place:

@@ -37,6 +37,9 @@ class Line:
         Bytes of all clients in an epoch, averaged models included; None if nothing is finished.
     client
         Costs of one client, see `ClientCosts`; None if not measured.
+    epsilon
+        What the accountant says of the client that spent most, the largest over seeds; None if
+        nothing is finished or there is no noise, infinite if there is no bound.
     """
 
     entry: Entry
@@ -46,6 +49,7 @@ class Line:
     uplink: float | None
     downlink: float | None
     client: Mapping[str, int] | None
+    epsilon: float | None = None
 
     @property
     def mean(self) -> float | None:
@@ -162,7 +166,15 @@ def _line(entry: Entry, found: Sequence[tuple[Cell, Run]]) -> Line:
         _bytes("uplink_bytes", done),
         _bytes("downlink_bytes", done),
         client,
+        _epsilon(entry, [run for _, run in found if run.status == "finished"]),
     )
+
+
+def _epsilon(entry: Entry, runs: Sequence[Run]) -> float | None:
+    if entry.variant is None or "sigma_s" not in dict(entry.variant.options):
+        return None
+    last = [run.rows[-1].get("epsilon") for run in runs if run.rows]
+    return max((value for value in last if value is not None), default=None)
 
 
 def _bytes(name: str, done: Sequence[tuple[Cell, Mapping[str, Any]]]) -> float | None:

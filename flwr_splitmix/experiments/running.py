@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,13 @@ from flwr_splitmix.experiments.data import CellData, ResidentImages, load_cell_d
 from flwr_splitmix.experiments.recipes import optimizer_of, schedule_of
 from flwr_splitmix.experiments.segments import SHUFFLED_EDGES, make_segments, whole
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.runs import Run
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
 
 OnRound = Callable[[RoundDone], None]
+
+_NOISE = {value.name for value in fields(GaussianNoise)}
 
 
 class Told(Observer):
@@ -125,7 +128,9 @@ class _Trial:
 
     def _strategy(self, upper: torch.nn.Module) -> SplitStrategy:
         cell = self.cell
-        options: dict[str, Any] = dict(cell.options)
+        options: dict[str, Any] = {k: v for k, v in cell.options if k not in _NOISE}
+        if noise := {k: v for k, v in cell.options if k in _NOISE}:
+            options["noise"] = GaussianNoise.from_plain(noise)
         if cell.method in SHUFFLED_EDGES:
             options["labels"] = [torch.tensor(part.labels) for part in self.data.clients]
         try:

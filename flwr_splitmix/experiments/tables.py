@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,8 @@ NOTHING = "-"
 def headings(table: Table) -> list[str]:
     """Return the column names of `rows`; the paper's data sets are columns of their own."""
     papers = [f"paper, {name}" for name in _papers(table)]
-    return ["method", "at", "top-1 (%)", "seeds", *papers, "uplink/epoch", "downlink/epoch"]
+    noise = ["epsilon", "paper's epsilon"] if _has_noise(table) else []
+    return ["method", "at", "top-1 (%)", "seeds", *papers, *noise, "uplink/epoch", "downlink/epoch"]
 
 
 def rows(table: Table) -> list[list[str]]:
@@ -25,6 +27,7 @@ def rows(table: Table) -> list[list[str]]:
             accuracy(line),
             line.state,
             *(_number(line.entry.paper.get(name), 2) for name in _papers(table)),
+            *([_bound(line.epsilon), _bound(line.entry.epsilon)] if _has_noise(table) else []),
             _megabytes(line.uplink),
             _megabytes(line.downlink),
         ]
@@ -146,6 +149,8 @@ def _line_json(line: Line) -> dict[str, Any]:
         "values": list(line.values),
         "mean": line.mean,
         "spread": line.spread,
+        "epsilon": str(line.epsilon) if line.epsilon == math.inf else line.epsilon,
+        "paper_epsilon": line.entry.epsilon,
         "begun": line.begun,
         "uplink_bytes_per_epoch": line.uplink,
         "downlink_bytes_per_epoch": line.downlink,
@@ -156,6 +161,16 @@ def _line_json(line: Line) -> dict[str, Any]:
 def _grid(names: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
     made = [names, ["---"] * len(names), *lines]
     return [*("| " + " | ".join(cells) + " |" for cells in made), ""]
+
+
+def _has_noise(table: Table) -> bool:
+    return any(line.epsilon is not None or line.entry.epsilon is not None for line in table.lines)
+
+
+def _bound(epsilon: float | None) -> str:
+    if epsilon is None:
+        return NOTHING
+    return "none" if epsilon == math.inf else f"{epsilon:.4g}"
 
 
 def _papers(table: Table) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from torch import Tensor
@@ -79,8 +80,13 @@ def _spent(event: RoundDone) -> dict[str, Any]:
     """Return the largest epsilon, and all of them by client as JSON text, if there is a ledger."""
     if not event.epsilons:
         return {}
-    by_client = {str(client): epsilon for client, epsilon in event.epsilons.items()}
-    return {"epsilon": max(by_client.values()), "epsilon_by_client": json.dumps(by_client)}
+    by_client = {
+        # JSON has no infinity.
+        str(client): epsilon if math.isfinite(epsilon) else "inf"
+        for client, epsilon in event.epsilons.items()
+    }
+    largest = max(event.epsilons.values())
+    return {"epsilon": largest, "epsilon_by_client": json.dumps(by_client)}
 
 
 def progress_line(row: dict[str, Any], num_rounds: int, seconds_left: float) -> str:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from click.testing import Result
 
 from flwr_splitmix.runs import Run
@@ -117,3 +118,18 @@ def test_run_dir_goes_before_the_environment(
     other = Run.create({}, name="elsewhere", home=tmp_path / "other")
     result = splitmix("show", "--format", "json", "--run-dir", str(tmp_path / "other"))
     assert json.loads(result.stdout)["id"] == other.id
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "shown"),
+    [(2.345678, "2.346 at delta 1e-05"), (float("inf"), "no bound"), (None, None)],
+)
+def test_what_was_spent_of_privacy_is_shown_if_there_is_a_ledger(
+    tmp_path: Path, splitmix: Splitmix, epsilon: float | None, shown: str | None
+) -> None:
+    run = Run.create({"delta": 1e-5}, name="noisy", home=tmp_path)
+    row = {"round": 1, "loss": 1.0, "seconds": 1.0, "steps": 1}
+    run.append_round(row if epsilon is None else {**row, "epsilon": epsilon})
+    printed = splitmix("show", "--run-dir", str(tmp_path)).stdout
+    assert ("epsilon" in printed) == (shown is not None)
+    assert shown is None or shown in printed

@@ -30,6 +30,7 @@ def deeper(cell: Cell) -> Cell:
 CELLS = [
     cell_of("PSL", epochs=4),
     cell_of("CutMixSFL", epochs=4, k=2, alpha=6.0),
+    cell_of("DPCutMixSL", epochs=4, k=2, alpha=6.0, sigma_s=0.5, sigma_y=0.5),
     deeper(cell_of("BatchShuffleSL", epochs=4, clients=1, kappa=0.4)),
     cell_of("Standalone", epochs=4),
     cell_of("FedAvg", epochs=4),
