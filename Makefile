@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint bench compat clean
+.PHONY: demo test test-units test-runs lint bench compat clean
 
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -16,8 +16,17 @@ demo: $(READY)  ## CutMixSFL with 10 virtual clients through `flwr run`, about 3
 	  --run-config "$$(cat apps/vision/demo.conf)"
 	$(BIN)/splitmix show latest --run-dir .demo
 
-test: $(READY)  ## on two cores, in about twelve minutes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+# Two halves side by side: what starts Flower, Ray or programs, and everything else.
+RUNS := tests/e2e tests/examples tests/benchmarks tests/links/test_ray.py
+
+test: $(READY)
+	$(MAKE) --no-print-directory --jobs 2 test-units test-runs
+
+test-units: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests $(addprefix --ignore ,$(RUNS))
+
+test-runs: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(RUNS)
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -18,7 +18,12 @@ from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.strategies.server_segment import ServerSegment
-from flwr_splitmix.strategies.uploads import UploadError, agree_on_shape, read_test_upload
+from flwr_splitmix.strategies.uploads import (
+    UploadError,
+    agree_on_shape,
+    plausible,
+    read_test_upload,
+)
 
 Evaluation = Literal["none", "federated", "benchmark"]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -92,6 +97,8 @@ def evaluate_clients(
     shape, _ = agree_on_shape(clients, upper.module, upper.num_classes)
     sizes = {c: clients.descriptions[c].get(f"{kind}-examples", 0) for c in clients.alive}
     sizes = {c: size for c, size in sizes.items() if isinstance(size, int) and size > 0}
+    if sizes:
+        sizes = dict(zip(sizes, plausible(list(sizes.values())), strict=True))
     losses, hits = dict.fromkeys(sizes, 0.0), dict.fromkeys(sizes, 0)
     for start in range(0, max(sizes.values(), default=0), BATCH):
         payloads = {

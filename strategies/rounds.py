@@ -28,7 +28,8 @@ from flwr_splitmix.strategies.evaluation import EvaluateFn, Evaluation, central_
 from flwr_splitmix.strategies.messages import messages_to, with_tickets
 from flwr_splitmix.strategies.options import check_options
 from flwr_splitmix.strategies.recording import Recorder
-from flwr_splitmix.strategies.uploads import keep_sound_segments, reasons
+from flwr_splitmix.strategies.replies import keep_sound_segments
+from flwr_splitmix.strategies.uploads import reasons
 
 log = logging.getLogger("flwr.splitmix")
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
-from flwr.app import ArrayRecord
 from torch import Tensor, nn
 
 from flwr_splitmix.links import Clients, LinkError
@@ -17,6 +16,9 @@ from flwr_splitmix.mixers import Plan, Share, SmashedShape, Upload
 from flwr_splitmix.strategies.finite import FiniteCheck
 
 _LEAST = {"batch-size": 1, "patches": 1, "width": 1, "prefix": 0, "num-examples": 1}
+
+MUCH_MORE = 100
+"""How many times the median a client's data set may be, to count in full."""
 
 NOT_FINITE = "uploaded NaN or infinite numbers"
 
@@ -182,9 +184,20 @@ def agree_on_shape(
     for client in clients.alive:
         if shapes[client] != chosen:
             clients.fail(client, _differs(shapes[client], f"most clients make {chosen.size}"))
-    batches = [int(clients.descriptions[c]["num-examples"]) // chosen.batch for c in clients.alive]
+    sizes = [int(clients.descriptions[c]["num-examples"]) for c in clients.alive]
+    batches = [size // chosen.batch for size in plausible(sizes)]
     chosen = replace(chosen, grid=getattr(geometry, "grid", None), classes=num_classes)
     return chosen, max(1, round(sum(batches) / len(batches)))
+
+
+def plausible(sizes: Sequence[int]) -> list[int]:
+    """Return data set sizes, none of them above `MUCH_MORE` times the median.
+
+    What a client says of its size decides how long everybody works: one that exaggerates must not
+    keep the others busy for ever.
+    """
+    most = MUCH_MORE * max(1, round(statistics.median(sizes)))
+    return [min(size, most) for size in sizes]
 
 
 def _described_shape(description: Mapping[str, Any]) -> SmashedShape:
@@ -195,29 +208,6 @@ def _described_shape(description: Mapping[str, Any]) -> SmashedShape:
                 f"says that its {key} is {value!r}; it must be an integer of at least {least}"
             )
     return SmashedShape(*(description[k] for k in ("batch-size", "patches", "width", "prefix")))
-
-
-def keep_sound_segments(clients: Clients, like: ArrayRecord) -> None:
-    """Leave out the replies whose lower segment cannot be averaged, and fail their clients.
-
-    Parameters
-    ----------
-    like
-        The lower segment that the round began with: names and shapes must be the same, and every
-        number finite.
-    """
-    expected = {name: array.shape for name, array in like.items()}
-    sound = []
-    for client, reply in zip(clients.alive, clients.replies, strict=True):
-        records = list(reply.content.array_records.values())
-        found = {name: a.shape for name, a in records[0].items()} if len(records) == 1 else None
-        if found != expected:
-            clients.fail(client, "returned another lower segment than it was given")
-        elif not all(np.isfinite(array.numpy()).all() for array in records[0].values()):
-            clients.fail(client, "returned a lower segment with NaN or infinite numbers")
-        else:
-            sound.append(reply)
-    clients.replies = sound
 
 
 def _differs(shape: SmashedShape, expected: str) -> str:

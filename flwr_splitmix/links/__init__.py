@@ -1,7 +1,9 @@
 """The data plane: how a strategy calls its clients within a round."""
 
+from flwr_splitmix.links.auto import AutoLink
 from flwr_splitmix.links.link import Clients, Link, LinkError
 from flwr_splitmix.links.local import LocalLink
 from flwr_splitmix.links.ray import RayLink
+from flwr_splitmix.links.stream import StreamLink
 
-__all__ = ["Clients", "Link", "LinkError", "LocalLink", "RayLink"]
+__all__ = ["AutoLink", "Clients", "Link", "LinkError", "LocalLink", "RayLink", "StreamLink"]

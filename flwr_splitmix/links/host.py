@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
+from flwr.app import Context
 from torch import Tensor
 
-from flwr_splitmix.checkpoints import ClientStore
 from flwr_splitmix.clients import Client, ClientError
-from flwr_splitmix.links.link import Outcome
+from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.ticket import Ticket
 
 log = logging.getLogger(__name__)
+
+
+class StateStore(Protocol):
+    """Where states are kept, by client index and round: as a `ClientStore` does."""
+
+    def save(
+        self, index: int, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
+    ) -> object:
+        """Keep a client's state after a round; raises OSError if it cannot be kept."""
+
+    def load(
+        self, index: int, at_most: int | None = None
+    ) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
+        """Return the newest state of a round up to `at_most`: (round, tensors, meta)."""
+
+    def drop_after(self, index: int, round: int) -> None:
+        """Forget the states of later rounds."""
+
+    def prune(self, index: int, kept_rounds: Sequence[int]) -> None:
+        """Forget the states that no checkpoint of `kept_rounds` would load."""
 
 
 class ClientHost:
@@ -25,12 +45,19 @@ class ClientHost:
     store
         Where the clients' states are kept between rounds, so that they survive this process;
         None keeps them in memory only.
+    say
+        Turns what a client raised into the sentence that the server gets.
     """
 
-    def __init__(self, store: ClientStore | None = None) -> None:
+    def __init__(
+        self,
+        store: StateStore | None = None,
+        say: Callable[[Exception], str] | None = None,
+    ) -> None:
         self.clients: dict[int, Client] = {}
         self.finished: dict[int, int] = {}
         self.store = store
+        self.say = say or sentence
 
     def attach(
         self, ticket: Ticket, build: Callable[[], Client], arrays: Mapping[str, Tensor] | None
@@ -48,9 +75,9 @@ class ClientHost:
                 raise ClientError(
                     f"client_fn must return a SplitClient, it returned {type(client).__name__}"
                 )
+            # The arrays first, whatever state is kept: another model is refused here.
+            client.attach(ticket.order, arrays)
             self.finished[index] = self._restore(ticket, client)
-            if self.finished[index] == 0:
-                client.attach(ticket.order, arrays)
             self.clients[index] = client
         always = ticket.arrays == "always"
         description = self.clients[index].attach(ticket.order, arrays if always else None)
@@ -81,7 +108,7 @@ class ClientHost:
         except Exception as error:
             # A client's failure costs its own contribution only; the traceback stays here.
             log.exception("client %d failed in %s", index, method)
-            return Outcome(None, sentence(error), time.perf_counter() - began)
+            return Outcome(None, self.say(error), time.perf_counter() - began)
         return Outcome(reply, None, time.perf_counter() - began)
 
     def finish(self, ticket: Ticket) -> tuple[dict[str, Tensor], dict[str, int | float], str]:
@@ -92,19 +119,54 @@ class ClientHost:
         client = self.clients[index]
         arrays, metrics = client.release()
         self.finished[index] = ticket.server_round
-        warning = ""
-        if self.store is not None:
-            try:
-                self.store.save(index, ticket.server_round, *client.state())
-                self.store.prune(index, ticket.kept_rounds)
-            except OSError as error:
-                warning = f"client {index}: its state could not be kept ({error.strerror})"
-        return arrays if ticket.returns_arrays else {}, metrics, warning
+        return arrays if ticket.returns_arrays else {}, metrics, self.keep(ticket)
+
+    def keep(self, ticket: Ticket) -> str:
+        """Keep a client's state as that of the ticket's round: a warning, or ""."""
+        index = ticket.client
+        if self.store is None:
+            return ""
+        try:
+            self.store.save(index, ticket.server_round, *self.clients[index].state())
+            self.store.prune(index, ticket.kept_rounds)
+        except OSError as error:
+            return f"client {index}: its state could not be kept ({error.strerror})"
+        return ""
 
 
 def sentence(error: Exception) -> str:
     """Say in one line what went wrong."""
     text = str(error).strip().splitlines()
-    if isinstance(error, ClientError) and text:
+    if isinstance(error, (ClientError, LinkError)) and text:
         return text[0]
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def public_sentence(error: Exception) -> str:
+    """Say in one line what went wrong, without a word that may hold data.
+
+    Clients and links choose their words; what other code raises is named by its kind alone.
+    """
+    if isinstance(error, (ClientError, LinkError)):
+        return sentence(error)
+    return f"{type(error).__name__}; the log of its node says more"
+
+
+def build(
+    client_fn: Callable[[Context], Client],
+    context: Context,
+    say: Callable[[Exception], str] = sentence,
+) -> Client:
+    """Make the client; what client_fn raises is named as its own.
+
+    Raises
+    ------
+    ClientError
+        For whatever client_fn raises.
+    """
+    try:
+        return client_fn(context)
+    except ClientError:
+        raise
+    except Exception as error:
+        raise ClientError(f"client_fn raised {say(error)}") from error

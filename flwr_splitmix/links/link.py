@@ -23,11 +23,20 @@ class LinkError(RuntimeError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one client's call: a reply, or the reason why there is none."""
+    """What became of one client's call: a reply, or the reason why there is none.
+
+    Parameters
+    ----------
+    seconds
+        How long the call took.
+    nbytes
+        Bytes of the reply's tensors on the wire; None: what they have in memory.
+    """
 
     reply: dict[str, Any] | None
     error: str | None = None
     seconds: float = 0.0
+    nbytes: int | None = None
 
 
 class Clients(ABC):
@@ -88,24 +97,29 @@ class Clients(ABC):
         alive = set(self.alive)
         payloads = {c: p for c, p in sorted(payloads.items()) if c in alive}
         for client, payload in payloads.items():
-            self._seen(client, method, "down", payload)
+            self._seen(client, method, "down", payload, self._wire_bytes(payload))
         replies = {}
         for client, outcome in sorted(self._exchange(method, payloads).items()):
             self.seconds[client] += outcome.seconds
             if outcome.reply is None:
                 self.fail(client, outcome.error or "no reply")
             else:
-                self._seen(client, method, "up", outcome.reply)
+                nbytes = (
+                    self._wire_bytes(outcome.reply) if outcome.nbytes is None else outcome.nbytes
+                )
+                self._seen(client, method, "up", outcome.reply, nbytes)
                 replies[client] = outcome.reply
         return replies
 
-    def _seen(self, client: int, method: str, direction: Any, payload: Mapping[str, Any]) -> None:
+    def _seen(
+        self, client: int, method: str, direction: Any, payload: Mapping[str, Any], nbytes: int
+    ) -> None:
         if self._observe is not None:
-            self._observe(
-                Exchange(
-                    self.server_round, client, method, direction, payload, tensor_bytes(payload)
-                )
-            )
+            self._observe(Exchange(self.server_round, client, method, direction, payload, nbytes))
+
+    def _wire_bytes(self, payload: Mapping[str, Any]) -> int:
+        """Return the bytes that a payload's tensors take on the wire."""
+        return tensor_bytes(payload)
 
     @abstractmethod
     def _exchange(

@@ -3,13 +3,59 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_splitmix.links.link import LinkError
 from flwr_splitmix.links.ticket import RECORD
+
+CLAIM_SECONDS = 15.0
+"""How long nodes that claim the same index may take to answer again."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.2
+
+
+class Mail:
+    """Messages that were sent, and the replies that have come so far.
+
+    Parameters
+    ----------
+    unread
+        Ids of earlier messages whose replies nobody waits for any more; they are pulled, so that
+        they do not pile up, and thrown away.
+
+    Attributes
+    ----------
+    replies
+        By node id.
+    """
+
+    def __init__(self, grid: Grid, messages: Sequence[Message], unread: Iterable[str] = ()) -> None:
+        self.replies: dict[int, Message] = {}
+        self._grid = grid
+        sent = grid.push_messages(list(messages)) if messages else ()
+        self._wanted = {message_id for message_id in sent if message_id}
+        self.unread = {*self._wanted, *unread}
+
+    @property
+    def complete(self) -> bool:
+        """Whether every reply has come."""
+        return not self._wanted & self.unread
+
+    def look(self) -> dict[int, Message]:
+        """Ask once for replies; returns those that are new, by node id."""
+        found: dict[int, Message] = {}
+        if self.unread:
+            for reply in self._grid.pull_messages(sorted(self.unread)):
+                answered = reply.metadata.reply_to_message_id
+                self.unread.discard(answered)
+                if answered in self._wanted:
+                    found[reply.metadata.src_node_id] = reply
+        self.replies |= found
+        return found
 
 
 def send_and_wait(grid: Grid, messages: Sequence[Message], timeout: float) -> dict[int, Message]:
@@ -21,23 +67,43 @@ def send_and_wait(grid: Grid, messages: Sequence[Message], timeout: float) -> di
     -------
     Replies by node id; nodes that did not answer are missing.
     """
-    replies: dict[int, Message] = {}
-    if not messages:
-        return replies
-    waiting = {message_id for message_id in grid.push_messages(list(messages)) if message_id}
+    mail = Mail(grid, messages)
     deadline = time.monotonic() + timeout
-    pause = 0.02
-    while waiting:
-        for reply in grid.pull_messages(sorted(waiting)):
-            waiting.discard(reply.metadata.reply_to_message_id)
-            replies[reply.metadata.src_node_id] = reply
-            pause = 0.02
-        if waiting:
-            if time.monotonic() > deadline:
-                break
+    pause = FIRST_PAUSE
+    while not mail.complete:
+        if mail.look():
+            pause = FIRST_PAUSE
+        elif time.monotonic() > deadline:
+            break
+        elif not mail.complete:
             time.sleep(pause)
-            pause = min(pause * 1.3, 0.2)
-    return replies
+            pause = min(pause * 1.3, LONGEST_PAUSE)
+    return mail.replies
+
+
+class Online:
+    """Which nodes are connected to the SuperLink, asked now and then."""
+
+    def __init__(self, grid: Grid, every: float = 2.0) -> None:
+        self._grid = grid
+        self._every = every
+        self._asked = time.monotonic()
+        self._nodes: set[int] | None = None
+
+    def has_lost(self, node: int) -> bool:
+        """Return whether the node is known not to be connected any more."""
+        if time.monotonic() > self._asked + self._every:
+            self._nodes = set(self._grid.get_node_ids())
+            self._asked = time.monotonic()
+        return self._nodes is not None and node not in self._nodes
+
+
+def refusal(reply: Message) -> str | None:
+    """Return why a node could not do what its message asked; None if it could."""
+    if reply.has_error():
+        return error_sentence(reply)
+    record = reply.content.config_records.get(RECORD)
+    return str(record["error"]) if record is not None and "error" in record else None
 
 
 def error_sentence(reply: Message) -> str:
@@ -49,9 +115,16 @@ def error_sentence(reply: Message) -> str:
 
 
 class Directory:
-    """Which node holds which client: its `partition-id`, asked once for each node."""
+    """Which node holds which client: its `partition-id`, asked once for each node.
+
+    Attributes
+    ----------
+    simulated
+        By node id, whether it said that it is a simulation's virtual node.
+    """
 
     def __init__(self) -> None:
+        self.simulated: dict[int, bool] = {}
         self._clients: dict[int, int] = {}
 
     def update(self, grid: Grid, min_nodes: int, timeout: float) -> dict[int, int]:
@@ -70,20 +143,19 @@ class Directory:
         refusals: dict[int, str] = {}
         while True:
             nodes = set(grid.get_node_ids())
-            unknown = sorted(nodes - self._clients.keys())
-            left = max(deadline - time.monotonic(), 1.0)
-            for node, reply in send_and_wait(grid, [_ask(n) for n in unknown], left).items():
-                if reply.has_error():
-                    refusals[node] = error_sentence(reply)
-                elif error := reply.content.config_records[RECORD].get("error"):
-                    refusals[node] = str(error)
-                else:
-                    self._clients[node] = int(str(reply.content.config_records[RECORD]["client"]))
-            known = {c: n for n, c in sorted(self._clients.items()) if n in nodes}
-            if len(known) < sum(n in nodes for n in self._clients):
-                raise LinkError(
-                    "two SuperNodes have the same partition-id; each needs its own in --node-config"
-                )
+            unknown = nodes - self._clients.keys()
+            self._ask(grid, unknown, max(deadline - time.monotonic(), 1.0), refusals)
+            if claims := self._claimed_twice(nodes):
+                # A SuperNode that was started again has a new id; its old one answers no more.
+                for node in claims:
+                    del self._clients[node]
+                self._ask(grid, claims, min(timeout, CLAIM_SECONDS), refusals)
+                if self._claimed_twice(nodes):
+                    raise LinkError(
+                        "two SuperNodes have the same partition-id; "
+                        "each needs its own in --node-config"
+                    )
+            known = {c: n for n, c in self._clients.items() if n in nodes}
             if len(known) >= min_nodes and known:
                 return dict(sorted(known.items()))
             if time.monotonic() > deadline:
@@ -94,8 +166,30 @@ class Directory:
                 )
             time.sleep(0.5)
 
+    def _ask(
+        self, grid: Grid, nodes: Iterable[int], timeout: float, refusals: dict[int, str]
+    ) -> None:
+        questions = [_question(node) for node in sorted(nodes)]
+        for node, reply in send_and_wait(grid, questions, timeout).items():
+            reason = refusal(reply)
+            record = {} if reason else dict(reply.content.config_records.get(RECORD) or {})
+            client = record.get("client")
+            if reason is not None:
+                refusals[node] = reason
+            elif not isinstance(client, int) or client < 0:
+                refusals[node] = "a node did not say its partition-id: is its app a SplitClientApp?"
+            else:
+                self._clients[node] = client
+                self.simulated[node] = bool(record.get("simulated"))
 
-def _ask(node: int) -> Message:
+    def _claimed_twice(self, nodes: set[int]) -> set[int]:
+        """Return the connected nodes whose index another one claims too."""
+        connected = {node: client for node, client in self._clients.items() if node in nodes}
+        count = Counter(connected.values())
+        return {node for node, client in connected.items() if count[client] > 1}
+
+
+def _question(node: int) -> Message:
     return Message(
         RecordDict({RECORD: ConfigRecord({})}), dst_node_id=node, message_type=MessageType.QUERY
     )

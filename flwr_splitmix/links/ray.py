@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,7 @@ class RayLink(Link):
         self.step_timeout = step_timeout
         self._hosts: dict[str, Any] = {}
         self._homes: dict[str, str] = {}
-        self._directory = Directory()
+        self.nodes = Directory()
 
     def open(self, grid: Grid | None) -> None:
         """Start the hosts and wait until they stand.
@@ -205,7 +206,7 @@ class RayLink(Link):
 
     def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
         """Ask every virtual node for its partition-id, once."""
-        return self._directory.update(_needed(grid), min_nodes, self.attach_timeout)
+        return self.nodes.update(_needed(grid), min_nodes, self.attach_timeout)
 
     @contextmanager
     def round(
@@ -218,7 +219,8 @@ class RayLink(Link):
         tickets = {}
         for message in messages:
             ticket = Ticket.from_message(message)
-            ticket = ticket.with_link("ray", names[ticket.client % len(names)], self.attach_timeout)
+            host = names[ticket.client % len(names)]
+            ticket = replace(ticket, link="ray", host=host, timeout=self.attach_timeout)
             message.content = with_record(message.content, ticket.to_record())
             tickets[message.metadata.dst_node_id] = ticket
         replies = send_and_wait(grid, messages, self.attach_timeout)

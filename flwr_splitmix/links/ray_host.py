@@ -17,8 +17,8 @@ from flwr.app import Context
 from torch import Tensor
 
 from flwr_splitmix.checkpoints import ClientStore
-from flwr_splitmix.clients import Client, ClientError
-from flwr_splitmix.links.host import ClientHost, sentence
+from flwr_splitmix.clients import ClientError
+from flwr_splitmix.links.host import ClientHost, build, sentence
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.ticket import Ticket
 
@@ -84,16 +84,6 @@ class RayHost:
         """End a client's round: (arrays, metrics, warning)."""
         arrays, metrics, warning = self.host.finish(ticket)
         return {name: t.numpy() for name, t in arrays.items()}, metrics, warning
-
-
-def build(client_fn: Callable[[Context], Client], context: Context) -> Client:
-    """Make the client; what client_fn raises is named as its own."""
-    try:
-        return client_fn(context)
-    except ClientError:
-        raise
-    except Exception as error:
-        raise ClientError(f"client_fn raised {sentence(error)}") from error
 
 
 @dataclass(frozen=True)

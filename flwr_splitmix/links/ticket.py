@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -15,7 +15,7 @@ from flwr_splitmix.clients import Order
 RECORD = "splitmix"
 """Key of our record in messages and replies."""
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,28 @@ class Ticket:
         Whether the client's reply carries its lower segment.
     state_round
         The newest round that the run has finished; what a client kept of later ones is dropped.
+    attempt
+        How often this round was begun before, and not finished.
     kept_rounds
         Rounds that the server could resume from; the client keeps its states of these.
     run_config
         JSON of the run configuration to use instead of the message's own run's (a resumed run
         goes on with the configuration that it was started with); "" for none.
-    link, host, timeout
-        Which link; for Ray the name of the actor that holds the client, and the seconds to wait
-        for it.
+    link
+        Which link: "ray" or "stream"; "" while no link has taken the ticket.
+    timeout
+        Seconds to wait for the server's end of the link.
+    patience
+        For the stream the seconds to dial again when a connection that stood is lost.
+    host
+        For Ray the name of the actor that holds the client.
+    address, tls, ca, token
+        For the stream what to dial, whether with TLS, whom to trust (PEM; "": the authorities
+        that gRPC comes with), and the right to attach.
+    wire_dtype
+        For the stream what activations and gradients travel as.
+    run
+        For the stream the run's id, under which the node keeps the client's state.
     """
 
     client: int
@@ -48,20 +62,31 @@ class Ticket:
     arrays: Literal["always", "initial"] = "always"
     returns_arrays: bool = True
     state_round: int = 0
+    attempt: int = 0
     kept_rounds: list[int] = field(default_factory=list)
     run_config: str = ""
     link: str = ""
-    host: str = ""
     timeout: float = 120.0
+    patience: float = 20.0
+    host: str = ""
+    address: str = ""
+    tls: bool = True
+    ca: str = ""
+    token: str = field(default="", repr=False)
+    wire_dtype: str = "keep"
+    run: str = ""
 
     @property
     def order(self) -> Order:
         """The part that the client itself works with."""
-        return Order(self.client, self.seed, self.server_round, self.num_rounds)
-
-    def with_link(self, link: str, host: str, timeout: float) -> Ticket:
-        """Return the same ticket for one link."""
-        return replace(self, link=link, host=host, timeout=timeout)
+        return Order(
+            self.client,
+            self.seed,
+            self.server_round,
+            self.num_rounds,
+            self.attempt,
+            self.returns_arrays,
+        )
 
     def to_record(self) -> ConfigRecord:
         """Return the ticket as a ConfigRecord."""

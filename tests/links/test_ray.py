@@ -260,9 +260,9 @@ def test_hosts_end_with_their_link(session: None) -> None:
 
 
 def test_a_ticket_travels_whole() -> None:
-    sent = replace(ticket(3), run_config='{"k": 2}').with_link("ray", "splitmix-1", 7.5)
+    sent = replace(ticket(3), run_config='{"k": 2}', link="ray", host="splitmix-1", timeout=7.5)
     record = sent.to_record()
-    assert dict(record) == {"version": 1, **asdict(sent)}
+    assert dict(record) == {"version": 2, **asdict(sent)}
 
 
 @pytest.mark.parametrize(

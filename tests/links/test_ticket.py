@@ -26,8 +26,12 @@ TICKET = Ticket(
     state_round=4,
     kept_rounds=[3, 4],
     run_config='{"lr": 0.1}',
-    link="ray",
-    host="splitmix-1",
+    link="stream",
+    address="[2001:db8::1]:9443",
+    ca="-----BEGIN CERTIFICATE-----\n...",
+    token="abc.def",
+    wire_dtype="int8",
+    run="psl-1",
 )
 
 
@@ -66,7 +70,7 @@ def test_a_message_of_another_strategy_is_refused() -> None:
 
 def test_a_ticket_of_another_version_is_refused() -> None:
     record = ConfigRecord({**dict(TICKET.to_record()), "version": 99})
-    with pytest.raises(ValueError, match="the server speaks version 99 of tickets, this node 1"):
+    with pytest.raises(ValueError, match="the server speaks version 99 of tickets, this node 2"):
         Ticket.from_message(message(RecordDict({RECORD: record})))
 
 

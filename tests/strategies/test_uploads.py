@@ -10,17 +10,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.events import RoundDone
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.mixers import NoMixing, PatchCutMix, Plan, SmashedShape
+from flwr_splitmix.observers import Observer
 from flwr_splitmix.segments import Geometry
+from flwr_splitmix.strategies import SFL
 from flwr_splitmix.strategies.uploads import (
     UploadError,
     agree_on_shape,
+    plausible,
     read_test_upload,
     read_upload,
     reasons,
 )
+from flwr_splitmix.testing.toy import Toy, sgd
 
 SHAPE = SmashedShape(batch=4, patches=6, width=3)
 PLAN = NoMixing().plan([0], SHAPE, np.random.default_rng(0))
@@ -185,3 +191,34 @@ def test_reasons_are_listed_up_to_five() -> None:
         clients.fail(client, "late")
     assert reasons(clients).startswith("client 0: late; client 1: late")
     assert reasons(clients).endswith("client 4: late; and 2 more")
+
+
+def test_a_client_that_exaggerates_does_not_keep_the_others_busy() -> None:
+    assert plausible([10, 12, 11]) == [10, 12, 11]
+    assert plausible([10, 12, 10**12]) == [10, 12, 1200]
+    clients = Described(says(), says(), says(num_examples=10**12))
+    _, steps = agree_on_shape(clients, nn.Identity())
+    assert steps < 100 * 12
+
+
+def test_metrics_that_would_spoil_the_average_cost_their_sender() -> None:
+    toy = Toy(clients=4)
+    clients = list(toy.make_clients(sgd(0.1)))
+    right = SplitClient.release
+
+    def release(self: SplitClient) -> Any:
+        arrays, metrics = right(self)
+        wrong = {1: {"num-examples": 10**9}, 2: {"odd": 1.0}, 3: {"num-steps": float("nan")}}
+        return arrays, {**metrics, **wrong.get(self.order.client, {})}
+
+    seen: list[RoundDone] = []
+
+    class Rounds(Observer):
+        def on_round(self, event: RoundDone) -> None:
+            seen.append(event)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SplitClient, "release", release)
+        SFL(toy.upper(), device="cpu", observers=[Rounds()]).fit(clients, 1)
+    assert sorted(seen[0].failures) == [1, 2, 3]
+    assert "1000000000 examples now, and said 12 before" in seen[0].failures[1]

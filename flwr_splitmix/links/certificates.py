@@ -1,0 +1,148 @@
+"""Certificates made on the spot, for tests and demonstrations on one machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from flwr_splitmix.links.link import LinkError
+
+_LIFETIME = timedelta(days=30)
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """PEM files: an authority, a server's certificate and key, a client's certificate and key."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+    client_certificate: Path
+    client_key: Path
+
+
+def make_certificates(
+    folder: Path, names: Sequence[str] = ("localhost", "127.0.0.1", "::1")
+) -> Certificates:
+    """Make an authority, and one certificate for a server and one for clients, valid for 30 days.
+
+    The authority's key is forgotten, so that it can sign nothing else.
+
+    Parameters
+    ----------
+    folder
+        Where ca.crt, server.crt, server.key, client.crt and client.key are written.
+    names
+        Host names and IP addresses under which the server is dialled.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    authority_key = ec.generate_private_key(ec.SECP256R1())
+    authority = _builder("flwr-splitmix test authority", authority_key.public_key())
+    ca = (
+        authority.issuer_name(_name("flwr-splitmix test authority"))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .sign(authority_key, hashes.SHA256())
+    )
+    found = Certificates(
+        *(
+            folder / name
+            for name in ("ca.crt", "server.crt", "server.key", "client.crt", "client.key")
+        )
+    )
+    found.ca.write_bytes(ca.public_bytes(Encoding.PEM))
+    for usage, certificate, key in (
+        (ExtendedKeyUsageOID.SERVER_AUTH, found.certificate, found.key),
+        (ExtendedKeyUsageOID.CLIENT_AUTH, found.client_certificate, found.client_key),
+    ):
+        private = ec.generate_private_key(ec.SECP256R1())
+        signed = (
+            _builder(str(names[0]), private.public_key())
+            .issuer_name(ca.subject)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([_general(n) for n in names]), False)
+            .sign(authority_key, hashes.SHA256())
+        )
+        certificate.write_bytes(signed.public_bytes(Encoding.PEM))
+        pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        # For its owner's eyes only from the first moment.
+        key.unlink(missing_ok=True)
+        with os.fdopen(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(pem)
+    return found
+
+
+def names_of(certificate: bytes) -> list[str]:
+    """Return the host names and IP addresses that a PEM certificate (a chain's first) is made for.
+
+    Raises
+    ------
+    LinkError
+        If it is no certificate.
+    """
+    try:
+        found = x509.load_pem_x509_certificate(certificate)
+    except ValueError:
+        raise LinkError("the link's certificate is no PEM certificate") from None
+    try:
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [
+        *names.get_values_for_type(x509.DNSName),
+        *map(str, names.get_values_for_type(x509.IPAddress)),
+    ]
+
+
+def _builder(name: str, public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_name(name))
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        # Clocks of a few machines may differ a little.
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + _LIFETIME)
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _general(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )

@@ -1,0 +1,96 @@
+"""Tokens: one node's right to attach to one round of one run, made and checked by the ServerApp."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+
+
+class TokenError(ValueError):
+    """A token gives no right to attach; the sentence may be sent to whoever showed it."""
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Whom a token admits to what.
+
+    Parameters
+    ----------
+    run
+        Random name of the link that made it, new in every run.
+    node
+        Flower's id of the node.
+    client
+        The client's index.
+    server_round, kind
+        The round, and whether it is for "train" or "evaluate".
+    """
+
+    run: str
+    node: int
+    client: int
+    server_round: int
+    kind: str
+
+
+class TokenMint:
+    """Makes and checks tokens with a secret that stays in this process's memory.
+
+    A token is what it admits to and when it expires, readable, with an HMAC-SHA256 of both.
+
+    Parameters
+    ----------
+    seconds
+        How long a token is valid.
+    clock
+        Seconds of a clock that is only ever read here, so nodes need not agree about the time.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.run = secrets.token_hex(8)
+        self.seconds = seconds
+        self._clock = clock
+        self._secret = secrets.token_bytes(32)
+
+    def admission(self, node: int, client: int, server_round: int, kind: str) -> Admission:
+        """Return what one node is to be admitted to in this run."""
+        return Admission(self.run, node, client, server_round, kind)
+
+    def token(self, admission: Admission) -> str:
+        """Make the token that admits to it."""
+        claims = {**asdict(admission), "expires": self._clock() + self.seconds}
+        text = _encode(json.dumps(claims, separators=(",", ":")).encode())
+        return f"{text}.{self._mark(text)}"
+
+    def _mark(self, text: str) -> str:
+        return hmac.new(self._secret, text.encode(), "sha256").hexdigest()
+
+    def check(self, token: str) -> Admission:
+        """Return whom a token admits to what.
+
+        Raises
+        ------
+        TokenError
+            If this mint did not make it, or it has expired.
+        """
+        text, _, mark = token.partition(".")
+        # Compared in constant time, and before a byte of it is read.
+        if not hmac.compare_digest(self._mark(text).encode(), mark.encode()):
+            raise TokenError("the token was not made by this run")
+        try:
+            claims = json.loads(base64.urlsafe_b64decode(text))
+        except (ValueError, binascii.Error):
+            raise TokenError("the token was not made by this run") from None
+        if claims.pop("expires") < self._clock():
+            raise TokenError(f"the token has expired: it was valid for {self.seconds:g} s")
+        return Admission(**{field.name: claims[field.name] for field in fields(Admission)})
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode()

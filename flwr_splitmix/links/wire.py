@@ -1,0 +1,117 @@
+"""The numbers of activations and gradients as they travel: exact, or narrower to save bytes."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+WireDtype = Literal["keep", "float32", "bfloat16", "float16", "int8"]
+"""What floating-point tensors travel as; "keep" is the tensor's own dtype."""
+
+WIRE_DTYPES: tuple[str, ...] = get_args(WireDtype)
+
+_NARROW = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int8": torch.int8,
+}
+
+
+def check_wire_dtype(name: str) -> WireDtype:
+    """Return `name` if it is a wire format.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    if name not in WIRE_DTYPES:
+        raise ValueError(f"wire-dtype is {name!r}; allowed are {', '.join(WIRE_DTYPES)}")
+    return name  # type: ignore[return-value]
+
+
+def narrow(tensor: Tensor, wire: WireDtype) -> tuple[Tensor, Tensor | None]:
+    """Turn a floating-point tensor into what travels: (numbers, scale).
+
+    Tensors that are no wider than the format, and all that are not floating-point, stay as they
+    are. Errors, relative to a number's own size where nothing else is said:
+
+    - float32: 2**-24 of a float64 number;
+    - bfloat16: 2**-8;
+    - float16: 2**-11; the whole tensor is first scaled by a power of two so that neither small
+      gradients vanish nor large activations overflow; numbers 2**-29 times the largest lose more;
+    - int8: 1/254 of the largest number of the same patch (the last dimension).
+
+    Returns
+    -------
+    The numbers, and their scale if they have one: float32, of shape () for float16 and (..., 1)
+    for int8. NaN and infinite numbers stay such, or become NaN.
+    """
+    if not _narrows(tensor, wire):
+        return tensor, None
+    if wire == "int8":
+        return _quantize(tensor)
+    if wire == "float16":
+        largest = _largest(tensor.reshape(1, -1)).view(())
+        # A float32 holds these powers exactly; smaller or larger tensors than that do not occur.
+        exponent = (torch.frexp(largest.double())[1] - 15).clamp(-126, 127)
+        scale = torch.ldexp(torch.ones((), device=tensor.device), exponent)
+        return (tensor / scale.to(tensor.dtype)).to(torch.float16), scale
+    return tensor.to(_NARROW[wire]), None
+
+
+def _quantize(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    rows = tensor if tensor.dim() else tensor.view(1)
+    scale = (_largest(rows) / 127).float()
+    divisor = torch.where(scale == 0, 1.0, scale).to(tensor.dtype)
+    numbers = (rows / divisor).round_().clamp_(-127, 127).to(torch.int8)
+    return numbers.view(tensor.shape), scale
+
+
+def _largest(rows: Tensor) -> Tensor:
+    """Return the largest absolute value of each row, as (..., 1); NaN if there is one."""
+    if not rows.shape[-1]:
+        return rows.new_zeros((*rows.shape[:-1], 1))
+    low, high = torch.aminmax(rows, dim=-1, keepdim=True)
+    return torch.maximum(-low, high)
+
+
+def widen(numbers: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Turn what travelled back into a tensor of `dtype`.
+
+    Raises
+    ------
+    ValueError
+        If the scale does not belong to the numbers.
+    """
+    if scale is None:
+        return numbers.to(dtype)
+    patches = (*numbers.shape[:-1], 1)
+    if scale.dtype != torch.float32 or tuple(scale.shape) not in ((), (1,), patches):
+        raise ValueError(
+            f"a scale is {tuple(scale.shape)} of {scale.dtype}, "
+            f"expected () or {patches} of torch.float32"
+        )
+    return numbers.to(dtype).mul_(scale.to(dtype).view(scale.shape if numbers.dim() else ()))
+
+
+def wire_bytes(tensor: Tensor, wire: WireDtype) -> int:
+    """Return how many bytes a tensor's numbers and scale take on the wire."""
+    if not _narrows(tensor, wire):
+        return tensor.nbytes
+    numbers = tensor.numel() * _NARROW[wire].itemsize
+    if wire == "int8":
+        patches = 1
+        for size in tensor.shape[:-1]:
+            patches *= size
+        return numbers + 4 * patches
+    return numbers + (4 if wire == "float16" else 0)
+
+
+def _narrows(tensor: Tensor, wire: WireDtype) -> bool:
+    if wire == "keep" or not tensor.is_floating_point():
+        return False
+    return tensor.element_size() > _NARROW[wire].itemsize

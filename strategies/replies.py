@@ -1,0 +1,51 @@
+"""Checking what clients return at the end of a round, before it is averaged."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from flwr.app import ArrayRecord, Message
+
+from flwr_splitmix.links import Clients
+
+
+def keep_sound_segments(clients: Clients, like: ArrayRecord) -> None:
+    """Leave out the replies whose lower segment cannot be averaged, and fail their clients.
+
+    Parameters
+    ----------
+    like
+        The lower segment that the round began with: names and shapes must be the same, and every
+        number finite. Metrics must be alike, and the number of examples what the client described.
+    """
+    expected = {name: array.shape for name, array in like.items()}
+    keys = Counter(frozenset(_metrics(reply)) for reply in clients.replies).most_common(1)
+    sound = []
+    for client, reply in zip(clients.alive, clients.replies, strict=True):
+        records = list(reply.content.array_records.values())
+        found = {name: a.shape for name, a in records[0].items()} if len(records) == 1 else None
+        metrics = _metrics(reply)
+        examples = clients.descriptions[client]["num-examples"]
+        if found != expected:
+            clients.fail(client, "returned another lower segment than it was given")
+        elif not all(np.isfinite(array.numpy()).all() for array in records[0].values()):
+            clients.fail(client, "returned a lower segment with NaN or infinite numbers")
+        elif frozenset(metrics) != keys[0][0] or not np.isfinite(list(metrics.values())).all():
+            clients.fail(client, "returned other metrics than the other clients, or NaN")
+        elif metrics.get("num-examples") != examples:
+            clients.fail(
+                client,
+                f"has {metrics.get('num-examples')} examples now, and said {examples} before",
+            )
+        else:
+            sound.append(reply)
+    clients.replies = sound
+
+
+def _metrics(reply: Message) -> dict[str, float]:
+    """Return a reply's metrics if they are one record of numbers, else none."""
+    records = list(reply.content.metric_records.values())
+    if len(records) != 1:
+        return {}
+    return {name: value for name, value in records[0].items() if isinstance(value, (int, float))}

@@ -1,0 +1,150 @@
+"""A grid of this process: real ClientApps and a real stream, without a SuperLink."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from itertools import count
+from typing import Any, cast
+
+from flwr.app import Context, Message, Metadata, RecordDict
+from flwr.serverapp import Grid
+
+from flwr_splitmix import SplitClient, SplitClientApp
+from flwr_splitmix.links import Clients, Link
+from flwr_splitmix.links.link import Observe
+from flwr_splitmix.links.ticket import RECORD
+from flwr_splitmix.strategies.messages import messages_to
+from flwr_splitmix.testing.toy import Toy
+
+Handler = Callable[[Message, Context], Message]
+
+TURN = threading.Lock()
+
+
+class OneAtATime(SplitClient):
+    """Takes turns with the other clients of this process: torch's generator belongs to all."""
+
+    def attach(self, *arguments: Any) -> dict[str, Any]:
+        with TURN:
+            return super().attach(*arguments)
+
+    def run(self, *arguments: Any) -> dict[str, Any]:
+        with TURN:
+            return super().run(*arguments)
+
+
+class FakeGrid:
+    """Hands each message to the app in a thread of its own, as a SuperNode starts a process.
+
+    Parameters
+    ----------
+    handler
+        The ClientApp.
+    nodes
+        Number of nodes; ids are 100, 101, ... for partition-ids 0, 1, ...
+    node_config
+        Of every node, besides its partition-id.
+    """
+
+    def __init__(self, handler: Handler, nodes: int, **node_config: Any) -> None:
+        self.handler = handler
+        self.contexts = {
+            100 + index: Context(
+                run_id=1,
+                node_id=100 + index,
+                node_config={"partition-id": index, "num-partitions": nodes, **node_config},
+                state=RecordDict(),
+                run_config={},
+            )
+            for index in range(nodes)
+        }
+        self.sent: list[Message] = []
+        self.all_replies: list[Message] = []
+        self.online = set(self.contexts)
+        self.threads: list[threading.Thread] = []
+        self._ids = count()
+        self._replies: dict[str, Message] = {}
+
+    def get_node_ids(self) -> list[int]:
+        return sorted(self.online)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        return [self._push(message) for message in messages]
+
+    def _push(self, message: Message) -> str:
+        message_id = f"message-{next(self._ids)}"
+        node, kind = message.metadata.dst_node_id, message.metadata.message_type
+        metadata = Metadata(1, message_id, 0, node, "", "", time.time(), 3600.0, kind)
+        own = cast(Any, Message)(content=message.content, metadata=metadata)
+        self.sent.append(own)
+        thread = threading.Thread(target=self._handle, args=(own, message_id), daemon=True)
+        self.threads.append(thread)
+        thread.start()
+        return message_id
+
+    def _handle(self, message: Message, message_id: str) -> None:
+        reply = self.handler(message, self.contexts[message.metadata.dst_node_id])
+        self.all_replies.append(reply)
+        self._replies[message_id] = reply
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        return [self._replies.pop(name) for name in message_ids if name in self._replies]
+
+    def wait(self) -> None:
+        """Wait until every node has answered."""
+        for thread in self.threads:
+            thread.join(30)
+            assert not thread.is_alive(), "a node still works on its message"
+
+    def errors(self) -> list[str]:
+        """Return what nodes have said instead of taking part."""
+        records = [reply.content.config_records.get(RECORD) for reply in self.all_replies]
+        return [str(record["error"]) for record in records if record and "error" in record]
+
+    @property
+    def grid(self) -> Grid:
+        return cast(Grid, self)
+
+
+class OnFakeGrid(Link):
+    """A link whose grid is a fake one, for strategies that are started without a grid.
+
+    Flower's messages can only be made without explicit metadata inside of a run, and strategies
+    take care of that when they have no grid.
+    """
+
+    def __init__(self, link: Link, grid: FakeGrid) -> None:
+        self.link = link
+        self.fake = grid
+
+    def open(self, grid: Grid | None) -> None:
+        self.link.open(self.fake.grid)
+
+    def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
+        return self.link.directory(self.fake.grid, min_nodes)
+
+    def round(
+        self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
+    ) -> AbstractContextManager[Clients]:
+        return self.link.round(self.fake.grid, messages, observe)
+
+    def close(self) -> None:
+        self.link.close()
+
+
+def toy_app(toy: Toy, kind: type[SplitClient] = OneAtATime, **options: Any) -> SplitClientApp:
+    """Make the ClientApp whose clients are the toy's."""
+
+    def client_fn(context: Context) -> SplitClient:
+        with TURN:
+            return toy.make_clients(kind=kind, **options)[int(context.node_config["partition-id"])]
+
+    return SplitClientApp(client_fn)
+
+
+def question(node: int) -> Message:
+    """Ask a node for its partition-id, from outside of a Flower run."""
+    return messages_to([node], RecordDict(), "query", in_run=False)[0]

@@ -1,0 +1,84 @@
+"""The link follows from what the nodes say of themselves."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from flwr_splitmix.links import AutoLink, Link, LinkError, StreamLink
+from flwr_splitmix.links.polling import Directory
+from flwr_splitmix.links.ticket import RECORD
+from flwr_splitmix.testing.toy import Toy
+from tests.links.fake_grid import FakeGrid, toy_app
+
+
+class Stub(StreamLink):
+    """Stands for whatever link is chosen."""
+
+    def __init__(self) -> None:
+        super().__init__(address="127.0.0.1:0")
+        self.events: list[str] = []
+
+    def open(self, grid: Any) -> None:
+        self.events.append("open")
+
+    def close(self) -> None:
+        self.events.append("close")
+
+
+def says(*simulated: bool) -> FakeGrid:
+    def handle(message: Message, context: Context) -> Message:
+        index = int(context.node_config["partition-id"])
+        record = ConfigRecord({"client": index, "simulated": simulated[index]})
+        return Message(RecordDict({RECORD: record}), reply_to=message)
+
+    return FakeGrid(handle, len(simulated))
+
+
+def refused() -> Link:
+    raise AssertionError("this link is not needed")
+
+
+def test_virtual_nodes_are_reached_over_ray() -> None:
+    link, ray = AutoLink(Stub, refused), says(True, True)
+    link.open(ray.grid)
+    assert isinstance(link.chosen, Stub)
+    assert link.directory(ray.grid, 2) == {0: 100, 1: 101}
+    assert len(ray.sent) == 2  # nobody was asked twice
+    chosen = link.chosen
+    link.close()
+    assert chosen.events == ["open", "close"]
+
+
+def test_real_nodes_are_reached_over_the_stream() -> None:
+    link, grid = AutoLink(refused, Stub), FakeGrid(toy_app(Toy(clients=2)), 2)
+    link.open(grid.grid)
+    assert isinstance(link.chosen, Stub)
+    assert link.directory(grid.grid, 2) == {0: 100, 1: 101}
+
+
+def test_without_ray_there_is_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    grid = says(False)
+    link = AutoLink(refused, Stub)
+    link.open(grid.grid)
+    assert grid.sent == []
+
+
+def test_a_mixture_is_refused() -> None:
+    link = AutoLink(refused, refused, timeout=5)
+    grid = says(True, False)
+    # The first answer may come from either; only both together show the mixture.
+    monkey = Directory()
+    monkey.update(grid.grid, 2, 5)
+    assert sorted(monkey.simulated.values()) == [False, True]
+    with pytest.raises(LinkError, match="has not been opened"):
+        link.directory(grid.grid, 1)
+
+
+def test_it_needs_a_run() -> None:
+    with pytest.raises(LinkError, match="inside a Flower run only"):
+        AutoLink(refused, refused).open(None)

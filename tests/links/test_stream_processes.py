@@ -1,0 +1,95 @@
+"""Peers in processes of their own, which are killed and frozen in the midst of a round."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from flwr_splitmix.links import LinkError, StreamLink
+from flwr_splitmix.links.ticket import Ticket
+from tests.links.peers import a_round, call, eventually, good, no_threads_left
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+
+PEER = """
+import json, sys
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.links.ticket import Ticket
+from tests.links.peers import good
+order = json.loads(sys.stdin.readline())
+try:
+    good(Ticket(**order["ticket"]), order["node"])
+    print("finished")
+except LinkError as error:
+    print(error)
+"""
+
+
+class Process:
+    """A peer in a process of its own."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PEER],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.said = ""
+
+    def __call__(self, ticket: Ticket, node: int) -> None:
+        order = json.dumps({"ticket": asdict(ticket), "node": node})
+        self.said = self.process.communicate(order + "\n")[0].strip()
+        if self.said != "finished":
+            raise LinkError(self.said or "was killed")
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Process]]:
+    started = [Process() for _ in range(3)]
+    yield started
+    for peer in started:
+        peer.process.kill()
+        peer.process.wait()
+
+
+def test_killed_and_frozen_peers(processes: list[Process]) -> None:
+    link = StreamLink(address="127.0.0.1:0", attach_timeout=90, step_timeout=4, reattach_timeout=2)
+    link.open(None)
+    killed, frozen, slow = processes
+    with a_round(link, [good, killed, frozen, slow]) as clients:
+        assert sorted(call(clients, 1)) == [0, 1, 2, 3]
+        slow.signal(signal.SIGSTOP)
+        threading.Timer(1.5, slow.signal, (signal.SIGCONT,)).start()
+        assert sorted(call(clients, 2)) == [0, 1, 2, 3]
+        killed.signal(signal.SIGKILL)
+        assert sorted(call(clients, 3)) == [0, 2, 3]
+        assert clients.failures == {1: "was cut off and not back within 2 s"}
+        frozen.signal(signal.SIGSTOP)
+        began = time.monotonic()
+        assert sorted(call(clients, 4)) == [0, 3]
+        assert 3.9 <= time.monotonic() - began < 6
+        assert clients.failures[2] == "did not answer echo within 4 s"
+        frozen.signal(signal.SIGCONT)
+        eventually("the end of the frozen peer", lambda: frozen.said)
+        assert frozen.said == "left out of the round: did not answer echo within 4 s"
+        assert sorted(call(clients, 5)) == [0, 3]
+    assert len(clients.replies) == 2
+    link.close()
+    no_threads_left()
