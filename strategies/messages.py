@@ -12,7 +12,10 @@ from flwr_splitmix.links.ticket import Ticket, with_record
 
 
 def with_tickets(
-    messages: Sequence[Message], nodes: Mapping[int, int], ticket: Ticket
+    messages: Sequence[Message],
+    nodes: Mapping[int, int],
+    ticket: Ticket,
+    attempts: Mapping[int, int] | None = None,
 ) -> list[Message]:
     """Put each node's own ticket into its message; returns them sorted by client index.
 
@@ -21,11 +24,16 @@ def with_tickets(
     nodes
         Client index -> node id.
     ticket
-        The round's ticket; only the client differs between nodes.
+        The round's ticket; only the client and its attempts differ between nodes.
+    attempts
+        By client index, how often what it is asked for may have been asked for before; None is as
+        the ticket says.
     """
     client_of = {node: client for client, node in nodes.items()}
     for message in messages:
-        own = replace(ticket, client=client_of[message.metadata.dst_node_id])
+        client = client_of[message.metadata.dst_node_id]
+        attempt = ticket.attempt if attempts is None else attempts[client]
+        own = replace(ticket, client=client, attempt=attempt)
         message.content = with_record(message.content, own.to_record())
     return sorted(messages, key=lambda message: client_of[message.metadata.dst_node_id])
 

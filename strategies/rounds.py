@@ -102,6 +102,10 @@ class RoundLoop(flower.Strategy):
         """Return by client index what of its privacy it has spent; empty without a ledger."""
         return {}
 
+    def unfinished(self, client: int) -> int:
+        """Return how often a client has begun a round since the last one that it finished."""
+        return 0
+
     def check_clients(self, n: int) -> None:
         """Raise ValueError if a round of `n` clients makes no sense."""
 
@@ -277,7 +281,9 @@ class RoundLoop(flower.Strategy):
         messages = self.aggregator.configure(
             server_round, arrays, config, grid, list(nodes.values())
         )
-        return with_tickets(messages, nodes, self._ticket(server_round, server_round - 1))
+        ticket = self._ticket(server_round, server_round - 1)
+        attempts = {client: ticket.attempt + self.unfinished(client) for client in nodes}
+        return with_tickets(messages, nodes, ticket, attempts)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -184,6 +184,10 @@ class SplitStrategy(RoundLoop):
         """Return what the ledger says, if there is one."""
         return {} if self.ledger is None else self.ledger.epsilons
 
+    def unfinished(self, client: int) -> int:
+        """Return how often a client has begun a round since the last one that it finished."""
+        return 0 if self.ledger is None else self.ledger.unfinished(client)
+
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train for one round; returns the number of steps.
 

@@ -44,7 +44,8 @@ class Order:
     server_round, num_rounds
         The global round, from 1, and the number of rounds; schedules follow them.
     attempt
-        How often this round was begun before, and not finished: a resumed run repeats its steps.
+        How often what this client is asked for may have been asked for before: rounds that it
+        began and did not finish, and this one, if a resumed run repeats its steps.
     averaged
         Whether the lower segment is sent at the end of the round, to be averaged.
     """

@@ -23,7 +23,10 @@ log = logging.getLogger("flwr.splitmix")
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyBudget:
-    """What a client allows, whatever a server asks for.
+    """What a client allows in one run, whatever noise and masks a server asks for.
+
+    The ledger that it is held against is kept with the client's state, once a round: another run
+    begins a new one, and a client that is built anew from an older state has what that state says.
 
     Parameters
     ----------

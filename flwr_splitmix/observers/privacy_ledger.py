@@ -33,6 +33,7 @@ class _Pass:
     offset: int = 0
     finished: int = 0
     attempts: int = 0
+    unfinished: int = 0
     aligned: bool = True
     public_tests: bool = False
 
@@ -127,13 +128,23 @@ class PrivacyLedger(Observer):
             place.batch, place.per_epoch = batch, per_epoch
             place.tokens, place.width = prefix + patches, width
             # A repeated round sends the same batches again, with fresh noise unless it repeats too.
-            place.attempts = 0 if described.get("repeatable-secrets") else event.attempt
+            repeats = described.get("repeatable-secrets") is True
+            place.attempts = 0 if repeats else event.attempt + place.unfinished
+            place.unfinished += 1
             place.finished = event.server_round
             place.public_tests = described.get("public-evaluation") is True
             if event.averaged:
                 ledger.charge(Exposure("lower-segments"))
             if described.get("batch-norm") is True:
                 ledger.charge(Exposure("batch-norm"))
+
+    def unfinished(self, client: int) -> int:
+        """Return how often a client has begun a round since the last one that it finished.
+
+        It may have lost what its own ledger says of those.
+        """
+        place = self._passes.get(client)
+        return 0 if place is None else place.unfinished
 
     def on_exchange(self, event: Exchange) -> None:
         """Count the batches that clients draw, and charge what they send."""
@@ -190,7 +201,10 @@ class PrivacyLedger(Observer):
         self.ledgers[client].charge(*events, epoch=place.epoch)
 
     def on_round(self, event: RoundDone) -> None:
-        """Say in the log what no number covers, whenever there is more of it."""
+        """Note who finished; say in the log what no number covers, whenever there is more of it."""
+        for client, place in self._passes.items():
+            if place.finished == event.server_round and client not in event.failures:
+                place.unfinished = 0
         statements = [ledger.statement(self.delta) for ledger in self.ledgers.values()]
         words = {said.unbounded_because + said.outside for said in statements}
         if words - self._said:

@@ -70,6 +70,11 @@ def send(
         ledger.on_exchange(Exchange(1, client, "step", "up", {"smashed": [], "labels": []}, 0))
 
 
+def end(ledger: PrivacyLedger, server_round: int, failures: Sequence[int] = ()) -> None:
+    why = dict.fromkeys(failures, "no reply")
+    ledger.on_round(RoundDone(server_round, 9, 1.0, 1, 1.0, 1, why))
+
+
 def spent(ledger: PrivacyLedger, client: int = 0) -> float:
     return float(ledger.ledgers[client].spent()[2])
 
@@ -83,6 +88,7 @@ def test_a_pass_costs_its_worst_batch_and_passes_add() -> None:
     for kept in (2, 5, 3, 1, 4):  # three batches a pass
         send(ledger, mask(kept))
     assert spent(ledger) == pytest.approx(cost(5) + cost(4))
+    end(ledger, 1)
     begin(ledger, 2)
     send(ledger, mask(8))  # the third batch of the second pass
     send(ledger, mask(1))
@@ -129,10 +135,13 @@ def test_a_client_that_lost_a_round_pays_again_and_twice_for_what_counts_as_a_pa
     for _ in range(3):
         send(ledger, mask(2))
     # Three batches from the midst of a pass hold a record twice.
-    assert spent(ledger) == pytest.approx(cost(4) + 2 * cost(2))
+    # What it lost of its own ledger it charges again, with the worst masks.
+    lost = 2 * FULL
+    assert spent(ledger) == pytest.approx(cost(4) + 2 * cost(2) + lost)
+    end(ledger, 2)
     begin(ledger, 3)
     send(ledger, mask(1))
-    assert spent(ledger) == pytest.approx(cost(4) + 2 * cost(2) + 2 * cost(1))
+    assert spent(ledger) == pytest.approx(cost(4) + 2 * cost(2) + lost + 2 * cost(1))
 
 
 def test_a_client_with_other_data_begins_a_new_pass() -> None:
@@ -140,6 +149,7 @@ def test_a_client_with_other_data_begins_a_new_pass() -> None:
     begin(ledger, 1)
     for _ in range(4):
         send(ledger, mask(4))
+    end(ledger, 1)
     begin(
         ledger, 2, described={"num-examples": 400}
     )  # otherwise its pass would have a lower number
@@ -151,10 +161,27 @@ def test_a_client_that_was_not_drawn_for_a_round_has_lost_nothing() -> None:
     ledger = PrivacyLedger(DELTA)
     begin(ledger, 1, clients=(0, 1))
     send(ledger, mask(4), client=1)
+    end(ledger, 1)
     begin(ledger, 2, clients=(0,))
+    end(ledger, 2)
     begin(ledger, 3, clients=(0, 1), described={"state-round": 1})
     send(ledger, mask(4), client=1)
     assert spent(ledger, 1) == pytest.approx(cost(4))
+
+
+def test_rounds_that_were_begun_and_not_finished_are_counted() -> None:
+    ledger = PrivacyLedger(DELTA)
+    assert ledger.unfinished(0) == 0
+    begin(ledger, 1, clients=(0, 1))
+    end(ledger, 1, failures=[1])
+    begin(ledger, 2, clients=(0,))
+    end(ledger, 2)
+    begin(ledger, 3, clients=(0, 1), described={"state-round": 0})
+    end(ledger, 3, failures=[1])
+    assert [ledger.unfinished(client) for client in (0, 1)] == [0, 2]
+    begin(ledger, 4, clients=(0, 1), described={"state-round": 0})
+    end(ledger, 4)
+    assert [ledger.unfinished(client) for client in (0, 1)] == [0, 0]
 
 
 @pytest.mark.parametrize(("repeats", "times"), [(False, 2), (True, 0)])
@@ -184,6 +211,7 @@ def test_a_description_that_is_nonsense_costs_the_run_nothing(described: dict[st
     """The strategy leaves such a client out before it asks it for anything."""
     ledger = PrivacyLedger(DELTA)
     begin(ledger, clients=(0, 1))
+    end(ledger, 1)
     begin(ledger, 2, clients=(1,), described=described)
     begin(ledger, 2, clients=(0,))
     send(ledger, mask(4), client=0)
@@ -337,21 +365,21 @@ def test_gradients_training_and_averaging_are_named_beside_the_number() -> None:
 def test_a_new_limit_of_the_number_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     ledger = PrivacyLedger(DELTA)
 
-    def end(server_round: int) -> list[str]:
+    def said(server_round: int) -> list[str]:
         caplog.clear()
         with caplog.at_level("INFO", logger="flwr.splitmix"):
-            ledger.on_round(RoundDone(server_round, 9, 1.0, 1, 1.0, 1, {}))
+            end(ledger, server_round)
         return [record.getMessage() for record in caplog.records]
 
     begin(ledger)
     send(ledger, mask(4))
-    assert end(1) == [f"privacy of {ledger.report()}"]
+    assert said(1) == [f"privacy of {ledger.report()}"]
     begin(ledger, 2)
     send(ledger, mask(4))
-    assert end(2) == []
+    assert said(2) == []
     begin(ledger, 3, averaged=True)
-    assert end(3) == [f"privacy of {ledger.report()}"]
-    assert end(4) == []
+    assert said(3) == [f"privacy of {ledger.report()}"]
+    assert said(4) == []
 
 
 # Checkpoints.
