@@ -156,7 +156,11 @@ class PrivacyGuard:
         """Note what the round let out besides uploads, and say where the ledger stands."""
         if order.averaged:
             self.ledger.charge(Exposure("lower-segments"))
-        log.info("client %d: %s", order.client, self.ledger.statement(self.budget.delta))
+        # A node with a budget is told where it stands; a simulation has a line for every client.
+        level = logging.DEBUG if self.budget.max_epsilon is None else logging.INFO
+        if log.isEnabledFor(level):
+            statement = self.ledger.statement(self.budget.delta)
+            log.log(level, "client %d: %s", order.client, statement)
 
     def _events(
         self, shares: Sequence[Share | None], shape: tuple[int, int, int], order: Order

