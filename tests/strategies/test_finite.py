@@ -25,14 +25,14 @@ class Elsewhere(FiniteCheck):
         return None
 
 
-class Waits(TorchDispatchMode):
+class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes operations that hand a number of a tensor to Python, and so wait for its device.
 
     Integers are left out: labels are on the CPU wherever the model is.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

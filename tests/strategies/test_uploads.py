@@ -208,7 +208,11 @@ def test_metrics_that_would_spoil_the_average_cost_their_sender() -> None:
 
     def release(self: SplitClient) -> Any:
         arrays, metrics = right(self)
-        wrong = {1: {"num-examples": 10**9}, 2: {"odd": 1.0}, 3: {"num-steps": float("nan")}}
+        wrong: dict[int, dict[str, float]] = {
+            1: {"num-examples": 10**9},
+            2: {"odd": 1.0},
+            3: {"num-steps": float("nan")},
+        }
         return arrays, {**metrics, **wrong.get(self.order.client, {})}
 
     seen: list[RoundDone] = []
