@@ -98,6 +98,11 @@ class RoundLoop(flower.Strategy):
     def restore_server(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `server_state`."""
 
+    @property
+    def keeps_ledger(self) -> bool:
+        """Whether what is sent is accounted for, also if a round is repeated."""
+        return False
+
     def epsilons(self) -> Mapping[int, float]:
         """Return by client index what of its privacy it has spent; empty without a ledger."""
         return {}
@@ -217,7 +222,8 @@ class RoundLoop(flower.Strategy):
     ) -> None:
         link = self._open_link
         began = time.perf_counter()
-        self.recorder.begin_round(server_round)
+        if self.keeps_ledger:
+            self.recorder.begin_round(server_round)
         messages = self.configure_train(server_round, result.arrays, configs[0], grid)
         with link.round(grid, messages, self._on_exchange) as clients:
             self.require(clients)

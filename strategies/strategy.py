@@ -180,6 +180,11 @@ class SplitStrategy(RoundLoop):
         for client in clients:
             client.peers = clients
 
+    @property
+    def keeps_ledger(self) -> bool:
+        """Whether there is noise, and so a ledger."""
+        return self.ledger is not None
+
     def epsilons(self) -> Mapping[int, float]:
         """Return what the ledger says, if there is one."""
         return {} if self.ledger is None else self.ledger.epsilons
