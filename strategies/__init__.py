@@ -12,9 +12,13 @@ from flwr_splitmix.strategies.dp_sl import (
 )
 from flwr_splitmix.strategies.evaluation import central_evaluation
 from flwr_splitmix.strategies.input_level_sl import (
+    InputCutMixSFL,
     InputCutMixSL,
+    InputCutoutSFL,
     InputCutoutSL,
+    InputMixupSFL,
     InputMixupSL,
+    InputVanillaCutMixSFL,
     InputVanillaCutMixSL,
 )
 from flwr_splitmix.strategies.mixup_sl import MixupSFL, MixupSL
@@ -51,9 +55,13 @@ STRATEGIES: dict[str, type[SplitStrategy]] = {
         ShuffledCutMixSL,
         ShuffledCutMixSFL,
         InputMixupSL,
+        InputMixupSFL,
         InputCutoutSL,
+        InputCutoutSFL,
         InputVanillaCutMixSL,
+        InputVanillaCutMixSFL,
         InputCutMixSL,
+        InputCutMixSFL,
         PatchShuffleSL,
         BatchShuffleSL,
         SpectralShuffleSL,
@@ -82,9 +90,13 @@ __all__ = [
     "DPCutMixSL",
     "DPMixSFL",
     "DPMixSL",
+    "InputCutMixSFL",
     "InputCutMixSL",
+    "InputCutoutSFL",
     "InputCutoutSL",
+    "InputMixupSFL",
     "InputMixupSL",
+    "InputVanillaCutMixSFL",
     "InputVanillaCutMixSL",
     "MixupSFL",
     "MixupSL",

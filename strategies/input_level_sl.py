@@ -72,3 +72,27 @@ class InputCutMixSL(_InputLevelSL):
     """PSL on inputs of which random cells are another input's."""
 
     mixing = PatchCutMix
+
+
+class InputMixupSFL(InputMixupSL):
+    """InputMixupSL whose lower segments are averaged every round, by FedAvg or by `aggregator`."""
+
+    averages = True
+
+
+class InputCutoutSFL(InputCutoutSL):
+    """InputCutoutSL whose lower segments are averaged every round, by FedAvg or by `aggregator`."""
+
+    averages = True
+
+
+class InputVanillaCutMixSFL(InputVanillaCutMixSL):
+    """InputVanillaCutMixSL whose lower segments are averaged every round, or by `aggregator`."""
+
+    averages = True
+
+
+class InputCutMixSFL(InputCutMixSL):
+    """InputCutMixSL whose lower segments are averaged every round, by FedAvg or by `aggregator`."""
+
+    averages = True

@@ -21,9 +21,13 @@ EVEN: dict[str, Any] = {**NOISE, "strategy": "DPCutMixSFL", "alpha": math.inf}
 
 REFUSE = {
     "InputMixupSL",
+    "InputMixupSFL",
     "InputCutoutSL",
+    "InputCutoutSFL",
     "InputVanillaCutMixSL",
+    "InputVanillaCutMixSFL",
     "InputCutMixSL",
+    "InputCutMixSFL",
     "PatchShuffleSL",
     "BatchShuffleSL",
     "SpectralShuffleSL",
