@@ -6,21 +6,13 @@ from flwr_splitmix.mixers.grouping import GroupMixer
 from flwr_splitmix.mixers.input_level import InputLevel, InputShare
 from flwr_splitmix.mixers.mask_share import MaskShare, PatchShare
 from flwr_splitmix.mixers.masks import patch_order, sample_counts, sample_ratios
-from flwr_splitmix.mixers.mixer import (
-    EmptyMixtureError,
-    Group,
-    Member,
-    Mixed,
-    Mixer,
-    Plan,
-    SmashedShape,
-    Source,
-    Upload,
-)
+from flwr_splitmix.mixers.mixer import EmptyMixtureError, Mixer
+from flwr_splitmix.mixers.mixture import Mixed, Source, Upload
 from flwr_splitmix.mixers.mixup import Mixup, WeightedShare
 from flwr_splitmix.mixers.noisy import Noisy, NoisyShare
 from flwr_splitmix.mixers.none import NoMixing
 from flwr_splitmix.mixers.patch_cutmix import PatchCutMix
+from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape, each_alone
 from flwr_splitmix.mixers.share import FullShare, Share, share_from_wire
 from flwr_splitmix.mixers.shuffled import Shuffled
 from flwr_splitmix.mixers.vanilla_cutmix import BoxShare, VanillaCutMix
@@ -68,6 +60,7 @@ __all__ = [
     "VanillaCutMix",
     "WeightedShare",
     "WrappedMixer",
+    "each_alone",
     "patch_order",
     "sample_counts",
     "sample_ratios",

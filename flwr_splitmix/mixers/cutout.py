@@ -8,7 +8,8 @@ import numpy as np
 
 from flwr_splitmix.mixers.mask_share import PatchShare
 from flwr_splitmix.mixers.masks import sample_counts
-from flwr_splitmix.mixers.mixer import Group, Member, Mixer, Plan, SmashedShape
+from flwr_splitmix.mixers.mixer import Mixer
+from flwr_splitmix.mixers.plan import Plan, SmashedShape, each_alone
 
 
 class RandomCutout(Mixer):
@@ -57,14 +58,14 @@ class RandomCutout(Mixer):
         order_rng: np.random.Generator | None = None,
     ) -> Plan:
         """Draw each client's kept patches."""
-        return Plan(shape, (tuple(Group((self._member(c, shape, rng),)) for c in members),))
+        return each_alone(shape, ((client, self._share(shape, rng)) for client in members))
 
-    def _member(self, client: int, shape: SmashedShape, rng: np.random.Generator) -> Member:
+    def _share(self, shape: SmashedShape, rng: np.random.Generator) -> PatchShare:
         if self.ratio is None:
             kept = int(sample_counts(shape.patches, 2, self.alpha, rng)[0])
         else:
             kept = max(1, round(self.ratio * shape.patches))
-        share = PatchShare(
+        return PatchShare(
             patches=shape.patches,
             prefix=shape.prefix,
             seed=int(rng.integers(2**32)),
@@ -72,4 +73,3 @@ class RandomCutout(Mixer):
             stop=kept,
             per_sample=self.mask_per_sample,
         )
-        return Member(client, share)

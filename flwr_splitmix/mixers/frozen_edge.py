@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from flwr_splitmix.mixers.mixer import Group, Member, Mixer, Plan, SmashedShape
+from flwr_splitmix.mixers.mixer import Mixer
+from flwr_splitmix.mixers.plan import Plan, SmashedShape, each_alone
 from flwr_splitmix.mixers.share import FullShare, LabelKind
 
 
@@ -44,4 +45,4 @@ class FrozenEdge(Mixer):
         order_rng: np.random.Generator | None = None,
     ) -> Plan:
         """Return one group for each client; nothing is drawn."""
-        return Plan(shape, (tuple(Group((Member(c, IdShare()),)) for c in members),))
+        return each_alone(shape, ((client, IdShare()) for client in members))

@@ -8,7 +8,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from flwr_splitmix.mixers.mixer import Group, Member, Mixer, Plan, SmashedShape
+from flwr_splitmix.mixers.mixer import Mixer
+from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
 from flwr_splitmix.mixers.share import FullShare
 
 Regroup = Literal["step", "epoch"]

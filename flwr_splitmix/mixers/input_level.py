@@ -12,14 +12,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flwr_splitmix.mixers.grouping import check_choice
-from flwr_splitmix.mixers.mixer import Group, Member, Mixer, Plan, SmashedShape
-from flwr_splitmix.mixers.share import FullShare, LabelKind, Plain, Share, share_from_wire
+from flwr_splitmix.mixers.mixer import Mixer
+from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape, each_alone
+from flwr_splitmix.mixers.share import (
+    MAX_CLASSES,
+    FullShare,
+    LabelKind,
+    Plain,
+    Share,
+    share_from_wire,
+)
 from flwr_splitmix.seeding import frozen_generator
 
 Across = Literal["clients", "batch"]
-
-MAX_CLASSES = 10**6
-"""A server that says more would cost its clients their memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,17 +186,17 @@ class InputLevel(Mixer):
         rows, columns = grid = self.grid or shape.rows_and_columns()
         cells = SmashedShape(shape.batch, rows * columns, 1, grid=grid, classes=shape.classes)
         parts = self._parts(members, cells, rng, order_rng)
-        groups = []
-        for client in members:
-            share = InputShare(
+        shares = (
+            InputShare(
                 rows=rows,
                 columns=columns,
                 classes=shape.classes,
                 parts=parts[client],
                 seed=int(rng.integers(2**32)),
             )
-            groups.append(Group((Member(client, share),)))
-        return Plan(shape, (tuple(groups),))
+            for client in members
+        )
+        return each_alone(shape, zip(members, shares, strict=True))
 
     def _parts(
         self,

@@ -1,190 +1,23 @@
-"""What a mixer is: a plan of who is mixed with whom, the mixture, and the way back."""
+"""What a mixer is: it draws a plan, makes the mixture, and finds the way back."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from flwr_splitmix.mixers.share import Plain, Share
+from flwr_splitmix.mixers.mixture import Mixed, Source, Upload
+from flwr_splitmix.mixers.plan import Plan, SmashedShape
+from flwr_splitmix.mixers.share import Share
 
 Cover = Literal["partition", "weighted", "partial"]
 
 LEAST_RATIO = 1e-6
 """Of what came of a group: below, dividing by it would leave rounding errors or NaN."""
-
-
-@dataclass(frozen=True)
-class SmashedShape:
-    """Shape of every client's smashed data in a step: (batch, prefix + patches, width).
-
-    Parameters
-    ----------
-    grid
-        (rows, columns) of the patches, where they form a grid.
-    classes
-        Number L of classes, for shares that send soft labels.
-    """
-
-    batch: int
-    patches: int
-    width: int
-    prefix: int = 0
-    grid: tuple[int, int] | None = None
-    classes: int = 0
-
-    @property
-    def size(self) -> tuple[int, int, int]:
-        """The shape of the tensor."""
-        return (self.batch, self.prefix + self.patches, self.width)
-
-    def rows_and_columns(self) -> tuple[int, int]:
-        """Return the grid of the patches; without one, a square number of them is a square.
-
-        Raises
-        ------
-        ValueError
-            If the patches form no known grid.
-        """
-        side = math.isqrt(self.patches)
-        if self.grid is None and side * side != self.patches:
-            raise ValueError(
-                f"{self.patches} patches form no square, and the upper segment's geometry gives "
-                "no grid (rows, columns) of them"
-            )
-        return self.grid or (side, side)
-
-
-@dataclass(frozen=True)
-class Member:
-    """A client's place in a mixing group."""
-
-    client: int
-    share: Share
-
-
-@dataclass(frozen=True)
-class Group:
-    """Clients whose smashed data become one mixture."""
-
-    members: tuple[Member, ...]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One step's plan: passes -> groups -> members.
-
-    There is one pass, except for the k-times form of CutMix, which has k.
-    """
-
-    shape: SmashedShape
-    passes: tuple[tuple[Group, ...], ...]
-
-    def for_node(self, client: int) -> list[dict[str, Plain] | None]:
-        """Return all that one client gets: its share of each pass (None where it has none)."""
-        shares = self.shares(client)
-        return [None if share is None else share.to_wire() for share in shares]
-
-    def shares(self, client: int) -> list[Share | None]:
-        """Return one client's share in each pass."""
-        return [
-            next((m.share for group in groups for m in group.members if m.client == client), None)
-            for groups in self.passes
-        ]
-
-    @property
-    def clients(self) -> frozenset[int]:
-        """Clients that have a share in any pass."""
-        return frozenset(
-            member.client for groups in self.passes for group in groups for member in group.members
-        )
-
-    @property
-    def unmixed(self) -> tuple[int, ...]:
-        """Clients that are alone in a group and mixed nothing before: nothing protects them."""
-        return tuple(
-            group.members[0].client
-            for groups in self.passes
-            for group in groups
-            if len(group.members) == 1 and not group.members[0].share.mixed
-        )
-
-
-@dataclass(frozen=True)
-class Upload:
-    """What one client sent in a step.
-
-    Parameters
-    ----------
-    smashed
-        One tensor (b, a, d) for each pass, None where the client has no share in it.
-    labels
-        int64 (b,); or soft labels, weighted by the client: floats (b, L) for each pass, None where
-        the client has no share in it.
-    """
-
-    smashed: Sequence[Tensor | None]
-    labels: Tensor | Sequence[Tensor | None]
-
-    def targets(self, index: int, lam: float, num_classes: int, like: Tensor) -> Tensor:
-        """Return this client's part of a group's targets in one pass: (b, L), weighted.
-
-        Parameters
-        ----------
-        like
-            A tensor of the dtype and on the device that are wanted.
-        """
-        if isinstance(self.labels, Tensor):
-            hard = F.one_hot(self.labels.to(like.device), num_classes)
-            return lam * hard.to(like.dtype)
-        soft = self.labels[index]
-        assert soft is not None, "an upload that passed the check has every pass"
-        return soft.to(like)
-
-
-@dataclass(frozen=True)
-class Source:
-    """What a group of a mixture was made of.
-
-    Parameters
-    ----------
-    index
-        The pass it belongs to.
-    members
-        Those whose uploads came.
-    ratio
-        The sum of their mixing ratios: 1 when all came.
-    """
-
-    index: int
-    members: tuple[Member, ...]
-    ratio: float
-
-
-@dataclass(frozen=True)
-class Mixed:
-    """What the upper segment learns from in a step.
-
-    Parameters
-    ----------
-    smashed
-        (groups * b, prefix + N, d), group after group.
-    targets
-        Soft labels (groups * b, L) that sum to 1 (under label noise, nearly).
-    sources
-        Where each group of it came from, in order.
-    """
-
-    smashed: Tensor
-    targets: Tensor
-    sources: tuple[Source, ...]
 
 
 class EmptyMixtureError(ValueError):

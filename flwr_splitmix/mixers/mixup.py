@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flwr_splitmix.mixers.grouping import GroupMixer, Regroup
 from flwr_splitmix.mixers.masks import sample_ratios
-from flwr_splitmix.mixers.mixer import Member, SmashedShape
+from flwr_splitmix.mixers.plan import Member, SmashedShape
 from flwr_splitmix.mixers.share import Family, FullShare
 
 

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flwr_splitmix.mixers.input_level import MAX_CLASSES
-from flwr_splitmix.mixers.mixer import Group, Member, Mixer, Plan, SmashedShape
-from flwr_splitmix.mixers.share import LabelKind, Plain, Share, share_from_wire
+from flwr_splitmix.mixers.mixer import Mixer
+from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
+from flwr_splitmix.mixers.share import MAX_CLASSES, LabelKind, Plain, Share, share_from_wire
 from flwr_splitmix.mixers.wrapper import WrappedMixer
 from flwr_splitmix.privacy.mechanism import add_noise, clip_smashed, noisy_labels
 from flwr_splitmix.privacy.noise import GaussianNoise

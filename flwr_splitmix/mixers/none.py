@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flwr_splitmix.mixers.mixer import Group, Member, Mixer, Plan, SmashedShape
+from flwr_splitmix.mixers.mixer import Mixer
+from flwr_splitmix.mixers.plan import Plan, SmashedShape, each_alone
 from flwr_splitmix.mixers.share import FullShare
 
 
@@ -21,4 +22,4 @@ class NoMixing(Mixer):
         order_rng: np.random.Generator | None = None,
     ) -> Plan:
         """Return one group for each client; nothing is drawn."""
-        return Plan(shape, (tuple(Group((Member(c, FullShare()),)) for c in members),))
+        return each_alone(shape, ((client, FullShare()) for client in members))

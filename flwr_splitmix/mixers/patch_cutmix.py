@@ -12,7 +12,7 @@ import numpy as np
 from flwr_splitmix.mixers.grouping import GroupMixer, Regroup, check_choice
 from flwr_splitmix.mixers.mask_share import PatchShare
 from flwr_splitmix.mixers.masks import Rounding, check_mask_options, sample_counts
-from flwr_splitmix.mixers.mixer import Group, Member, Plan, SmashedShape
+from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
 
 Gradient = Literal["unicast", "broadcast"]
 

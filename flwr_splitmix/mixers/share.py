@@ -15,6 +15,9 @@ Plain = bool | int | float | str | list[Any] | dict[str, Any]
 LabelKind = Literal["classes", "soft", "ids"]
 Family = Literal["full", "mixup", "cutmix"]
 
+MAX_CLASSES = 10**6
+"""Of soft labels: a server that says more would cost its clients their memory."""
+
 _PLAIN: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (int, float),

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flwr_splitmix.mixers.mixer import Mixed, Mixer, Plan, SmashedShape, Upload
+from flwr_splitmix.mixers.mixer import Mixer
+from flwr_splitmix.mixers.mixture import Mixed, Upload
+from flwr_splitmix.mixers.plan import Plan, SmashedShape
 from flwr_splitmix.mixers.wrapper import WrappedMixer, grow
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flwr_splitmix.mixers.grouping import GroupMixer, Regroup
 from flwr_splitmix.mixers.mask_share import MaskShare
-from flwr_splitmix.mixers.mixer import Member, SmashedShape
+from flwr_splitmix.mixers.plan import Member, SmashedShape
 
 
 @dataclass(frozen=True, kw_only=True)

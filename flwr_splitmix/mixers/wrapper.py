@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from flwr_splitmix.mixers.mixer import Mixed, Mixer, Plan, SmashedShape, Upload
+from flwr_splitmix.mixers.mixer import Mixer
+from flwr_splitmix.mixers.mixture import Mixed, Upload
+from flwr_splitmix.mixers.plan import Plan, SmashedShape
 
 T = TypeVar("T")
 

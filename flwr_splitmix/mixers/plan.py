@@ -1,0 +1,110 @@
+"""One step's plan: who is mixed with whom, and each client's share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flwr_splitmix.mixers.share import Plain, Share
+
+
+@dataclass(frozen=True)
+class SmashedShape:
+    """Shape of every client's smashed data in a step: (batch, prefix + patches, width).
+
+    Parameters
+    ----------
+    grid
+        (rows, columns) of the patches, where they form a grid.
+    classes
+        Number L of classes, for shares that send soft labels.
+    """
+
+    batch: int
+    patches: int
+    width: int
+    prefix: int = 0
+    grid: tuple[int, int] | None = None
+    classes: int = 0
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """The shape of the tensor."""
+        return (self.batch, self.prefix + self.patches, self.width)
+
+    def rows_and_columns(self) -> tuple[int, int]:
+        """Return the grid of the patches; without one, a square number of them is a square.
+
+        Raises
+        ------
+        ValueError
+            If the patches form no known grid.
+        """
+        side = math.isqrt(self.patches)
+        if self.grid is None and side * side != self.patches:
+            raise ValueError(
+                f"{self.patches} patches form no square, and the upper segment's geometry gives "
+                "no grid (rows, columns) of them"
+            )
+        return self.grid or (side, side)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A client's place in a mixing group."""
+
+    client: int
+    share: Share
+
+
+@dataclass(frozen=True)
+class Group:
+    """Clients whose smashed data become one mixture."""
+
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One step's plan: passes -> groups -> members.
+
+    There is one pass, except for the k-times form of CutMix, which has k.
+    """
+
+    shape: SmashedShape
+    passes: tuple[tuple[Group, ...], ...]
+
+    def for_node(self, client: int) -> list[dict[str, Plain] | None]:
+        """Return all that one client gets: its share of each pass (None where it has none)."""
+        shares = self.shares(client)
+        return [None if share is None else share.to_wire() for share in shares]
+
+    def shares(self, client: int) -> list[Share | None]:
+        """Return one client's share in each pass."""
+        return [
+            next((m.share for group in groups for m in group.members if m.client == client), None)
+            for groups in self.passes
+        ]
+
+    @property
+    def clients(self) -> frozenset[int]:
+        """Clients that have a share in any pass."""
+        return frozenset(
+            member.client for groups in self.passes for group in groups for member in group.members
+        )
+
+    @property
+    def unmixed(self) -> tuple[int, ...]:
+        """Clients that are alone in a group and mixed nothing before: nothing protects them."""
+        return tuple(
+            group.members[0].client
+            for groups in self.passes
+            for group in groups
+            if len(group.members) == 1 and not group.members[0].share.mixed
+        )
+
+
+def each_alone(shape: SmashedShape, shares: Iterable[tuple[int, Share]]) -> Plan:
+    """Return a plan of one pass in which every client, with its share, is a group of its own."""
+    return Plan(shape, (tuple(Group((Member(*own),)) for own in shares),))
