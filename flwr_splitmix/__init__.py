@@ -11,28 +11,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flwr_splitmix.client_app import SplitClientApp
     from flwr_splitmix.clients import SplitClient
-    from flwr_splitmix.links import LocalLink, RayLink
+    from flwr_splitmix.links import AutoLink, LocalLink, RayLink, StreamLink
     from flwr_splitmix.runs import Run
     from flwr_splitmix.schedule import WarmupCosine, adamw
     from flwr_splitmix.segments import split_vision_model
 
 __all__ = [
+    "AutoLink",
     "LocalLink",
     "RayLink",
     "Run",
     "SplitClient",
     "SplitClientApp",
+    "StreamLink",
     "WarmupCosine",
     "adamw",
     "split_vision_model",
 ]
 
 _HOMES = {
+    "AutoLink": "links",
     "LocalLink": "links",
     "RayLink": "links",
     "Run": "runs",
     "SplitClient": "clients",
     "SplitClientApp": "client_app",
+    "StreamLink": "links",
     "WarmupCosine": "schedule",
     "adamw": "schedule",
     "split_vision_model": "segments",

@@ -17,7 +17,15 @@ from torch import Tensor
 
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.events import EvaluationResult, Exchange, RoundBegun, RoundDone
-from flwr_splitmix.links import Clients, Link, LinkError, LocalLink, RayLink
+from flwr_splitmix.links import (
+    AutoLink,
+    Clients,
+    Link,
+    LinkError,
+    LocalLink,
+    RayLink,
+    StreamLink,
+)
 from flwr_splitmix.links.ticket import Ticket, to_arrays
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.runs import Run
@@ -146,11 +154,7 @@ class RoundLoop(flower.Strategy):
         """
         self.prepare(None)
         if self.link is None:
-            run = self.recorder.run
-            self.link = RayLink(
-                state_dir=None if run is None else run.clients_dir,
-                attach_timeout=min(timeout, 120.0),
-            )
+            self.link = default_link(self.recorder.run, min(timeout, 120.0))
         configs = (train_config or ConfigRecord(), evaluate_config or ConfigRecord())
         return self._run(grid, initial_arrays, num_rounds, configs, evaluate_fn)
 
@@ -396,3 +400,21 @@ class RoundLoop(flower.Strategy):
         arrays, self.trained = unpack(checkpoint, self.aggregator, self.observers)
         log.info("resuming after round %d", checkpoint.round)
         return checkpoint.round, arrays
+
+
+def default_link(run: Run | None, attach_timeout: float) -> AutoLink:
+    """Return the link of a strategy that was given none: Ray, or the stream on this machine only.
+
+    For SuperNodes on other machines hand a `StreamLink` with a certificate to the strategy.
+    """
+    return AutoLink(
+        lambda: RayLink(
+            state_dir=None if run is None else run.clients_dir, attach_timeout=attach_timeout
+        ),
+        lambda: StreamLink(
+            address="127.0.0.1:0",
+            run="" if run is None else run.id,
+            attach_timeout=attach_timeout,
+        ),
+        attach_timeout,
+    )

@@ -71,7 +71,7 @@ class SplitStrategy(RoundLoop):
     seed
         Of every public draw: a run repeats bit for bit on a CPU with the same thread count.
     link
-        None joins the simulation's Ray session.
+        None joins a simulation's Ray session, and with SuperNodes on this machine opens a stream.
     observers
         Watch exchanges, steps and rounds.
     run

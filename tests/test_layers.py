@@ -32,10 +32,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observers": {"privacy", "mixers", "runs", "events", *NEUTRAL},
     "attacks": {"observers", "events", *NEUTRAL},
     "client_app": {"clients", "links"},
+    "app_config": {"links", "runs"},
 }
 """What each part of the library may import of the library, besides itself."""
 
-STRATEGIES = set(MAY_IMPORT) - {"attacks", "client_app", "data"}
+STRATEGIES = set(MAY_IMPORT) - {"attacks", "client_app", "app_config", "data"}
 ON_TOP = {"cli", "experiments", "testing"}
 
 FLOWER = ("flwr", "client_app", "links", "testing", "strategies")

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp import strategy as flower
 from torch import Tensor
 
-from flwr_splitmix import RayLink, Run
+from flwr_splitmix import Run
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.polling import error_sentence, send_and_wait
@@ -86,14 +86,7 @@ def make_strategy(
         checkpoint_every=config.checkpoint_every,
         seed=config.seed,
         run=run,
-        link=RayLink(
-            num_hosts=config.num_hosts,
-            host_gpus=config.host_gpus,
-            host_threads=config.host_threads,
-            state_dir=None if run is None else run.clients_dir,
-            attach_timeout=config.attach_timeout,
-            step_timeout=config.step_timeout,
-        ),
+        link=config.make_link(run),
     )
 
 

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StrictBool,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, StrictBool, field_validator, model_validator
 from torch import nn
 
 from flwr_splitmix import WarmupCosine, adamw
+from flwr_splitmix.app_config import AppConfig, Count, CountOrAuto, NotNegative, Positive
 from flwr_splitmix.clients import PrivacyBudget
 from flwr_splitmix.data import ImageDataset, ImageSets, client_split, load_images
 from flwr_splitmix.privacy import GaussianNoise, Relation
@@ -28,13 +20,7 @@ from flwr_splitmix.schedule import OptimizerFactory
 from flwr_splitmix.segments import SplitModel
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
 
-from vision_errors import ConfigError, sentence
 from vision_segments import edge_of, segments_of
-
-Count = Annotated[int, Field(ge=1)]
-CountOrAuto = Annotated[int, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 MEANS_NONE = {"alpha": math.inf, "ratio": 0.0}
 """A run configuration has no None; these values stand for it."""
@@ -43,19 +29,11 @@ GAPS = {"clip": "clip 'none'", "sigma_s": "sigma-s 0.0", "sigma_y": "sigma-y 0.0
 """What leaves the noise without an epsilon, in the keys' words."""
 
 
-class VisionConfig(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        alias_generator=lambda name: name.replace("_", "-"),
-        protected_namespaces=(),
-    )
-
+class VisionConfig(AppConfig):
     strategy: str
     aggregator: Literal[
         "FedAvg", "FedAvgM", "FedAdam", "FedAdagrad", "FedYogi", "FedMedian", "FedTrimmedAvg"
     ]
-    num_server_rounds: Count
     epochs_per_round: Count
     steps_per_round: CountOrAuto
     batch_size: Count
@@ -63,7 +41,6 @@ class VisionConfig(BaseModel):
     lr: Positive
     weight_decay: NotNegative
     warmup_epochs: NotNegative
-    seed: Annotated[int, Field(ge=0)]
     k: Annotated[int, Field(ge=2)]
     alpha: Annotated[float, Field(gt=0)]
     rounding: Literal["multinomial", "largest-remainder"]
@@ -98,22 +75,7 @@ class VisionConfig(BaseModel):
     partition: Literal["iid", "dirichlet"]
     partition_alpha: Annotated[float, Field(gt=0, le=1e9)]
     samples_per_client: CountOrAuto
-    fraction_train: Annotated[float, Field(gt=0, le=1)]
-    min_nodes: CountOrAuto
     evaluation: Literal["auto", "central", "federated", "benchmark", "none"]
-    evaluate_every: Count
-    device: str
-    precision: Literal["auto", "float32", "bfloat16"]
-    server_threads: CountOrAuto
-    client_device: str
-    num_hosts: CountOrAuto
-    host_gpus: NotNegative
-    host_threads: Count
-    attach_timeout: Positive
-    step_timeout: Positive
-    run_dir: str
-    checkpoint_every: Count
-    resume: str
 
     @field_validator("strategy")
     @classmethod
@@ -167,22 +129,6 @@ class VisionConfig(BaseModel):
                 f"are {central}'benchmark', 'none' and 'auto'"
             )
         return self
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> VisionConfig:
-        """Check a run configuration.
-
-        Raises
-        ------
-        ConfigError
-            One sentence for each wrong key.
-        """
-        try:
-            return cls.model_validate(dict(values))
-        except ValidationError as error:
-            known = [name.replace("_", "-") for name in cls.model_fields]
-            said = [sentence(found, known) for found in error.errors()]
-            raise ConfigError("; ".join(said)) from None
 
     @property
     def averages(self) -> bool:
