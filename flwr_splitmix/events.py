@@ -90,6 +90,8 @@ class EvaluationResult:
     examples: int
     spread: float | None = None
     """Standard deviation of the accuracy over clients, where each has its own pair."""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """Further scores by name."""
 
 
 @dataclass(frozen=True)
@@ -117,4 +119,6 @@ class RoundDone:
     failures: Mapping[int, str]
     client_seconds: Mapping[int, float] = field(default_factory=dict)
     evaluation: EvaluationResult | None = None
+    train_loss: float | None = None
+    """What the clients say of their loss, where it is computed there: the mean over examples."""
     epsilons: Mapping[int, float] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from flwr_splitmix.strategies.input_level_sl import (
     InputVanillaCutMixSFL,
     InputVanillaCutMixSL,
 )
+from flwr_splitmix.strategies.mixguard import MixGuard, NaiveMixSL
 from flwr_splitmix.strategies.mixup_sl import MixupSFL, MixupSL
 from flwr_splitmix.strategies.psl import PSL, SFL
 from flwr_splitmix.strategies.shuffled_edge_sl import (
@@ -35,6 +36,8 @@ from flwr_splitmix.strategies.shuffled_sl import (
     ShuffledSFL,
 )
 from flwr_splitmix.strategies.strategy import SplitStrategy
+from flwr_splitmix.strategies.u_split_sl import USplitFL, USplitSL
+from flwr_splitmix.strategies.ushape import UShapeStrategy
 from flwr_splitmix.strategies.vanilla_cutmix_sl import VanillaCutMixSFL, VanillaCutMixSL
 
 STRATEGIES: dict[str, type[SplitStrategy]] = {
@@ -73,7 +76,12 @@ STRATEGIES: dict[str, type[SplitStrategy]] = {
         DPCutMixSFL,
     )
 }
-"""All strategies by name: what an app offers and the laws run over."""
+"""All strategies of the L shape by name: what an app offers and the laws run over."""
+
+USHAPE_STRATEGIES: dict[str, type[UShapeStrategy]] = {
+    kind.__name__: kind for kind in (USplitSL, USplitFL, NaiveMixSL, MixGuard)
+}
+"""All strategies of the U shape by name."""
 
 __all__ = [
     "DPSFL",
@@ -81,6 +89,7 @@ __all__ = [
     "PSL",
     "SFL",
     "STRATEGIES",
+    "USHAPE_STRATEGIES",
     "BatchShuffleSL",
     "CutMixSFL",
     "CutMixSL",
@@ -98,8 +107,10 @@ __all__ = [
     "InputMixupSL",
     "InputVanillaCutMixSFL",
     "InputVanillaCutMixSL",
+    "MixGuard",
     "MixupSFL",
     "MixupSL",
+    "NaiveMixSL",
     "PatchShuffleSL",
     "ShuffledCutMixSFL",
     "ShuffledCutMixSL",
@@ -107,6 +118,9 @@ __all__ = [
     "ShuffledSFL",
     "SpectralShuffleSL",
     "SplitStrategy",
+    "UShapeStrategy",
+    "USplitFL",
+    "USplitSL",
     "VanillaCutMixSFL",
     "VanillaCutMixSL",
     "central_evaluation",

@@ -140,6 +140,7 @@ def to_record(found: EvaluationResult) -> MetricRecord:
             "loss": found.loss,
             "spread": found.spread or 0.0,
             "num-examples": found.examples,
+            **found.scores,
         }
     )
 

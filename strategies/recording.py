@@ -152,6 +152,7 @@ class Recorder:
             "top1": last.get("accuracy"),
             "evaluation": last.get("accuracy_kind"),
             "evaluated_round": last.get("round"),
+            **{key: value for key, value in last.items() if key.startswith("eval_")},
             "loss": rows[-1]["loss"] if rows else None,
             "epsilon": _json_number(rows[-1].get("epsilon")) if rows else None,
             "versions": {

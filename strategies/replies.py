@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
@@ -49,3 +51,15 @@ def _metrics(reply: Message) -> dict[str, float]:
     if len(records) != 1:
         return {}
     return {name: value for name, value in records[0].items() if isinstance(value, (int, float))}
+
+
+def train_loss_of(replies: Sequence[Message]) -> float | None:
+    """Return the mean of the clients' "train-loss" over their examples; None if none says it.
+
+    Of the U shape: there the loss is computed at the client.
+    """
+    said = [m for m in map(_metrics, replies) if math.isfinite(m.get("train-loss", math.nan))]
+    examples = sum(m["num-examples"] for m in said)
+    if not examples:
+        return None
+    return sum(m["train-loss"] * m["num-examples"] for m in said) / examples

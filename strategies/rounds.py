@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from torch import Tensor
 
-from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.clients import Client
 from flwr_splitmix.events import EvaluationResult, Exchange, RoundBegun, RoundDone
 from flwr_splitmix.links import (
     AutoLink,
@@ -36,7 +36,7 @@ from flwr_splitmix.strategies.evaluation import EvaluateFn, Evaluation, central_
 from flwr_splitmix.strategies.messages import messages_to, with_tickets
 from flwr_splitmix.strategies.options import check_options
 from flwr_splitmix.strategies.recording import Recorder
-from flwr_splitmix.strategies.replies import keep_sound_segments
+from flwr_splitmix.strategies.replies import keep_sound_segments, train_loss_of
 from flwr_splitmix.strategies.uploads import reasons
 
 log = logging.getLogger("flwr.splitmix")
@@ -122,7 +122,7 @@ class RoundLoop(flower.Strategy):
     def check_clients(self, n: int) -> None:
         """Raise ValueError if a round of `n` clients makes no sense."""
 
-    def prepare(self, clients: Sequence[SplitClient] | None) -> None:
+    def prepare(self, clients: Sequence[Client] | None) -> None:
         """Get ready for clients of this process, or for clients behind a link (None)."""
 
     def start(
@@ -160,7 +160,7 @@ class RoundLoop(flower.Strategy):
 
     def fit(
         self,
-        clients: Sequence[SplitClient],
+        clients: Sequence[Client],
         num_rounds: int = 3,
         *,
         initial_arrays: ArrayRecord | None = None,
@@ -179,7 +179,7 @@ class RoundLoop(flower.Strategy):
         self.prepare(clients)
         run = self.recorder.run
         self.link = LocalLink(clients, None if run is None else run.clients_dir)
-        arrays = initial_arrays or to_arrays(clients[0].segment.state_dict())
+        arrays = initial_arrays or to_arrays(clients[0].weights())
         return self._run(None, arrays, num_rounds, (ConfigRecord(), ConfigRecord()), evaluate_fn)
 
     def _run(
@@ -264,6 +264,7 @@ class RoundLoop(flower.Strategy):
             clients.failures,
             clients.seconds,
             evaluation,
+            train_loss_of(clients.replies),
             self.epsilons(),
         )
         for observer in self.observers:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Unpack
 from flwr.serverapp import strategy as flower
 from torch import Tensor, nn
 
-from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.clients import Client, SplitClient
 from flwr_splitmix.device import Precision
 from flwr_splitmix.events import EvaluationResult, StepDone
 from flwr_splitmix.links import Clients
@@ -161,7 +161,7 @@ class SplitStrategy(RoundLoop):
                 "in the upper segment: cut the model at its embedding with positions='upper'"
             )
 
-    def prepare(self, clients: Sequence[SplitClient] | None) -> None:
+    def prepare(self, clients: Sequence[Client] | None) -> None:
         """Show clients of this process to each other, if the mixer mixes raw inputs across them.
 
         Raises
@@ -177,8 +177,9 @@ class SplitStrategy(RoundLoop):
                 "them: it exists for comparison within one process (fit); across='batch' mixes "
                 "within each client's own batch, everywhere"
             )
-        for client in clients:
-            client.peers = clients
+        split = [client for client in clients if isinstance(client, SplitClient)]
+        for client in split:
+            client.peers = split
 
     @property
     def keeps_ledger(self) -> bool:

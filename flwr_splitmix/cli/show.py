@@ -77,6 +77,8 @@ def _print_summary(run: Run, out: Console) -> None:
     listing.add_row("steps", text(facts.get("steps")))
     kind = facts.get("evaluation")
     listing.add_row("top-1", percent(facts.get("top1")) + (f" ({text(kind)})" if kind else ""))
+    for name in sorted(name for name in facts if name.startswith("eval_")):
+        listing.add_row(name.removeprefix("eval_") + " (evaluation)", number(facts[name], 4))
     listing.add_row("loss", number(facts.get("loss"), 4))
     if facts.get("epsilon") is not None:
         listing.add_row("epsilon", _epsilon(float(facts["epsilon"]), run.config.get("delta")))

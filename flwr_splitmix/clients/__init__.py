@@ -1,7 +1,22 @@
 """What lives at a client: lower segments, data, optimizers, and all that a server may call."""
 
 from flwr_splitmix.clients.client import Client, ClientError, Order, exchange
+from flwr_splitmix.clients.mixguard_client import MixGuardClient
+from flwr_splitmix.clients.naive_mix_client import NaiveMixClient
 from flwr_splitmix.clients.privacy_guard import PrivacyBudget
 from flwr_splitmix.clients.split_client import SplitClient
+from flwr_splitmix.clients.texts import TextSet
+from flwr_splitmix.clients.ushape_client import UShapeClient
 
-__all__ = ["Client", "ClientError", "Order", "PrivacyBudget", "SplitClient", "exchange"]
+__all__ = [
+    "Client",
+    "ClientError",
+    "MixGuardClient",
+    "NaiveMixClient",
+    "Order",
+    "PrivacyBudget",
+    "SplitClient",
+    "TextSet",
+    "UShapeClient",
+    "exchange",
+]

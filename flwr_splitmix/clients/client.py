@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from flwr_splitmix.seeding import derive_seed, torch_seed
+from flwr_splitmix.seeding import derive_seed, secrets_are_seeded, seeded_secrets, torch_seed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,6 +67,9 @@ class Client(ABC):
 
     device: torch.device = torch.device("cpu")
 
+    repeatable_secrets: bool = False
+    """For tests and reproductions: secrets follow from the run's seed, and protect nothing."""
+
     def __init__(self) -> None:
         self._order: Order | None = None
 
@@ -90,9 +93,16 @@ class Client(ABC):
             raise ClientError(f"{method!r} is not an exchange of {type(self).__name__}")
         order = self.order
         place = (order.client, order.server_round, int(arguments.get("number", 0)))
-        with torch_seed(self.device, derive_seed(order.seed, method, *place)):
+        with (
+            torch_seed(self.device, derive_seed(order.seed, method, *place)),
+            seeded_secrets(self.repeatable_secrets or secrets_are_seeded()),
+        ):
             reply: dict[str, Any] = function(self, **arguments)
         return reply
+
+    @abstractmethod
+    def weights(self) -> dict[str, Tensor]:
+        """Return what may be averaged, on the CPU: what a server sends out and gets back."""
 
     @abstractmethod
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:

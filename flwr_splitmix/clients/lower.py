@@ -21,14 +21,16 @@ def load_segment(segment: nn.Module, arrays: Mapping[str, Tensor]) -> None:
         If names or shapes differ.
     """
     own = segment.state_dict()
+    check_fits(own, arrays, "the server's lower segment does not fit this client's")
+    segment.load_state_dict({k: arrays[k].to(own[k].dtype) for k in own})
+
+
+def check_fits(own: Mapping[str, Tensor], arrays: Mapping[str, Tensor], what: str) -> None:
+    """Raise ClientError, beginning with `what`, if names or shapes differ."""
     if arrays.keys() != own.keys() or any(
         tuple(arrays[k].shape) != tuple(own[k].shape) for k in own
     ):
-        raise ClientError(
-            "the server's lower segment does not fit this client's: it has "
-            f"{_shapes(arrays)}, here are {_shapes(own)}"
-        )
-    segment.load_state_dict({k: arrays[k].to(own[k].dtype) for k in own})
+        raise ClientError(f"{what}: it has {_shapes(arrays)}, here are {_shapes(own)}")
 
 
 def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from flwr_splitmix.schedule import (
     WarmupCosine,
     adamw,
 )
-from flwr_splitmix.seeding import seeded_secrets
 from flwr_splitmix.storage import pack_optimizer, unpack_optimizer
 
 
@@ -109,13 +108,6 @@ class SplitClient(Client):
         self.peers: Sequence[SplitClient] | None = None
         self._pending: _Pending | None = None
         self._drawn: tuple[int, Example] | None = None
-
-    def run(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Run one exchange, as `Client.run`; with secrets that repeat, if that was asked for."""
-        if not self.repeatable_secrets:
-            return super().run(method, arguments)
-        with seeded_secrets():
-            return super().run(method, arguments)
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round and describe the data: sizes, batch size, shape of the smashed data."""
@@ -272,8 +264,11 @@ class SplitClient(Client):
         self._pending = self._drawn = None
         if self.guard is not None:
             self.guard.close_round(self.order)
-        arrays = {name: t.detach().cpu() for name, t in self.segment.state_dict().items()}
-        return arrays, {"num-examples": self.batches.examples, "num-steps": self.steps}
+        return self.weights(), {"num-examples": self.batches.examples, "num-steps": self.steps}
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the lower segment's parameters and buffers."""
+        return {name: t.detach().cpu() for name, t in self.segment.state_dict().items()}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return lower segment, optimizer and data position."""

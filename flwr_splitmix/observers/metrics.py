@@ -13,6 +13,9 @@ from flwr_splitmix.observers.observer import Observer
 
 LABEL_BYTES = 8
 
+TRAINING = frozenset({"step", "encode", "decode"})
+"""The exchanges of a training step: of the L shape, and of the U shape."""
+
 
 class Metrics(Observer):
     """Counts bytes and averages the loss of a round.
@@ -31,7 +34,7 @@ class Metrics(Observer):
 
     def on_exchange(self, event: Exchange) -> None:
         """Count the bytes of training steps."""
-        if event.method == "step":
+        if event.method in TRAINING:
             if event.direction == "up":
                 self._up += event.nbytes
             else:
@@ -54,7 +57,7 @@ class Metrics(Observer):
         self.rows.append(
             {
                 "round": event.server_round,
-                "loss": sum(losses) / len(losses) if losses else None,
+                "loss": sum(losses) / len(losses) if losses else event.train_loss,
                 "accuracy": shown.accuracy if shown else None,
                 "accuracy_kind": shown.kind if shown else None,
                 "accuracy_spread": shown.spread if shown else None,
@@ -70,6 +73,7 @@ class Metrics(Observer):
                 "clients_alive": event.clients_alive,
                 "clients_failed": len(event.failures),
                 "slowest_node": slowest,
+                **{f"eval_{name}": value for name, value in (shown.scores if shown else {}).items()},
                 **_spent(event),
             }
         )

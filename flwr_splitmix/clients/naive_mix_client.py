@@ -1,0 +1,66 @@
+"""Naive mixing, MixGuard's baseline: two texts' hidden states in one, and nothing undone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from flwr_splitmix.clients.batches import Example
+from flwr_splitmix.clients.text_scores import text_loss
+from flwr_splitmix.clients.texts import TextBatch
+from flwr_splitmix.clients.ushape_client import Sent, UShapeClient
+
+
+class NaiveMixClient(UShapeClient):
+    """A U-shaped client that sends `lam h_i + (1 - lam) h_j` for each text i of a batch.
+
+    Text j is the next one of the batch. The loss is mixed with the same ratio; an evaluation
+    sends mixtures too, and scores them on text i.
+
+    Parameters
+    ----------
+    lam
+        The mixing ratio, 0 < lam <= 1.
+    head, tail, data, **rest
+        As `UShapeClient`.
+
+    Raises
+    ------
+    ValueError
+        If lam is out of range.
+
+    Source: the baseline of MixGuard's Tables II and III; lam is ours (spec section 7).
+    """
+
+    def __init__(
+        self,
+        head: nn.Module,
+        tail: nn.Module,
+        data: Dataset[Example],
+        *,
+        lam: float = 0.5,
+        **rest: Any,
+    ) -> None:
+        if not 0 < lam <= 1:
+            raise ValueError(f"lam is {lam}; allowed is 0 < lam <= 1")
+        super().__init__(head, tail, data, **rest)
+        self.lam = lam
+
+    def obfuscate(self, batch: TextBatch) -> Sent:
+        """Mix each text's hidden states with the next one's; the mask covers both."""
+        hidden = self.head(batch.ids, batch.mask)
+        # Behind a text's end nothing of it is in the mixture.
+        hidden = hidden * batch.mask.unsqueeze(-1).to(hidden.dtype)
+        mixed = self.lam * hidden + (1 - self.lam) * hidden.roll(-1, 0)
+        union = batch.mask | batch.mask.roll(-1, 0)
+        return Sent([mixed], union, replace(batch, mask=union))
+
+    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+        """Return the losses on both texts, mixed as they are."""
+        logits, labels = self.logits(hidden, sent), sent.batch.labels
+        return self.lam * text_loss(logits, labels) + (1 - self.lam) * text_loss(
+            logits, labels.roll(-1, 0)
+        )

@@ -1,0 +1,32 @@
+"""MixGuard: what a client does to hidden states and gradients before a server sees them.
+
+It does not hide the target from an attentive server. The gradients of a step's messages are
+multiples of each other and tell how to decode them, and the messages alone can be separated
+blindly; `flwr_splitmix.attacks` does both. What remains is the depth of the head, and the secret
+tokens.
+"""
+
+from flwr_splitmix.mixguard.all_sources import balance_gradients
+from flwr_splitmix.mixguard.calibration import Calibration, Calibrator, calibration_loss
+from flwr_splitmix.mixguard.options import MixGuardOptions
+from flwr_splitmix.mixguard.padding import Padded, pad_together
+from flwr_splitmix.mixguard.perturbation import Perturbation, perturb
+from flwr_splitmix.mixguard.sampler import draw_secret
+from flwr_splitmix.mixguard.secret import Secret
+from flwr_splitmix.mixguard.tokens import Inserted, SecretTokens
+
+__all__ = [
+    "Calibration",
+    "Calibrator",
+    "Inserted",
+    "MixGuardOptions",
+    "Padded",
+    "Perturbation",
+    "Secret",
+    "SecretTokens",
+    "balance_gradients",
+    "calibration_loss",
+    "draw_secret",
+    "pad_together",
+    "perturb",
+]

@@ -1,0 +1,171 @@
+"""Calibration: a small residual network that undoes what a non-linear trunk does to mixtures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+LEARNING_RATE = 1e-3
+
+
+class CalibrationBlock(nn.Module):
+    """`z + Dropout(W_up GELU(W_down z))`, the identity at first (`W_up = 0`).
+
+    Source: MixGuard, equations 20 and 21; `W_up = 0` is ours.
+    """
+
+    def __init__(self, width: int, rank: int, dropout: float) -> None:
+        super().__init__()
+        self.down = nn.Linear(width, rank, bias=False)
+        self.up = nn.Linear(rank, width, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, z: Tensor) -> Tensor:  # noqa: D102
+        learned = self.up(F.gelu(self.down(z.to(self.down.weight.dtype))))
+        calibrated: Tensor = z + self.dropout(learned).to(z.dtype)
+        return calibrated
+
+
+class Calibrator(nn.Module):
+    """`C`: calibration blocks one after the other, (..., width) to the same shape and dtype.
+
+    Parameters
+    ----------
+    width
+        The model's hidden size d.
+    rank
+        Of the bottleneck; None is d / 32, at least 4: 64 at the paper's d = 2048.
+
+    Raises
+    ------
+    ValueError
+        If rank or blocks are below 1, or dropout is not in [0, 1).
+    """
+
+    def __init__(
+        self, width: int, rank: int | None = None, blocks: int = 1, dropout: float = 0.1
+    ) -> None:
+        super().__init__()
+        rank = max(4, width // 32) if rank is None else rank
+        if rank < 1 or blocks < 1:
+            raise ValueError(f"rank is {rank} and blocks is {blocks}; both must be at least 1")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout is {dropout}; it must be at least 0 and less than 1")
+        self.blocks = nn.Sequential(
+            *(CalibrationBlock(width, rank, dropout) for _ in range(blocks))
+        )
+
+    def forward(self, decoded: Tensor) -> Tensor:  # noqa: D102
+        return self.blocks(decoded)  # type: ignore[no-any-return]
+
+
+def calibration_loss(calibrated: Tensor, plain: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean squared error over the entries of real tokens, a float32 (or 64) scalar.
+
+    Parameters
+    ----------
+    calibrated, plain
+        `C(h^)` and `h`, (..., T, d).
+    mask
+        (..., T), 0 at padding.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit or no token is real.
+
+    Source: MixGuard, equation 23.
+    """
+    _check(calibrated, plain, mask)
+    here = mask != 0
+    exact = torch.promote_types(calibrated.dtype, torch.float32)
+    return F.mse_loss(calibrated[here].to(exact), plain[here].to(exact))
+
+
+class Calibration:
+    """A calibrator with its optimizer: learns on public texts, is frozen on private ones.
+
+    Calling it applies `C` without dropout; gradients pass through it and not into it.
+
+    Parameters
+    ----------
+    calibrator
+        Already on its device.
+    learning_rate
+        Of AdamW; the paper's is lost.
+    """
+
+    def __init__(self, calibrator: Calibrator, *, learning_rate: float = LEARNING_RATE) -> None:
+        self.calibrator = calibrator.eval().requires_grad_(False)
+        self.optimizer = torch.optim.AdamW(calibrator.parameters(), lr=learning_rate)
+
+    def __call__(self, decoded: Tensor) -> Tensor:
+        """Return `C(h^)`, shaped as `h^`, inside the graph of `h^`."""
+        return self.calibrator(decoded)  # type: ignore[no-any-return]
+
+    def step(self, decoded: Tensor, plain: Tensor, mask: Tensor) -> float:
+        """Take one optimizer step on public texts; return the loss before it.
+
+        Parameters
+        ----------
+        decoded, plain, mask
+            `h^` and `h` (b, T, d), which get no gradient, and (b, T).
+        """
+        self.calibrator.train().requires_grad_(True)
+        try:
+            loss = calibration_loss(self.calibrator(decoded.detach()), plain.detach(), mask)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+        finally:
+            self.optimizer.zero_grad(set_to_none=True)
+            self.calibrator.eval().requires_grad_(False)
+        return float(loss.detach())
+
+    @torch.no_grad()
+    def error(self, decoded: Tensor, plain: Tensor, mask: Tensor) -> tuple[float, float]:
+        """Return `||h^ - h|| / ||h||` over real tokens, before and after calibration."""
+        _check(decoded, plain, mask)
+        here = mask != 0
+        size = plain[here].double().norm()
+        before, after = (
+            float((found[here].double() - plain[here].double()).norm() / size)
+            for found in (decoded, self(decoded))
+        )
+        return before, after
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return weights and moments as named tensors, and the optimizer's plain values."""
+        tensors = {f"weight.{name}": t for name, t in self.calibrator.state_dict().items()}
+        packed = self.optimizer.state_dict()
+        for index, moments in packed["state"].items():
+            tensors |= {f"moment.{index}.{name}": t for name, t in moments.items()}
+        return tensors, {"groups": packed["param_groups"]}
+
+    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Continue from `state`: the same calibrator is assumed."""
+        weights: dict[str, Tensor] = {}
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            kind, rest = name.split(".", 1)
+            if kind == "weight":
+                weights[rest] = tensor
+            else:
+                index, entry = rest.split(".")
+                moments.setdefault(int(index), {})[entry] = tensor.clone()
+        self.calibrator.load_state_dict(weights)
+        self.optimizer.load_state_dict({"state": moments, "param_groups": meta["groups"]})
+
+
+def _check(found: Tensor, plain: Tensor, mask: Tensor) -> None:
+    if found.shape != plain.shape or mask.shape != plain.shape[:-1]:
+        raise ValueError(
+            f"decoded, plain and mask have shapes {tuple(found.shape)}, {tuple(plain.shape)} and "
+            f"{tuple(mask.shape)}; they must be (..., T, d), the same, and (..., T)"
+        )
+    if not bool((mask != 0).any()):
+        raise ValueError("the mask is 0 everywhere; at least one token must be real")

@@ -1,0 +1,93 @@
+"""How texts of several lengths are brought to one, so that their hidden states can be mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+Filler = Callable[[Sequence[int]], Tensor]
+"""Makes ids of a shape; `SecretTokens.draw` is one."""
+
+
+class Padded(NamedTuple):
+    """k batches of texts of one width T.
+
+    Attributes
+    ----------
+    ids, masks
+        (k, b, T): each text, and where it has tokens of its own (1) or filler (0).
+    union
+        (b, T), the mask that crosses the link: 1 where any of the k texts has a token.
+    """
+
+    ids: Tensor
+    masks: Tensor
+    union: Tensor
+
+
+def pad_together(
+    ids: Sequence[Tensor],
+    masks: Sequence[Tensor],
+    *,
+    filler: int | Filler,
+    pad_to: int | None = None,
+    max_length: int = 512,
+) -> Padded:
+    """Pad k batches of texts on the right to a common width.
+
+    Every place without a token of its own is filled, also the padding that a batch came with.
+    `filler` should be `SecretTokens.draw`: random words. With padding tokens (an int), or zeros,
+    the messages of the places where only the longest text goes on are copies of one known
+    source, and their ratios are a column of the secret weights. Filler is hidden from the text
+    itself by `masks`, which head and tail use; the trunk sees `union`.
+
+    Parameters
+    ----------
+    ids, masks
+        k pairs of integers (b, T_i); widths may differ.
+    filler
+        What stands where a text has ended: one id, or a function from a shape to ids.
+    pad_to
+        A constant width. The union is then 1 everywhere: it would tell the longest text's length.
+    max_length
+        Longest width that the model takes.
+
+    Raises
+    ------
+    ValueError
+        If there are no texts, batch sizes or shapes differ, or the longest text exceeds `pad_to`
+        or `max_length`.
+
+    Source: MixGuard, section 4.2, which pads to a common length and does not say with what.
+    """
+    if not ids or len(ids) != len(masks):
+        raise ValueError(
+            f"there are {len(ids)} batches of ids and {len(masks)} of masks; "
+            "there must be one mask to each, and at least one batch"
+        )
+    for text, mask in zip(ids, masks, strict=True):
+        if text.shape != mask.shape or len(text) != len(ids[0]):
+            raise ValueError(
+                f"ids have shape {tuple(text.shape)} and their mask {tuple(mask.shape)}; both "
+                f"must be (b, T) with b = {len(ids[0])} as in the first batch"
+            )
+    longest = max(text.shape[1] for text in ids)
+    width = longest if pad_to is None else pad_to
+    if width > max_length or longest > width:
+        allowed = max_length if pad_to is None else min(pad_to, max_length)
+        raise ValueError(f"the common width is {max(width, longest)}; it must be at most {allowed}")
+    shape = (len(ids), len(ids[0]), width)
+    if isinstance(filler, int):
+        padded = ids[0].new_full(shape, filler)
+    else:
+        padded = filler(shape).to(ids[0].device, ids[0].dtype)
+    own = masks[0].new_zeros(shape)
+    for source, (text, mask) in enumerate(zip(ids, masks, strict=True)):
+        own[source, :, : text.shape[1]] = mask
+        stretch = padded[source, :, : text.shape[1]]
+        padded[source, :, : text.shape[1]] = torch.where(mask != 0, text, stretch)
+    union = own.amax(0) if pad_to is None else torch.ones_like(own[0])
+    return Padded(padded, own, union)

@@ -1,0 +1,158 @@
+"""Secret tokens: random words between those of a text, known to the client alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.seeding import secret_uniform
+
+IGNORED = -100
+"""The label that losses of torch and transformers leave out."""
+
+
+class Inserted(NamedTuple):
+    """Texts with secret tokens, of width T' = T + count.
+
+    Attributes
+    ----------
+    ids, mask
+        (b, T'), of the dtypes they came in; the mask is 1 at secret tokens.
+    labels
+        (b, T'), -100 at secret tokens; None if there were none.
+    positions
+        int64 (b, T): where each old place is now, increasing.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    labels: Tensor | None
+    positions: Tensor
+
+
+class SecretTokens:
+    """Inserts `count` tokens, uniform over the vocabulary, at uniform places of each text.
+
+    The places are a uniform subset of those of the longer text, between its special tokens: what
+    begins a text (CLS, BOS) and what ends it (SEP, EOS) keeps doing so, since a model was trained
+    with them there. Padding stays where it was. Paper and spec fix neither.
+
+    Parameters
+    ----------
+    count
+        Secret tokens in each text; 0 changes nothing.
+    vocab_size
+        Ids are drawn from 0 to vocab_size - 1,
+    special
+        except these: CLS, SEP, BOS, EOS, padding, mask and the like.
+    max_length
+        Longest width that the model takes.
+
+    Raises
+    ------
+    ValueError
+        If count is negative or no id is left to draw.
+
+    Source: MixGuard, equation 24; 20 for classification, 40 for generation (appendix A.2).
+    """
+
+    def __init__(
+        self, count: int, vocab_size: int, special: Sequence[int] = (), *, max_length: int = 512
+    ) -> None:
+        if count < 0:
+            raise ValueError(f"count is {count}; it must be at least 0")
+        self.count = count
+        self.max_length = max_length
+        self.special = torch.tensor(sorted(set(special)), dtype=torch.int64)
+        everything = torch.arange(vocab_size)
+        self._drawn_from = everything[~torch.isin(everything, self.special)]
+        if not len(self._drawn_from):
+            raise ValueError(
+                f"vocab_size is {vocab_size}, of which {len(self.special)} ids are special; "
+                "at least one must be left to draw"
+            )
+
+    def draw(self, shape: Sequence[int]) -> Tensor:
+        """Draw ids uniformly from the vocabulary without its special ones: int64, on the CPU."""
+        return self._drawn_from[(secret_uniform(shape) * len(self._drawn_from)).long()]
+
+    def insert(self, ids: Tensor, mask: Tensor, labels: Tensor | None = None) -> Inserted:
+        """Insert secret tokens into each text.
+
+        Parameters
+        ----------
+        ids, mask, labels
+            (b, T), integers; the mask is 0 at padding, left or right. Labels are per token, and
+            None for tasks with one label a text.
+
+        Raises
+        ------
+        ValueError
+            If T + count exceeds `max_length`, shapes differ, or a text has no token.
+        """
+        batch, width = ids.shape
+        for name, other in (("mask", mask), ("labels", labels)):
+            if other is not None and other.shape != ids.shape:
+                raise ValueError(
+                    f"{name} has shape {tuple(other.shape)}; it must be that of ids, "
+                    f"{(batch, width)}"
+                )
+        if width + self.count > self.max_length:
+            raise ValueError(
+                f"{width} tokens and {self.count} secret ones exceed max_length "
+                f"{self.max_length}; cut the texts to {self.max_length - self.count}"
+            )
+        first, last = self._between_specials(ids, mask)
+        places = torch.arange(width + self.count)
+        inside = (places >= first[:, None]) & (places < last[:, None] + self.count)
+        # The `count` least of independent uniform numbers stand at a uniform subset of the places.
+        order = secret_uniform(inside.shape).masked_fill(~inside, 2.0).argsort(dim=1)
+        secret = torch.zeros_like(inside)
+        secret.scatter_(1, order[:, : self.count], value=True)
+        kept = (~secret).nonzero()[:, 1].reshape(batch, width).to(ids.device)
+
+        def widened(fill: Tensor | int, old: Tensor) -> Tensor:
+            new = torch.empty(batch, width + self.count, dtype=old.dtype, device=old.device)
+            new[:] = fill
+            return new.scatter_(1, kept.to(old.device), old)
+
+        drawn = self.draw(secret.shape).to(ids.device, ids.dtype)
+        return Inserted(
+            widened(drawn, ids),
+            widened(1, mask),
+            None if labels is None else widened(IGNORED, labels),
+            kept,
+        )
+
+    def remove(self, per_token: Tensor, positions: Tensor) -> Tensor:
+        """Take secret tokens out of anything per token.
+
+        Parameters
+        ----------
+        per_token
+            (b, T', ...): hidden states, logits, predicted ids.
+        positions
+            (b, T), as `insert` returned them.
+
+        Returns
+        -------
+        (b, T, ...), inside the autograd graph.
+        """
+        rows = torch.arange(len(positions), device=per_token.device)[:, None]
+        return per_token[rows, positions.to(per_token.device)]
+
+    def _between_specials(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return where each text's own words begin and end (exclusive): int64 (b,) each."""
+        real = mask.cpu() != 0
+        if not real.any(1).all():
+            raise ValueError("a text has no token; its mask is 0 everywhere")
+        words = real & ~torch.isin(ids.cpu().long(), self.special)
+        first = words.int().argmax(1)
+        last = words.shape[1] - words.flip(1).int().argmax(1)
+        # A text of special tokens alone gets its secret tokens behind the first of them.
+        behind = real.int().argmax(1) + 1
+        wordless = ~words.any(1)
+        return torch.where(wordless, behind, first), torch.where(wordless, behind, last)

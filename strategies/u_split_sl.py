@@ -1,0 +1,42 @@
+"""USplitSL and USplitFL: the plain U shape, nothing hidden in what crosses the cuts."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from torch import nn
+
+from flwr_splitmix.strategies.ushape import UShapeOptions, UShapeStrategy
+
+
+class USplitSL(UShapeStrategy):
+    """U-shaped split learning: each client keeps its own head and tail.
+
+    Parameters
+    ----------
+    trunk
+        The trunk.
+    **options
+        See `UShapeStrategy`.
+
+    Source: split learning without label sharing (Vepakomma et al., 2018).
+    """
+
+    def __init__(self, trunk: nn.Module, **options: Unpack[UShapeOptions]) -> None:
+        super().__init__(trunk, **options)
+
+
+class USplitFL(USplitSL):
+    """USplitSL whose heads and tails are averaged every round.
+
+    Parameters
+    ----------
+    trunk
+        The trunk.
+    aggregator
+        Flower strategy for heads and tails; FedAvg by default.
+    **options
+        See `UShapeStrategy`.
+    """
+
+    averages = True
