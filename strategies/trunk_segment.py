@@ -111,7 +111,7 @@ class TrunkSegment:
             client: list(part.detach().chunk(len(messages[client].hidden)))
             for passed in self._passed
             for client, part in zip(
-                passed.clients, passed.outputs.split(passed.counts), strict=True
+                passed.clients, torch.split(passed.outputs, passed.counts), strict=True
             )
         }
 
@@ -125,7 +125,7 @@ class TrunkSegment:
                 inputs, mask = self._batch([messages[c] for c in clients])
                 outputs = self.module(inputs, mask).to(inputs.dtype)
                 counts = [sum(len(h) for h in messages[c].hidden) for c in clients]
-                for client, part in zip(clients, outputs.split(counts), strict=True):
+                for client, part in zip(clients, torch.split(outputs, counts), strict=True):
                     found[client] = list(part.chunk(len(messages[client].hidden)))
         return found
 
@@ -163,10 +163,10 @@ class TrunkSegment:
                     for client, count in zip(passed.clients, passed.counts, strict=True)
                 ]
             )
-            passed.outputs.backward(upstream)
+            torch.autograd.backward(passed.outputs, upstream)
             assert passed.inputs.grad is not None
             for client, part in zip(
-                passed.clients, passed.inputs.grad.split(passed.counts), strict=True
+                passed.clients, torch.split(passed.inputs.grad, passed.counts), strict=True
             ):
                 if client in gradients:
                     found[client] = list(part.chunk(len(gradients[client])))

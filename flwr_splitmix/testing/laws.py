@@ -7,6 +7,10 @@
     laws.check_masks_partition(MyMixer(), clients=5)
     laws.check_split_equals_whole(partial(SplitStrategy, mixer=MyMixer()))
 
+Laws 1 and 6 of the U shape are stated over a `TextToy`, 5 and 7 take a toy of either shape:
+
+    laws.check_ushape_equals_whole(MyUShapeStrategy, laws.TextToy(kind=MyUShapeClient))
+
 A law that is broken raises AssertionError with a sentence that says which, where and by how much.
 Law 4 (links agree) compares runs: hand what two of them came to to `check_same_results`. All the
 others run without Flower's runtime.
@@ -23,11 +27,15 @@ from flwr_splitmix.testing.lifetimes import check_graphs_are_freed
 from flwr_splitmix.testing.partition import check_masks_partition
 from flwr_splitmix.testing.resume import check_resume_equals_uninterrupted
 from flwr_splitmix.testing.toy import Toy, sgd
+from flwr_splitmix.testing.toy_texts import TextToy
 from flwr_splitmix.testing.whole import check_split_equals_whole
+from flwr_splitmix.testing.whole_ushape import check_ushape_equals_whole
 from flwr_splitmix.testing.wire import check_wire
+from flwr_splitmix.testing.wire_ushape import check_ushape_wire
 
 __all__ = [
     "Results",
+    "TextToy",
     "Toy",
     "check_degenerate_cases",
     "check_graphs_are_freed",
@@ -36,6 +44,8 @@ __all__ = [
     "check_same_results",
     "check_same_tensors",
     "check_split_equals_whole",
+    "check_ushape_equals_whole",
+    "check_ushape_wire",
     "check_wire",
     "read_results",
     "sgd",

@@ -7,10 +7,9 @@ from collections import Counter
 
 import torch
 
-from flwr_splitmix.events import StepDone
+from flwr_splitmix.events import Exchange
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.testing.toy import Toy
-from flwr_splitmix.testing.whole import MakeStrategy
+from flwr_splitmix.testing.toy import AnyToy, MakeAny, Toy, step_of
 
 
 def live_tensors() -> Counter[tuple[int, ...]]:
@@ -33,14 +32,15 @@ class TensorCounts(Observer):
     def __init__(self, *numbers: int) -> None:
         self.counts: dict[int, Counter[tuple[int, ...]]] = {n: Counter() for n in numbers}
 
-    def on_step(self, event: StepDone) -> None:
-        """Count after the steps that were asked for (numbered from 1)."""
-        if event.number + 1 in self.counts:
-            self.counts[event.number + 1] = live_tensors()
+    def on_exchange(self, event: Exchange) -> None:
+        """Count after as many steps as were asked for: when the next one is about to begin."""
+        done = step_of(event)
+        if self.counts.get(done) == Counter():
+            self.counts[done] = live_tensors()
 
 
 def check_graphs_are_freed(
-    make_strategy: MakeStrategy, toy: Toy | None = None, *, few: int = 20, many: int = 200
+    make_strategy: MakeAny, toy: AnyToy | None = None, *, few: int = 20, many: int = 200
 ) -> None:
     """Compare the number of live tensors after `few` and after `many` steps of one round.
 
@@ -52,9 +52,9 @@ def check_graphs_are_freed(
     toy = toy or Toy(clients=2)
     counts = TensorCounts(few, many)
     strategy = make_strategy(
-        toy.upper(), steps_per_round=many, device="cpu", seed=1, observers=[counts]
+        toy.server(), steps_per_round=many, device="cpu", seed=1, observers=[counts]
     )
-    strategy.fit(toy.make_clients(shares=strategy.mixer.shares), 1)
+    strategy.fit(toy.clients_for(strategy), 1)
     early, late = (counts.counts[number].total() for number in (few, many))
     if not early or early != late:
         grown = (counts.counts[many] - counts.counts[few]).most_common(1)

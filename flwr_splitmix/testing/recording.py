@@ -26,7 +26,7 @@ class Recording(Observer):
         """Keep a copy."""
         if event.method == "step":
             kept = self.down if event.direction == "down" else self.up
-            kept[event.client].append(replace(event, payload=_copied(event.payload)))
+            kept[event.client].append(copied(event))
 
     def on_step(self, event: StepDone) -> None:
         """Keep the step."""
@@ -56,6 +56,11 @@ def recorded_bytes(payload: Any) -> int:
     if isinstance(payload, Mapping):
         return sum(recorded_bytes(value) for value in payload.values())
     return sum(map(recorded_bytes, payload)) if isinstance(payload, (list, tuple)) else 0
+
+
+def copied(event: Exchange) -> Exchange:
+    """Return an exchange with copies of its tensors: what they are now."""
+    return replace(event, payload=_copied(event.payload))
 
 
 def _copied(payload: Any) -> Any:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.events import StepDone
+from flwr_splitmix.events import Exchange
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import WarmupCosine, adamw
 from flwr_splitmix.testing.agreement import check_same_results, read_results
-from flwr_splitmix.testing.toy import Toy
-from flwr_splitmix.testing.whole import MakeStrategy
+from flwr_splitmix.testing.toy import AnyToy, MakeAny, Toy, step_of
 
 
 class InterruptionError(Exception):
@@ -24,16 +23,16 @@ class StopIn(Observer):
     def __init__(self, server_round: int, number: int = 1) -> None:
         self.place = (server_round, number)
 
-    def on_step(self, event: StepDone) -> None:
-        """Raise after one step of one round."""
-        if (event.server_round, event.number) == self.place:
+    def on_exchange(self, event: Exchange) -> None:
+        """Raise after one step of one round: when the next one is about to begin."""
+        if (event.server_round, step_of(event) - 1) == self.place:
             raise InterruptionError
 
 
 def check_resume_equals_uninterrupted(
-    make_strategy: MakeStrategy,
+    make_strategy: MakeAny,
     home: Path,
-    toy: Toy | None = None,
+    toy: AnyToy | None = None,
     *,
     num_rounds: int = 4,
     stop_in: int = 3,
@@ -68,7 +67,7 @@ def check_resume_equals_uninterrupted(
     def fit(run: Run, *observers: Observer) -> None:
         schedule = WarmupCosine(warmup=1.5)
         strategy = make_strategy(
-            toy.upper(),
+            toy.server(),
             optimizer=adamw(0.01),
             schedule=schedule,
             device="cpu",
@@ -78,8 +77,7 @@ def check_resume_equals_uninterrupted(
             observers=observers,
             **options,
         )
-        shares = strategy.mixer.shares
-        strategy.fit(toy.make_clients(adamw(0.01), schedule=schedule, shares=shares), num_rounds)
+        strategy.fit(toy.clients_for(strategy, adamw(0.01), schedule=schedule), num_rounds)
 
     whole = Run.create({}, name="whole", home=home)
     fit(whole)

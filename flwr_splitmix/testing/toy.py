@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.clients import Client, SplitClient
 from flwr_splitmix.clients.batches import Example
+from flwr_splitmix.events import Exchange
 from flwr_splitmix.schedule import OptimizerFactory, constant
 from flwr_splitmix.segments import Geometry
 
 FEATURES = 4
 HIDDEN = 7
+
+MakeAny = Callable[..., Any]
+"""Makes a strategy from the server's segment and its options."""
+
+
+class AnyToy(Protocol):
+    """A toy of either shape: what the laws that know no shape need of it."""
+
+    @property
+    def tests(self) -> int:
+        """Test examples of each client."""
+
+    def server(self) -> nn.Module:
+        """Make the server's segment."""
+
+    def clients_for(
+        self, strategy: Any, optimizer: OptimizerFactory | None = None, **options: Any
+    ) -> Sequence[Client]:
+        """Make the clients that a strategy needs."""
+
+
+def step_of(event: Exchange) -> int:
+    """Return the step of the round that a call begins, from 0; -1 if the event is another."""
+    begins = event.method in ("step", "encode") and event.direction == "down"
+    return int(event.payload["number"]) if begins else -1
 
 
 def sgd(lr: float = 1.0, momentum: float = 0.0) -> OptimizerFactory:
@@ -184,3 +210,13 @@ class Toy:
             )
             for client in range(self.clients)
         ]
+
+    def server(self) -> ToyUpper:
+        """Make the upper segment."""
+        return self.upper()
+
+    def clients_for(
+        self, strategy: Any, optimizer: OptimizerFactory | None = None, **options: Any
+    ) -> Sequence[SplitClient]:
+        """Make all clients anew, with the shares that the strategy's mixer asks for."""
+        return self.make_clients(optimizer, shares=strategy.mixer.shares, **options)

@@ -1,0 +1,166 @@
+"""A tiny float64 language model with dropout in all three parts, and texts for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.clients import MixGuardClient, TextSet, UShapeClient
+from flwr_splitmix.mixguard import MixGuardOptions
+from flwr_splitmix.schedule import OptimizerFactory, constant
+from flwr_splitmix.testing.toy import sgd
+
+VOCABULARY = 23
+SPECIAL = (0, 1)
+LONGEST = 9
+
+
+class ToyHead(nn.Module):
+    """Ids (b, T) to hidden states (b, T, d)."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCABULARY, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Embed each word."""
+        embedded: Tensor = self.dropout(self.words(ids))
+        return embedded
+
+
+class ToyTrunk(nn.Module):
+    """Hidden states (b, T, d) to the same: every word learns of those before it that are real."""
+
+    def __init__(self, width: int, dropout: float, *, affine: bool) -> None:
+        super().__init__()
+        self.own = nn.Linear(width, width)
+        self.past = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+        self.bend = nn.Identity() if affine else nn.Tanh()
+        self.width = width
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Add the mean of the past."""
+        weight = mask.unsqueeze(-1).to(hidden.dtype)
+        past = (hidden * weight).cumsum(1) / weight.cumsum(1).clamp(min=1)
+        mixed: Tensor = self.dropout(self.bend(self.own(hidden) + self.past(past)))
+        return mixed
+
+
+class ToyTail(nn.Module):
+    """Hidden states (b, T, d) to logits: of the next word (b, T, V), or of the text (b, L)."""
+
+    def __init__(self, width: int, dropout: float, classes: int | None) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(width, classes or VOCABULARY)
+        self.pools = classes is not None
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Score each word, or the mean of the text."""
+        if self.pools:
+            weight = mask.unsqueeze(-1).to(hidden.dtype)
+            hidden = (hidden * weight).sum(1) / weight.sum(1)
+        logits: Tensor = self.output(self.dropout(hidden))
+        return logits
+
+
+@dataclass(frozen=True)
+class TextToy:
+    """A model in three parts and its clients; equal fields give equal weights and texts.
+
+    Parameters
+    ----------
+    kind
+        The class of the clients.
+    affine
+        Whether the trunk is affine: then MixGuard decodes exactly.
+    examples, tests
+        Training and test texts of each client.
+    options
+        Of MixGuard's clients.
+    """
+
+    kind: type[UShapeClient] = UShapeClient
+    clients: int = 3
+    task: Literal["classification", "generation"] = "generation"
+    width: int = 5
+    classes: int = 3
+    batch: int = 4
+    examples: int = 12
+    tests: int = 0
+    dropout: float = 0.3
+    affine: bool = False
+    options: MixGuardOptions = field(
+        default_factory=lambda: MixGuardOptions(secret_tokens=2, max_length=32)
+    )
+    seed: int = 0
+
+    def head(self) -> ToyHead:
+        """Make the head that every client starts from."""
+        with self._seeded(1):
+            return ToyHead(self.width, self.dropout).double()
+
+    def server(self) -> ToyTrunk:
+        """Make the trunk."""
+        with self._seeded(2):
+            return ToyTrunk(self.width, self.dropout, affine=self.affine).double()
+
+    def tail(self) -> ToyTail:
+        """Make the tail that every client starts from."""
+        classes = self.classes if self.task == "classification" else None
+        with self._seeded(3):
+            return ToyTail(self.width, self.dropout, classes).double()
+
+    def texts(self, place: int, size: int) -> TextSet:
+        """Make labelled texts of 3 to `LONGEST` words; the label follows from the words."""
+        source = torch.Generator().manual_seed(1000 * self.seed + place)
+        lengths = torch.randint(3, LONGEST + 1, (size,), generator=source).tolist()
+        texts = [
+            torch.randint(len(SPECIAL), VOCABULARY, (length,), generator=source)
+            for length in lengths
+        ]
+        if self.task == "generation":
+            return TextSet(texts, [text.clone() for text in texts])
+        return TextSet(texts, [int(text.sum()) % self.classes for text in texts])
+
+    def clients_for(
+        self, strategy: Any = None, optimizer: OptimizerFactory | None = None, **options: Any
+    ) -> Sequence[UShapeClient]:
+        """Make all clients anew; `options` are those of `UShapeClient`. Their secrets repeat."""
+        own: dict[str, Any] = {
+            "schedule": constant,
+            "device": "cpu",
+            "repeatable_secrets": True,
+            "batch_size": self.batch,
+            "optimizer": optimizer or sgd(),
+            **options,
+        }
+        return [self._client(client, own) for client in range(self.clients)]
+
+    def _client(self, client: int, options: dict[str, Any]) -> UShapeClient:
+        test = self.texts(10_000 + client, self.tests) if self.tests else None
+        parts = (self.head(), self.tail(), self.texts(client, self.examples))
+        if issubclass(self.kind, MixGuardClient):
+            return self.kind(
+                *parts,
+                self.texts(20_000, self.examples),
+                vocab_size=VOCABULARY,
+                special_ids=SPECIAL,
+                options=self.options,
+                test_data=test,
+                **options,
+            )
+        return self.kind(*parts, test_data=test, **options)
+
+    @contextmanager
+    def _seeded(self, part: int) -> Iterator[None]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1000 * self.seed + part)
+            yield

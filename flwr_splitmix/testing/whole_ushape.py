@@ -1,0 +1,110 @@
+"""Law 1 for the U shape: the reference is one graph through all heads, the trunk and all tails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.clients import Order, UShapeClient
+from flwr_splitmix.clients.texts import TextBatch
+from flwr_splitmix.clients.ushape_client import Sent
+from flwr_splitmix.schedule import constant
+from flwr_splitmix.seeding import derive_seed, seeded_secrets, torch_seed
+from flwr_splitmix.testing.agreement import check_same_tensors
+from flwr_splitmix.testing.toy import MakeAny, sgd
+from flwr_splitmix.testing.toy_texts import TextToy
+
+LAW = "law 1, split equals whole"
+
+
+def check_ushape_equals_whole(
+    make_strategy: MakeAny,
+    toy: TextToy | None = None,
+    *,
+    steps: int = 2,
+    seed: int = 3,
+    tolerance: float = 1e-10,
+) -> None:
+    """Train `steps` steps with the strategy, and again as one unsplit graph a step.
+
+    Both sides use SGD with learning rate 1, so that a step shows the gradient itself. What the
+    clients do to their messages is part of the graph; noise on gradients is not, so a client of
+    MixGuard must have none, and no calibrator.
+
+    Parameters
+    ----------
+    make_strategy
+        Called with the toy's trunk and options of `UShapeStrategy`.
+    tolerance
+        Largest absolute difference of a weight.
+
+    Raises
+    ------
+    AssertionError
+        Naming the weight that differs most.
+    """
+    toy = toy or TextToy()
+    strategy = make_strategy(
+        toy.server(),
+        optimizer=sgd(),
+        schedule=constant,
+        steps_per_round=steps,
+        device="cpu",
+        seed=seed,
+    )
+    clients = toy.clients_for(strategy, sgd())
+    strategy.fit(clients, 1)
+
+    twins = toy.clients_for(strategy, sgd())
+    trunk = toy.server()
+    for index, twin in enumerate(twins):
+        twin.attach(Order(index, seed, 1, 1), None)
+    for number in range(steps):
+        _step(twins, trunk, seed, number)
+    for index, (twin, client) in enumerate(zip(twins, clients, strict=True)):
+        check_same_tensors(
+            f"{LAW}: head and tail of client {index}",
+            dict(twin.segments.state_dict()),
+            dict(client.segments.state_dict()),
+            tolerance,
+        )
+    check_same_tensors(
+        f"{LAW}: trunk", trunk.state_dict(), strategy.trunk.module.state_dict(), tolerance
+    )
+
+
+def _step(clients: Sequence[UShapeClient], trunk: nn.Module, seed: int, number: int) -> None:
+    """Take one step of all clients at once; nothing is detached on the way."""
+    cpu = torch.device("cpu")
+    sent: list[Sent] = []
+    for index, client in enumerate(clients):
+        example = client.batches.next_batch(seed, index)
+        client.segments.train()
+        place = derive_seed(seed, "encode", index, 1, number)
+        with torch_seed(cpu, place), seeded_secrets():
+            sent.append(client.obfuscate(TextBatch.of(example, cpu)))
+    outputs: dict[int, Sequence[Tensor]] = {}
+    trunk.train()
+    with torch_seed(cpu, derive_seed(seed, "trunk", 1, number)):
+        # Messages of equal length are one batch, in the order of the clients.
+        for length in dict.fromkeys(s.mask.shape[1] for s in sent):
+            chosen = [i for i, s in enumerate(sent) if s.mask.shape[1] == length]
+            hidden = torch.cat([message for i in chosen for message in sent[i].messages])
+            mask = torch.cat([sent[i].mask for i in chosen for _ in sent[i].messages])
+            parts = trunk(hidden, mask).split([len(m) for i in chosen for m in sent[i].messages])
+            for i in chosen:
+                outputs[i], parts = parts[: len(sent[i].messages)], parts[len(sent[i].messages) :]
+    losses = []
+    for index, client in enumerate(clients):
+        with torch_seed(cpu, derive_seed(seed, "decode", index, 1, number)):
+            losses.append(client.loss(client.recover(outputs[index], sent[index]), sent[index]))
+    own = [p for client in clients for p in client.segments.parameters() if p.requires_grad]
+    shared = [p for p in trunk.parameters() if p.requires_grad]
+    gradients = torch.autograd.grad(torch.stack(losses).sum(), own + shared)
+    with torch.no_grad():
+        for parameter, gradient in zip(own, gradients[: len(own)], strict=True):
+            parameter.sub_(gradient)
+        for parameter, gradient in zip(shared, gradients[len(own) :], strict=True):
+            parameter.sub_(gradient / len(clients))

@@ -1,0 +1,137 @@
+"""UShapeClient: one optimizer for head and tail, exchanges in order, scores that are means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from flwr_splitmix.clients import ClientError, Order, TextSet, UShapeClient
+from flwr_splitmix.clients.texts import TextBatch
+from flwr_splitmix.testing.laws import TextToy
+
+ORDER = Order(0, 7, 1, 1)
+
+
+def attached(toy: TextToy | None = None, **options: Any) -> UShapeClient:
+    client = (toy or TextToy(clients=1)).clients_for(**options)[0]
+    client.attach(ORDER, None)
+    return client
+
+
+def encode(client: UShapeClient, number: int = 0, **arguments: Any) -> dict[str, Any]:
+    return client.run("encode", {"number": number, "progress": 0.0, "gradient": None, **arguments})
+
+
+def decode(client: UShapeClient, sent: dict[str, Any]) -> dict[str, Any]:
+    return client.run("decode", {"number": 0, "outputs": sent["messages"]})
+
+
+def test_no_step_is_taken_without_the_heads_gradient() -> None:
+    client = attached()
+    before = {name: tensor.clone() for name, tensor in client.weights().items()}
+    decode(client, encode(client))
+    encode(client, 1)
+    assert client.steps == 0
+    assert all(torch.equal(before[name], tensor) for name, tensor in client.weights().items())
+
+
+def test_a_step_moves_head_and_tail() -> None:
+    client = attached()
+    before = {name: tensor.clone() for name, tensor in client.weights().items()}
+    sent = encode(client)
+    returned = decode(client, sent)
+    encode(client, 1, gradient=returned["gradients"], last=True)
+    assert client.steps == 1
+    assert not any(torch.equal(before[name], t) for name, t in client.weights().items())
+
+
+def test_a_gradient_for_messages_that_were_never_decoded_is_not_used() -> None:
+    client = attached()
+    sent = encode(client)
+    encode(client, 1, gradient=[torch.ones_like(sent["messages"][0])])
+    assert client.steps == 0
+
+
+def test_an_embedding_that_head_and_tail_share_is_one_parameter() -> None:
+    toy = TextToy(clients=1)
+    head, tail = toy.head(), toy.tail()
+    tail.output.weight = head.words.weight
+    client = UShapeClient(head, tail, toy.texts(0, 8), device="cpu", batch_size=4)
+    client.attach(ORDER, None)
+    assert sorted(client.weights()) == ["head.words.weight", "tail.output.bias"]
+    client.attach(ORDER, {name: tensor + 1 for name, tensor in client.weights().items()})
+    assert tail.output.weight is head.words.weight
+
+
+def test_frozen_parameters_are_not_sent() -> None:
+    toy = TextToy(clients=1)
+    head = toy.head().requires_grad_(False)
+    client = UShapeClient(head, toy.tail(), toy.texts(0, 8), device="cpu", batch_size=4)
+    client.attach(ORDER, None)
+    assert sorted(client.weights()) == ["tail.output.bias", "tail.output.weight"]
+    returned = decode(client, sent := encode(client))
+    encode(client, 1, gradient=[torch.zeros_like(sent["messages"][0])])
+    assert client.steps == 1
+    assert returned["gradients"][0].abs().sum() > 0
+
+
+def test_bfloat16_travels_as_float32_and_comes_back() -> None:
+    toy = TextToy(clients=1)
+    client = UShapeClient(
+        toy.head().bfloat16(), toy.tail().bfloat16(), toy.texts(0, 8), device="cpu", batch_size=4
+    )
+    weights = client.weights()
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+    client.attach(ORDER, {name: tensor * 2 for name, tensor in weights.items()})
+    for name, tensor in client.weights().items():
+        torch.testing.assert_close(tensor, weights[name] * 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "sentence"),
+    [
+        ("decode", {"number": 0, "outputs": []}, "decodes what this client has not encoded"),
+        ("decode_test", {"outputs": []}, "decodes what this client has not encoded"),
+        ("encode_test", {"kind": "benchmark", "start": 0, "stop": 2}, "no benchmark test data"),
+        ("score", {"kind": "federated"}, "has scored no federated test data"),
+        ("weights", {}, "'weights' is not an exchange"),
+        ("obfuscate", {}, "'obfuscate' is not an exchange"),
+    ],
+)
+def test_calls_out_of_order_are_refused(
+    method: str, arguments: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ClientError, match=sentence):
+        attached().run(method, arguments)
+
+
+def test_outputs_of_another_shape_are_refused() -> None:
+    client = attached()
+    sent = encode(client)
+    with pytest.raises(ClientError, match=r"answers with outputs of shapes \[\(4, 1, 5\)\]"):
+        decode(client, {"messages": [sent["messages"][0][:, :1]]})
+
+
+def test_scores_are_those_of_the_whole_test_set() -> None:
+    toy = TextToy(clients=1, tests=7, task="classification", dropout=0.0)
+    client = attached(toy)
+    for start, stop in ((0, 4), (4, 7)):
+        sent = client.run("encode_test", {"kind": "federated", "start": start, "stop": stop})
+        assert client.run("decode_test", {"outputs": sent["messages"]}) == {}
+    found = client.run("score", {"kind": "federated"})
+    texts = TextBatch.of(toy.texts(10_000, 7).batch(range(7)), torch.device("cpu"))  # type: ignore[arg-type]
+    logits = client.tail(client.head(texts.ids, texts.mask), texts.mask)
+    assert found["examples"] == 7
+    assert found["scores"]["accuracy"] == pytest.approx(
+        float((logits.argmax(1) == texts.labels).double().mean())
+    )
+    loss = torch.nn.functional.cross_entropy(logits, texts.labels)
+    assert found["scores"]["loss"] == pytest.approx(loss.item(), rel=1e-6)
+
+
+def test_a_client_without_texts_is_refused() -> None:
+    toy = TextToy(clients=1)
+    with pytest.raises(ClientError, match="no training data"):
+        UShapeClient(toy.head(), toy.tail(), TextSet([], []), device="cpu")

@@ -1,0 +1,168 @@
+"""Laws 1, 5, 6 and 7 over the strategies of the U shape."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, UShapeClient
+from flwr_splitmix.clients.ushape_client import Sent
+from flwr_splitmix.mixguard import MixGuardOptions
+from flwr_splitmix.strategies import USHAPE_STRATEGIES, MixGuard, USplitSL
+from flwr_splitmix.testing.laws import (
+    TextToy,
+    check_graphs_are_freed,
+    check_resume_equals_uninterrupted,
+    check_same_tensors,
+    check_ushape_equals_whole,
+    check_ushape_wire,
+)
+
+EXACT = MixGuardOptions(secret_tokens=2, max_length=32, calibration_epochs=0, perturbation=None)
+"""MixGuard without what is no part of a graph."""
+
+FULL = MixGuardOptions(secret_tokens=2, max_length=32, calibration_epochs=1)
+
+TOYS: dict[str, TextToy] = {
+    "USplitSL": TextToy(),
+    "USplitFL": TextToy(),
+    "NaiveMixSL": TextToy(kind=NaiveMixClient),
+    "MixGuard": TextToy(kind=MixGuardClient, options=FULL),
+}
+NAMES = sorted(TOYS)
+
+
+def test_every_strategy_has_a_toy() -> None:
+    assert set(TOYS) == set(USHAPE_STRATEGIES)
+
+
+@pytest.mark.parametrize("task", ["classification", "generation"])
+@pytest.mark.parametrize("clients", [1, 3])
+@pytest.mark.parametrize("name", ["USplitSL", "NaiveMixSL", "MixGuard"])
+def test_split_equals_whole(name: str, clients: int, task: Any) -> None:
+    toy = replace(TOYS[name], clients=clients, task=task, options=EXACT)
+    check_ushape_equals_whole(USHAPE_STRATEGIES[name], toy)
+
+
+@pytest.mark.parametrize(
+    "options", [{"secret_per_sample": True}, {"m": 5}, {"k": 2, "m": 2}, {"pad_to": 16}], ids=str
+)
+def test_split_equals_whole_for_every_kind_of_secret(options: dict[str, Any]) -> None:
+    toy = replace(TOYS["MixGuard"], options=replace(EXACT, **options))
+    check_ushape_equals_whole(MixGuard, toy)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"stop_in": 4, "lose_newest": True, "checkpoint_every": 2}], ids=str
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_resume_equals_uninterrupted(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    toy = replace(TOYS[name], tests=6)
+    check_resume_equals_uninterrupted(USHAPE_STRATEGIES[name], tmp_path, toy, **options)
+
+
+@pytest.mark.parametrize("task", ["classification", "generation"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_wire_carries_hidden_states_only(name: str, task: Any) -> None:
+    check_ushape_wire(USHAPE_STRATEGIES[name], replace(TOYS[name], task=task, tests=6))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_graphs_are_freed(name: str) -> None:
+    # Every batch of one length: tensors are counted by their number, whatever their shape.
+    check_graphs_are_freed(USHAPE_STRATEGIES[name], replace(TOYS[name], clients=2), many=120)
+
+
+def test_mixguard_on_an_affine_trunk_is_the_plain_u_shape() -> None:
+    """Law 2: where decoding is exact, and nothing hidden changes the text, nothing changes."""
+    options = replace(EXACT, secret_tokens=0, m=4)
+    plain = TextToy(affine=True, dropout=0.0, task="classification", batch=1)
+    trained = []
+    for strategy, toy in (
+        (USplitSL, plain),
+        (MixGuard, replace(plain, kind=MixGuardClient, options=options)),
+    ):
+        made = strategy(toy.server(), device="cpu", steps_per_round=1)
+        # A trunk that looks at nothing but the place itself does not see the supports' lengths.
+        made.trunk.module.get_parameter("past.weight").data.zero_()
+        clients = toy.clients_for(made)
+        made.fit(clients, 1)
+        trained.append([c.weights() for c in clients])
+    for one, other in zip(*trained, strict=True):
+        check_same_tensors("MixGuard", one, other, 1e-9)
+
+
+class Leaky(UShapeClient):
+    """Sends something that it should not."""
+
+    def run(self, method: str, arguments: Any) -> dict[str, Any]:
+        return self.leak(method, super().run(method, arguments))
+
+    def leak(self, method: str, reply: dict[str, Any]) -> dict[str, Any]:
+        return reply
+
+
+class Labels(Leaky):
+    def leak(self, method: str, reply: dict[str, Any]) -> dict[str, Any]:
+        if method == "encode" and reply:
+            return {**reply, "labels": torch.zeros(4, dtype=torch.int64)}
+        return reply
+
+
+class Logits(Leaky):
+    def leak(self, method: str, reply: dict[str, Any]) -> dict[str, Any]:
+        if method == "decode":
+            return {"gradients": [*reply["gradients"], torch.zeros(4, 3, 23)]}
+        return reply
+
+
+class Ids(Leaky):
+    def leak(self, method: str, reply: dict[str, Any]) -> dict[str, Any]:
+        if method == "encode" and reply:
+            return {**reply, "mask": torch.full_like(reply["mask"], 7)}
+        return reply
+
+
+class Answers(Leaky):
+    def leak(self, method: str, reply: dict[str, Any]) -> dict[str, Any]:
+        if method == "score":
+            return {**reply, "scores": {**reply["scores"], "each": [1, 0, 1]}}
+        return reply
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (Labels, "encode up holds labels, mask, messages; allowed are"),
+        (Logits, r"decode up: gradients is \(4, 3, 23\) of torch.float32; allowed are"),
+        (Ids, r"encode up: mask is \(4, \d\) of torch.uint8; allowed are masks"),
+        (Answers, "score up holds more than a number for each score"),
+    ],
+)
+def test_the_law_notices_what_a_client_should_not_send(kind: Any, sentence: str) -> None:
+    with pytest.raises(AssertionError, match=f"law 6, the wire carries.*{sentence}"):
+        check_ushape_wire(USplitSL, TextToy(kind=kind, tests=6))
+
+
+def test_law_1_notices_a_gradient_that_is_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UShapeClient, "perturb", lambda self, gradient, hidden, sent: 2 * gradient)
+    with pytest.raises(AssertionError, match="law 1, split equals whole: head and tail"):
+        check_ushape_equals_whole(USplitSL)
+
+
+def test_law_1_notices_a_graph_that_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = UShapeClient.recover
+
+    def cut(self: UShapeClient, outputs: Any, sent: Sent) -> Tensor:
+        return right(self, [0.5 * output for output in outputs], sent)
+
+    monkeypatch.setattr(UShapeClient, "recover", cut)
+    check_ushape_equals_whole(USplitSL)  # the same computation on both sides
+    monkeypatch.setattr(UShapeClient, "_learn", lambda self, gradient: setattr(self, "_sent", None))
+    with pytest.raises(AssertionError, match="head and tail of client 0"):
+        check_ushape_equals_whole(USplitSL)

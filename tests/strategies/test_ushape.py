@@ -1,0 +1,212 @@
+"""The U shape's strategies: who errs costs its own contribution only; bytes are the paper's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.clients import MixGuardClient, TextSet, UShapeClient
+from flwr_splitmix.events import Exchange, RoundDone
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.mixguard import MixGuardOptions
+from flwr_splitmix.observers import Observer
+from flwr_splitmix.strategies import MixGuard, USplitFL, USplitSL
+from flwr_splitmix.testing.laws import TextToy, check_same_tensors, sgd
+
+
+class Seen(Observer):
+    def __init__(self) -> None:
+        self.rounds: list[RoundDone] = []
+        self.bytes: dict[tuple[str, str], int] = {}
+
+    def on_exchange(self, event: Exchange) -> None:
+        key = (event.method, event.direction)
+        self.bytes[key] = self.bytes.get(key, 0) + event.nbytes
+
+    def on_round(self, event: RoundDone) -> None:
+        self.rounds.append(event)
+
+
+class Faulty(UShapeClient):
+    """Does in one exchange what `reply` says, in step 1."""
+
+    method = "encode"
+
+    def run(self, method: str, arguments: Any) -> dict[str, Any]:
+        found = super().run(method, arguments)
+        wrong = method == self.method and arguments.get("number") == 1 and self.order.client == 1
+        return self.reply(found) if wrong else found
+
+    def reply(self, found: dict[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+def faulty(method: str, reply: Any) -> type[Faulty]:
+    return type("Odd", (Faulty,), {"method": method, "reply": lambda self, found: reply(found)})
+
+
+def first(found: dict[str, Any], key: str, change: Any) -> dict[str, Any]:
+    return {**found, key: [change(found[key][0]), *found[key][1:]]}
+
+
+def nan(tensor: Tensor) -> Tensor:
+    return tensor.index_fill(0, torch.tensor([0]), float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("method", "reply", "sentence"),
+    [
+        ("encode", lambda f: first(f, "messages", nan), "uploaded NaN or infinite numbers"),
+        ("encode", lambda f: first(f, "messages", Tensor.float), "of torch.float32, expected"),
+        ("encode", lambda f: first(f, "messages", lambda t: t[:, :2]), r"sent \(4, 2, 5\) of"),
+        ("encode", lambda f: {"messages": f["messages"]}, "sent no mask"),
+        ("encode", lambda f: {"mask": f["mask"]}, r"sent no list of 1\.\.64 messages"),
+        ("encode", lambda f: {**f, "messages": f["messages"] * 65}, r"no list of 1\.\.64 messa"),
+        ("encode", lambda f: {**f, "mask": f["mask"] * 2}, "a mask with other numbers than 0"),
+        ("encode", lambda f: {**f, "public": "all"}, r"no list of 1\.\.4 groups of public texts"),
+        ("encode", lambda f: {**f, "public": [f["mask"]]}, "public texts that are no groups"),
+        ("decode", lambda f: first(f, "gradients", nan), "uploaded NaN or infinite numbers"),
+        ("decode", lambda f: {}, "returned no list of 1 gradients"),
+        ("decode", lambda f: first(f, "gradients", lambda t: t[1:]), r"sent \(3, \d, 5\) of"),
+    ],
+)  # fmt: skip
+def test_nonsense_costs_its_sender_the_round(method: str, reply: Any, sentence: str) -> None:
+    seen = Seen()
+    toy = TextToy(kind=faulty(method, reply))
+    strategy = USplitSL(toy.server(), device="cpu", steps_per_round=3, observers=[seen])
+    clients = toy.clients_for(strategy)
+    strategy.fit(clients, 1)
+    (done,) = seen.rounds
+    assert list(done.failures) == [1]
+    assert done.steps == 3
+    with pytest.raises(AssertionError, match=sentence):
+        raise AssertionError(done.failures[1])
+
+
+class Dying(UShapeClient):
+    """Client 1 dies between its messages and its gradients."""
+
+    def run(self, method: str, arguments: Any) -> dict[str, Any]:
+        if method == "decode" and self.order.client == 1:
+            raise RuntimeError("the battery is empty")
+        return super().run(method, arguments)
+
+
+def test_who_does_not_answer_contributes_nothing() -> None:
+    trained = []
+    for clients, kind in ((1, UShapeClient), (2, Dying)):
+        toy = TextToy(clients=clients, kind=kind, dropout=0.0)
+        strategy = USplitSL(toy.server(), optimizer=sgd(), device="cpu", steps_per_round=1)
+        strategy.fit(toy.clients_for(strategy), 1)
+        trained.append(strategy.trunk.module.state_dict())
+    check_same_tensors("trunk", *trained, 1e-12)
+
+
+def test_below_min_nodes_the_round_ends() -> None:
+    toy = TextToy(clients=2, kind=faulty("encode", lambda found: {}))
+    strategy = USplitSL(toy.server(), device="cpu", min_nodes=2)
+    with pytest.raises(LinkError, match="1 clients are left, min-nodes is 2: client 1: sent no"):
+        strategy.fit(toy.clients_for(strategy), 1)
+
+
+class Boastful(UShapeClient):
+    def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
+        found = super().attach(order, arrays)
+        return {**found, "width": 7} if order.client == 2 else found
+
+
+def test_clients_of_another_width_are_left_out() -> None:
+    seen = Seen()
+    toy = TextToy(kind=Boastful)
+    strategy = USplitSL(toy.server(), device="cpu", steps_per_round=1, observers=[seen])
+    clients = list(toy.clients_for(strategy))
+    clients[1] = replace(toy, width=7).clients_for(strategy)[0]
+    strategy.fit(clients, 1)
+    failures = seen.rounds[0].failures
+    assert failures[1].startswith("the server's head and tail do not fit this client's: it has hea")
+    assert failures[2] == "its hidden states have width 7, the trunk's 5"
+
+
+def test_heads_and_tails_are_averaged() -> None:
+    toy = TextToy(clients=2, dropout=0.0)
+    strategy = USplitFL(toy.server(), device="cpu", steps_per_round=2)
+    clients = toy.clients_for(strategy, sgd(0.1))
+    result = strategy.fit(clients, 1)
+    own = [client.weights() for client in clients]
+    assert not torch.equal(own[0]["head.words.weight"], own[1]["head.words.weight"])
+    for name, array in result.arrays.items():
+        mean = (own[0][name] + own[1][name]) / 2
+        torch.testing.assert_close(torch.from_numpy(array.numpy()), mean)
+
+
+def test_the_loss_of_a_round_is_the_clients_mean() -> None:
+    toy = TextToy(clients=2)
+    seen = Seen()
+    strategy = USplitFL(toy.server(), device="cpu", observers=[seen])
+    result = strategy.fit(toy.clients_for(strategy), 1)
+    loss = result.train_metrics_clientapp[1]["train-loss"]
+    assert seen.rounds[0].train_loss == pytest.approx(loss)
+    assert strategy.recorder.metrics.rows[0]["loss"] == pytest.approx(loss)
+
+
+# Table VI of the paper: bodies alone, one sample of T = 512 at d = 2048 in bfloat16.
+
+LENGTH, WIDTH = 512, 2048
+MIB = 2**20
+
+
+class Wide(nn.Module):
+    """A part that costs next to nothing to compute at full width."""
+
+    def __init__(self, *, ids: bool = False, classes: int = 0) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(WIDTH, dtype=torch.bfloat16))
+        self.ids, self.classes = ids, classes
+
+    def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
+        hidden = inputs.unsqueeze(-1).to(torch.bfloat16) if self.ids else inputs
+        hidden = hidden * self.scale
+        return hidden[:, 0, : self.classes] if self.classes else hidden
+
+
+def bytes_of_a_step(kind: str) -> tuple[int, int]:
+    """Return the bytes of a sample's training step, and of the refinement beside it."""
+    words = torch.randint(3, 90, (LENGTH,), generator=torch.Generator().manual_seed(0))
+    texts = TextSet([words] * 2, [0, 1], pad_to=LENGTH)
+    parts = (Wide(ids=True), Wide(classes=2), texts)
+    options = {"batch_size": 1, "device": "cpu"}
+    client: UShapeClient
+    if kind == "plain":
+        client = UShapeClient(*parts, **options)  # type: ignore[arg-type]
+    else:
+        mixguard = MixGuardOptions(
+            secret_tokens=0,
+            calibration_epochs=1,
+            refine_every=1 if kind == "refined" else 0,
+            perturbation=None,
+            pad_to=LENGTH,
+        )
+        client = MixGuardClient(*parts, texts, vocab_size=99, options=mixguard, **options)  # type: ignore[arg-type]
+        client.calibrated = True
+    seen = Seen()
+    strategy = (USplitSL if kind == "plain" else MixGuard)(
+        Wide(), device="cpu", steps_per_round=1, observers=[seen]
+    )
+    strategy.fit([client], 1)
+    # Masks are no tensor of Table VI: one byte a token, for each batch that is sent.
+    groups = {"plain": 1, "step": 1, "refined": 3}[kind]
+    total = sum(seen.bytes[m, d] for m in ("encode", "decode") for d in ("up", "down"))
+    return total - groups * LENGTH, groups * LENGTH
+
+
+def test_bytes_are_those_of_the_papers_table() -> None:
+    plain, _ = bytes_of_a_step("plain")
+    step, _ = bytes_of_a_step("step")
+    refined, _ = bytes_of_a_step("refined")
+    assert plain == 8 * MIB
+    assert step == 24 * MIB
+    assert refined - step == 16 * MIB
