@@ -30,8 +30,8 @@ class RoundOptions(TypedDict, total=False):
     run: Run | None
 
 
-class BaseOptions(RoundOptions, total=False):
-    """Options of every strategy of the L shape but `noise`; see `SplitStrategy`."""
+class Options(RoundOptions, total=False):
+    """Options of every strategy of the L shape; see `SplitStrategy`."""
 
     aggregator: flower.Strategy | None
     num_classes: int | None
@@ -43,15 +43,10 @@ class BaseOptions(RoundOptions, total=False):
     steps_per_round: int | None
     epochs_per_round: int
     min_nodes: int | None
+    noise: GaussianNoise | None
     delta: float
     trusted_mixer: bool
     relation: Relation
-
-
-class Options(BaseOptions, total=False):
-    """Options of every strategy of the L shape; see `SplitStrategy`."""
-
-    noise: GaussianNoise | None
 
 
 def check_counts(**counts: int | None) -> None:

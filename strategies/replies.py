@@ -58,7 +58,11 @@ def train_loss_of(replies: Sequence[Message]) -> float | None:
 
     Of the U shape: there the loss is computed at the client.
     """
-    said = [m for m in map(_metrics, replies) if math.isfinite(m.get("train-loss", math.nan))]
+    said = [
+        m
+        for m in map(_metrics, replies)
+        if math.isfinite(m.get("train-loss", math.nan)) and m.get("num-examples", 0) > 0
+    ]
     examples = sum(m["num-examples"] for m in said)
     if not examples:
         return None

@@ -1,48 +1,36 @@
-"""The loop of rounds that every strategy shares: messages, link, aggregation, checkpoints."""
+"""The loop of rounds that every strategy shares: link, training, aggregation, checkpoints."""
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from torch import Tensor
 
 from flwr_splitmix.clients import Client
 from flwr_splitmix.events import EvaluationResult, Exchange, RoundBegun, RoundDone
-from flwr_splitmix.links import (
-    AutoLink,
-    Clients,
-    Link,
-    LinkError,
-    LocalLink,
-    RayLink,
-    StreamLink,
-)
-from flwr_splitmix.links.ticket import Ticket, to_arrays
+from flwr_splitmix.links import Clients, Link, LinkError, LocalLink
+from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.runs import Run
-from flwr_splitmix.seeding import generator
-from flwr_splitmix.strategies.aggregation import LowerAggregator
 from flwr_splitmix.strategies.checkpointing import pack, unpack
 from flwr_splitmix.strategies.evaluation import EvaluateFn, Evaluation, central_result, to_record
-from flwr_splitmix.strategies.messages import messages_to, with_tickets
 from flwr_splitmix.strategies.options import check_options
 from flwr_splitmix.strategies.recording import Recorder
 from flwr_splitmix.strategies.replies import keep_sound_segments, train_loss_of
+from flwr_splitmix.strategies.round_messages import RoundMessages, default_link
 from flwr_splitmix.strategies.uploads import reasons
 
 log = logging.getLogger("flwr.splitmix")
 
 
-class RoundLoop(flower.Strategy):
+class RoundLoop(RoundMessages):
     """A Flower strategy whose rounds have steps over a link.
 
     A subclass says what a round of training is (`train_round`), how the server's part is measured
@@ -74,17 +62,11 @@ class RoundLoop(flower.Strategy):
         run: Run | None = None,
     ) -> None:
         check_options(fraction_train, evaluation, evaluate_every=evaluate_every)
-        self.aggregator = LowerAggregator(aggregator)
-        self.fraction_train = fraction_train
-        self.min_nodes = min_nodes
+        recorder = Recorder(run, checkpoint_every)
+        super().__init__(aggregator, min_nodes, fraction_train, seed, link, recorder)
         self.evaluation: Evaluation = evaluation
         self.evaluate_every = evaluate_every
-        self.seed = seed
-        self.link = link
-        self.recorder = Recorder(run, checkpoint_every)
-        self.observers = [*observers, self.recorder.metrics]
-        self.num_rounds = 0
-        self._resumed = False
+        self.observers = [*observers, recorder.metrics]
         self.over = ""
         """Why there is no next round, if there is none: set by a subclass within a round."""
         self.trained: dict[int, int] = {}
@@ -114,13 +96,6 @@ class RoundLoop(flower.Strategy):
     def epsilons(self) -> Mapping[int, float]:
         """Return by client index what of its privacy it has spent; empty without a ledger."""
         return {}
-
-    def unfinished(self, client: int) -> int:
-        """Return how often a client has begun a round since the last one that it finished."""
-        return 0
-
-    def check_clients(self, n: int) -> None:
-        """Raise ValueError if a round of `n` clients makes no sense."""
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
         """Get ready for clients of this process, or for clients behind a link (None)."""
@@ -273,90 +248,6 @@ class RoundLoop(flower.Strategy):
             log.warning("round %d went on without %s", server_round, reasons(clients))
         self.recorder.end_round(event, lambda: self._snapshot(result.arrays))
 
-    @property
-    def _open_link(self) -> Link:
-        if self.link is None:
-            raise LinkError("a strategy has no link before start() or fit()")
-        return self.link
-
-    def configure_train(
-        self,
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        grid: Grid | None,
-    ) -> list[Message]:
-        """Make the round's train messages: lower segment, configuration and ticket, by client."""
-        nodes = self._sample(grid, server_round, "train")
-        self.check_clients(len(nodes))
-        messages = self.aggregator.configure(
-            server_round, arrays, config, grid, list(nodes.values())
-        )
-        ticket = self._ticket(server_round, server_round - 1)
-        attempts = {client: ticket.attempt + self.unfinished(client) for client in nodes}
-        return with_tickets(messages, nodes, ticket, attempts)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate the lower segments, if the strategy does."""
-        return self.aggregator.aggregate(server_round, list(replies))
-
-    def configure_evaluate(
-        self,
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        grid: Grid | None,
-    ) -> list[Message]:
-        """Make the evaluate messages of the round's sample of nodes."""
-        nodes = self._sample(grid, server_round, "evaluate")
-        content = RecordDict({"arrays": arrays, "config": config})
-        messages = messages_to(
-            list(nodes.values()), content, MessageType.EVALUATE, in_run=grid is not None
-        )
-        return with_tickets(messages, nodes, self._ticket(server_round, server_round))
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Return None: the server itself computes what clients' smashed data are worth."""
-        return None
-
-    def _sample(self, grid: Grid | None, server_round: int, purpose: str) -> dict[int, int]:
-        """Draw the round's clients: client index -> node id, sorted by index."""
-        directory = self._open_link.directory(grid, self.min_nodes)
-        size = max(self.min_nodes, round(self.fraction_train * len(directory)))
-        chosen = self.rng(f"sample-{purpose}", server_round).permutation(sorted(directory))[:size]
-        return {int(client): directory[int(client)] for client in sorted(chosen)}
-
-    def _ticket(self, server_round: int, state_round: int) -> Ticket:
-        run = self.recorder.run
-        return Ticket(
-            client=-1,
-            seed=self.seed,
-            server_round=server_round,
-            num_rounds=self.num_rounds,
-            arrays="always" if self.aggregator.averages else "initial",
-            returns_arrays=self.aggregator.averages,
-            state_round=state_round,
-            attempt=self.recorder.attempt,
-            kept_rounds=self.recorder.kept_rounds,
-            run_config=json.dumps(run.config) if run and self._resumed else "",
-        )
-
-    def require(self, clients: Clients) -> None:
-        """Raise LinkError if fewer than `min_nodes` clients are left."""
-        if len(clients.alive) < self.min_nodes:
-            raise LinkError(
-                f"round {clients.server_round}: {len(clients.alive)} clients are left, min-nodes "
-                f"is {self.min_nodes}: {reasons(clients) or 'no others were asked'}"
-            )
-
-    def rng(self, purpose: str, *place: int) -> np.random.Generator:
-        """Return the generator of one purpose at one place of the run."""
-        return generator(self.seed, purpose, *place)
-
     def _on_exchange(self, event: Exchange) -> None:
         for observer in self.observers:
             observer.on_exchange(event)
@@ -401,21 +292,3 @@ class RoundLoop(flower.Strategy):
         arrays, self.trained = unpack(checkpoint, self.aggregator, self.observers)
         log.info("resuming after round %d", checkpoint.round)
         return checkpoint.round, arrays
-
-
-def default_link(run: Run | None, attach_timeout: float) -> AutoLink:
-    """Return the link of a strategy that was given none: Ray, or the stream on this machine only.
-
-    For SuperNodes on other machines hand a `StreamLink` with a certificate to the strategy.
-    """
-    return AutoLink(
-        lambda: RayLink(
-            state_dir=None if run is None else run.clients_dir, attach_timeout=attach_timeout
-        ),
-        lambda: StreamLink(
-            address="127.0.0.1:0",
-            run="" if run is None else run.id,
-            attach_timeout=attach_timeout,
-        ),
-        attach_timeout,
-    )

@@ -89,6 +89,8 @@ class SplitStrategy(RoundLoop):
     ----------
     averages
         Whether lower segments are averaged by FedAvg where no aggregator is given.
+    needs_noise
+        Whether the strategy is none without `noise`.
 
     Raises
     ------
@@ -98,6 +100,7 @@ class SplitStrategy(RoundLoop):
     """
 
     averages: ClassVar[bool] = False
+    needs_noise: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -121,6 +124,10 @@ class SplitStrategy(RoundLoop):
         relation: Relation = "replace",
         **options: Unpack[RoundOptions],
     ) -> None:
+        if self.needs_noise and noise is None:
+            raise ValueError(
+                f"{type(self).__name__} needs noise=GaussianNoise(sigma_s=..., sigma_y=...)"
+            )
         mixer = mixer or NoMixing()
         self._check_positions(upper, mixer)
         self.ledger: PrivacyLedger | None = None

