@@ -1,0 +1,48 @@
+"""Inference at the client alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from flwr_splitmix.clients import ClientError, MixGuardClient
+from flwr_splitmix.clients.local_inference import CalibratedTrunk, score_locally
+from flwr_splitmix.mixguard import MixGuardOptions
+from flwr_splitmix.strategies import MixGuard, USplitSL
+from flwr_splitmix.testing.laws import TextToy
+
+
+@pytest.mark.parametrize("task", ["classification", "generation"])
+def test_what_a_split_evaluation_finds_is_found_here_too(task: Any) -> None:
+    toy = TextToy(clients=1, tests=10, task=task)
+    strategy = USplitSL(toy.server(), device="cpu", evaluation="federated", steps_per_round=2)
+    (client,) = toy.clients_for(strategy)
+    result = strategy.fit([client], 1)
+    found = score_locally(client, strategy.trunk.module, "federated")
+    split = result.evaluate_metrics_clientapp[1]
+    assert found["accuracy"] == pytest.approx(split["accuracy"])
+    assert found["loss"] == pytest.approx(split["loss"])
+
+
+def test_the_calibrator_stands_between_trunk_and_tail() -> None:
+    options = MixGuardOptions(secret_tokens=0, max_length=32, calibration_epochs=5)
+    toy = TextToy(kind=MixGuardClient, clients=1, tests=6, options=options)
+    strategy = MixGuard(toy.server(), device="cpu", steps_per_round=2)
+    (client,) = toy.clients_for(strategy)
+    strategy.fit([client], 1)
+    assert isinstance(client, MixGuardClient)
+    assert client.calibration is not None
+    trunk = CalibratedTrunk(strategy.trunk.module, client.calibration).eval()
+    hidden, mask = torch.randn(2, 4, toy.width).double(), torch.ones(2, 4)
+    expected = client.calibration(strategy.trunk.module.eval()(hidden, mask))
+    torch.testing.assert_close(trunk(hidden, mask), expected)
+    plain = score_locally(client, strategy.trunk.module, "federated")
+    assert score_locally(client, trunk, "federated")["loss"] != plain["loss"]
+
+
+def test_missing_test_data_are_named() -> None:
+    toy = TextToy(clients=1)
+    with pytest.raises(ClientError, match="this client has no benchmark test data"):
+        score_locally(toy.clients_for()[0], toy.server(), "benchmark")
