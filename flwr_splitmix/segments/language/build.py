@@ -1,0 +1,184 @@
+"""Building some parts of a language model, without ever allocating the others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import initialization
+
+from flwr_splitmix.segments.language.cut import LanguageCut
+from flwr_splitmix.segments.language.cutting import PARTS, cut_language_model
+from flwr_splitmix.segments.language.families import model_class
+from flwr_splitmix.segments.language.layout import Layout, Task
+from flwr_splitmix.segments.language.parts import LanguageParts
+from flwr_splitmix.segments.language.placement import PLANS, devices_of, dispatch
+from flwr_splitmix.segments.language.sources import open_source
+from flwr_splitmix.segments.language.weights import initialise, load
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+def build_language_parts(
+    source: Any,
+    cut: LanguageCut,
+    *,
+    parts: Collection[str] = PARTS,
+    task: Task = "generation",
+    num_labels: int = 2,
+    seed: int = 0,
+    dtype: str = "float32",
+    attn_implementation: str = "sdpa",
+    gradient_checkpointing: bool = False,
+    device_map: str | int | torch.device | Mapping[str, Any] | None = None,
+    offload_folder: str | Path | None = None,
+) -> LanguageParts:
+    """Build parts of a transformers model; only these take memory.
+
+    Parameters
+    ----------
+    source
+        A transformers configuration object, for random weights; a local folder with config.json
+        and safetensors files; or a name on the hub, of which only the files are downloaded that
+        hold weights of the parts.
+    cut
+        Its layers by part.
+    parts
+        Which of "head", "trunk" and "tail" to build.
+    task, num_labels
+        "generation", or "classification" into so many labels.
+    seed
+        Of random weights: all of them for a configuration, else the classifier's, if the
+        checkpoint has none. A part's are the same whichever others are built.
+    dtype
+        Of weights and hidden states: "float32", "bfloat16", "float16" or "float64".
+    attn_implementation
+        As transformers names it: "sdpa", "eager", "flash_attention_2", ...
+    gradient_checkpointing
+        Whether layers keep only their inputs for the backward pass, in training mode.
+    device_map
+        None: the CPU. A device: all parts go there. A mapping, "auto" or "balanced": the trunk is
+        placed as `place_trunk` would, each weight going straight to its device, the other parts
+        stay on the CPU.
+    offload_folder
+        For what a mapping puts on "disk".
+
+    Returns
+    -------
+    LanguageParts
+        In training mode; the parts that were not asked for are None.
+
+    Raises
+    ------
+    ValueError
+        If the model cannot be cut, or not so, an argument is not possible, or the checkpoint's
+        weights are not the configuration's; the message says which.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype is {dtype!r}; allowed are {', '.join(DTYPES)}")
+    config, checkpoint = open_source(source)
+    if task == "classification":
+        if num_labels < 1:
+            raise ValueError(f"num_labels is {num_labels}; at least 1 is needed")
+        config.num_labels = num_labels
+    model = skeleton(model_class(config, task), config, dtype, attn_implementation)
+    if gradient_checkpointing:
+        model.activation_checkpointing_enable({"use_reentrant": False})
+        # It makes embeddings ask for gradients even where they are frozen; only the reentrant
+        # kind of checkpointing needs that.
+        model.disable_input_require_grads()
+    built = cut_language_model(model, cut, parts=parts)
+    everywhere, trunk_devices = _devices(built, device_map)
+    modules = list(_modules(model, built))
+    if checkpoint is not None:
+        wanted = _wanted(model, modules, everywhere, _by_weight(built, trunk_devices))
+        load(model, checkpoint, wanted, _layout(built).new)
+    initialise(model, modules, seed)
+    model.tie_weights()
+    for part in (built.head, built.trunk, built.tail):
+        if part is not None and (part is not built.trunk or trunk_devices is None):
+            part.to(everywhere)
+    if built.head is not None and built.tail is not None:
+        model.tie_weights()  # again: between some devices, moving makes new parameters
+    if trunk_devices is not None and built.trunk is not None:
+        dispatch(built.trunk, trunk_devices, offload_folder)
+    return built
+
+
+def skeleton(made_by: type[Any], config: Any, dtype: str, attn_implementation: str) -> Any:
+    """Return a model without weights: all of it is on the meta device."""
+    # The fused product of a mixture's experts knows no float64.
+    experts = {"experts_implementation": "eager"} if dtype == "float64" else {}
+    with torch.device("meta"), initialization.no_init_weights():
+        model = made_by._from_config(
+            config, dtype=getattr(torch, dtype), attn_implementation=attn_implementation, **experts
+        )
+    model.tie_weights()
+    return model
+
+
+def _layout(built: LanguageParts) -> Layout:
+    return next(p.layout for p in (built.head, built.trunk, built.tail) if p is not None)
+
+
+def _devices(
+    built: LanguageParts, device_map: str | int | torch.device | Mapping[str, Any] | None
+) -> tuple[torch.device, dict[str, Any] | None]:
+    """Return the device of whole parts, and those of the trunk's modules if it is spread."""
+    if isinstance(device_map, Mapping) or device_map in PLANS:
+        spread = None if built.trunk is None else devices_of(built.trunk, device_map)
+        return torch.device("cpu"), spread
+    return torch.device("cpu" if device_map is None else device_map), None
+
+
+def _modules(model: Any, built: LanguageParts) -> Iterator[tuple[str, nn.Module]]:
+    """Give the modules of the built parts, by their names in the model, children first.
+
+    A tied output layer needs the token embedding, also where the head is not built.
+    """
+    names = {id(module): name for name, module in model.named_modules()}
+    needed: list[nn.Module] = [p for p in (built.head, built.trunk, built.tail) if p is not None]
+    if built.tied and built.tail is not None:
+        needed.append(model.get_input_embeddings())
+    seen: set[int] = set()
+    for part in needed:
+        for module in _children_first(part):
+            if id(module) not in seen:
+                seen.add(id(module))
+                yield names.get(id(module), ""), module
+
+
+def _children_first(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        yield from _children_first(child)
+    yield module
+
+
+def _wanted(
+    model: Any,
+    modules: list[tuple[str, nn.Module]],
+    everywhere: torch.device,
+    own: Mapping[int, Any],
+) -> dict[str, Any]:
+    """Return the names, in the model, of all weights to load, each with its device."""
+    tied = set(model.get_expanded_tied_weights_keys(all_submodels=True))
+    wanted = {}
+    for name, module in modules:
+        for key, weight in module.state_dict(keep_vars=True).items():
+            if name and "." not in key and f"{name}.{key}" not in tied:
+                wanted[f"{name}.{key}"] = own.get(id(weight), everywhere)
+    return wanted
+
+
+def _by_weight(built: LanguageParts, devices: Mapping[str, Any] | None) -> dict[int, Any]:
+    """Return the device of each of the trunk's weights; what is offloaded is read to the CPU."""
+    if devices is None or built.trunk is None:
+        return {}
+    places = {}
+    for name, weight in built.trunk.state_dict(keep_vars=True).items():
+        owner = max((o for o in devices if o == "" or name.startswith(f"{o}.")), key=len)
+        places[id(weight)] = "cpu" if devices[owner] == "disk" else devices[owner]
+    return places

@@ -1,0 +1,72 @@
+"""Cutting a transformers model that is in memory, without copying its modules."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from flwr_splitmix.segments.language.cut import LanguageCut
+from flwr_splitmix.segments.language.families import layout_of, task_of
+from flwr_splitmix.segments.language.parts import Head, LanguageParts, Tail, Trunk
+
+PARTS = ("head", "trunk", "tail")
+
+
+def cut_language_model(
+    model: Any, cut: LanguageCut, *, parts: Collection[str] = PARTS
+) -> LanguageParts:
+    """Cut a transformers model into head, trunk and tail.
+
+    The parts hold the model's own modules and weights, with its attention implementation, its
+    gradient checkpointing and its training mode: they compute bit for bit what it does.
+
+    Parameters
+    ----------
+    model
+        A `PreTrainedModel` for causal language modelling or sequence classification: Llama,
+        Mistral, Qwen2, Qwen3, Qwen3-MoE and decoders that compute as they do, GPT-2, BERT
+        (classification only).
+    cut
+        Its layers by part.
+    parts
+        Which parts to return; the others are None.
+
+    Raises
+    ------
+    ValueError
+        If the model cannot be cut, the cut leaves no layer for the trunk, or a part is unknown.
+    """
+    if not parts or not set(parts) <= set(PARTS):
+        raise ValueError(f"parts are {tuple(parts)}; allowed are some of {', '.join(PARTS)}")
+    config, task = model.config, task_of(model)
+    layout = layout_of(model)
+    layers = len(layout.layers(model))
+    first, middle, last = cut.spans(layers)
+    head = Head(layout.embedding(model), layout.span(model, first), layout)
+    trunk = Trunk(layout.span(model, middle), layout)
+    tail = Tail(layout.span(model, last), layout.output(model), layout)
+    own = {id(module) for module in model.modules()}
+    for module in (module for part in (head, trunk, tail) for module in part.modules()):
+        # Not `part.train(...)`: a module of the model may have a mode of its own.
+        if id(module) not in own:
+            module.training = model.training
+    return LanguageParts(
+        head=head if "head" in parts else None,
+        trunk=trunk if "trunk" in parts else None,
+        tail=tail if "tail" in parts else None,
+        config=config,
+        model_class=type(model),
+        cut=cut,
+        kind=layout.kind,
+        task=task,
+        width=int(config.hidden_size),
+        layers=layers,
+        vocab_size=int(config.vocab_size),
+        max_length=int(config.max_position_embeddings),
+        num_labels=int(config.num_labels) if task == "classification" else None,
+        tied=task == "generation" and _is_tied(model),
+    )
+
+
+def _is_tied(model: Any) -> bool:
+    return model.get_output_embeddings().weight is model.get_input_embeddings().weight

@@ -1,0 +1,118 @@
+"""Decoders laid out as Llama is: Qwen2, Qwen3 and its mixture of experts, Mistral and others."""
+
+from __future__ import annotations
+
+import copy
+from operator import attrgetter
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
+
+from flwr_splitmix.segments.language.layers import Layers
+from flwr_splitmix.segments.language.layout import Layout
+from flwr_splitmix.segments.language.outputs import decoder_output
+
+MASKS: dict[str, Any] = {
+    "full_attention": create_causal_mask,
+    "sliding_attention": create_sliding_window_causal_mask,
+}
+"""For each way to attend, as transformers names it, what makes its mask."""
+
+
+class TokenEmbedding(nn.Module):
+    """Token embeddings; positions enter in the layers, as rotations."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.embed_tokens = model.model.embed_tokens
+
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:  # noqa: D102
+        hidden: Tensor = self.embed_tokens(ids)
+        return hidden
+
+
+class DecoderLayers(Layers):
+    """Layers with rotary positions, with full or sliding causal attention as the config says."""
+
+    def __init__(self, model: Any, span: range) -> None:
+        super().__init__((model.model.layers[i] for i in span), span, model.config)
+        # A copy: the parts go to different devices.
+        self.rotary_emb = copy.deepcopy(model.model.rotary_emb)
+
+    def inputs(  # noqa: D102
+        self, hidden: Tensor, mask: Tensor | None, positions: Tensor, cache: Any
+    ) -> dict[str, Any]:
+        kinds = {index: attention_kind(self.config, index) for index in self.span}
+        # A cache's lengths are read at a layer of this part: those before hold the new tokens.
+        one_each = {kind: index for index, kind in kinds.items()}
+        masks = {
+            kind: MASKS[kind](
+                config=self.config,
+                inputs_embeds=hidden,
+                attention_mask=mask,
+                past_key_values=cache,
+                layer_idx=index,
+            )
+            for kind, index in one_each.items()
+        }
+        return {
+            "masks": {index: masks[kind] for index, kind in kinds.items()},
+            "position_embeddings": self.rotary_emb(hidden, position_ids=positions),
+            "position_ids": positions,
+            "past_key_values": cache,
+        }
+
+    def run(  # noqa: D102
+        self, layer: nn.Module, index: int, hidden: Tensor, shared: dict[str, Any]
+    ) -> Tensor:
+        out: Tensor = layer(
+            hidden,
+            attention_mask=shared["masks"][index],
+            position_embeddings=shared["position_embeddings"],
+            position_ids=shared["position_ids"],
+            past_key_values=shared["past_key_values"],
+            use_cache=shared["past_key_values"] is not None,
+        )
+        return out
+
+
+def attention_kind(config: Any, index: int) -> str:
+    """Return how a layer attends, a key of `MASKS`."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None:
+        return str(kinds[index])
+    return (
+        "sliding_attention"
+        if getattr(config, "sliding_window", None) is not None
+        else "full_attention"
+    )
+
+
+def llama_output(model: Any) -> nn.Module:
+    """Return the last norm and output layer."""
+    return decoder_output(model, model.model.norm)
+
+
+DECODERS = Layout(
+    types=("llama", "mistral", "qwen2", "qwen3", "qwen3_moe"),
+    kind="decoder",
+    tasks=("generation", "classification"),
+    layers=attrgetter("model.layers"),
+    embedding=TokenEmbedding,
+    span=DecoderLayers,
+    output=llama_output,
+    learned_positions=False,
+    new=("score.",),
+    lora_targets=("q_proj", "v_proj"),
+)
+
+
+def looks_like_llama(model: Any) -> bool:
+    """Return whether a model's modules are named and called as Llama's are."""
+    body = getattr(model, "model", None)
+    names = ("embed_tokens", "layers", "norm", "rotary_emb")
+    kinds = getattr(model.config, "layer_types", None) or ()
+    return all(isinstance(getattr(body, name, None), nn.Module) for name in names) and all(
+        kind in MASKS for kind in kinds
+    )

@@ -1,0 +1,56 @@
+"""Writing the three parts as one folder that transformers loads."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+from flwr_splitmix.segments.language.build import skeleton
+from flwr_splitmix.segments.language.cutting import cut_language_model
+from flwr_splitmix.segments.language.lora import has_lora, merge_lora
+from flwr_splitmix.segments.language.parts import LanguageParts
+
+
+def export(parts: LanguageParts, folder: str | Path, tokenizer: Any = None) -> None:
+    """Write the whole model for `AutoModelFor*.from_pretrained`.
+
+    Adapters are merged in copies of their parts; the parts stay as they are.
+
+    Parameters
+    ----------
+    parts
+        All three; what a server trained may be put into a client's parts before.
+    folder
+        Made if it is not there.
+    tokenizer
+        Written beside the model. Its padding token becomes the configuration's where that has
+        none: a decoder that classifies needs one for batches.
+
+    Raises
+    ------
+    ValueError
+        If a part is missing, or has weights on "disk".
+    """
+    config = copy.deepcopy(parts.config)
+    if tokenizer is not None and getattr(config, "pad_token_id", None) is None:
+        config.pad_token_id = tokenizer.pad_token_id
+    head, trunk, tail = parts.all_here()
+    dtype = str(next(head.parameters()).dtype).removeprefix("torch.")
+    whole = skeleton(parts.model_class, config, dtype, config._attn_implementation)
+    blank = cut_language_model(whole, parts.cut)
+    for part, empty in zip((head, trunk, tail), blank.all_here(), strict=True):
+        if any(weight.is_meta for weight in part.parameters()):
+            raise ValueError(
+                f"the {type(part).__name__.lower()} has weights that are offloaded; export needs "
+                "all of them in memory"
+            )
+        merged = part
+        if has_lora(part):
+            merged = copy.deepcopy(part)
+            merge_lora(merged)
+        empty.load_state_dict(merged.state_dict(), assign=True)
+    whole.tie_weights()
+    whole.save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)

@@ -1,0 +1,94 @@
+"""Which layout a transformers model has, and what it was made for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+)
+
+from flwr_splitmix.segments.language.bert import BERT
+from flwr_splitmix.segments.language.decoders import DECODERS, looks_like_llama
+from flwr_splitmix.segments.language.gpt2 import GPT2
+from flwr_splitmix.segments.language.layout import Layout, Task
+from flwr_splitmix.segments.language.trial import agrees
+
+LAYOUTS: tuple[Layout, ...] = (DECODERS, GPT2, BERT)
+
+CLASSES: dict[Task, Any] = {
+    "generation": MODEL_FOR_CAUSAL_LM_MAPPING,
+    "classification": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+}
+"""For each task, a configuration's class to that of its model."""
+
+
+def model_class(config: Any, task: Task) -> type[Any]:
+    """Return the class of transformers that does the task for a configuration.
+
+    Raises
+    ------
+    ValueError
+        If the task is unknown, or there is none that can be cut; the message says what can.
+    """
+    if task not in CLASSES:
+        raise ValueError(f"task is {task!r}; allowed are 'generation' and 'classification'")
+    known = _known(config.model_type)
+    if type(config) not in CLASSES[task] or (known is not None and task not in known.tasks):
+        raise ValueError(_cannot_cut(config.model_type, task))
+    found: type[Any] = CLASSES[task][type(config)]
+    return found
+
+
+def layout_of(model: Any) -> Layout:
+    """Return the layout of a model.
+
+    A model of a type that is not listed, but whose modules are named as Llama's, is tried first:
+    a copy of a few thousand weights must compute the same in parts as whole.
+
+    Raises
+    ------
+    ValueError
+        If the model cannot be cut; the message names its type and what can be cut.
+    """
+    config = model.config
+    refusal = ValueError(_cannot_cut(config.model_type, task_of(model)))
+    crossing = getattr(config, "add_cross_attention", False)
+    known = _known(config.model_type)
+    if known is not None:
+        if crossing or (known.kind == "encoder" and getattr(config, "is_decoder", False)):
+            raise refusal
+        return known
+    if crossing or not looks_like_llama(model) or not agrees(model, DECODERS):
+        raise refusal
+    return DECODERS
+
+
+def task_of(model: Any) -> Task:
+    """Return what a model was made for.
+
+    Raises
+    ------
+    ValueError
+        If it is of a class for neither task, as one without an output layer is.
+    """
+    for task, classes in CLASSES.items():
+        if type(model.config) in classes and isinstance(model, classes[type(model.config)]):
+            return task
+    raise ValueError(
+        f"{type(model).__name__} has no output layer that a tail can have; allowed are models of "
+        "AutoModelForCausalLM and AutoModelForSequenceClassification"
+    )
+
+
+def _known(model_type: str) -> Layout | None:
+    return next((layout for layout in LAYOUTS if model_type in layout.types), None)
+
+
+def _cannot_cut(model_type: str, task: str) -> str:
+    able = [t for layout in LAYOUTS if task in layout.tasks for t in layout.types]
+    return (
+        f"a model of type {model_type!r} cannot be cut for {task}; allowed are "
+        f"{', '.join(able)}, and decoders that compute as Llama does"
+    )

@@ -1,0 +1,78 @@
+"""GPT-2: learned positions, layers without rotations, linear layers of shape (in, out)."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.masking_utils import create_causal_mask
+
+from flwr_splitmix.segments.language.layers import Layers
+from flwr_splitmix.segments.language.layout import Layout
+from flwr_splitmix.segments.language.outputs import decoder_output
+
+
+class PositionedEmbedding(nn.Module):
+    """Token and position embeddings, and their dropout."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.wte = model.transformer.wte
+        self.wpe = model.transformer.wpe
+        self.drop = model.transformer.drop
+
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:  # noqa: D102
+        hidden: Tensor = self.drop(self.wte(ids) + self.wpe(positions))
+        return hidden
+
+
+class Gpt2Layers(Layers):
+    """Layers with full causal attention."""
+
+    def __init__(self, model: Any, span: range) -> None:
+        super().__init__((model.transformer.h[i] for i in span), span, model.config)
+
+    def inputs(  # noqa: D102
+        self, hidden: Tensor, mask: Tensor | None, positions: Tensor, cache: Any
+    ) -> dict[str, Any]:
+        causal = create_causal_mask(
+            config=self.config,
+            inputs_embeds=hidden,
+            attention_mask=mask,
+            past_key_values=cache,
+            layer_idx=self.span.start,
+        )
+        return {"mask": causal, "positions": positions, "cache": cache}
+
+    def run(  # noqa: D102
+        self, layer: nn.Module, index: int, hidden: Tensor, shared: dict[str, Any]
+    ) -> Tensor:
+        out: Tensor = layer(
+            hidden,
+            past_key_values=shared["cache"],
+            attention_mask=shared["mask"],
+            use_cache=shared["cache"] is not None,
+            position_ids=shared["positions"],
+        )
+        return out
+
+
+def gpt2_output(model: Any) -> nn.Module:
+    """Return the last norm and output layer."""
+    return decoder_output(model, model.transformer.ln_f)
+
+
+GPT2 = Layout(
+    types=("gpt2",),
+    kind="decoder",
+    tasks=("generation", "classification"),
+    layers=attrgetter("transformer.h"),
+    embedding=PositionedEmbedding,
+    span=Gpt2Layers,
+    output=gpt2_output,
+    learned_positions=True,
+    new=("score.",),
+    lora_targets=("c_attn",),
+    transposed=True,
+)

@@ -1,0 +1,81 @@
+"""Consecutive layers of one model, run as the whole model runs them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Layers(nn.Module):
+    """Layers `span` of a model; an empty span hands its input on.
+
+    A subclass says in `inputs` what all layers share and in `run` how one is called.
+    """
+
+    def __init__(self, layers: Iterable[nn.Module], span: range, config: Any) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.span = span
+        self.config = config
+
+    @abstractmethod
+    def inputs(
+        self, hidden: Tensor, mask: Tensor | None, positions: Tensor, cache: Any
+    ) -> dict[str, Any]:
+        """Return what the layers need beside the hidden states: attention masks, rotations."""
+
+    @abstractmethod
+    def run(self, layer: nn.Module, index: int, hidden: Tensor, shared: dict[str, Any]) -> Tensor:
+        """Call the layer with this index in the whole model."""
+
+    def forward(  # noqa: D102
+        self, hidden: Tensor, mask: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        if not self.span:
+            return hidden
+        positions = positions_of(hidden, mask, cache, self.span.start)
+        shared = self.inputs(hidden, mask, positions, cache)
+        for index, layer in zip(self.span, self.layers, strict=True):
+            hidden = self.run(layer, index, hidden, shared)
+        return hidden
+
+
+def positions_of(tokens: Tensor, mask: Tensor | None, cache: Any, layer: int) -> Tensor:
+    """Return the positions of tokens, or of their hidden states, within their texts.
+
+    Parameters
+    ----------
+    tokens
+        (b, T, ...) of the tokens that are new.
+    mask
+        0/1, (b, past + T), or None for no padding.
+    cache
+        None: positions are 0 to T - 1, whatever the padding. Else those of a text go on where the
+        cache's end, and padding, on either side, does not count.
+    layer
+        The first layer that will see the tokens; the cache does not hold them there yet.
+
+    Returns
+    -------
+    int64 (1 or b, T).
+
+    Raises
+    ------
+    ValueError
+        If the mask does not cover past and new tokens.
+    """
+    batch, length = tokens.shape[:2]
+    past = 0 if cache is None else int(cache.get_seq_length(layer))
+    if mask is not None and tuple(mask.shape) != (batch, past + length):
+        raise ValueError(
+            f"the mask has shape {tuple(mask.shape)}; {past} cached and {length} new tokens of "
+            f"{batch} texts need {(batch, past + length)}"
+        )
+    if cache is None or mask is None:
+        return torch.arange(past, past + length, device=tokens.device)[None]
+    counted = mask.to(tokens.device).long().cumsum(1) - 1
+    return counted.clamp(min=0)[:, past:]

@@ -1,0 +1,102 @@
+"""Low-rank adapters on one part: put on, read, and merged, through peft."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from peft import LoraConfig, inject_adapter_in_model
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor, nn
+
+from flwr_splitmix.seeding import derive_seed, torch_seed
+from flwr_splitmix.segments.language.parts import Part
+
+
+def add_lora(
+    part: Part,
+    rank: int = 8,
+    alpha: float = 16,
+    dropout: float = 0.0,
+    targets: Sequence[str] | None = None,
+    *,
+    seed: int = 0,
+) -> None:
+    """Put adapters W + (alpha / rank) B A on a part's linear layers and freeze all else in it.
+
+    B starts at zero: the part computes what it did. A is drawn under the seed and the kind of part,
+    so that all clients start alike. An output layer that is tied to the head's embedding freezes
+    with it, in both parts.
+
+    Parameters
+    ----------
+    part
+        Head, trunk or tail; changed in place.
+    targets
+        Names of linear layers, such as "q_proj"; None for the family's own: queries and values.
+
+    Raises
+    ------
+    ValueError
+        If the part has adapters already or no such layer, or a number is not possible.
+
+    Source: LoRA (Hu et al., 2021), section 4.1.
+    """
+    if rank < 1 or not 0 <= dropout < 1:
+        raise ValueError(
+            f"rank is {rank} and dropout {dropout}; needed are rank >= 1 and 0 <= dropout < 1"
+        )
+    name = type(part).__name__.lower()
+    if has_lora(part):
+        raise ValueError(f"the {name} has adapters already; merge_lora(part) first")
+    wanted = list(part.layout.lora_targets if targets is None else targets)
+    if not any(f".{key}".endswith(f".{w}") for key, _ in part.named_modules() for w in wanted):
+        raise ValueError(
+            f"the {name} has no layer named {', '.join(wanted)} to adapt; it has {_linear(part)}"
+        )
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=alpha,  # type: ignore[arg-type]
+        lora_dropout=dropout,
+        target_modules=wanted,
+        fan_in_fan_out=part.layout.transposed,
+    )
+    with torch_seed(torch.device("cpu"), derive_seed(seed, f"adapters of the {name}")):
+        inject_adapter_in_model(config, part)
+    part.train(part.training)
+
+
+def has_lora(part: nn.Module) -> bool:
+    """Return whether a part has adapters."""
+    return any(isinstance(module, BaseTunerLayer) for module in part.modules())
+
+
+def trainable_state(part: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of a part that are trained, by name: adapters, or all of its weights.
+
+    They share memory with the part; `part.load_state_dict(state, strict=False)` puts others there.
+    """
+    return {
+        name: weight.detach() for name, weight in part.named_parameters() if weight.requires_grad
+    }
+
+
+def merge_lora(part: nn.Module) -> None:
+    """Add a part's adapters to its weights and take them off; all its weights learn again."""
+    for parent in list(part.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, BaseTunerLayer):
+                child.merge()
+                setattr(parent, name, child.get_base_layer())
+    if hasattr(part, "peft_config"):
+        del part.peft_config
+    part.requires_grad_(True)
+
+
+def _linear(part: nn.Module) -> str:
+    names = {
+        name.split(".")[-1]
+        for name, module in part.named_modules()
+        if getattr(module, "weight", None) is not None and module.weight.ndim == 2
+    }
+    return ", ".join(sorted(names)) or "none"

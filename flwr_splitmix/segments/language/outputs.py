@@ -1,0 +1,45 @@
+"""The ends of decoders: the last norm with a language model's or a classifier's output layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class NextToken(nn.Module):
+    """Hidden states (b, T, d) to the logits of the next token (b, T, V)."""
+
+    def __init__(self, norm: nn.Module, lm_head: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+        self.lm_head = lm_head
+
+    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:  # noqa: D102
+        logits: Tensor = self.lm_head(self.norm(hidden))
+        return logits
+
+
+class LastToken(nn.Module):
+    """Hidden states (b, T, d) to the logits of the classes (b, L), read at the last real token."""
+
+    def __init__(self, norm: nn.Module, score: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+        self.score = score
+
+    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:  # noqa: D102
+        logits: Tensor = self.score(self.norm(hidden))
+        if mask is None:
+            return logits[:, -1]
+        new = mask[:, -logits.shape[1] :].to(logits.device).long()
+        last = (new * torch.arange(logits.shape[1], device=logits.device)).argmax(1)
+        return logits[torch.arange(len(logits), device=logits.device), last]
+
+
+def decoder_output(model: Any, norm: nn.Module) -> nn.Module:
+    """Return the end of a decoder that transformers made for one of the two tasks."""
+    if hasattr(model, "lm_head"):
+        return NextToken(norm, model.lm_head)
+    return LastToken(norm, model.score)

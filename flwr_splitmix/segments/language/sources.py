@@ -1,0 +1,86 @@
+"""Where a model comes from: a configuration, a local folder, a name on the hub."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from safetensors import safe_open
+from transformers import AutoConfig, PreTrainedConfig
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Weights in safetensors files.
+
+    Attributes
+    ----------
+    name
+        As the caller named it.
+    files
+        For each tensor, the file that holds it.
+    fetch
+        Makes sure that some files are there; returns their folder.
+    """
+
+    name: str
+    files: Mapping[str, str]
+    fetch: Callable[[Iterable[str]], Path]
+
+
+def open_source(source: Any) -> tuple[Any, Checkpoint | None]:
+    """Return the configuration, a copy, and the weights, None if there are none.
+
+    Of a model on the hub only configuration and index are downloaded; `Checkpoint.fetch` gets the
+    files that are needed.
+
+    Raises
+    ------
+    ValueError
+        If there is no such model, or its weights are quantized or in no safetensors file.
+    """
+    if isinstance(source, PreTrainedConfig):
+        return copy.deepcopy(source), None
+    if isinstance(source, Path) or Path(source).is_dir():
+        folder = Path(source)
+
+        def fetch(names: Iterable[str]) -> Path:
+            return folder
+    else:
+
+        def fetch(names: Iterable[str]) -> Path:
+            return _download(source, names)
+
+    folder = fetch(["config.json", INDEX])
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{str(source)!r} holds no config.json; it is no model's folder")
+    config = AutoConfig.from_pretrained(folder)
+    if getattr(config, "quantization_config", None) is not None:
+        raise ValueError(f"the weights of {str(source)!r} are quantized; they cannot be trained")
+    if (folder / INDEX).is_file():
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        return config, Checkpoint(str(source), dict(index["weight_map"]), fetch)
+    file = fetch([SINGLE]) / SINGLE
+    if not file.is_file():
+        raise ValueError(
+            f"{str(source)!r} holds neither {SINGLE} nor {INDEX}; to start from random weights "
+            "pass the configuration object"
+        )
+    with safe_open(file, framework="pt") as tensors:
+        return config, Checkpoint(str(source), dict.fromkeys(tensors.keys(), SINGLE), fetch)
+
+
+def _download(name: str, files: Iterable[str]) -> Path:
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(files)))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{name!r} is neither a folder here nor a model that the hub hands out ({error})"
+        ) from error

@@ -1,0 +1,61 @@
+"""Whether a model computes as a layout says: tried on a copy with a few thousand weights."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.segments.language.layers import positions_of
+from flwr_splitmix.segments.language.layout import Layout
+
+SMALL = {
+    "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 64, "sliding_window": 3,
+    "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "num_experts": 4,
+    "num_local_experts": 4, "num_experts_per_tok": 2,
+}  # fmt: skip
+"""What the copy's configuration has where the model's has a number."""
+
+TOKENS = 9
+LAYERS = 8
+
+
+def agrees(model: Any, layout: Layout) -> bool:
+    """Return whether a small model of this class and configuration equals its parts.
+
+    Its weights are random and large, so that a scaled embedding, capped logits or another order of
+    layers shows in float64. A model that cannot be made small does not agree.
+    """
+    config = _shrunk(model.config)
+    try:
+        with torch_seed(torch.device("cpu"), 0), torch.no_grad():
+            small = (
+                type(model)
+                ._from_config(config, dtype=torch.float64, experts_implementation="eager")
+                .eval()
+            )
+            for weight in small.parameters():
+                weight.normal_(std=0.5)
+            ids = torch.randint(config.vocab_size, (1, TOKENS))
+            whole = small(input_ids=ids).logits
+            hidden = layout.embedding(small)(ids, positions_of(ids, None, None, 0))
+            layers = layout.span(small, range(config.num_hidden_layers))
+            parts = layout.output(small)(layers(hidden))
+    except Exception:  # whatever a strange model raises, it is not one of this layout
+        return False
+    return torch.allclose(parts, whole, rtol=1e-9, atol=1e-9)
+
+
+def _shrunk(config: Any) -> Any:
+    small = copy.deepcopy(config)
+    for name, value in SMALL.items():
+        if isinstance(getattr(small, name, None), int):
+            setattr(small, name, value)
+    small.num_hidden_layers = min(LAYERS, config.num_hidden_layers)
+    if getattr(small, "layer_types", None) is not None:
+        small.layer_types = list(small.layer_types)[: small.num_hidden_layers]
+    small.pad_token_id = small.bos_token_id = small.eos_token_id = None
+    return small

