@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-units test-runs lint bench compat clean
+.PHONY: demo deploy-demo test test-units test-runs test-faults lint bench compat clean
 
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -16,6 +16,11 @@ demo: $(READY)  ## CutMixSFL with 10 virtual clients through `flwr run`, about 3
 	  --run-config "$$(cat apps/vision/demo.conf)"
 	$(BIN)/splitmix show latest --run-dir .demo
 
+deploy-demo: $(READY)  ## CutMixSFL on a SuperLink and three SuperNodes with TLS and keys, about 2 minutes
+	$(BIN)/python -m flwr_splitmix.testing.deployment apps/vision --nodes 3 --run-dir .demo \
+	  --run-config "$$(cat apps/vision/deploy.conf)"
+	$(BIN)/splitmix show latest --run-dir .demo
+
 # Two halves side by side: what starts Flower, Ray or programs, and everything else.
 RUNS := tests/e2e tests/examples tests/benchmarks tests/links/test_ray.py
 
@@ -23,10 +28,13 @@ test: $(READY)
 	$(MAKE) --no-print-directory --jobs 2 test-units test-runs
 
 test-units: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests $(addprefix --ignore ,$(RUNS))
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests $(addprefix --ignore ,$(RUNS) tests/faults)
 
 test-runs: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(RUNS)
+
+test-faults: $(READY)  ## killed, frozen and hostile processes, bad networks: about 12 minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/faults
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -35,14 +43,19 @@ lint: $(READY)
 	ln -s $(CURDIR)/flwr_splitmix/* $(CURDIR)/strategies .lint/flwr_splitmix/
 	ln -s $(CURDIR)/tests $(CURDIR)/benchmarks $(CURDIR)/examples .lint/
 	mkdir .lint/vision && ln -s $(CURDIR)/apps/vision/*.py .lint/vision/
+	mkdir .lint/language && ln -s $(CURDIR)/apps/language/*.py .lint/language/
 	cd .lint && ../$(BIN)/mypy --config-file ../pyproject.toml flwr_splitmix tests benchmarks examples
 	cd .lint/vision && MYPYPATH=.. ../../$(BIN)/mypy --config-file ../../pyproject.toml *.py
+	cd .lint/language && MYPYPATH=.. ../../$(BIN)/mypy --config-file ../../pyproject.toml *.py
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.step_time --out out/step_time.json
 	$(BIN)/python -m benchmarks.scale --out out/scale.json
 	$(BIN)/python -m benchmarks.methods --out out/methods.json
 	$(BIN)/python -m benchmarks.accounting --out out/accounting.json
+	$(BIN)/python -m benchmarks.deploy --out out/deploy.json
+	$(BIN)/python -m benchmarks.ushape --out out/ushape.json
+	$(BIN)/python -m benchmarks.mixguard_attacks --out out/mixguard_attacks.json
 
 compat:  ## the end-to-end test against the oldest supported Flower
 	test -x .venv-compat/bin/python || $(PYTHON) -m venv .venv-compat

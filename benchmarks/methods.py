@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from benchmarks.apps.steps.step_app.models import BATCH, CLIENTS, images
+from benchmarks.apps.steps.step_app.lenet import BATCH, CLIENTS, images
 from benchmarks.measure import show, spread, write
 from benchmarks.mixer_parts import PARTS, MixerParts
 from flwr_splitmix import SplitClient, adamw, split_vision_model

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.apps.steps.step_app.models import CLIENTS, Unsplit, make_client, vit
+from benchmarks.apps.steps.step_app.lenet import CLIENTS
+from benchmarks.apps.steps.step_app.models import Unsplit, make_client, vit
 from benchmarks.apps.steps.step_app.stopwatch import WARM_UP, Stopwatch
 from benchmarks.measure import show, spread, write
 from flwr_splitmix.strategies import PSL

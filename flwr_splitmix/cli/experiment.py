@@ -93,11 +93,16 @@ def run(
     size = scale_named(scale)
     if jobs < 1:
         raise ExperimentError(f"jobs is {jobs}; at least 1 is needed")
+    source, *others = {dataset or size.source(experiment_named(name).track) for name in names}
+    if others:
+        raise ExperimentError(
+            "images and texts are not in one data set; run these experiments one after the other"
+        )
     pairs = [
         pair
         for name in names
         for pair in experiment_named(name).cells(
-            size, seeds=_numbers(seeds), source=dataset, epochs=epochs
+            size, seeds=_numbers(seeds), source=source, epochs=epochs
         )
     ]
     chosen = list(dict.fromkeys(cell for _, cell in choose(pairs, cells)))
@@ -108,7 +113,7 @@ def run(
     out = console()
     done = len(chosen) - len(todo)
     out.print(f"{len(chosen)} cells, {done} of them finished before")
-    place = Place(run_dir, dataset or size.dataset, device)
+    place = Place(run_dir, source, device)
     with _terminated_as_interrupted(), GridDisplay(todo) as display:
         try:
             failures = run_grid(todo, place, jobs=jobs, on_progress=display.show)

@@ -165,7 +165,8 @@ def compare(
 
     The defaults are the parameters of DP-CutMixSL, Table 2, with variances of 66/255.
     """
-    from flwr_splitmix.cli.privacy_plot import Setting, save
+    from flwr_splitmix.cli.picture import save
+    from flwr_splitmix.cli.privacy_plot import Setting, draw
 
     with one_sentence():
         setting = Setting(
@@ -190,7 +191,7 @@ def compare(
     console().print(shown)
     typer.echo("paper: Corollary 1 as printed; it is no guarantee (see docs/privacy.md)")
     if output is not None:
-        save(setting, output)
+        save(draw(setting), output)
         typer.echo(f"wrote {output}")
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flwr_splitmix.cli.picture import two_panels
 from flwr_splitmix.privacy import GaussianNoise, Plan, Release
 from flwr_splitmix.privacy.events import Family
 from flwr_splitmix.privacy.paper import Method, PaperSetting, paper_corollary1, paper_theorem1
-from flwr_splitmix.runs import RunError
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_EXTENSIONS = (".pdf", ".png", ".svg")
 _VARIANCES = [10 ** (exponent / 10) for exponent in range(-20, 1)]
 _NAMES: dict[str, tuple[Family, Method]] = {
     "SL": ("full", "sl"),
@@ -95,33 +93,15 @@ class Setting:
         return {**mine, **theirs}
 
 
-def save(setting: Setting, output: Path) -> None:
-    """Draw both panels and write them.
-
-    Raises
-    ------
-    RunError
-        If the name has no known ending, or the file cannot be written.
-    """
-    extension = output.suffix.lower()
-    if extension not in _EXTENSIONS:
-        raise RunError(f"cannot write {output}: a plot's name ends in {', '.join(_EXTENSIONS)}")
-    picture = io.BytesIO()
-    draw(setting).savefig(picture, format=extension[1:], dpi=150)
-    try:
-        output.write_bytes(picture.getvalue())
-    except OSError as error:
-        raise RunError(f"cannot write {output}: {error.strerror}") from error
-
-
 def draw(setting: Setting) -> Figure:
     """Draw epsilon over k (left) and over the variance (right); dashed is the paper's."""
-    # Slow to load, and only needed here. Without pyplot: no display, no global state.
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+    figure = two_panels(lambda over_k, over_variance: _draw_panels(setting, over_k, over_variance))
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6,
+                  frameon=False, fontsize=8)  # fmt: skip
+    return figure
 
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    over_k, over_variance = figure.subplots(1, 2)
+
+def _draw_panels(setting: Setting, over_k: Axes, over_variance: Axes) -> None:
     panels = (
         (over_k, range(1, setting.clients + 1), setting.over_k()),
         (over_variance, _VARIANCES, setting.over_variance()),
@@ -131,11 +111,5 @@ def draw(setting: Setting) -> Figure:
             colour, dashes = f"C{index % len(_NAMES)}", "--" if index >= len(_NAMES) else "-"
             axes.plot(list(x), values, color=colour, linestyle=dashes, label=name)
         axes.set(ylabel=f"epsilon at delta {setting.delta:g}", yscale="log")
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
     over_k.set(title="over the group size", xlabel="k")
-    over_k.xaxis.set_major_locator(MaxNLocator(integer=True))
     over_variance.set(title="over the noise, k = 2", xlabel="variance of the noise", xscale="log")
-    figure.legend(*over_k.get_legend_handles_labels(), loc="outside lower center", ncols=6,
-                  frameon=False, fontsize=8)  # fmt: skip
-    return figure

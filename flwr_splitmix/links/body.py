@@ -1,17 +1,19 @@
 """A frame's body: tensors in the safetensors format, named by their position.
 
-Read and written here, and not by the library, because that copies every number twice in each
-direction; a step's few megabytes would take half as long again.
+What a peer sent is read by the safetensors package. Written they are here, since the package
+copies every number twice more on the way into a frame; see docs/performance.md, "A step on
+SuperNodes", for what that costs.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
 from torch import Tensor
 
 DTYPES = {
@@ -29,8 +31,7 @@ DTYPES = {
 """The dtypes that may travel, by their names in the format."""
 
 MAX_HEADER = 1 << 20
-MAX_SIZE = 1 << 40
-"""Of one dimension."""
+MAX_DIMENSIONS = 16
 
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 _LENGTH = 8
@@ -62,7 +63,8 @@ def write_body(tensors: Sequence[Tensor]) -> list[bytes | memoryview]:
             "data_offsets": [begin, end],
         }
         if tensor.nbytes:
-            pieces.append(_bytes_of(tensor.detach().cpu().contiguous()))
+            numbers = tensor.detach().cpu().contiguous().reshape(-1)
+            pieces.append(numbers.view(torch.uint8).numpy().data)
     if not entries:
         return []
     header = json.dumps(entries, separators=(",", ":")).encode()
@@ -70,7 +72,7 @@ def write_body(tensors: Sequence[Tensor]) -> list[bytes | memoryview]:
     return [len(header).to_bytes(_LENGTH, "little"), header, *pieces]
 
 
-def read_body(body: memoryview) -> list[Tensor]:
+def read_body(body: bytes | memoryview) -> list[Tensor]:
     """Return the tensors of a body, on the CPU, in memory of their own.
 
     Raises
@@ -80,59 +82,26 @@ def read_body(body: memoryview) -> list[Tensor]:
     """
     if not body:
         return []
-    length = int.from_bytes(body[:_LENGTH], "little")
-    start = _LENGTH + length
-    if length > MAX_HEADER or start > len(body):
+    if int.from_bytes(body[:_LENGTH], "little") > MAX_HEADER:
         raise BodyError("the body is no safetensors: its header is longer than allowed")
     try:
-        entries = json.loads(bytes(body[_LENGTH:start]))
-    except (ValueError, RecursionError):
-        raise BodyError("the body is no safetensors: its header is no JSON") from None
-    if not isinstance(entries, dict):
-        raise BodyError("the body is no safetensors: its header is no dictionary")
-    tensors: list[Tensor] = []
-    numbers, position = body[start:], 0
-    for index in range(len(entries)):
-        tensors.append(_read(entries.get(str(index)), numbers, position))
-        position += tensors[-1].nbytes
-    if position != len(numbers):
-        raise BodyError("the body is longer than its tensors")
-    return tensors
+        named = load(bytes(body))
+    # What the package says may quote the header; the other errors are torch's and its own of
+    # dtypes and shapes that the format allows and torch has not.
+    except (SafetensorError, RuntimeError, ValueError, TypeError, KeyError, AssertionError):
+        raise BodyError("the body is no safetensors that torch can read") from None
+    if named.keys() != {str(index) for index in range(len(named))}:
+        raise BodyError("the body's tensors must be named by their positions")
+    return [_checked(named[str(index)]) for index in range(len(named))]
 
 
-def _read(entry: Any, numbers: memoryview, position: int) -> Tensor:
-    """Read the tensor that begins at a position."""
-    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise BodyError("the body's tensors must have position, dtype, shape and offsets")
-    code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    dtype = DTYPES.get(code) if isinstance(code, str) else None
-    if dtype is None:
+def _checked(tensor: Tensor) -> Tensor:
+    if tensor.dtype not in _CODES:
         raise BodyError(f"the body holds a dtype that may not travel; {_allowed()}")
-    if not _sizes(shape) or len(shape) > 16 or not _sizes(offsets) or len(offsets) != 2:
-        raise BodyError("a tensor of the body has an impossible shape or offset")
-    end = position + prod(shape) * dtype.itemsize
-    if offsets != [position, end] or end > len(numbers):
-        raise BodyError("a tensor of the body is not where or not as long as it must be")
-    try:
-        tensor = torch.empty(shape, dtype=dtype)
-    except RuntimeError:  # no number at all in dimensions that are too large together
-        raise BodyError("a tensor of the body has an impossible shape") from None
-    if tensor.nbytes:
-        _bytes_of(tensor)[:] = numbers[position:end]
+    if tensor.dim() > MAX_DIMENSIONS:
+        raise BodyError(f"a tensor of the body has more than {MAX_DIMENSIONS} dimensions")
     # A byte other than 0 and 1 is no bool that torch can work with.
-    return tensor.view(torch.uint8).ne(0) if dtype == torch.bool else tensor
-
-
-def _sizes(values: Any) -> bool:
-    return isinstance(values, list) and all(
-        isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= MAX_SIZE for n in values
-    )
-
-
-def _bytes_of(tensor: Tensor) -> memoryview:
-    """Return the memory of a contiguous tensor on the CPU that is not empty."""
-    memory: memoryview = tensor.reshape(-1).view(torch.uint8).numpy().data
-    return memory
+    return tensor.view(torch.uint8).ne(0) if tensor.dtype == torch.bool else tensor
 
 
 def _allowed() -> str:

@@ -175,8 +175,8 @@ class StreamLink(Link):
         ticket = replace(
             ticket,
             link="stream",
-            # A node gives up before this end does, so that its reason still arrives.
-            timeout=0.75 * self.attach_timeout,
+            # A node starts to dial late, and gives up early, so that its reason still arrives.
+            timeout=0.5 * self.attach_timeout,
             patience=self.reattach_timeout,
             address=self.dialled,
             tls=self.endpoint.tls,

@@ -14,6 +14,7 @@ from flwr_splitmix.events import Exchange, StepDone
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import SHARES, Mixer, Plan, Share, share_from_wire
 from flwr_splitmix.schedule import constant
+from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.testing.recording import Recording, recorded_bytes, watch_segment
 from flwr_splitmix.testing.toy import Toy, sgd
 from flwr_splitmix.testing.whole import MakeStrategy
@@ -75,12 +76,40 @@ def check_wire(
         strategy.fit(clients, 1)
     except LinkError as error:  # what crossed before it may say why
         failure = str(error)
+    for client, reason in seen.failures.items():
+        failure = failure or f"client {client}: {reason}"
+    return check_recording(seen, made, strategy, toy, steps, failure)
+
+
+def check_recording(
+    seen: Recording,
+    made: Sequence[Sequence[Tensor]],
+    strategy: SplitStrategy,
+    toy: Toy,
+    steps: int,
+    failure: str = "",
+) -> list[str]:
+    """Hold a recorded round against the law, wherever the recording was made.
+
+    Parameters
+    ----------
+    seen
+        The exchanges of the round, with the bytes that were counted for each, and its steps.
+    made
+        By client index, what its lower segment made in each training step: (b, tokens, d).
+    strategy
+        The one that ran, for one round of `steps` steps.
+    failure
+        Why the round may not have run through.
+
+    Returns
+    -------
+    As `check_wire`; raises as it does.
+    """
     known = (*SHARES, *strategy.mixer.shares)
     for client in range(toy.clients):
         _check_uploads(client, seen, toy, made[client], known)
         _check_orders(client, seen.down[client], seen.steps, strategy.mixer)
-    for client, reason in seen.failures.items():
-        failure = failure or f"client {client}: {reason}"
     if failure or len(seen.steps) != steps:
         raise AssertionError(f"{LAW}: the round did not run through; {failure}")
     for step in seen.steps:

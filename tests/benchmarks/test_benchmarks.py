@@ -85,3 +85,26 @@ def test_methods_compares_every_strategy_with_psl(tmp_path: Path) -> None:
         assert row["fraction"] == pytest.approx(parts / found["psl_ms"]["median"])
         assert target["mixers"][name] == (row["fraction"] <= target["at_most"])
     assert target["met"] == all(target["mixers"].values())
+
+
+def test_deploy_compares_steps_with_messages_and_payloads_with_a_bare_echo(tmp_path: Path) -> None:
+    found = figures("deploy", tmp_path / "deploy.json")
+    for name in ("stream_ms", "clients_ms", "step_ms", "message_ms", "attach_s", "finish_s"):
+        assert found[name] > 0
+    # A step is its exchange, the clients' computing in it, and the server's.
+    assert found["step_ms"] > found["stream_ms"]
+    assert found["messages_to_stream"] == pytest.approx(found["message_ms"] / found["stream_ms"])
+    for nodes in ("", "one_node_"):
+        row = found["spread"][f"{nodes}stream_to_echo"]
+        assert row["n"] == found["settings"]["steps_a_round"]
+        # A median of pairs' ratios lies between what the extremes of both sides allow.
+        stream, echo = (found["spread"][f"{nodes}{name}_mb_s"] for name in ("stream", "echo"))
+        assert stream["min"] / echo["max"] <= row["median"] <= stream["max"] / echo["min"]
+    bounds = {name: (t.get("at_most"), t.get("at_least")) for name, t in found["targets"].items()}
+    assert bounds == {
+        "stream_ms": (15.0, None),
+        "stream_to_echo": (None, 0.7),
+        "messages_to_stream": (None, 200.0),
+    }
+    assert found["settings"]["command"].startswith("-m benchmarks.deploy")
+    assert found["settings"]["versions"].keys() == {"grpcio", "safetensors"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 from click.testing import Result
 from matplotlib.image import imread
 
+from flwr_splitmix.cli.picture import two_panels
 from flwr_splitmix.cli.plot import _draw
-from flwr_splitmix.runs import Run
+from flwr_splitmix.runs import Run, RunError
 
 Splitmix = Callable[..., Result]
 
@@ -61,3 +63,9 @@ def test_a_run_without_rounds_cannot_be_plotted(
     result = splitmix("plot", run.id, "-o", str(tmp_path / "runs.png"))
     assert result.exit_code == 1
     assert run.id in result.stderr
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(RunError, match=r"pictures need matplotlib: pip install 'flwr-splitmix\[r"):
+        two_panels(lambda left, right: None)

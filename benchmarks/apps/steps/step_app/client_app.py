@@ -6,8 +6,9 @@ from flwr.app import Context
 
 from flwr_splitmix import SplitClient, SplitClientApp
 
+from .lenet import lenet
 from .messages import add_handlers
-from .models import lenet, make_client, vit
+from .models import make_client, vit
 
 
 def client_fn(context: Context) -> SplitClient:

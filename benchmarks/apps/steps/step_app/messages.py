@@ -24,7 +24,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from torch import Tensor, nn
 
-from .models import BATCH, CLIENTS, EXAMPLES, Split, images, lenet
+from .lenet import BATCH, CLIENTS, EXAMPLES, Split, images, lenet
 
 load_data = lru_cache(images)
 

@@ -14,8 +14,9 @@ from torch import nn
 
 from flwr_splitmix import RayLink
 
+from .lenet import CLIENTS, Split, lenet
 from .messages import MessagesServer
-from .models import CLIENTS, NearlyEmpty, Split, Unsplit, lenet, vit
+from .models import NearlyEmpty, Unsplit, vit
 from .stopwatch import WARM_UP, Stopwatch, WatchedPSL
 
 app = ServerApp()

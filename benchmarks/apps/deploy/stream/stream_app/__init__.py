@@ -1,0 +1,1 @@
+"""A Flower App that times the stream link on SuperNodes; `benchmarks.deploy` runs it."""

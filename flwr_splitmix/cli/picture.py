@@ -1,0 +1,64 @@
+"""Two panels side by side, written as png, pdf or svg."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flwr_splitmix.runs import RunError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+EXTENSIONS = (".pdf", ".png", ".svg")
+
+
+def check_name(output: Path) -> None:
+    """Raise RunError if a picture's name has no ending that says its format."""
+    if output.suffix.lower() not in EXTENSIONS:
+        raise RunError(f"cannot write {output}: a plot's name ends in {', '.join(EXTENSIONS)}")
+
+
+def two_panels(draw: Callable[[Axes, Axes], Any]) -> Figure:
+    """Make a figure and have its panels drawn; whole numbers only on linear x axes.
+
+    Raises
+    ------
+    RunError
+        If matplotlib is not installed.
+    """
+    try:
+        # Slow to load, and only needed here. Without pyplot: no display, no global state.
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+    except ImportError:
+        raise RunError("pictures need matplotlib: pip install 'flwr-splitmix[report]'") from None
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    draw(left, right)
+    for axes in (left, right):
+        if axes.get_xscale() == "linear":
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def save(figure: Figure, output: Path) -> None:
+    """Write a figure.
+
+    Raises
+    ------
+    RunError
+        If its name has no known ending, or the file cannot be written.
+    """
+    check_name(output)
+    picture = io.BytesIO()
+    figure.savefig(picture, format=output.suffix.lower()[1:], dpi=150)
+    try:
+        output.write_bytes(picture.getvalue())
+    except OSError as error:
+        raise RunError(f"cannot write {output}: {error.strerror}") from error

@@ -1,0 +1,306 @@
+"""One SuperLink process of one's own, what `flwr` asks of it, and its end without a trace."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ADDRESS": "local",  # not whatever cluster another program has started here
+}
+NAME = "splitmix"
+
+
+class FlowerError(RuntimeError):
+    """The SuperLink or a SuperNode did not start, or a command of flwr failed."""
+
+
+class SuperLink(ABC):
+    """A SuperLink on a free port of this machine, as a context manager.
+
+    Parameters
+    ----------
+    environment
+        Further environment variables of the SuperLink and of all that it starts.
+
+    Attributes
+    ----------
+    home
+        FLWR_HOME: everything that the SuperLink writes. By it, all processes are known.
+    port
+        Where it listens, once it has started.
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="smx-"))
+        self.port = 0
+        self._bin = Path(sys.executable).parent
+        self.environment = {
+            **os.environ,
+            **QUIET,
+            "FLWR_HOME": str(self.home),
+            "RAY_TMPDIR": str(self.home),
+            # Flower starts its other programs by name: they must be this environment's.
+            "PATH": f"{self._bin}{os.pathsep}{os.environ.get('PATH', '')}",
+            **(environment or {}),
+        }
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Start the SuperLink, and what belongs to it."""
+
+    def _start_superlink(self, options: Sequence[str], connection: str) -> None:
+        """Start the SuperLink and wait until it listens.
+
+        Parameters
+        ----------
+        options
+            Of flower-superlink, besides its address and its database.
+        connection
+            How flwr reaches it, besides its address: a line of TOML.
+        """
+        self.port = free_port()
+        (self.home / "config.toml").write_text(
+            f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\n'
+            f'address = "127.0.0.1:{self.port}"\n{connection}\n'
+        )
+        superlink = self._launch(
+            "superlink",
+            "flower-superlink",
+            *options,
+            "--database", str(self.home / "state.db"),
+            *_addresses(self.port),
+        )  # fmt: skip
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and superlink.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
+                return
+            time.sleep(0.1)
+        raise FlowerError(
+            "the SuperLink did not start: " + (self.home / "superlink.log").read_text()[-2000:]
+        )
+
+    def _launch(
+        self, name: str, program: str, *options: str, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start one of Flower's programs in an empty directory; its words go to NAME.log."""
+        # Its working directory comes first on the import path of all that it starts.
+        empty = self.home / "cwd"
+        empty.mkdir(exist_ok=True)
+        with (self.home / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [str(self._bin / program), *options],
+                cwd=empty,
+                env={**self.environment, **(environment or {})},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self._started.append(process)
+        return process
+
+    def processes(self) -> list[Any]:
+        """Return every process (of psutil) that was started for this SuperLink and still runs.
+
+        A process whose parent was killed is nobody's descendant any more; what tells it from all
+        others is that FLWR_HOME lies in this SuperLink's directory, which no other has.
+        """
+        import psutil
+
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                own = Path(process.environ().get("FLWR_HOME", "/")).is_relative_to(self.home)
+                if own and process.pid != os.getpid() and process.status() != "zombie":
+                    found.append(process)
+        return found
+
+    def stop(self) -> None:
+        """End the SuperLink and all that it has started, by process id, and remove its files."""
+        import psutil
+
+        for number, patience in ((signal.SIGTERM, 10), (signal.SIGKILL, 10), (signal.SIGKILL, 1)):
+            if not (alive := self.processes()):
+                break
+            for process in alive:
+                with contextlib.suppress(psutil.Error):
+                    process.send_signal(signal.SIGCONT)  # one that is frozen would not end
+                    process.send_signal(number)
+            psutil.wait_procs(alive, timeout=patience)
+        for child in self._started:
+            child.wait()
+        self._started.clear()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def flwr(self, *arguments: str) -> str:
+        """Run a flwr command and return what it printed.
+
+        Raises
+        ------
+        FlowerError
+            With its output, if it failed.
+        """
+        done = subprocess.run(
+            [str(self._bin / "flwr"), *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise FlowerError(f"flwr {' '.join(arguments)} failed: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def _answer(self, *arguments: str) -> dict[str, Any]:
+        """Run a flwr command and return what it answers; a failure raises FlowerError."""
+        printed = self.flwr(*arguments, "--format", "json")
+        answer: dict[str, Any] = json.loads(printed)
+        if not answer.get("success"):
+            command = " ".join(arguments[:2])
+            raise FlowerError(f"flwr {command}: {answer.get('error-message', printed)}")
+        return answer
+
+    def _run(self, app: Path, run_config: str, *options: str) -> int:
+        """Start a run; returns Flower's run id."""
+        chosen = ["--run-config", run_config] if run_config.strip() else []
+        return int(self._answer("run", str(app), NAME, *options, *chosen)["run-id"])
+
+    def status(self, run_id: int) -> tuple[str, str]:
+        """Return (status, details): "running", "finished:completed", "finished:failed", ..."""
+        (run,) = self._answer("ls", NAME, "--run-id", str(run_id))["runs"]
+        return str(run["status"]), str(run.get("status-details", ""))
+
+    def log(self, run_id: int) -> str:
+        """Return the run's log so far."""
+        return self.flwr("log", str(run_id), NAME, "--show")
+
+    def wait(self, run_id: int, timeout: float = 600.0) -> tuple[str, str]:
+        """Wait until a run has finished; returns its status and details.
+
+        Raises
+        ------
+        FlowerError
+            With the log, if it does not finish in `timeout` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            # Following the log costs nothing; asking again and again would start a process that
+            # imports flwr each time, and take the cores from the run.
+            self._follow(run_id, subprocess.DEVNULL, max(deadline - time.monotonic(), 0.1))
+            status = self.status(run_id)
+            if status[0].startswith("finished"):
+                return status
+            if time.monotonic() > deadline:
+                raise FlowerError(
+                    f"run {run_id} is {status} after {timeout:g} s: {self.log(run_id)}"
+                )
+            time.sleep(1.0)
+
+    def stream(self, run_id: int) -> None:
+        """Show a run's log on this terminal until it ends."""
+        self._follow(run_id, None, None)
+
+    def show(self, run_id: int) -> int:
+        """Show a run's log and what became of it; returns 0 only if it completed."""
+        self.stream(run_id)
+        status, details = self.wait(run_id, timeout=60)
+        print(f"flwr run: {status} {details}".rstrip())
+        return 0 if status == "finished:completed" else 1
+
+    def _follow(self, run_id: int, stdout: int | None, timeout: float | None) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                [str(self._bin / "flwr"), "log", str(run_id), NAME, "--stream"],
+                env=self.environment,
+                stdout=stdout,
+                stderr=None if stdout is None else subprocess.STDOUT,
+                timeout=timeout,
+                check=False,
+            )
+
+
+def _addresses(port: int) -> list[str]:
+    """Return the options that bind a SuperLink: one port since Flower 1.35, several before."""
+    if one_port():
+        return ["--host", "127.0.0.1", "--port", str(port)]
+    control = f"--control-api-address=127.0.0.1:{port}"
+    return [control, f"--serverappio-api-address=127.0.0.1:{free_port()}"]
+
+
+def one_port() -> bool:
+    """Return whether a SuperLink of the installed Flower has one port for all that it does."""
+    major, minor = map(int, version("flwr").split(".")[:2])
+    return (major, minor) >= (1, 35)
+
+
+def free_port() -> int:
+    """Return a port of the loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def toml(values: Mapping[str, Any]) -> str:
+    """Write run-config or node-config values as Flower's options want them: key=value ..."""
+    return " ".join(f"{key}={_value(value)}" for key, value in values.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def app_parser(description: str, nodes: int) -> argparse.ArgumentParser:
+    """Return a parser for the command lines that run an app on a SuperLink of their own."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("app", type=Path)
+    parser.add_argument("--nodes", type=int, default=nodes)
+    parser.add_argument("--run-config", default="")
+    parser.add_argument("--run-dir", type=Path, help="sets the app's run-dir key")
+    return parser
+
+
+def chosen_run_config(options: argparse.Namespace) -> str:
+    """Return the run configuration of a command line, with its run directory."""
+    text = str(options.run_config).strip()
+    return f"{text} run-dir='{options.run_dir.resolve()}'" if options.run_dir else text
+
+
+def end_as_if_asked(*_: object) -> None:
+    """Handle SIGTERM by leaving, so that context managers end what they have started."""
+    sys.exit(143)
