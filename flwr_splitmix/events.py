@@ -119,6 +119,6 @@ class RoundDone:
     failures: Mapping[int, str]
     client_seconds: Mapping[int, float] = field(default_factory=dict)
     evaluation: EvaluationResult | None = None
-    train_loss: float | None = None
-    """What the clients say of their loss, where it is computed there: the mean over examples."""
+    client_means: Mapping[str, float] = field(default_factory=dict)
+    """What clients say of their round: means over examples. "train-loss", where it is theirs."""
     epsilons: Mapping[int, float] = field(default_factory=dict)

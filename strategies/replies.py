@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -10,6 +11,10 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 
 from flwr_splitmix.links import Clients
+
+
+NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}")
+"""What a client may call a number of its own."""
 
 
 def keep_sound_segments(clients: Clients, like: ArrayRecord) -> None:
@@ -53,17 +58,17 @@ def _metrics(reply: Message) -> dict[str, float]:
     return {name: value for name, value in records[0].items() if isinstance(value, (int, float))}
 
 
-def train_loss_of(replies: Sequence[Message]) -> float | None:
-    """Return the mean of the clients' "train-loss" over their examples; None if none says it.
+def client_means(replies: Sequence[Message]) -> dict[str, float]:
+    """Return the means over examples of what all clients say of their round, besides its size.
 
-    Of the U shape: there the loss is computed at the client.
+    Of the U shape "train-loss" is among it: there the loss is computed at the client.
     """
-    said = [
-        m
-        for m in map(_metrics, replies)
-        if math.isfinite(m.get("train-loss", math.nan)) and m.get("num-examples", 0) > 0
-    ]
+    sizes = {"num-examples", "num-steps"}
+    said = [m for m in map(_metrics, replies) if m.get("num-examples", 0) > 0]
+    names = set.intersection(*map(set, said)) - sizes if said else set()
+    names = {name for name in names if NAME.fullmatch(name)}
     examples = sum(m["num-examples"] for m in said)
-    if not examples:
-        return None
-    return sum(m["train-loss"] * m["num-examples"] for m in said) / examples
+    means = {
+        name: sum(m[name] * m["num-examples"] for m in said) / examples for name in sorted(names)
+    }
+    return {name: mean for name, mean in means.items() if math.isfinite(mean)}

@@ -23,7 +23,7 @@ from flwr_splitmix.strategies.checkpointing import pack, unpack
 from flwr_splitmix.strategies.evaluation import EvaluateFn, Evaluation, central_result, to_record
 from flwr_splitmix.strategies.options import check_options
 from flwr_splitmix.strategies.recording import Recorder
-from flwr_splitmix.strategies.replies import keep_sound_segments, train_loss_of
+from flwr_splitmix.strategies.replies import client_means, keep_sound_segments
 from flwr_splitmix.strategies.round_messages import RoundMessages, default_link
 from flwr_splitmix.strategies.uploads import reasons
 
@@ -222,7 +222,8 @@ class RoundLoop(RoundMessages):
         self.require(clients)
         arrays, metrics = self.aggregate_train(server_round, clients.replies)
         result.arrays = arrays or result.arrays
-        result.train_metrics_clientapp[server_round] = metrics or MetricRecord()
+        means = client_means(clients.replies)
+        result.train_metrics_clientapp[server_round] = metrics or MetricRecord(dict(means))
         self.trained.update(dict.fromkeys(clients.alive, server_round))
         seconds = time.perf_counter() - began
         evaluation: EvaluationResult | None = None
@@ -239,7 +240,7 @@ class RoundLoop(RoundMessages):
             clients.failures,
             clients.seconds,
             evaluation,
-            train_loss_of(clients.replies),
+            means,
             self.epsilons(),
         )
         for observer in self.observers:

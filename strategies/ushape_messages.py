@@ -10,6 +10,7 @@ from torch import Tensor
 
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.strategies.finite import FiniteCheck
+from flwr_splitmix.strategies.replies import NAME
 from flwr_splitmix.strategies.trunk_segment import Messages
 from flwr_splitmix.strategies.uploads import NOT_FINITE, UploadError, plausible, reasons
 
@@ -176,7 +177,7 @@ def read_scores(reply: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
     if not isinstance(examples, int) or isinstance(examples, bool) or examples < 1:
         raise UploadError("says of its evaluation no positive number of examples")
     numbers = isinstance(scores, Mapping) and all(
-        isinstance(name, str) and isinstance(value, (int, float)) for name, value in scores.items()
+        NAME.fullmatch(name) and isinstance(value, (int, float)) for name, value in scores.items()
     )
     if not numbers or not {"accuracy", "loss"} <= set(scores or ()):
         raise UploadError("says of its evaluation no numbers with 'accuracy' and 'loss'")

@@ -122,10 +122,13 @@ class UShapeClient(Client):
         self._scored: dict[str, TextScores] = {}
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
-        """Begin a round and describe the data: sizes, batch size, width of the hidden states."""
+        """Begin a round and describe the data: sizes, batch size, width of the hidden states.
+
+        No arrays, or none in them: the client goes on with the head and tail that it has.
+        """
         self._order = order
         self._forget_round()
-        if arrays is not None:
+        if arrays:
             self._load(arrays, "the server's head and tail do not fit this client's")
         return {
             "num-examples": self.batches.examples,

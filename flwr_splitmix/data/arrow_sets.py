@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,13 @@ LABEL_COLUMNS = ("label", "labels", "fine_label")
 _ROWS_AT_ONCE = 256
 
 
-def load_saved(folder: Path) -> tuple[Any, Any]:
+def load_saved(folder: Path, test_splits: Sequence[str] = TEST_SPLITS) -> tuple[Any, Any]:
     """Open the training and test split of a `DatasetDict` written by `save_to_disk`.
+
+    Parameters
+    ----------
+    test_splits
+        The names under which the test split is looked for, in this order.
 
     Returns
     -------
@@ -44,14 +49,29 @@ def load_saved(folder: Path) -> tuple[Any, Any]:
         )
     if "train" not in saved:
         raise DataError(f"{folder} has the splits {', '.join(saved)}; one named train is needed")
-    test = next((saved[name] for name in TEST_SPLITS if name in saved), None)
+    test = next((saved[name] for name in test_splits if name in saved), None)
     if test is None:
-        raise no_test_split(folder)
+        raise no_test_split(folder, test_splits)
     return saved["train"], test
 
 
-def load_hub(name: str) -> tuple[Any, Any]:
+def load_hub(
+    name: str,
+    test_splits: Sequence[str] = TEST_SPLITS,
+    *,
+    subset: str | None = None,
+    kind: str = "an image dataset",
+) -> tuple[Any, Any]:
     """Fetch (or take from the local cache) a dataset of the Hugging Face hub.
+
+    Parameters
+    ----------
+    test_splits
+        The names under which the test split is looked for, in this order.
+    subset
+        Which of the dataset's configurations; None: its only one.
+    kind
+        What to call it in a message.
 
     Returns
     -------
@@ -66,20 +86,22 @@ def load_hub(name: str) -> tuple[Any, Any]:
     flwr_datasets = import_extra("flwr_datasets", "loading a dataset from the hub")
     try:
         # Shuffling is left to the partition, where it has a seed of its own.
-        federated = flwr_datasets.FederatedDataset(dataset=name, partitioners={}, shuffle=False)
+        federated = flwr_datasets.FederatedDataset(
+            dataset=name, subset=subset, partitioners={}, shuffle=False
+        )
         train = federated.load_split("train")
     except Exception as error:  # anything from a missing name to a missing network
         raise DataError(
             f"the dataset {name!r} could not be loaded from the Hugging Face hub "
-            f"({_first_line(error)}); allowed is the name of an image dataset there with the "
+            f"({_first_line(error)}); allowed is the name of {kind} there with the "
             "splits train and test, while the hub can be reached or the dataset is cached"
         ) from error
-    for split in TEST_SPLITS:
+    for split in test_splits:
         try:
             return train, federated.load_split(split)
         except ValueError:  # what FederatedDataset raises for a split that is not there
             continue
-    raise no_test_split(name)
+    raise no_test_split(name, test_splits)
 
 
 def read_arrow_sets(

@@ -10,8 +10,8 @@ class DataError(ValueError):
     """A dataset, or a request for a part of one, that cannot be served; the message says why."""
 
 
-def import_extra(module: str, purpose: str) -> Any:
-    """Import a module of the `vision` extra at the moment it is needed.
+def import_extra(module: str, purpose: str, extra: str = "vision") -> Any:
+    """Import a module of an extra at the moment it is needed.
 
     An edge node that trains on the shipped set or on idx files has no use for these packages
     and need not have them.
@@ -22,6 +22,8 @@ def import_extra(module: str, purpose: str) -> Any:
         Full module name, for example "PIL.Image".
     purpose : str
         What needs it, as the subject of a sentence: "reading picture files".
+    extra : str
+        The extra of flwr-splitmix that installs it.
 
     Raises
     ------
@@ -33,5 +35,5 @@ def import_extra(module: str, purpose: str) -> Any:
     except ImportError as error:
         raise DataError(
             f"{purpose} needs the package {module.split('.')[0]!r}, which cannot be imported "
-            f"({error}); install it with: pip install 'flwr-splitmix[vision]'"
+            f"({error}); install it with: pip install 'flwr-splitmix[{extra}]'"
         ) from error

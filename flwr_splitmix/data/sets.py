@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -107,9 +108,8 @@ def _fit(images: np.ndarray, image_size: int, channels: int | None) -> np.ndarra
     return images
 
 
-def no_test_split(name: str | Path) -> DataError:
-    """Return the error for a source that has no split under any of the names in `TEST_SPLITS`."""
-    return DataError(
-        f"{str(name)!r} has no test split; one named {', '.join(TEST_SPLITS[:-1])} or "
-        f"{TEST_SPLITS[-1]} is needed beside 'train'"
-    )
+def no_test_split(name: str | Path, splits: Sequence[str] = TEST_SPLITS) -> DataError:
+    """Return the error for a source that has no split under any of the names in `splits`."""
+    *others, last = splits
+    named = f"{', '.join(others)} or {last}" if others else last
+    return DataError(f"{str(name)!r} has no test split; one named {named} is needed beside 'train'")

@@ -13,6 +13,9 @@ from flwr_splitmix.observers.observer import Observer
 
 LABEL_BYTES = 8
 
+LOSS = "train-loss"
+"""What a client calls its mean loss, where the loss is computed there."""
+
 TRAINING = frozenset({"step", "encode", "decode"})
 """The exchanges of a training step: of the L shape, and of the U shape."""
 
@@ -57,7 +60,7 @@ class Metrics(Observer):
         self.rows.append(
             {
                 "round": event.server_round,
-                "loss": sum(losses) / len(losses) if losses else event.train_loss,
+                "loss": sum(losses) / len(losses) if losses else event.client_means.get(LOSS),
                 "accuracy": shown.accuracy if shown else None,
                 "accuracy_kind": shown.kind if shown else None,
                 "accuracy_spread": shown.spread if shown else None,
@@ -73,11 +76,21 @@ class Metrics(Observer):
                 "clients_alive": event.clients_alive,
                 "clients_failed": len(event.failures),
                 "slowest_node": slowest,
-                **{f"eval_{name}": value for name, value in (shown.scores if shown else {}).items()},
+                **_scores(event),
                 **_spent(event),
             }
         )
         self._clear()
+
+
+def _scores(event: RoundDone) -> dict[str, float]:
+    """Return further scores as "eval_..." and what clients say of their round as "train_..."."""
+    scores = {} if event.evaluation is None else event.evaluation.scores
+    means = {name: mean for name, mean in event.client_means.items() if name != LOSS}
+    return {
+        **{f"eval_{name}": value for name, value in scores.items()},
+        **{f"train_{name.replace('-', '_')}": mean for name, mean in means.items()},
+    }
 
 
 def _spent(event: RoundDone) -> dict[str, Any]:
@@ -103,6 +116,9 @@ def progress_line(row: dict[str, Any], num_rounds: int, seconds_left: float) -> 
             + (f" ± {spread:.4f}" if spread is not None else "")
             + f" ({row['accuracy_kind']})"
         )
+    for name in sorted(name for name in row if name.startswith("eval_") and name != "eval_loss"):
+        if row[name] is not None:
+            parts.append(f"{name.removeprefix('eval_')} {row[name]:.4g}")
     if row["loss"] is not None:
         parts.append(f"loss {row['loss']:.4f}")
     if row["steps_per_second"] is not None:

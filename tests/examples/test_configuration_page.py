@@ -1,4 +1,4 @@
-"""docs/configuration.md lists every key of apps/vision with the default that it has."""
+"""docs/configuration.md lists every key of every app with the default that it has."""
 
 from __future__ import annotations
 
@@ -14,32 +14,50 @@ import pytest
 from flwr_splitmix.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[2]
-APP = ROOT / "apps" / "vision"
+PAGE = ROOT / "docs" / "configuration.md"
+BOTH = "Both apps"
+APPS = {"vision": "VisionConfig", "language": "LanguageConfig"}
+
+every_app = pytest.mark.parametrize("app", APPS)
 
 
-def documented() -> dict[str, tuple[str, Any]]:
-    """Return type and default by key, from the page's tables."""
-    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+def section(title: str) -> str:
+    """Return what stands under a heading of the second level."""
+    parts = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.M)
+    (found,) = (part for part in parts if part.startswith(f"{title}\n"))
+    return found
+
+
+def documented(app: str) -> dict[str, tuple[str, Any]]:
+    """Return type and default by key, from the tables of an app and of both apps."""
+    text = section(f"`apps/{app}`") + section(BOTH)
     rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| `([^`]+)` \|", text, re.M)
     assert len(rows) == len({key for key, _, _ in rows}), "a key is listed twice"
     return {key: (kind, tomllib.loads(f"x = {default}")["x"]) for key, kind, default in rows}
 
 
-def in_app() -> dict[str, Any]:
-    loaded = tomllib.loads((APP / "pyproject.toml").read_text(encoding="utf-8"))
+def in_app(app: str) -> dict[str, Any]:
+    file = ROOT / "apps" / app / "pyproject.toml"
+    loaded = tomllib.loads(file.read_text(encoding="utf-8"))
     config: dict[str, Any] = loaded["tool"]["flwr"]["app"]["config"]
     return config
 
 
-def test_keys_and_defaults_are_those_of_the_app() -> None:
-    assert {key: default for key, (_, default) in documented().items()} == in_app()
+def checked_by(app: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the app's configuration class."""
+    monkeypatch.syspath_prepend(str(ROOT / "apps" / app))
+    monkeypatch.delitem(sys.modules, f"{app}_config", raising=False)
+    return getattr(importlib.import_module(f"{app}_config"), APPS[app])
+
+
+@every_app
+def test_keys_and_defaults_are_those_of_the_app(app: str) -> None:
+    assert {key: default for key, (_, default) in documented(app).items()} == in_app(app)
 
 
 def test_strategies_have_the_options_that_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(APP))
-    monkeypatch.delitem(sys.modules, "vision_config", raising=False)
-    app = importlib.import_module("vision_config")
-    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    config = checked_by("vision", monkeypatch)
+    text = section("`apps/vision`")
     table = text[text.index("| strategies | ") :].split("\n\n")[0].splitlines()[2:]
     said = {}
     for names, _, keys in (line.strip("|").split(" | ") for line in table):
@@ -48,22 +66,26 @@ def test_strategies_have_the_options_that_the_page_says(monkeypatch: pytest.Monk
     found = {}
     for name in STRATEGIES:
         noise = {"sigma-s": 1.0, "sigma-y": 1.0} if name.startswith("DP") else {}
-        values = {**in_app(), "strategy": name, **noise}
-        found[name] = app.VisionConfig.read(values).own_options()
+        found[name] = config.read({**in_app("vision"), "strategy": name, **noise}).own_options()
     assert said == {
         name: {option.replace("_", "-") for option in options} for name, options in found.items()
     }
 
 
-def test_types_are_those_of_the_defaults() -> None:
+@every_app
+def test_types_are_those_of_the_defaults(app: str) -> None:
     kinds = {"string": str, "int": int, "float": float, "bool": bool}
-    for key, (kind, default) in documented().items():
+    for key, (kind, default) in documented(app).items():
         assert type(default) is kinds[kind], key
 
 
-def test_keys_are_those_that_the_app_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(APP))
-    monkeypatch.delitem(sys.modules, "vision_config", raising=False)
-    config = importlib.import_module("vision_config").VisionConfig
+@every_app
+def test_keys_are_those_that_the_app_checks(app: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = checked_by(app, monkeypatch).model_fields
+    assert set(documented(app)) == {field.replace("_", "-") for field in fields}
 
-    assert set(documented()) == {field.replace("_", "-") for field in config.model_fields}
+
+def test_what_both_apps_have_stands_in_one_place() -> None:
+    shared = set(re.findall(r"^\| `([\w-]+)` \|", section(BOTH), re.M))
+    for app, other in (("vision", "language"), ("language", "vision")):
+        assert shared <= in_app(app).keys() & in_app(other).keys()

@@ -149,7 +149,7 @@ def test_the_loss_of_a_round_is_the_clients_mean() -> None:
     strategy = USplitFL(toy.server(), device="cpu", observers=[seen])
     result = strategy.fit(toy.clients_for(strategy), 1)
     loss = result.train_metrics_clientapp[1]["train-loss"]
-    assert seen.rounds[0].train_loss == pytest.approx(loss)
+    assert seen.rounds[0].client_means["train-loss"] == pytest.approx(loss)
     assert strategy.recorder.metrics.rows[0]["loss"] == pytest.approx(loss)
 
 
@@ -210,3 +210,14 @@ def test_bytes_are_those_of_the_papers_table() -> None:
     assert plain == 8 * MIB
     assert step == 24 * MIB
     assert refined - step == 16 * MIB
+
+
+def test_what_clients_say_of_their_round_is_in_its_row() -> None:
+    options = MixGuardOptions(secret_tokens=0, max_length=32, calibration_epochs=1)
+    toy = TextToy(kind=MixGuardClient, clients=2, options=options, tests=4, task="classification")
+    strategy = MixGuard(toy.server(), device="cpu", evaluation="federated")
+    result = strategy.fit(toy.clients_for(strategy), 1)
+    (row,) = strategy.recorder.metrics.rows
+    assert row["train_decode_error"] > 0
+    assert row["train_calibrated_error"] > 0
+    assert result.train_metrics_clientapp[1]["decode-error"] == row["train_decode_error"]

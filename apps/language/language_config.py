@@ -1,0 +1,243 @@
+"""Every hyper-parameter of the app, checked before anything starts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StrictBool, field_validator, model_validator
+
+from flwr_splitmix import WarmupCosine, adamw
+from flwr_splitmix.app_config import AppConfig, Count, CountOrAuto, NotNegative, Positive
+from flwr_splitmix.data.text_generated import GENERATED
+from flwr_splitmix.data.text_rows import TextTask
+from flwr_splitmix.data.text_sets import TextColumns
+from flwr_splitmix.data.text_tokens import LongTexts
+from flwr_splitmix.mixguard import MixGuardOptions
+from flwr_splitmix.schedule import OptimizerFactory
+from flwr_splitmix.segments.language import LanguageCut
+from flwr_splitmix.strategies import USHAPE_STRATEGIES
+
+SMALL = "small"
+"""The model that is built here, with random weights."""
+
+PARTS = ("head", "trunk", "tail")
+
+SECRET_TOKENS: dict[TextTask, int] = {"classification": 20, "generation": 40}
+"""MixGuard's numbers (spec section 4)."""
+
+
+class LanguageConfig(AppConfig):
+    strategy: str
+    task: TextTask
+    aggregator: Literal[
+        "auto", "FedAvg", "FedAvgM", "FedAdam", "FedAdagrad", "FedYogi", "FedMedian",
+        "FedTrimmedAvg",
+    ]  # fmt: skip
+    epochs_per_round: Count
+    steps_per_round: CountOrAuto
+    batch_size: Count
+    lr: Positive
+    weight_decay: NotNegative
+    warmup_epochs: NotNegative
+    model: Annotated[str, Field(min_length=1)]
+    small_width: Annotated[int, Field(ge=8, multiple_of=8)]
+    small_layers: Count
+    small_vocabulary: Annotated[int, Field(ge=258)]
+    head_layers: CountOrAuto
+    tail_layers: CountOrAuto
+    lora_rank: CountOrAuto
+    lora_alpha: Positive
+    lora_parts: str
+    dtype: Literal["float32", "bfloat16"]
+    gradient_checkpointing: StrictBool
+    dataset: Annotated[str, Field(min_length=1)]
+    test_dataset: str
+    text_column: Annotated[str, Field(min_length=1)]
+    label_column: Annotated[str, Field(min_length=1)]
+    question_column: Annotated[str, Field(min_length=1)]
+    answer_column: Annotated[str, Field(min_length=1)]
+    num_labels: Annotated[int, Field(ge=2)]
+    partition: Literal["iid", "dirichlet", "column"]
+    partition_alpha: Annotated[float, Field(gt=0, le=1e9)]
+    partition_column: str
+    samples_per_client: CountOrAuto
+    test_samples_per_client: CountOrAuto
+    public: str
+    public_unit: Literal["auto", "sentence", "paragraph"]
+    public_words: Annotated[int, Field(ge=4)]
+    public_samples: CountOrAuto
+    max_length: Count
+    pad_to: CountOrAuto
+    long_texts: LongTexts
+    padding_token: str
+    k: Annotated[int, Field(ge=2)]
+    m: Annotated[int, Field(ge=2, le=64)]
+    secret_tokens: Annotated[int, Field(ge=-1)]
+    calibration_epochs: CountOrAuto
+    calibration_rank: CountOrAuto
+    calibration_blocks: Count
+    calibration_lr: Positive
+    refine_every: CountOrAuto
+    perturbation: Literal["adaptive", "constant", "none"]
+    strength: NotNegative
+    gradients: Literal["target", "all-sources"]
+    secret_per_sample: StrictBool
+    calibrated_inference: StrictBool
+    lam: Annotated[float, Field(gt=0, le=1)]
+    evaluation: Literal["auto", "federated", "benchmark", "none"]
+    generation_scores: StrictBool
+    max_new_tokens: Annotated[int, Field(ge=1, le=4000)]
+
+    @field_validator("strategy")
+    @classmethod
+    def _is_there(cls, name: str) -> str:
+        if name not in USHAPE_STRATEGIES:
+            raise ValueError(f"allowed are {', '.join(map(repr, USHAPE_STRATEGIES))}")
+        return name
+
+    @field_validator("lora_parts")
+    @classmethod
+    def _are_parts(cls, names: str) -> str:
+        found = [name.strip() for name in names.split(",")]
+        if not set(found) <= set(PARTS) or len(set(found)) < len(found):
+            raise ValueError(f"allowed are {', '.join(PARTS)}, with commas between, each once")
+        return ",".join(found)
+
+    @model_validator(mode="after")
+    def _model_can_be_cut(self) -> LanguageConfig:
+        if self.model == SMALL:
+            try:
+                self.cut.spans(self.small_layers)
+            except ValueError as error:
+                raise ValueError(
+                    f"head-layers is {self.head_layers} and tail-layers {self.tail_layers}: {error}"
+                ) from None
+        return self
+
+    @model_validator(mode="after")
+    def _data_go_together(self) -> LanguageConfig:
+        if self.partition == "column" and not (self.partition_column or self.made_up):
+            raise ValueError(
+                "partition is 'column', but partition-column is ''; it must name a column"
+            )
+        if self.partition == "dirichlet" and self.task == "generation":
+            raise ValueError(
+                "partition is 'dirichlet', which is over labels, but task is 'generation'; allowed "
+                "with it are 'iid' and 'column'"
+            )
+        if self.generation_scores and self.task != "generation":
+            raise ValueError(
+                f"generation-scores is true, but task is {self.task!r}; allowed with it is false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _texts_have_room(self) -> LanguageConfig:
+        if self.pad_to > self.max_length:
+            raise ValueError(
+                f"pad-to is {self.pad_to}, but max-length {self.max_length}; allowed is at most "
+                "that, or 0"
+            )
+        if self.text_length < 2:
+            key = "pad-to" if self.pad_to else "max-length"
+            raise ValueError(
+                f"{key} is {self.width}, of which {self.secrets} are secret tokens; at least "
+                f"{self.secrets + 2} are needed"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _mixguard_agrees(self) -> LanguageConfig:
+        if self.strategy == "MixGuard":
+            try:
+                self.mixguard()
+            except ValueError as error:  # in the keys' words
+                raise ValueError(str(error).replace("_", "-")) from None
+        return self
+
+    @property
+    def cut(self) -> LanguageCut:
+        return LanguageCut(self.head_layers, self.tail_layers)
+
+    @property
+    def adapted(self) -> tuple[str, ...]:
+        """The parts that have adapters."""
+        return tuple(self.lora_parts.split(",")) if self.lora_rank else ()
+
+    @property
+    def made_up(self) -> bool:
+        """Whether the texts are generated."""
+        return self.dataset == GENERATED
+
+    @property
+    def averages(self) -> bool:
+        """Whether heads and tails are averaged."""
+        return self.aggregator != "auto" or USHAPE_STRATEGIES[self.strategy].averages
+
+    @property
+    def secrets(self) -> int:
+        """Secret tokens in each text."""
+        if self.strategy != "MixGuard":
+            return 0
+        if self.secret_tokens >= 0:
+            return self.secret_tokens
+        # As in CoLA, random words would make a right sentence wrong.
+        grammar = self.made_up and self.task == "classification"
+        return 0 if grammar else SECRET_TOKENS[self.task]
+
+    @property
+    def width(self) -> int:
+        """Most tokens of what crosses the cuts."""
+        return self.pad_to or self.max_length
+
+    @property
+    def text_length(self) -> int:
+        """Most tokens of a text itself."""
+        return self.width - self.secrets
+
+    @property
+    def pads_itself(self) -> bool:
+        """Whether a client's texts are padded before they are mixed."""
+        return bool(self.pad_to) and self.strategy != "MixGuard"
+
+    @property
+    def unit(self) -> Literal["sentence", "paragraph"]:
+        if self.public_unit != "auto":
+            return self.public_unit
+        return "sentence" if self.task == "classification" else "paragraph"
+
+    @property
+    def evaluation_kind(self) -> Literal["federated", "benchmark", "none"]:
+        return "federated" if self.evaluation == "auto" else self.evaluation
+
+    def columns(self) -> TextColumns:
+        return TextColumns(
+            self.text_column,
+            self.label_column,
+            self.question_column,
+            self.answer_column,
+            self.partition_column,
+        )
+
+    def mixguard(self) -> MixGuardOptions:
+        own: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in (
+                "k", "m", "calibration_epochs", "calibration_blocks", "calibration_lr",
+                "refine_every", "strength", "gradients", "secret_per_sample",
+                "calibrated_inference", "max_length",
+            )
+        }  # fmt: skip
+        return MixGuardOptions(
+            **own,
+            secret_tokens=self.secrets,
+            calibration_rank=self.calibration_rank or None,
+            perturbation=None if self.perturbation == "none" else self.perturbation,
+            pad_to=self.pad_to or None,
+        )
+
+    def optimizer(self) -> OptimizerFactory:
+        return adamw(self.lr, self.weight_decay)
+
+    def schedule(self) -> WarmupCosine:
+        return WarmupCosine(self.warmup_epochs / self.epochs_per_round, 1e-3, 1e-2)

@@ -1,0 +1,90 @@
+"""The parts of a run's model: those that a process needs, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.app_config import ConfigError
+from flwr_splitmix.segments.language import LanguageParts, add_lora, build_language_parts
+
+if TYPE_CHECKING:
+    from language_config import LanguageConfig
+
+HEAD_SIZE = 16
+"""Width of an attention head of the small model."""
+
+
+def build_parts(
+    config: LanguageConfig, parts: Collection[str], *, device_map: str | None = None
+) -> LanguageParts:
+    """Build some parts, with their adapters; every process of a run gets the same weights.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such model, it cannot be cut so, or it takes no texts of this length.
+    """
+    name = config.model
+    try:
+        built = build_language_parts(
+            small_model(config) if name == "small" else name,
+            config.cut,
+            parts=parts,
+            task=config.task,
+            num_labels=config.num_labels,
+            seed=config.seed,
+            dtype=config.dtype,
+            gradient_checkpointing=config.gradient_checkpointing,
+            device_map=device_map,
+        )
+        for part in config.adapted:
+            if (segment := getattr(built, part)) is not None:
+                add_lora(segment, config.lora_rank, config.lora_alpha, seed=config.seed)
+    except (OSError, ValueError) as error:
+        said = " ".join(str(error).split())[:400]
+        raise ConfigError(f"run-config: the model {name!r} cannot be used: {said}") from error
+    if config.width > built.max_length:
+        key = "pad-to" if config.pad_to else "max-length"
+        raise ConfigError(
+            f"run-config: {key} is {config.width}, but {name!r} takes at most "
+            f"{built.max_length} tokens"
+        )
+    if built.tail is not None and config.task == "classification":
+        # A new classifier starts at random: adapters elsewhere are of no use while it is frozen.
+        built.tail.output.requires_grad_(True)
+    return built
+
+
+def small_model(config: LanguageConfig) -> Any:
+    """Describe a decoder shaped as Qwen3 is; some hundred thousand weights by default."""
+    from transformers import Qwen3Config
+
+    heads = max(1, config.small_width // HEAD_SIZE)
+    return Qwen3Config(
+        vocab_size=config.small_vocabulary,
+        hidden_size=config.small_width,
+        intermediate_size=3 * config.small_width,
+        num_hidden_layers=config.small_layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        head_dim=config.small_width // heads,
+        max_position_embeddings=max(512, config.max_length),
+        tie_word_embeddings=True,
+    )
+
+
+def initial_segments(config: LanguageConfig) -> dict[str, Tensor]:
+    """Return what of head and tail is averaged, as it is before training."""
+    parts = build_parts(config, ("head", "tail"))
+    assert parts.head is not None
+    assert parts.tail is not None
+    both = nn.ModuleDict({"head": parts.head, "tail": parts.tail})
+    return {
+        name: p.detach().float() if p.dtype == torch.bfloat16 else p.detach()
+        for name, p in both.named_parameters()
+        if p.requires_grad
+    }

@@ -1,0 +1,127 @@
+"""A client's texts as tokens: its own part of the data, and the public ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from flwr_splitmix.app_config import ConfigError
+from flwr_splitmix.clients import TextSet
+from flwr_splitmix.data.text_generated import generated_public
+from flwr_splitmix.data.text_partition import text_split
+from flwr_splitmix.data.text_public import load_public_texts
+from flwr_splitmix.data.text_rows import TextRows, TextSets
+from flwr_splitmix.data.text_sets import load_text_sets
+from flwr_splitmix.data.text_tokens import (
+    classification_tokens,
+    generation_tokens,
+    open_tokenizer,
+    plain_tokens,
+    train_tokenizer,
+)
+
+if TYPE_CHECKING:
+    from language_config import LanguageConfig
+
+
+def client_rows(config: LanguageConfig, node: Mapping[str, Any]) -> tuple[TextRows, TextRows]:
+    """Return the training and the test rows of one node.
+
+    A node whose configuration names a `dataset` (and `test-dataset`) of its own has all of it;
+    others have their part of the run's.
+
+    Raises
+    ------
+    ConfigError
+        If the node says neither that nor into how many parts the run's data are divided.
+    """
+    if own := str(node.get("dataset", "")):
+        sets = _load(config, own, str(node.get("test-dataset", "")))
+        return (
+            sets.train.first(config.samples_per_client),
+            sets.test.first(config.test_samples_per_client),
+        )
+    if "num-partitions" not in node:
+        raise ConfigError(
+            "a SuperNode has neither num-partitions nor a dataset of its own; give it one of them "
+            "with --node-config"
+        )
+    return text_split(
+        _load(config, config.dataset, config.test_dataset),
+        int(node["partition-id"]),
+        int(node["num-partitions"]),
+        scheme=config.partition,
+        alpha=config.partition_alpha,
+        seed=config.seed,
+        samples=config.samples_per_client,
+        test_samples=config.test_samples_per_client,
+    )
+
+
+def _load(config: LanguageConfig, source: str, test: str) -> TextSets:
+    return load_text_sets(
+        source,
+        config.task,
+        columns=config.columns(),
+        test=test,
+        num_labels=config.num_labels,
+        seed=config.seed,
+    )
+
+
+@lru_cache(maxsize=2)
+def tokenizer_of(config: LanguageConfig) -> Any:
+    """Return the model's tokenizer; the small model's is trained on the public texts."""
+    if config.model == "small":
+        return train_tokenizer(public_texts(config), config.small_vocabulary)
+    return open_tokenizer(config.model, padding=config.padding_token)
+
+
+def public_texts(config: LanguageConfig) -> tuple[str, ...]:
+    """Return the run's public texts."""
+    if not config.public:
+        made = generated_public(config.task, seed=config.seed)
+        return made[: config.public_samples or len(made)]
+    return load_public_texts(
+        config.public,
+        unit=config.unit,
+        max_words=config.public_words,
+        limit=config.public_samples,
+        seed=config.seed,
+    )
+
+
+@lru_cache(maxsize=2)
+def public_set(config: LanguageConfig) -> TextSet:
+    """Return the public texts as tokens; long ones are cut, and labels are of no use."""
+    ids, _ = plain_tokens(
+        public_texts(config),
+        tokenizer_of(config),
+        max_length=config.text_length,
+        long_texts="cut",
+    )
+    return TextSet(ids, [0] * len(ids), max_length=config.text_length)
+
+
+@lru_cache(maxsize=2)
+def benchmark_set(config: LanguageConfig) -> TextSet:
+    """Return the test rows of the run's data, all of them: the same for every client."""
+    tests = _load(config, config.dataset, config.test_dataset).test
+    return token_set(config, tests.first(config.test_samples_per_client))
+
+
+def token_set(config: LanguageConfig, rows: TextRows) -> TextSet:
+    """Turn rows into tokens and labels."""
+    options: dict[str, Any] = {
+        "max_length": config.text_length,
+        "long_texts": config.long_texts,
+    }
+    make = classification_tokens if config.task == "classification" else generation_tokens
+    ids, labels = make(rows, tokenizer_of(config), **options)
+    return TextSet(
+        ids,
+        labels,
+        max_length=config.text_length,
+        pad_to=config.pad_to if config.pads_itself else None,
+    )

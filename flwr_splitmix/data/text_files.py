@@ -1,0 +1,150 @@
+"""Columns of text files: tab- or comma-separated, or JSON lines; plain or with .gz."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flwr_splitmix.data.errors import DataError
+
+KINDS = (".tsv", ".csv", ".jsonl")
+
+Columns = dict[str, list[Any]]
+"""By column, a value for each row: strings, or what JSON has."""
+
+
+def kind_of(path: Path) -> str:
+    """Return a file's suffix without .gz, in lower case."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] == ".gz":
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def read_text(path: Path) -> str:
+    """Return a whole UTF-8 file, unpacked if its name ends in .gz.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read, is no gzip file, or is not UTF-8.
+    """
+    try:
+        content = path.read_bytes()
+        if path.suffix.lower() == ".gz":
+            content = gzip.decompress(content)
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8: byte {error.start} is no part of it") from error
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def read_columns(path: Path, columns: Sequence[str]) -> Columns:
+    r"""Read some columns of a file.
+
+    A .tsv file has no quoting: a `"` is a letter like others. A .csv file quotes as spreadsheets
+    do. If all columns are whole numbers they are counted from 1 and the file has no header line;
+    otherwise they are names in its first line. In a .jsonl file they are the objects' keys.
+
+    Parameters
+    ----------
+    path : Path
+        A file whose name ends in one of `KINDS`, or that with ".gz".
+    columns : sequence of str
+        What to read.
+
+    Returns
+    -------
+    dict of str to list
+        By column, one value for each row.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or a column is missing; the message names the line.
+    """
+    kind, text = kind_of(path), read_text(path)
+    if kind not in KINDS:
+        raise DataError(
+            f"{path} ends in {kind!r}; rows of text are read from files that end in "
+            f"{', '.join(KINDS)}, and those with .gz"
+        )
+    rows = _objects(path, text, columns) if kind == ".jsonl" else _lines(path, text, columns)
+    if not rows:
+        raise DataError(f"{path} holds no row")
+    return {column: [row[place] for row in rows] for place, column in enumerate(columns)}
+
+
+def _objects(path: Path, text: str, columns: Sequence[str]) -> list[list[Any]]:
+    rows = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"line {number} of {path} is no JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise DataError(f"line {number} of {path} is no JSON object, which each line must be")
+        missing = [column for column in columns if column not in found]
+        if missing:
+            raise DataError(
+                f"line {number} of {path} has no key {missing[0]!r}; it has "
+                f"{', '.join(map(repr, found))}"
+            )
+        rows.append([found[column] for column in columns])
+    return rows
+
+
+def _lines(path: Path, text: str, columns: Sequence[str]) -> list[list[str]]:
+    tabs = kind_of(path) == ".tsv"
+    reader = csv.reader(
+        io.StringIO(text, newline=""),
+        delimiter="\t" if tabs else ",",
+        quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL,
+        strict=True,
+    )
+    rows = []
+    places: list[int] | None = None
+    try:
+        for line in reader:
+            if not line:
+                continue
+            if places is None:
+                places = _places(path, line, columns)
+                if not _numbered(columns):
+                    continue
+            if len(line) <= max(places):
+                raise DataError(
+                    f"line {reader.line_num} of {path} has {len(line)} columns, but column "
+                    f"{max(places) + 1} is asked for"
+                )
+            rows.append([line[place] for place in places])
+    except csv.Error as error:
+        raise DataError(f"line {reader.line_num} of {path} cannot be read: {error}") from error
+    return rows
+
+
+def _numbered(columns: Sequence[str]) -> bool:
+    return all(column.isdecimal() for column in columns)
+
+
+def _places(path: Path, first: Sequence[str], columns: Sequence[str]) -> list[int]:
+    if _numbered(columns):
+        if "0" in columns:
+            raise DataError(f"there is no column 0 in {path}; columns are counted from 1")
+        return [int(column) - 1 for column in columns]
+    missing = [column for column in columns if column not in first]
+    if missing:
+        raise DataError(
+            f"the first line of {path} names no column {missing[0]!r}, but "
+            f"{', '.join(map(repr, first))}; of a file without names all columns are numbers, "
+            "counted from 1"
+        )
+    return [first.index(column) for column in columns]

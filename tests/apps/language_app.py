@@ -1,0 +1,102 @@
+"""apps/language as modules of the test's own process, and a run of it over a LocalLink."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from flwr.serverapp.strategy import Result
+
+from flwr_splitmix import Run
+from flwr_splitmix.clients import UShapeClient
+from flwr_splitmix.runs import Row
+from flwr_splitmix.strategies import UShapeStrategy
+from tests.apps.vision_app import context
+
+APP = Path(__file__).resolve().parents[2] / "apps" / "language"
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+"""Real data beside the repository, if they are there."""
+
+TINY: dict[str, Any] = {
+    "small_width": 16,
+    "small_layers": 3,
+    "small_vocabulary": 300,
+    "num_server_rounds": 1,
+    "steps_per_round": 1,
+    "batch_size": 4,
+    "warmup_epochs": 0.0,
+    "samples_per_client": 8,
+    "test_samples_per_client": 6,
+    "public_samples": 8,
+    "calibration_epochs": 1,
+    "secret_tokens": 2,
+    "device": "cpu",
+    "client_device": "cpu",
+}
+"""One step of a model with a layer in each part."""
+
+
+@cache
+def module(name: str) -> ModuleType:
+    """Import one file of the app; its own imports find the app's other files."""
+    if str(APP) not in sys.path:
+        sys.path.append(str(APP))
+    if name.startswith("language_"):
+        return importlib.import_module(name)
+    # Other apps have a server_app and a client_app too: each gets a name of its own.
+    spec = importlib.util.spec_from_file_location(f"splitmix_language_{name}", APP / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def run_config(**overrides: Any) -> dict[str, Any]:
+    """Return the app's run configuration with some keys changed (`_` for `-`)."""
+    app = tomllib.loads((APP / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    changed = {name.replace("_", "-"): value for name, value in overrides.items()}
+    return {**app["config"], **changed}
+
+
+def read(**values: Any) -> Any:
+    """Return the app's configuration with some keys changed."""
+    return module("language_config").LanguageConfig.read(run_config(**values))
+
+
+def client(index: int, n: int, **values: Any) -> UShapeClient:
+    """Return what the app's client_fn makes of a node."""
+    made: UShapeClient = module("client_app").client_fn(context(index, n, run_config(**values)))
+    return made
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a run left behind."""
+
+    strategy: UShapeStrategy
+    clients: list[UShapeClient]
+    rows: list[Row]
+    result: Result
+
+
+def fit(run_dir: Path, n: int = 2, **values: Any) -> Fitted:
+    """Do a run of `n` clients: one round of one step, unless `values` say otherwise."""
+    values = {**TINY, **values}
+    config, server = read(**values), module("server_app")
+    clients = [client(i, n, **values) for i in range(n)]
+    run = Run.create(run_config(**values), name="test", home=run_dir)
+    strategy = server.make_strategy(config, server.build_trunk(config), run)
+    result = strategy.fit(
+        clients, config.num_server_rounds, initial_arrays=server.initial_arrays(config)
+    )
+    assert {(row["clients_alive"], row["clients_failed"]) for row in run.rows} == {(n, 0)}
+    return Fitted(strategy, clients, run.rows, result)

@@ -1,0 +1,278 @@
+"""A wrong key of apps/language is named before anything starts: key, value, what is allowed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel
+
+from flwr_splitmix.data.text_generated import generated_public
+from flwr_splitmix.data.text_tokens import train_tokenizer
+from flwr_splitmix.strategies import USHAPE_STRATEGIES
+from tests.apps.language_app import TINY, client, module, read, run_config
+from tests.apps.minilm import MINILM
+
+CASES: list[tuple[dict[str, Any], list[str]]] = [
+    ({"strategy": "MixGuardSL"}, ["strategy is 'MixGuardSL'", *map(repr, USHAPE_STRATEGIES)]),
+    ({"strategy": "CutMixSL"}, ["strategy is 'CutMixSL'", "'USplitSL'"]),
+    ({"stratgy": "MixGuard"}, ["unknown key 'stratgy'", "strategy"]),
+    ({"task": "translation"}, ["task is 'translation'", "'classification' or 'generation'"]),
+    ({"aggregator": "none"}, ["aggregator is 'none'", "'auto'", "'FedAvg'"]),
+    ({"num_server_rounds": 0}, ["num-server-rounds is 0", "greater than or equal to 1"]),
+    ({"batch_size": 0}, ["batch-size is 0", "greater than or equal to 1"]),
+    ({"epochs_per_round": 0}, ["epochs-per-round is 0", "greater than or equal to 1"]),
+    ({"steps_per_round": -1}, ["steps-per-round is -1", "greater than or equal to 0"]),
+    ({"lr": 0.0}, ["lr is 0.0", "greater than 0"]),
+    ({"weight_decay": -1.0}, ["weight-decay is -1.0", "greater than or equal to 0"]),
+    ({"warmup_epochs": -1.0}, ["warmup-epochs is -1.0", "greater than or equal to 0"]),
+    ({"seed": -1}, ["seed is -1", "greater than or equal to 0"]),
+    # The model and its cut.
+    ({"model": ""}, ["model is ''", "at least 1 character"]),
+    ({"model": "/nowhere"}, ["the model '/nowhere' cannot be used", "neither a folder"]),
+    ({"head_layers": -1}, ["head-layers is -1", "greater than or equal to 0"]),
+    (
+        {"head_layers": 2, "tail_layers": 2},
+        [
+            "head-layers is 2 and tail-layers 2",
+            "none for the trunk",
+            "the model has 4",
+            "at most 3",
+        ],
+    ),
+    ({"head_layers": 3, "tail_layers": 2}, ["head-layers is 3 and tail-layers 2", "at most 3"]),
+    ({"small_width": 20}, ["small-width is 20", "multiple of 8"]),
+    ({"small_layers": 0}, ["small-layers is 0", "greater than or equal to 1"]),
+    ({"small_vocabulary": 200}, ["small-vocabulary is 200", "greater than or equal to 258"]),
+    ({"lora_rank": -1}, ["lora-rank is -1", "greater than or equal to 0"]),
+    ({"lora_alpha": 0.0}, ["lora-alpha is 0.0", "greater than 0"]),
+    ({"lora_parts": "head,neck"}, ["lora-parts is 'head,neck'", "head, trunk, tail"]),
+    ({"lora_parts": "head,head"}, ["lora-parts is 'head,head'", "each once"]),
+    ({"dtype": "float16"}, ["dtype is 'float16'", "'float32' or 'bfloat16'"]),
+    ({"gradient_checkpointing": 1}, ["gradient-checkpointing is 1", "boolean"]),
+    ({"max_length": 600, "model": MINILM, "task": "classification"}, ["max-length is 600", "512"]),
+    ({"model": MINILM}, ["'bert' cannot be cut for generation", "llama", "qwen3"]),
+    (
+        {"model": MINILM, "task": "classification", "head_layers": 3, "tail_layers": 3},
+        ["leaves none for the trunk", "the model has 6", "at most 5"],
+    ),
+    # The data.
+    ({"dataset": ""}, ["dataset is ''", "at least 1 character"]),
+    ({"text_column": ""}, ["text-column is ''", "at least 1 character"]),
+    ({"num_labels": 1}, ["num-labels is 1", "greater than or equal to 2"]),
+    ({"partition": "natural"}, ["partition is 'natural'", "'iid', 'dirichlet' or 'column'"]),
+    ({"partition_alpha": 0.0}, ["partition-alpha is 0.0", "greater than 0"]),
+    ({"partition": "dirichlet"}, ["partition is 'dirichlet'", "'generation'", "'column'"]),
+    (
+        {"partition": "column", "dataset": "/data/train.tsv"},
+        ["partition is 'column', but partition-column is ''"],
+    ),
+    ({"public_unit": "word"}, ["public-unit is 'word'", "'sentence' or 'paragraph'"]),
+    ({"public_words": 3}, ["public-words is 3", "greater than or equal to 4"]),
+    ({"public_samples": -1}, ["public-samples is -1", "greater than or equal to 0"]),
+    ({"max_length": 0}, ["max-length is 0", "greater than or equal to 1"]),
+    ({"max_length": 41}, ["max-length is 41, of which 40 are secret tokens", "42 are needed"]),
+    ({"pad_to": 41}, ["pad-to is 41, of which 40 are secret tokens", "42 are needed"]),
+    ({"pad_to": 129}, ["pad-to is 129, but max-length 128", "at most that, or 0"]),
+    ({"long_texts": "split"}, ["long-texts is 'split'", "'refuse', 'cut' or 'drop'"]),
+    # MixGuard, and NaiveMixSL.
+    ({"k": 1}, ["k is 1", "greater than or equal to 2"]),
+    ({"m": 1}, ["m is 1", "greater than or equal to 2"]),
+    ({"m": 65}, ["m is 65", "less than or equal to 64"]),
+    ({"secret_tokens": -2}, ["secret-tokens is -2", "greater than or equal to -1"]),
+    ({"calibration_epochs": -1}, ["calibration-epochs is -1", "greater than or equal to 0"]),
+    ({"calibration_lr": 0.0}, ["calibration-lr is 0.0", "greater than 0"]),
+    ({"refine_every": -1}, ["refine-every is -1", "greater than or equal to 0"]),
+    ({"perturbation": "gaussian"}, ["perturbation is 'gaussian'", "'adaptive', 'constant' or"]),
+    (
+        {"calibration_epochs": 0},
+        ["perturbation 'adaptive'", "calibration-epochs is 0", "'constant'"],
+    ),
+    ({"strength": -0.1}, ["strength is -0.1", "greater than or equal to 0"]),
+    ({"gradients": "all"}, ["gradients is 'all'", "'target' or 'all-sources'"]),
+    ({"gradients": "all-sources", "k": 4}, ["'all-sources' needs m >= k", "m is 3 and k is 4"]),
+    (
+        {"gradients": "all-sources", "perturbation": "none", "calibration_epochs": 0},
+        ["'all-sources'", "calibration-epochs is 0"],
+    ),
+    ({"secret_per_sample": "yes"}, ["secret-per-sample is 'yes'", "boolean"]),
+    ({"lam": 0.0}, ["lam is 0.0", "greater than 0"]),
+    ({"lam": 1.5}, ["lam is 1.5", "less than or equal to 1"]),
+    # Who takes part, what is measured, where it runs.
+    ({"evaluation": "central"}, ["evaluation is 'central'", "'federated', 'benchmark' or 'none'"]),
+    ({"generation_scores": True, "task": "classification"}, ["generation-scores is true"]),
+    ({"max_new_tokens": 0}, ["max-new-tokens is 0", "greater than or equal to 1"]),
+    ({"max_new_tokens": 4001}, ["max-new-tokens is 4001", "less than or equal to 4000"]),
+    ({"device": "tpu"}, ["'tpu'", "'cpu'"]),
+    ({"link": "ray", "wire_dtype": "int8"}, ["wire-dtype is 'int8'", "'keep'"]),
+]
+
+
+def start(values: dict[str, Any]) -> None:
+    """Do what the ServerApp does before its run has a directory."""
+    server = module("server_app")
+    config = module("language_config").LanguageConfig.read(values)
+    server.make_strategy(config, server.build_trunk(config), None)
+    server.initial_arrays(config)
+
+
+@pytest.mark.parametrize(("wrong", "said"), CASES, ids=[str(wrong) for wrong, _ in CASES])
+def test_a_wrong_value_is_named(wrong: dict[str, Any], said: list[str]) -> None:
+    with pytest.raises(ValueError, match=re.escape(said[0])) as caught:
+        start(run_config(**wrong))
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    for part in said:
+        assert part in sentence
+
+
+def test_all_wrong_values_are_named_at_once() -> None:
+    with pytest.raises(ValueError, match=r"k is 1;.*lam is 0\.0;"):
+        read(k=1, lam=0.0)
+
+
+def test_a_missing_key_is_named() -> None:
+    values = run_config()
+    del values["m"]
+    with pytest.raises(ValueError, match="run-config lacks 'm'"):
+        module("language_config").LanguageConfig.read(values)
+
+
+def test_the_apps_own_configuration_is_valid() -> None:
+    start(run_config())
+
+
+def test_a_type_of_model_that_cannot_be_cut_is_answered_with_those_that_can(
+    tmp_path: Path,
+) -> None:
+    AutoConfig.for_model("t5").save_pretrained(tmp_path)
+    save_file({"weight": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="'t5' cannot be cut for generation; allowed are llama"):
+        start(run_config(model=str(tmp_path)))
+
+
+def test_a_folder_without_weights_is_named(tmp_path: Path) -> None:
+    AutoConfig.for_model("qwen3").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"holds neither model\.safetensors nor"):
+        start(run_config(model=str(tmp_path), head_layers=1))
+
+
+def test_a_server_reads_no_text(tmp_path: Path) -> None:
+    for strategy in USHAPE_STRATEGIES:
+        start(run_config(**TINY, strategy=strategy, dataset="/nowhere.tsv", public="/nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("task", "dataset", "strategy", "number"),
+    [
+        ("generation", "generated", "MixGuard", 40),
+        ("classification", "/data/sst2.tsv", "MixGuard", 20),
+        # As in CoLA, they would change the label.
+        ("classification", "generated", "MixGuard", 0),
+        ("generation", "generated", "NaiveMixSL", 0),
+    ],
+)
+def test_secret_tokens_are_the_papers(task: str, dataset: str, strategy: str, number: int) -> None:
+    config = read(task=task, dataset=dataset, strategy=strategy)
+    assert config.secrets == number
+    assert config.text_length == 128 - number
+    assert read(task=task, strategy="MixGuard", secret_tokens=7).secrets == 7
+
+
+def test_mixguards_keys_reach_its_client() -> None:
+    keys = {
+        "k": 4,
+        "m": 5,
+        "secret_tokens": 6,
+        "calibration_epochs": 3,
+        "calibration_rank": 7,
+        "calibration_blocks": 2,
+        "calibration_lr": 0.5,
+        "refine_every": 8,
+        "perturbation": "constant",
+        "strength": 0.25,
+        "gradients": "all-sources",
+        "secret_per_sample": True,
+        "calibrated_inference": False,
+        "pad_to": 90,
+        "max_length": 100,
+    }
+    options = client(0, 2, **{**TINY, **keys}).options  # type: ignore[attr-defined]
+    assert {name: getattr(options, name) for name in keys} == keys
+    nothing = read(calibration_rank=0, perturbation="none", pad_to=0).mixguard()
+    assert (nothing.calibration_rank, nothing.perturbation, nothing.pad_to) == (None, None, None)
+
+
+def test_mixguards_defaults_are_the_papers() -> None:
+    found, paper = read().mixguard(), type(read().mixguard())()
+    own = {"secret_tokens": 40, "max_length": 128}  # for generation; for the small model
+    for name in vars(paper):
+        assert getattr(found, name) == own.get(name, getattr(paper, name)), name
+
+
+def rows(path: Path, *found: dict[str, Any]) -> str:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in found), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"dataset": "cola"}, "no text dataset 'cola': allowed are 'generated'"),
+        ({"dataset": "FILE"}, "line 1 of .* has no key 'question'; it has 'sentence', 'label'"),
+        (
+            {"dataset": "FILE", "task": "classification"},
+            "row 2 of .* has the label 2; the head has 2 classes: 0, 1",
+        ),
+        ({"public": "/nowhere"}, "there is no public text '/nowhere'"),
+        ({"public": "EMPTY"}, "holds no paragraph of at least 4 words"),
+        ({"samples_per_client": 1500}, "client 0 of 2 has 1000 training rows .* than the 1500"),
+        ({"max_length": 20}, r"text 0 has \d+ tokens, but at most 18 are allowed; .* cut or drop"),
+        ({"client_device": "gpu"}, "there is no device 'gpu' here"),
+        ({"max_length": 9, "long_texts": "drop"}, "this client has no training data"),
+    ],
+)
+def test_a_client_says_what_is_wrong_with_its_texts(
+    wrong: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "empty.txt").write_text("two words", encoding="utf-8")
+    labelled = ({"sentence": "a b c", "label": label} for label in (0, 2, 1))
+    files = {
+        "FILE": rows(tmp_path / "rows.jsonl", *labelled),
+        "EMPTY": str(tmp_path / "empty.txt"),
+    }
+    values = {key: files.get(str(value), value) for key, value in wrong.items()}
+    with pytest.raises((ValueError, RuntimeError), match=said) as caught:
+        client(0, 2, **{**TINY, **values})
+    assert "\n" not in str(caught.value)
+
+
+def gpt2(folder: Path, vocab_size: int) -> Any:
+    """Write a small GPT-2 into a folder; returns a tokenizer for it that is not written yet."""
+    small = GPT2Config(
+        vocab_size=vocab_size, n_embd=16, n_layer=3, n_head=2, n_positions=128,
+        bos_token_id=1, eos_token_id=1,
+    )  # fmt: skip
+    GPT2LMHeadModel(small).save_pretrained(folder)
+    return train_tokenizer(generated_public("generation"), 300)
+
+
+def test_a_tokenizer_without_padding_token_is_refused(tmp_path: Path) -> None:
+    tokenizer = gpt2(tmp_path, 300)
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(tmp_path)
+    values = {**TINY, "model": str(tmp_path)}
+    with pytest.raises(ValueError, match="has no padding token; name one of its tokens"):
+        client(0, 2, **values)
+    assert client(0, 2, **values, padding_token="<end>").batches.examples == 8
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:
+    gpt2(tmp_path, 100).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"has 300 tokens, but the model knows 100"):
+        client(0, 2, **{**TINY, "model": str(tmp_path)})
