@@ -12,7 +12,6 @@ from flwr.app import ArrayRecord, Message
 
 from flwr_splitmix.links import Clients
 
-
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}")
 """What a client may call a number of its own."""
 

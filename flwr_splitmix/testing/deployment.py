@@ -256,7 +256,9 @@ def main() -> int:
     parser = app_parser("Run a Flower app on a SuperLink and SuperNodes of its own.", nodes=3)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, end_as_if_asked)
-    with LocalDeployment(options.nodes) as deployment:
+    # All processes share this machine's cores; with threads of their own they wait for each other.
+    threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    with LocalDeployment(options.nodes, environment=threads) as deployment:
         run_config = f"{chosen_run_config(options)} {toml(deployment.link_config)}"
         return deployment.show(deployment.submit(options.app, run_config))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,14 @@ import torch
 from flwr.app import ArrayRecord
 
 from flwr_splitmix import Run
+from flwr_splitmix.checkpoints import ClientStore
 from flwr_splitmix.runs import Row
+from flwr_splitmix.testing.agreement import Results, read_results
+from flwr_splitmix.testing.deployment import LocalDeployment
 from flwr_splitmix.testing.flower import LocalFlower
+from flwr_splitmix.testing.superlink import SuperLink, toml
 from tests.apps import vision_app
-from tests.e2e.processes import Watch, descendants, end_processes, wait_for
+from tests.e2e.processes import Watch, command, descendants, end_processes, wait_for
 
 TINY: dict[str, Any] = {
     "samples-per-client": 50,
@@ -35,6 +40,7 @@ TINY: dict[str, Any] = {
 
 MINUTES = 60.0
 SIMULATION = "flwr-simulation"
+SERVER_APP = "flwr-serverapp"
 RAY_DID_NOT_START = "The current node timed out during startup"
 
 
@@ -48,11 +54,50 @@ class Ended:
     run: Run | None
 
 
-class Runner:
-    """Starts runs on one SuperLink and waits for them without slowing them down."""
+class Runs(ABC):
+    """Waits for the runs of one SuperLink without slowing them down."""
+
+    flower: SuperLink
+
+    @abstractmethod
+    def in_progress(self) -> list[psutil.Process]:
+        """Return the processes of runs in progress."""
+
+    def reach(self, run_id: int, what: str, true: Callable[[], object], timeout: float) -> None:
+        """Wait for something that a run is to do; a run that ends without it fails at once."""
+
+        def done() -> object:
+            if (found := true()) or self.in_progress():
+                return found
+            status, details = self.flower.status(run_id)
+            ended = status.startswith("finished") and not true()
+            assert not ended, f"run ended before {what}: {details} {self.flower.log(run_id)}"
+            return true()
+
+        wait_for(what, done, timeout)
+
+    def finish(self, run_id: int, run_dir: Path, timeout: float = 5 * MINUTES) -> Ended:
+        """Wait for a run's end, and until all its processes are gone."""
+        deadline = time.monotonic() + timeout
+        while True:
+            # Asking Flower costs a second of a CPU that the run needs: look for its process.
+            wait_for(f"the end of run {run_id}", lambda: not self.in_progress(), timeout)
+            status, details = self.flower.status(run_id)
+            if status.startswith("finished"):
+                break
+            assert time.monotonic() < deadline, f"run {run_id} is {status}: {details}"
+            time.sleep(0.5)
+        wait_for("the end of the run's processes", lambda: not self.in_progress(), 30)
+        runs = Run.list(run_dir)
+        log = self.flower.log(run_id)
+        return Ended(status, details, log, runs[-1] if runs else None)
+
+
+class Runner(Runs):
+    """Starts runs with virtual clients on one SuperLink."""
 
     def __init__(self, flower: LocalFlower, watch: Watch) -> None:
-        self.flower = flower
+        self.flower: LocalFlower = flower
         own = descendants(psutil.Process(), str(flower.home))
         self.superlink = watch.add(min(own, key=lambda process: process.create_time()).pid)
 
@@ -64,24 +109,11 @@ class Runner:
         **federation: Any,
     ) -> int:
         """Submit a run; returns Flower's id of it."""
-        text = " ".join(f"{key}={toml(value)}" for key, value in values.items())
-        return self.flower.submit(app, text, nodes, **federation)
+        return self.flower.submit(app, toml(values), nodes, **federation)
 
-    def finish(self, run_id: int, run_dir: Path, timeout: float = 5 * MINUTES) -> Ended:
-        """Wait for a run's end, and until all its processes are gone."""
-        deadline = time.monotonic() + timeout
-        while True:
-            # Asking Flower costs a second of a CPU that the run needs: look for its process.
-            wait_for(f"the end of run {run_id}", lambda: not self.simulations(), timeout)
-            status, details = self.flower.status(run_id)
-            if status.startswith("finished"):
-                break
-            assert time.monotonic() < deadline, f"run {run_id} is {status}: {details}"
-            time.sleep(0.5)
-        wait_for("the end of the run's processes", lambda: not self.simulations(), 30)
-        runs = Run.list(run_dir)
-        log = self.flower.log(run_id)
-        return Ended(status, details, log, runs[-1] if runs else None)
+    def in_progress(self) -> list[psutil.Process]:
+        """Return the processes of simulations in progress."""
+        return self.simulations()
 
     def simulations(self) -> list[psutil.Process]:
         """Return the processes of runs in progress."""
@@ -103,11 +135,38 @@ class Runner:
             end_processes([process, *process.children(recursive=True)])
 
 
-def toml(value: Any) -> str:
-    """Write a value as `--run-config` wants it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
+class Deployed(Runs):
+    """Starts runs on a deployment; their links have TLS with its certificates."""
+
+    def __init__(self, flower: LocalDeployment) -> None:
+        self.flower: LocalDeployment = flower
+
+    def start(self, values: Mapping[str, Any], app: Path = vision_app.APP) -> int:
+        """Submit a run; returns Flower's id of it."""
+        return self.flower.submit(app, toml({**self.flower.link_config, **values}))
+
+    def in_progress(self) -> list[psutil.Process]:
+        """Return the ServerApps' processes."""
+        return [p for p in self.flower.processes() if SERVER_APP in command(p)]
+
+    def run(self, values: Mapping[str, Any], run_dir: Path, **options: Any) -> Ended:
+        """Do a whole run with its directory in `run_dir`."""
+        return self.finish(self.start({**values, "run-dir": str(run_dir)}, **options), run_dir)
+
+    def finish(self, run_id: int, run_dir: Path, timeout: float = 15 * MINUTES) -> Ended:
+        """Wait for a run's end; every round starts a process on each node, which may take long."""
+        return super().finish(run_id, run_dir, timeout)
+
+    def results(self, run: Run) -> Results:
+        """Read what the server and the nodes have kept of a run."""
+        found = read_results(run)
+        tensors = dict(found.tensors)
+        for node in self.flower.nodes:
+            kept = ClientStore(node.state_dir / run.id).load(node.index)
+            assert kept is not None, f"node {node.index} has kept no state of the run"
+            tensors |= {f"client {node.index}: {name}": t for name, t in kept[1].items()}
+            tensors[f"client {node.index}: batches drawn"] = torch.tensor(kept[2]["drawn"])
+        return Results(found.rows, tensors)
 
 
 def rows(run_dir: Path) -> list[Row]:

@@ -10,8 +10,9 @@ import pytest
 
 from flwr_splitmix import Run
 from flwr_splitmix.privacy import GaussianNoise, Plan, Release
+from flwr_splitmix.testing.superlink import toml
 from tests.apps import vision_app
-from tests.e2e.flower_run import TINY, Ended, Runner, measured, run_here, toml
+from tests.e2e.flower_run import TINY, Ended, Runner, measured, run_here
 
 pytestmark = pytest.mark.slow
 
@@ -100,7 +101,7 @@ def test_runtime_dependencies_are_installed_by_default(cutmix: Ended) -> None:
 
 def test_psl_runs_with_flowers_own_defaults(runner: Runner, tmp_path: Path) -> None:
     values = {**TINY, "strategy": "PSL", "evaluation": "auto", "run-dir": str(tmp_path)}
-    text = " ".join(f"{key}={toml(value)}" for key, value in values.items())
+    text = toml(values)
     # No --federation-config: 2 SuperNodes, each of which reserves 2 CPUs.
     answer = runner.flower.flwr(
         "run", str(vision_app.APP), "--format", "json", "--run-config", text

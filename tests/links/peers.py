@@ -120,14 +120,22 @@ def numbers(megabytes: float) -> torch.Tensor:
 
 
 class Proxy:
-    """A TCP proxy in front of an address, whose connections can be cut and refused."""
+    """A TCP proxy in front of an address, whose connections can be cut and refused.
 
-    def __init__(self, target: str) -> None:
+    Parameters
+    ----------
+    delay
+        Seconds that each byte takes from end to end, either way; any number are under way at once.
+    """
+
+    def __init__(self, target: str, delay: float = 0.0) -> None:
         host, port = target.rsplit(":", 1)
         self.target = (host, int(port))
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         self.open = True
+        self.delay = delay
+        self.heard: dict[str, list[bytes]] = {"up": [], "down": []}
         self.connections: list[socket.socket] = []
         self.accepted = 0
         threading.Thread(target=self._accept, daemon=True).start()
@@ -142,14 +150,30 @@ class Proxy:
                 self.accepted += 1
                 far = socket.create_connection(self.target)
                 self.connections += [near, far]
-                for a, b in ((near, far), (far, near)):
-                    threading.Thread(target=self._pump, args=(a, b), daemon=True).start()
+                for a, b, way in ((near, far, "up"), (far, near, "down")):
+                    threading.Thread(target=self._pump, args=(a, b, way), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, way: str) -> None:
+        """Pass on what one end sends, each piece when its time has come."""
+        pieces: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+        threading.Thread(target=self._deliver, args=(pieces, source, sink), daemon=True).start()
+        data = b"-"
+        while data:
+            try:
+                data = source.recv(65536)
+            except OSError:
+                data = b""
+            self.heard[way].append(data)
+            pieces.put((time.monotonic() + self.delay, data))
 
     @staticmethod
-    def _pump(source: socket.socket, sink: socket.socket) -> None:
+    def _deliver(
+        pieces: queue.SimpleQueue[tuple[float, bytes]], source: socket.socket, sink: socket.socket
+    ) -> None:
         with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                sink.sendall(data)
+            while (piece := pieces.get())[1]:
+                time.sleep(max(piece[0] - time.monotonic(), 0.0))
+                sink.sendall(piece[1])
         for end in (source, sink):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

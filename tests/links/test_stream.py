@@ -22,7 +22,7 @@ from flwr_splitmix.observers import Observer
 from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.testing.agreement import Results, check_same_results, read_results
 from flwr_splitmix.testing.toy import Toy, sgd
-from tests.laws.makers import maker
+from tests.laws.makers import NAMES, maker, toy_for
 from tests.links.fake_grid import FakeGrid, OneAtATime, OnFakeGrid, toy_app
 
 TOY = Toy(clients=4, tests=6)
@@ -76,15 +76,17 @@ def grid_of(
     return FakeGrid(app, TOY.clients, **{"state-dir": str(nodes)})
 
 
-@pytest.mark.parametrize("name", ["PSL", "CutMixSFL", "BlockCutMix"])
+@pytest.mark.parametrize("name", NAMES)
 def test_law_4_the_stream_agrees_with_local_clients_bit_for_bit(
     name: str, tls: dict[str, Any], tmp_path: Path
 ) -> None:
+    toy = toy_for(name, clients=4, tests=6)
     local = make(name, Run.create({}, name="local", home=tmp_path))
     shares = local.mixer.shares
-    local.fit(TOY.make_clients(adamw(0.01), shares=shares), 3)
+    local.fit(toy.make_clients(adamw(0.01), shares=shares), 3)
     run = Run.create({}, name="stream", home=tmp_path)
-    grid = grid_of(name, tmp_path / "nodes")
+    app = toy_app(toy, optimizer=adamw(0.01), shares=shares)
+    grid = FakeGrid(app, toy.clients, **{"state-dir": str(tmp_path / "nodes")})
     start(make(name, run), StreamLink(**tls, run=run.id), grid, 3)
     grid.wait()
     assert local.recorder.run is not None

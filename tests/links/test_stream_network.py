@@ -144,7 +144,7 @@ def test_a_port_that_cannot_be_reached_is_named(link: StreamLink, proxy: Proxy) 
 
     with a_round(link, [good, misled]) as clients:
         assert clients.failures[1].startswith(
-            f"could not reach the ServerApp at {proxy.address} within 3 s: "
+            f"could not reach the ServerApp at {proxy.address} within 2 s: "
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,10 +17,11 @@ import torch
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.codec import PREFIX, Frame, encode
 from flwr_splitmix.links.link import Outcome
-from flwr_splitmix.links.stream_protocol import METHOD, NODE_KEY, PROTOCOL_KEY, TOKEN_KEY
+from flwr_splitmix.links.stream_protocol import NODE_KEY, PROTOCOL_KEY, TOKEN_KEY
 from flwr_splitmix.links.stream_session import Session
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.links.token import TokenMint
+from tests.links.http2 import http2_request, message_head
 from tests.links.peers import (
     DESCRIPTION,
     Raw,
@@ -244,9 +244,7 @@ def test_two_gigabytes_announced_by_hand_cost_no_memory(link: StreamLink) -> Non
         host, port = ticket.address.split(":")
         with socket.create_connection((host, int(port))) as peer:
             peer.sendall(http2_request(shown))
-            peer.sendall(
-                http2_frame(0, 0, 1, b"\0" + struct.pack(">I", (2 << 30) - 1) + b"x" * 1000)
-            )
+            peer.sendall(message_head((2 << 30) - 1, b"x" * 1000))
             peer.settimeout(5)
             while peer.recv(65536):
                 pass
@@ -255,33 +253,6 @@ def test_two_gigabytes_announced_by_hand_cost_no_memory(link: StreamLink) -> Non
         assert clients.alive == (0,)
         assert call(clients, 1) == {0: 1}
     assert resident() - before < 100e6
-
-
-def http2_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    head = struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream)
-    return head + payload
-
-
-def http2_request(metadata: dict[str, str]) -> bytes:
-    """Open a gRPC stream by hand: preface, settings, headers without compression."""
-    headers = {
-        ":method": "POST", ":scheme": "http", ":path": METHOD, ":authority": "x",
-        "te": "trailers", "content-type": "application/grpc", **metadata,
-    }  # fmt: skip
-    block = b"".join(b"\0" + hpack(name) + hpack(value) for name, value in headers.items())
-    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-    return preface + http2_frame(4, 0, 0, b"") + http2_frame(1, 4, 1, block)
-
-
-def hpack(text: str) -> bytes:
-    """Write a string as HPACK does without Huffman coding (RFC 7541, 5.1 and 5.2)."""
-    length, out = len(text), b""
-    if length < 127:
-        return bytes([length]) + text.encode()
-    out, length = bytes([127]), length - 127
-    while length >= 128:
-        out, length = out + bytes([length % 128 + 128]), length // 128
-    return out + bytes([length]) + text.encode()
 
 
 def test_a_peer_that_never_reads_holds_nobody_up(link: StreamLink) -> None:

@@ -103,7 +103,7 @@ def test_who_does_not_answer_contributes_nothing() -> None:
         strategy = USplitSL(toy.server(), optimizer=sgd(), device="cpu", steps_per_round=1)
         strategy.fit(toy.clients_for(strategy), 1)
         trained.append(strategy.trunk.module.state_dict())
-    check_same_tensors("trunk", *trained, 1e-12)
+    check_same_tensors("trunk", trained[0], trained[1], 1e-12)
 
 
 def test_below_min_nodes_the_round_ends() -> None:

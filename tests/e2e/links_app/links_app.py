@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from flwr_splitmix import RayLink, Run, SplitClient, SplitClientApp, adamw
+from flwr_splitmix.links.ray_host import RayHost
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
 from flwr_splitmix.testing.toy import Toy
@@ -41,7 +42,26 @@ MAKERS: dict[str, Any] = {
 }
 
 
-def make_strategy(name: str, home: str) -> SplitStrategy:
+class KeptHost(RayLink):
+    """Keeps its host, whose start takes seconds, for the next strategy, which finds it empty."""
+
+    def open(self, grid: Grid | None) -> None:
+        """Start the host, or empty the one that stands."""
+        if not self._hosts:
+            super().open(grid)
+        import ray
+
+        anew = [
+            host.__ray_call__.remote(RayHost.__init__, self.host_threads, str(self.state_dir))
+            for host in self._hosts.values()
+        ]
+        ray.get(anew)
+
+    def close(self) -> None:
+        """Leave the host to the next strategy; it ends with the run."""
+
+
+def make_strategy(name: str, home: str, link: RayLink | None = None) -> SplitStrategy:
     """Make one of the strategies, with a run directory below `home`."""
     run = Run.create({"strategy": name}, name=name.lower(), home=home)
     strategy: SplitStrategy = MAKERS[name](
@@ -50,9 +70,11 @@ def make_strategy(name: str, home: str) -> SplitStrategy:
         device="cpu",
         seed=7,
         evaluation="federated",
-        link=RayLink(num_hosts=1, state_dir=run.clients_dir),
+        link=link,
         run=run,
     )
+    if link is not None:
+        link.state_dir = run.clients_dir
     return strategy
 
 
@@ -77,7 +99,8 @@ def main(grid: Grid, context: Context) -> None:
     torch.set_num_threads(1)
     out = Path(str(context.run_config["out"]))
     out.mkdir(exist_ok=True)
+    link = KeptHost(num_hosts=1)
     for name in MAKERS:
         (out / "strategy.txt").write_text(name)
         arrays = ArrayRecord(toy_for(name).lower().state_dict())
-        make_strategy(name, str(out)).start(grid, arrays, ROUNDS)
+        make_strategy(name, str(out), link).start(grid, arrays, ROUNDS)

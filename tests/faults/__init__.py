@@ -1,0 +1,17 @@
+"""What a deployment must survive; `make test-faults` runs it all, after `make test`.
+
+| fault | where |
+| --- | --- |
+| a ClientApp is killed in the midst of a step; a SuperNode is killed between rounds | test_killed |
+| a ClientApp is frozen for longer than the deadline, and goes on | test_killed |
+| the ServerApp is killed, and its run resumed | test_killed |
+| the link's port cannot be reached; the network drops; every byte takes 100 ms | test_network |
+| strangers at the port of a run: no token, others' tokens, 2 GB announced, noise | test_strangers |
+| 10,000 mutated and truncated frames, at either end | test_damaged_frames |
+| NaN, a wrong shape, another dtype, too many patches, patches that are not its own | test_uploads |
+| peers of a link in processes of their own, killed and frozen | test_peer_processes |
+
+Quick ones, which need no process of their own, are among the link's tests: tokens of every kind and
+a peer that never reads in tests/links/test_stream_peers, broken connections in test_stream_network,
+damaged bytes in test_codec.
+"""
