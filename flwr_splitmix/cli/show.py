@@ -77,7 +77,7 @@ def _print_summary(run: Run, out: Console) -> None:
     listing.add_row("steps", text(facts.get("steps")))
     kind = facts.get("evaluation")
     listing.add_row("top-1", percent(facts.get("top1")) + (f" ({text(kind)})" if kind else ""))
-    for name in sorted(name for name in facts if name.startswith("eval_")):
+    for name in sorted(n for n in facts if n.startswith("eval_") and n != "eval_loss"):
         listing.add_row(name.removeprefix("eval_") + " (evaluation)", number(facts[name], 4))
     listing.add_row("loss", number(facts.get("loss"), 4))
     if facts.get("epsilon") is not None:
