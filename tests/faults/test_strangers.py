@@ -116,3 +116,18 @@ def test_strangers_at_the_port_of_a_run_change_nothing(
     whole = run_here(app, values, tmp_path)
     assert measured(ended.run) == measured(whole)
     check_same_results(read_results(whole), deployed.results(ended.run))
+
+
+def test_a_token_is_no_good_to_another_node(deployed: Deployed, home: Path) -> None:
+    ended = deployed.run({"rounds": 1, "impostor": True}, home, app=APP)
+    assert ended.status == "finished:completed", ended.log
+    assert ended.run is not None
+    assert [row["clients_alive"] for row in ended.run.rows] == [2]
+    assert "round 1 went on without client 1: the token was made for another node" in ended.log
+
+
+def test_a_token_that_has_expired_lets_nobody_in(deployed: Deployed, home: Path) -> None:
+    ended = deployed.run({"rounds": 1, "token-seconds": 0.001}, home, app=APP)
+    assert ended.status == "finished:failed", ended.log
+    assert "round 1: 0 clients are left, min-nodes is 2" in ended.log
+    assert "client 0: the token has expired" in ended.log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, Context
+from flwr.app import ArrayRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
@@ -98,8 +99,19 @@ def client_fn(context: Context) -> SplitClient:
     return make_clients(context.run_config)[int(context.node_config["partition-id"])]
 
 
+class Impostor(SplitClientApp):
+    """On client 1's node it says, if it is told to, that it is the next node."""
+
+    def _take_part(self, message: Message, context: Context) -> Message:
+        own = context.node_config["partition-id"] == MISBEHAVES
+        if own and context.run_config["impostor"]:
+            context = copy.copy(context)
+            context.node_id += 1
+        return super()._take_part(message, context)
+
+
 server = ServerApp()
-client = SplitClientApp(client_fn)
+client = Impostor(client_fn)
 
 
 @server.main()
@@ -123,6 +135,7 @@ def main(grid: Grid, context: Context) -> None:
         attach_timeout=values["attach-timeout"],
         step_timeout=values["step-timeout"],
         reattach_timeout=values["reattach-timeout"],
+        token_seconds=values["token-seconds"],
     )
     strategy = make_strategy(values, run, link)
     strategy.start(grid, ArrayRecord(TOY.lower().state_dict()), values["rounds"])
