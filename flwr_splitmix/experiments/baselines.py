@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from flwr_splitmix.clients import ClientError, Order, SplitClient, exchange
+from flwr_splitmix.clients import Client, ClientError, Order, SplitClient, exchange
 from flwr_splitmix.clients.batches import Example, fetch
 from flwr_splitmix.clients.lower import load_segment
 from flwr_splitmix.device import Precision, autocast, pick_precision
@@ -162,7 +162,7 @@ class WholeModels(RoundLoop):
         self.observers[-1] = self.recorder.metrics = self._metrics
         self._clients: Sequence[WholeClient] = ()
 
-    def prepare(self, clients: Sequence[SplitClient] | None) -> None:
+    def prepare(self, clients: Sequence[Client] | None) -> None:
         """Keep the clients, whose states are checkpointed.
 
         Raises
@@ -197,8 +197,14 @@ class WholeModels(RoundLoop):
         each = [reply["correct"] / reply["examples"] for reply in replies.values()]
         examples = sum(reply["examples"] for reply in replies.values())
         loss = sum(reply["loss"] for reply in replies.values()) / examples
+        further = [reply.get("scores", {}) for reply in replies.values()]
         return EvaluationResult(
-            "benchmark", statistics.fmean(each), loss, examples, statistics.pstdev(each)
+            "benchmark",
+            statistics.fmean(each),
+            loss,
+            examples,
+            statistics.pstdev(each),
+            {name: statistics.fmean(scores[name] for scores in further) for name in further[0]},
         )
 
     def server_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

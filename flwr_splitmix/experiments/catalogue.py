@@ -8,6 +8,7 @@ from flwr_splitmix.experiments.cells import ExperimentError
 from flwr_splitmix.experiments.cutmixsl import CUTMIXSL
 from flwr_splitmix.experiments.dp_cutmixsl import DP_CUTMIXSL
 from flwr_splitmix.experiments.experiment import Experiment
+from flwr_splitmix.experiments.mixguard_cola import LANGUAGE
 from flwr_splitmix.experiments.patch_shuffling import PATCH_SHUFFLING
 from flwr_splitmix.experiments.whole_models import BASELINES
 from flwr_splitmix.experiments.with_noise import WITH_NOISE
@@ -15,7 +16,15 @@ from flwr_splitmix.experiments.workshop import WORKSHOP
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
-    for paper in (CUTMIXSL, DP_CUTMIXSL, WITH_NOISE, WORKSHOP, PATCH_SHUFFLING, (BASELINES,))
+    for paper in (
+        CUTMIXSL,
+        DP_CUTMIXSL,
+        WITH_NOISE,
+        WORKSHOP,
+        PATCH_SHUFFLING,
+        LANGUAGE,
+        (BASELINES,),
+    )
     for experiment in paper
 }
 """Paper by paper; a further paper is a further file."""

@@ -21,7 +21,10 @@ Partition = Literal["iid", "dirichlet"]
 DIRICHLET = 0.1
 """Concentration of the non-IID partition over labels (CutMixSL, appendix C)."""
 
-_FLOATS = {"alpha", "beta", "clip_norm", "delta", "kappa", "ratio", "sigma_s", "sigma_y"}
+_FLOATS = {
+    "alpha", "beta", "calibration_lr", "clip_norm", "delta", "kappa", "lam", "ratio", "sigma_s",
+    "sigma_y", "strength",
+}  # fmt: skip
 """Options that are numbers on a scale: 6 and 6.0 are the same cell."""
 
 
@@ -36,10 +39,10 @@ class Variant:
     Parameters
     ----------
     method
-        Name of a strategy in `flwr_splitmix.strategies.STRATEGIES`, or of a baseline.
+        Name of a strategy in `flwr_splitmix.strategies`, or of a baseline.
     options
         Keyword options of the strategy, sorted by name; make them with `variant`. Those of noise
-        are the values of a `GaussianNoise`, by name.
+        are the values of a `GaussianNoise`, by name; of the U shape they are the clients'.
     model
         The paper's name of the model; a scale says what it stands for.
     clients
@@ -76,6 +79,27 @@ def as_options(options: Mapping[str, Value]) -> Options:
 
 
 @dataclass(frozen=True)
+class TextRecipe:
+    """What a recipe says of a cell that trains a language model in the U shape.
+
+    Parameters
+    ----------
+    corpus
+        Which files of a data set's folder are read, see `text_data.CORPORA`.
+    max_length
+        Tokens; longer texts are cut, in training and test alike.
+    public_texts, public_words
+        How many public sentences the clients have, and the most words of each: a mixture is as
+        long as the longest text in it.
+    """
+
+    corpus: str
+    max_length: int
+    public_texts: int
+    public_words: int
+
+
+@dataclass(frozen=True)
 class Recipe:
     """How a cell is trained and measured: what a scale fixes for all of a table's methods.
 
@@ -84,13 +108,13 @@ class Recipe:
     scale
         The scale's name.
     samples, batch_size
-        Training images of each client, and how many of them a client takes in a step.
+        Training images or texts of each client, and how many of them a client takes in a step.
     epochs, warmup_epochs
         Of the whole run; a round is one epoch.
     image_size
         Pixels; smaller images are padded with black.
     test_images
-        Size of the common test set, a seeded choice; 0 takes all.
+        Size of the common test set, of images or texts, a seeded choice; 0 takes all.
     evaluations
         Number of evenly spaced points at which the test set is scored; the last round always is.
     checkpoints
@@ -103,6 +127,8 @@ class Recipe:
         See `SplitStrategy`.
     resize
         Pixels that images are enlarged to after padding; None leaves them.
+    texts
+        For language models; None: the cell trains on images.
     """
 
     scale: str
@@ -122,6 +148,7 @@ class Recipe:
     head_lr: float | None = None
     server_update: Literal["sequential", "sum", "mean"] = "sum"
     resize: int | None = None
+    texts: TextRecipe | None = None
 
     def with_epochs(self, epochs: int) -> Recipe:
         """Return the recipe with another length; warm-up, if any, is at most half of it.
@@ -157,7 +184,7 @@ class Cell:
     method, options, clients, partition
         As in `Variant`.
     model, model_options
-        Arguments of `split_vision_model`.
+        Arguments of `split_vision_model`; for texts a pretrained encoder, and its cut.
     dataset
         The data set's name, see `dataset_name`: where its files lie makes no other cell.
     seed
@@ -223,7 +250,7 @@ class Cell:
         """What a filter can ask for: method, options, model, clients, partition, seed."""
         return (
             self.method,
-            *(f"{name}={_short(value)}" for name, value in self.options),
+            *(f"{name}={_short(name, value)}" for name, value in self.options),
             self.model,
             f"n={self.clients}",
             self.partition,
@@ -235,9 +262,9 @@ class Cell:
         return " ".join(word for word in self.words if word not in ("iid", self.dataset))
 
 
-def _short(value: Value) -> str:
+def _short(name: str, value: Value) -> str:
     if value is None:
-        return "inf"  # alpha: as even as possible
+        return "inf" if name == "alpha" else "none"  # alpha: as even as possible
     return f"{value:g}" if isinstance(value, float) else str(value).lower()
 
 

@@ -14,6 +14,29 @@ CIFAR = "CIFAR-10"
 FASHION = "Fashion-MNIST"
 CELEBA = "CelebA"
 
+
+@dataclass(frozen=True)
+class Score:
+    """What a table shows of a run's summary.
+
+    Parameters
+    ----------
+    name
+        The column's heading.
+    key
+        In the summary.
+    factor, digits
+        How it is shown: times the factor, with so many digits.
+    """
+
+    name: str
+    key: str
+    factor: float = 100.0
+    digits: int = 2
+
+
+TOP1 = Score("top-1 (%)", "top1")
+
 Measure = Literal["accuracy", "uplink"]
 Place = tuple[str, str]
 """Row and column of a table."""
@@ -58,18 +81,22 @@ class Ordering:
         Of what.
     datasets
         The paper's data sets that it is claimed for; empty for any.
+    slack
+        The claim is only that `low` is not this much above `high`, in the table's units.
     """
 
     low: Place
     high: Place
     measure: Measure = "accuracy"
     datasets: tuple[str, ...] = ()
+    slack: float = 0.0
 
     def __str__(self) -> str:
         (low, at), (high, there) = self.low, self.high
         what = "uplink of " if self.measure == "uplink" else ""
         if at == there:
-            return f"{what}{low} < {high} ({at})"
+            more = f" + {self.slack:g}" if self.slack else ""
+            return f"{what}{low} < {high}{more} ({at})"
         if low == high:
             return f"{what}{low}: {at} < {there}"
         return f"{what}{low} ({at}) < {high} ({there})"
@@ -93,6 +120,8 @@ class Experiment:
         What a reader must know to compare; "" if nothing.
     track
         Whose training recipe.
+    scores
+        What the table shows of each run; the orderings speak of the first.
     """
 
     name: str
@@ -102,6 +131,7 @@ class Experiment:
     orderings: tuple[Ordering, ...] = ()
     note: str = ""
     track: Track = "mixing"
+    scores: tuple[Score, ...] = (TOP1,)
 
     def cells(
         self,

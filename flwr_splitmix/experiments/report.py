@@ -15,6 +15,7 @@ from flwr_splitmix.experiments.experiment import (
     Experiment,
     Ordering,
     Place,
+    Score,
     paper_dataset,
 )
 from flwr_splitmix.experiments.scales import Scale
@@ -30,7 +31,8 @@ class Line:
     Parameters
     ----------
     values
-        Top-1 accuracy in percent of every finished seed, in the order of `seeds`.
+        The experiment's first score, as it is shown, of every finished seed, in the order of
+        `seeds`: of most top-1 accuracy in percent.
     begun
         Number of seeds that are begun and not finished.
     uplink, downlink
@@ -50,15 +52,17 @@ class Line:
     downlink: float | None
     client: Mapping[str, int] | None
     epsilon: float | None = None
+    further: tuple[tuple[float, ...], ...] = ()
+    """The experiment's other scores, likewise; () where a run has none."""
 
     @property
     def mean(self) -> float | None:
-        """Mean over seeds, in percent."""
+        """Mean over seeds, in the first score's units."""
         return statistics.fmean(self.values) if self.values else None
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation over seeds, in points; None for fewer than two."""
+        """Standard deviation over seeds; None for fewer than two."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
     @property
@@ -131,7 +135,8 @@ def make_tables(
     if tables:
         return tables
     length = epochs or scale.recipes[experiment.track].epochs
-    return [_table(experiment, scale, {}, dataset or scale.dataset, length, [])]
+    name = dataset or scale.source(experiment.track)
+    return [_table(experiment, scale, {}, name, length, [])]
 
 
 def _table(
@@ -148,26 +153,35 @@ def _table(
     for entry, cell in experiment.cells(scale, seeds=seeds, source=dataset, epochs=epochs):
         if cell.id in runs:
             by_place[entry.place].append((cell, runs[cell.id]))
-    lines = tuple(_line(entry, by_place[entry.place]) for entry in experiment.entries)
+    lines = tuple(
+        _line(entry, by_place[entry.place], experiment.scores) for entry in experiment.entries
+    )
     claims = tuple(_claims(experiment, lines, dataset))
     return Table(experiment, scale, dataset, epochs, lines, claims)
 
 
-def _line(entry: Entry, found: Sequence[tuple[Cell, Run]]) -> Line:
+def _line(entry: Entry, found: Sequence[tuple[Cell, Run]], scores: Sequence[Score]) -> Line:
     done = [(cell, run.summary or {}) for cell, run in found if run.status == "finished"]
-    done = [(cell, summary) for cell, summary in done if summary.get("top1") is not None]
+    done = [(cell, summary) for cell, summary in done if summary.get(scores[0].key) is not None]
+    shown = [_values(score, [summary for _, summary in done]) for score in scores]
     newest = done[-1][1] if done else None
     client = newest.get("client-costs") if newest else None
     return Line(
         entry,
         tuple(cell.seed for cell, _ in done),
-        tuple(100 * float(summary["top1"]) for _, summary in done),
+        shown[0],
         len(found) - len(done),
         _bytes("uplink_bytes", done),
         _bytes("downlink_bytes", done),
         client,
         _epsilon(entry, [run for _, run in found if run.status == "finished"]),
+        tuple(shown[1:]),
     )
+
+
+def _values(score: Score, summaries: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
+    found = [summary.get(score.key) for summary in summaries]
+    return tuple(score.factor * float(value) for value in found if value is not None)
 
 
 def _epsilon(entry: Entry, runs: Sequence[Run]) -> float | None:
@@ -203,5 +217,5 @@ def _claims(experiment: Experiment, lines: Sequence[Line], dataset: str) -> Iter
         if below is None or above is None:
             yield Claim(ordering, "not run", None)
         else:
-            margin = above - below
+            margin = above + ordering.slack - below
             yield Claim(ordering, "agrees" if margin > 0 else "disagrees", margin)

@@ -62,22 +62,28 @@ def run_cell(cell: Cell, run: Run, source: str, *, device: str, on_round: OnRoun
     DataError, ValueError
         If the data set, the model or an option is not possible.
     """
-    check_method(cell)
     if not run.checkpoints.rounds():
         run.rewind(0)  # rounds that no checkpoint has are trained again
+    if cell.recipe.texts is not None:
+        from flwr_splitmix.experiments.text_running import run_texts
+
+        added = run_texts(cell, run, source, device=device, observers=[Told(on_round)])
+    else:
+        added = _run_images(cell, run, source, device, on_round)
+    run.write_summary({**(run.summary or {}), **added})
+
+
+def _run_images(
+    cell: Cell, run: Run, source: str, device: str, on_round: OnRound
+) -> dict[str, Any]:
+    check_method(cell)
     data = load_cell_data(cell, source)
     trial = _Trial(cell, run, data, device, on_round)
     whole_model = cell.method in BASELINES
     costs = trial.fit_whole() if whole_model else trial.fit_split()
     # The rows count what the steps exchange, and of whole models what is averaged.
     averaged = 0 if whole_model else costs.exchanged_bytes * cell.clients * cell.recipe.epochs
-    run.write_summary(
-        {
-            **(run.summary or {}),
-            "client-costs": costs.to_json(),
-            "averaging_bytes": averaged,
-        }
-    )
+    return {"client-costs": costs.to_json(), "averaging_bytes": averaged}
 
 
 def check_method(cell: Cell) -> None:

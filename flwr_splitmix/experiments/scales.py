@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from flwr_splitmix.experiments.cells import (
@@ -11,19 +11,20 @@ from flwr_splitmix.experiments.cells import (
     ExperimentError,
     Options,
     Recipe,
+    TextRecipe,
     Value,
     Variant,
     as_options,
     dataset_name,
 )
 
-Track = Literal["mixing", "shuffling"]
-"""Whose training recipe: that of the CutMix papers, or that of Patch Shuffling."""
+Track = Literal["mixing", "shuffling", "cola"]
+"""Whose training recipe: that of the CutMix papers, of Patch Shuffling, of a language corpus."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """What a paper's model stands for here: arguments of `split_vision_model`."""
+    """What a paper's model stands for here, and the arguments that it is cut with."""
 
     name: str
     options: Options = ()
@@ -42,7 +43,9 @@ class Scale:
     name, title
         As on the command line; what it is, in a few words.
     dataset
-        What is trained on unless another data set is asked for.
+        What is trained on unless another data set is asked for: images,
+    corpora
+        and, by track, texts.
     recipes
         By track, how cells are trained.
     models
@@ -54,6 +57,11 @@ class Scale:
     dataset: str
     recipes: Mapping[Track, Recipe]
     models: Mapping[str, Model]
+    corpora: Mapping[Track, str] = field(default_factory=dict)
+
+    def source(self, track: Track) -> str:
+        """Return what a track's cells are trained on unless another data set is asked for."""
+        return self.corpora.get(track, self.dataset)
 
     def cell(
         self,
@@ -98,10 +106,32 @@ class Scale:
             as_options(options),
             variant.clients,
             variant.partition,
-            dataset_name(source or self.dataset),
+            dataset_name(source or self.source(track)),
             seed,
             recipe if epochs is None else recipe.with_epochs(epochs),
         )
+
+
+ENCODER = "MiniLM-L6"
+"""A pretrained encoder of six layers: one in the head, four in the trunk, one in the tail."""
+
+
+def _cola(
+    scale: str, samples: int, epochs: int, test: int, length: int, public: int, batch: int = 32
+) -> Recipe:
+    return Recipe(
+        scale,
+        samples=samples,
+        batch_size=batch,
+        epochs=epochs,
+        warmup_epochs=0.1 * epochs,
+        test_images=test,
+        checkpoints=epochs,
+        lr=1e-4,
+        weight_decay=0.01,
+        final_lr=1e-6,
+        texts=TextRecipe("cola", length, public, public_words=8),
+    )
 
 
 def _models(vit: Model, backbone: Model, vgg: str = "vgg16") -> dict[str, Model]:
@@ -111,6 +141,7 @@ def _models(vit: Model, backbone: Model, vgg: str = "vgg16") -> dict[str, Model]
         "T2T-ViT-24": backbone,
         "PiT-Tiny": _model("pit_ti_224", patch_size=4, depth=None),
         "VGG-16": _model(vgg, cell=2),
+        ENCODER: _model("all-MiniLM-L6-v2", head=1, tail=1),
     }
 
 
@@ -125,12 +156,14 @@ SMOKE = Scale(
         "shuffling": Recipe(
             "smoke", samples=60, batch_size=10, epochs=2, warmup_epochs=1.0, test_images=40
         ),
+        "cola": _cola("smoke", samples=16, epochs=2, test=16, length=16, public=8, batch=8),
     },
     _models(
         _model("vit_tiny_patch16_224", patch_size=8, depth=1),
         _model("vit_tiny_patch16_224", patch_size=8, depth=2),
         "vgg11",
     ),
+    {"cola": "generated"},
 )
 
 CPU = Scale(
@@ -158,11 +191,13 @@ CPU = Scale(
             evaluations=4,
             checkpoints=8,
         ),
+        "cola": _cola("cpu", samples=4000, epochs=4, test=0, length=20, public=640),
     },
     _models(
         _model("vit_tiny_patch16_224", patch_size=8, depth=6),
         _model("vit_tiny_patch16_224", patch_size=8, depth=6),
     ),
+    {"cola": "cola"},
 )
 
 PAPER = Scale(
@@ -194,11 +229,13 @@ PAPER = Scale(
             head_lr=0.05,
             resize=224,
         ),
+        "cola": _cola("paper", samples=0, epochs=4, test=0, length=64, public=8000),
     },
     _models(
         _model("vit_tiny_patch16_224", patch_size=4, depth=6),
         _model("deit_small_patch16_224", patch_size=16, depth=None, pretrained=True),
     ),
+    {"cola": "cola"},
 )
 
 SCALES: dict[str, Scale] = {scale.name: scale for scale in (SMOKE, CPU, PAPER)}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from flwr_splitmix.experiments.experiment import Score
 from flwr_splitmix.experiments.report import Claim, Line, Table
 
 NOTHING = "-"
@@ -15,7 +17,9 @@ def headings(table: Table) -> list[str]:
     """Return the column names of `rows`; the paper's data sets are columns of their own."""
     papers = [f"paper, {name}" for name in _papers(table)]
     noise = ["epsilon", "paper's epsilon"] if _has_noise(table) else []
-    return ["method", "at", "top-1 (%)", "seeds", *papers, *noise, "uplink/epoch", "downlink/epoch"]
+    first, *others = (score.name for score in table.experiment.scores)
+    shown = ["method", "at", first, *others, "seeds"]
+    return [*shown, *papers, *noise, "uplink/epoch", "downlink/epoch"]
 
 
 def rows(table: Table) -> list[list[str]]:
@@ -24,7 +28,7 @@ def rows(table: Table) -> list[list[str]]:
         [
             line.entry.row,
             line.entry.column,
-            accuracy(line),
+            *_scores(line, table.experiment.scores),
             line.state,
             *(_number(line.entry.paper.get(name), 2) for name in _papers(table)),
             *([_bound(line.epsilon), _bound(line.entry.epsilon)] if _has_noise(table) else []),
@@ -69,11 +73,19 @@ def claim_rows(claims: Sequence[Claim]) -> list[list[str]]:
     return [[str(claim.ordering), claim.verdict, _margin(claim)] for claim in claims]
 
 
-def accuracy(line: Line) -> str:
-    """Return "72.41 ± 0.53", or as much of it as there is."""
-    if line.mean is None:
+def _scores(line: Line, scores: Sequence[Score]) -> list[str]:
+    """Return "72.41 ± 0.53", or as much of it as there is, for each score."""
+    found = zip(scores, (line.values, *line.further), strict=True) if line.further else ()
+    shown = {score.name: _mean(values, score.digits) for score, values in found}
+    shown.setdefault(scores[0].name, _mean(line.values, scores[0].digits))
+    return [shown.get(score.name, NOTHING) for score in scores]
+
+
+def _mean(values: Sequence[float], digits: int) -> str:
+    if not values:
         return NOTHING
-    return _number(line.mean, 2) + (f" ± {line.spread:.2f}" if line.spread is not None else "")
+    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.{digits}f}{spread}"
 
 
 def tally(claims: Sequence[Claim]) -> str:
@@ -121,6 +133,7 @@ def to_json(tables: Sequence[Table]) -> list[dict[str, Any]]:
             "scale": table.scale.name,
             "dataset": table.dataset,
             "epochs": table.epochs,
+            "scores": [score.name for score in table.experiment.scores],
             "lines": [_line_json(line) for line in table.lines],
             "orderings": [
                 {
@@ -149,6 +162,7 @@ def _line_json(line: Line) -> dict[str, Any]:
         "values": list(line.values),
         "mean": line.mean,
         "spread": line.spread,
+        "further_scores": [list(values) for values in line.further],
         "epsilon": str(line.epsilon) if line.epsilon == math.inf else line.epsilon,
         "paper_epsilon": line.entry.epsilon,
         "begun": line.begun,

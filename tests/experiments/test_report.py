@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from flwr_splitmix.experiments import (
     tables,
     variant,
 )
-from flwr_splitmix.experiments.experiment import CIFAR, FASHION
+from flwr_splitmix.experiments.experiment import CIFAR, FASHION, Score
 from flwr_splitmix.experiments.report import Table, make_tables
 from flwr_splitmix.runs import Run
 
@@ -122,6 +123,35 @@ def test_every_data_set_and_length_that_was_begun_is_a_table(tmp_path: Path) -> 
     assert [line.state for line in other.lines][:3] == ["not run"] * 3
     cifar = make_tables(TOY, SMOKE, tmp_path, dataset="uoft-cs/cifar10")[0]
     assert len(cifar.claims) == len(TOY.orderings)
+
+
+def test_a_table_shows_the_scores_that_its_experiment_names(tmp_path: Path) -> None:
+    """The first is what orderings speak of, with their slack; a run may lack another."""
+    scored = replace(
+        TOY,
+        scores=(Score("Matthews", "eval_matthews"), Score("error", "error", 1.0, 3)),
+        orderings=(
+            Ordering(("PSL", "n = 2"), ("SFL", "n = 2"), slack=5.0),
+            Ordering(("PSL", "n = 2"), ("SFL", "n = 2"), slack=2.0),
+        ),
+    )
+    finish(tmp_path, cell_of("PSL"), 0.9, eval_matthews=0.30, error=0.25)
+    finish(tmp_path, cell_of("PSL", seed=1), 0.9, eval_matthews=0.32, error=0.35)
+    finish(tmp_path, cell_of("SFL"), 0.9, eval_matthews=0.28)
+    (made,) = make_tables(scored, SMOKE, tmp_path)
+    assert tables.headings(made)[2:5] == ["Matthews", "error", "seeds"]
+    assert tables.rows(made)[0][2:5] == ["31.00 ± 1.41", "0.300 ± 0.071", "2 seeds"]
+    assert tables.rows(made)[1][2:5] == ["28.00", "-", "1 seed"]
+    assert tables.rows(made)[2][2:5] == ["-", "-", "not run"]
+    found: dict[str, tuple[str, Any]] = {
+        str(claim.ordering): (claim.verdict, claim.margin) for claim in made.claims
+    }
+    assert found == {
+        "PSL < SFL + 5 (n = 2)": ("agrees", pytest.approx(2.0)),
+        "PSL < SFL + 2 (n = 2)": ("disagrees", pytest.approx(-1.0)),
+    }
+    (plain,) = json.loads(json.dumps(tables.to_json([made])))
+    assert plain["lines"][0]["further_scores"] == [[0.25, 0.35]]
 
 
 def test_text_has_our_number_beside_the_papers(table: Table) -> None:

@@ -1,0 +1,137 @@
+"""A cell's texts, tokenised: each client's part, the common test set, the public sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flwr_splitmix.clients import TextSet
+from flwr_splitmix.data.errors import DataError
+from flwr_splitmix.data.text_generated import GENERATED, generated_public
+from flwr_splitmix.data.text_public import load_public_texts
+from flwr_splitmix.data.text_rows import TextRows, TextSets, TextTask
+from flwr_splitmix.data.text_sets import TextColumns, load_text_sets
+from flwr_splitmix.data.text_tokens import classification_tokens, plain_tokens
+from flwr_splitmix.experiments.cells import Cell, TextRecipe
+from flwr_splitmix.seeding import frozen_generator
+
+PUBLIC = "public_text"
+"""The folder of public texts, beside that of the data set."""
+
+_MIN_WORDS = 4
+_TEST_SEED = 2024
+"""Of the choice of test texts: one for all seeds, so that all cells are scored on the same."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Which files of a folder are the training and the test texts, and where they have what."""
+
+    name: str
+    task: TextTask
+    train: str
+    test: str
+    columns: TextColumns
+
+
+CORPORA = {
+    "cola": Corpus(
+        "CoLA",
+        "classification",
+        "in_domain_train.tsv",
+        "in_domain_dev.tsv",
+        TextColumns(text="4", label="2"),
+    )
+}
+"""By the name that a `TextRecipe` gives; CoLA's are the raw files of its public version."""
+
+
+class CellTexts(NamedTuple):
+    """All that a cell of texts is trained and measured on; `classes` is the number of labels."""
+
+    clients: list[TextSet]
+    pooled: TextSet
+    test: TextSet
+    public: TextSet
+    classes: int
+
+
+def load_cell_texts(cell: Cell, source: str, tokenizer: Any) -> CellTexts:
+    """Read the corpus and the public texts, and divide the training texts among the clients.
+
+    Parameters
+    ----------
+    source
+        The corpus's folder, beside which a folder "public_text" holds the public texts; or
+        "generated".
+    tokenizer
+        Of the model.
+
+    Raises
+    ------
+    DataError
+        If a file is not there or cannot be read, or there are too few texts for the cell.
+    """
+    recipe = cell.recipe
+    assert recipe.texts is not None
+    sets = _sets(source, CORPORA[recipe.texts.corpus])
+    length = recipe.texts.max_length
+
+    def tokenised(rows: TextRows) -> TextSet:
+        ids, labels = classification_tokens(rows, tokenizer, max_length=length, long_texts="cut")
+        return TextSet(ids, labels, max_length=length)
+
+    order = np.random.default_rng(cell.seed).permutation(len(sets.train))
+    each = recipe.samples or len(order) // cell.clients
+    if each * cell.clients > len(order):
+        raise DataError(
+            f"the {len(order)} training texts of {source!r} are too few for {cell.clients} "
+            f"clients with {each} each"
+        )
+    parts = [order[start : start + each] for start in range(0, each * cell.clients, each)]
+    ids, _ = plain_tokens(
+        _public(source, recipe.texts, cell.seed), tokenizer, max_length=length, long_texts="cut"
+    )
+    return CellTexts(
+        [tokenised(sets.train.subset(part)) for part in parts],
+        tokenised(sets.train.subset(np.concatenate(parts))),
+        tokenised(_chosen(sets.test, recipe.test_images)),
+        TextSet(ids, [0] * len(ids), max_length=length),
+        len(sets.classes),
+    )
+
+
+def _sets(source: str, corpus: Corpus) -> TextSets:
+    if source == GENERATED:
+        return load_text_sets(source, corpus.task)
+    folder = Path(source).expanduser()
+    for name in (corpus.train, corpus.test):
+        if not (folder / name).is_file():
+            raise DataError(
+                f"there is no {corpus.name} in {source!r}: its folder, which --dataset names, "
+                f"has a file {name}"
+            )
+    train, test = (str(folder / name) for name in (corpus.train, corpus.test))
+    return load_text_sets(train, corpus.task, columns=corpus.columns, test=test)
+
+
+def _public(source: str, recipe: TextRecipe, seed: int) -> Sequence[str]:
+    if source == GENERATED:
+        return generated_public(CORPORA[recipe.corpus].task)[: recipe.public_texts]
+    return load_public_texts(
+        str(Path(source).expanduser().resolve().parent / PUBLIC),
+        min_words=_MIN_WORDS,
+        max_words=recipe.public_words,
+        limit=recipe.public_texts,
+        seed=seed,
+    )
+
+
+def _chosen(test: TextRows, texts: int) -> TextRows:
+    if not texts or texts >= len(test):
+        return test
+    return test.subset(np.sort(frozen_generator(_TEST_SEED).permutation(len(test))[:texts]))

