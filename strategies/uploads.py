@@ -89,7 +89,7 @@ def _read_labels(
             if (soft is None) != (share is None):
                 raise UploadError("uploaded labels for a pass that is not its own")
             if share is not None:
-                _check_tensor(soft, (batch, num_classes), dtype)
+                check_tensor(soft, (batch, num_classes), dtype)
                 if not share.labels_clamped:
                     continue
                 if float(soft.min()) < 0 or float(soft.max()) > 1 + 1e-6:
@@ -116,11 +116,12 @@ def read_test_upload(
     smashed, labels = reply.get("smashed"), reply.get("labels")
     if not isinstance(smashed, (list, tuple)) or len(smashed) != 1:
         raise UploadError("uploaded no list of 1 smashed tensor")
-    _check_tensor(smashed[0], shape.size, dtype)
+    check_tensor(smashed[0], shape.size, dtype)
     return smashed[0], _check_integers(labels, shape.batch, num_classes, "labels")
 
 
-def _check_tensor(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def check_tensor(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Raise UploadError unless it is a finite tensor of that shape and dtype."""
     _check_shape(tensor, shape, dtype)
     if not FiniteCheck(waits=True).passes(tensor):
         raise UploadError(NOT_FINITE)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from flwr_splitmix.links import Clients, LinkError
-from flwr_splitmix.strategies.finite import FiniteCheck
 from flwr_splitmix.strategies.replies import NAME
 from flwr_splitmix.strategies.trunk_segment import Messages
-from flwr_splitmix.strategies.uploads import NOT_FINITE, UploadError, plausible, reasons
+from flwr_splitmix.strategies.uploads import UploadError, check_tensor, plausible, reasons
 
 MAX_MESSAGES = 64
 """How many messages a client may send for one batch."""
@@ -114,7 +113,8 @@ def read_messages(
         )
     if int(mask.max()) > 1:
         raise UploadError("sent a mask with other numbers than 0 and 1")
-    check_tensors(hidden, (texts, tokens, width), dtype)
+    for tensor in hidden:
+        check_tensor(tensor, (texts, tokens, width), dtype)
     return Messages(list(hidden), mask)
 
 
@@ -146,23 +146,9 @@ def read_gradients(reply: Mapping[str, Any], sent: Messages) -> list[Tensor]:
     if not isinstance(gradients, (list, tuple)) or len(gradients) != len(sent.hidden):
         raise UploadError(f"returned no list of {len(sent.hidden)} gradients")
     like = sent.hidden[0]
-    check_tensors(gradients, tuple(like.shape), like.dtype)
+    for tensor in gradients:
+        check_tensor(tensor, tuple(like.shape), like.dtype)
     return list(gradients)
-
-
-def check_tensors(tensors: Sequence[Any], shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Raise UploadError unless all are finite tensors of one shape and dtype."""
-    finite = FiniteCheck(waits=True)
-    for tensor in tensors:
-        if not isinstance(tensor, Tensor) or tensor.dtype != dtype or tuple(tensor.shape) != shape:
-            found = (
-                f"{tuple(tensor.shape)} of {tensor.dtype}"
-                if isinstance(tensor, Tensor)
-                else type(tensor).__name__
-            )
-            raise UploadError(f"sent {found}, expected {shape} of {dtype}")
-        if not finite.passes(tensor):
-            raise UploadError(NOT_FINITE)
 
 
 def read_scores(reply: Mapping[str, Any]) -> tuple[int, dict[str, float]]:

@@ -62,7 +62,7 @@ def nan(tensor: Tensor) -> Tensor:
     [
         ("encode", lambda f: first(f, "messages", nan), "uploaded NaN or infinite numbers"),
         ("encode", lambda f: first(f, "messages", Tensor.float), "of torch.float32, expected"),
-        ("encode", lambda f: first(f, "messages", lambda t: t[:, :2]), r"sent \(4, 2, 5\) of"),
+        ("encode", lambda f: first(f, "messages", lambda t: t[:, :2]), r"uploaded \(4, 2, 5\) of"),
         ("encode", lambda f: {"messages": f["messages"]}, "sent no mask"),
         ("encode", lambda f: {"mask": f["mask"]}, r"sent no list of 1\.\.64 messages"),
         ("encode", lambda f: {**f, "messages": f["messages"] * 65}, r"no list of 1\.\.64 messa"),
@@ -71,7 +71,7 @@ def nan(tensor: Tensor) -> Tensor:
         ("encode", lambda f: {**f, "public": [f["mask"]]}, "public texts that are no groups"),
         ("decode", lambda f: first(f, "gradients", nan), "uploaded NaN or infinite numbers"),
         ("decode", lambda f: {}, "returned no list of 1 gradients"),
-        ("decode", lambda f: first(f, "gradients", lambda t: t[1:]), r"sent \(3, \d, 5\) of"),
+        ("decode", lambda f: first(f, "gradients", lambda t: t[1:]), r"uploaded \(3, \d, 5\) of"),
     ],
 )  # fmt: skip
 def test_nonsense_costs_its_sender_the_round(method: str, reply: Any, sentence: str) -> None:
