@@ -88,23 +88,27 @@ class RayHost:
 
 @dataclass(frozen=True)
 class Packed:
-    """A tensor on its way through Ray's object store: its numbers in order, in pieces."""
+    """A tensor on its way through Ray's object store: its bytes in order, in pieces."""
 
     shape: tuple[int, ...]
+    dtype: torch.dtype
     pieces: list[np.ndarray]
 
 
 def pack(tensor: Tensor) -> Packed:
-    """Make a tensor ready for Ray's object store."""
-    flat = tensor.detach().cpu().contiguous().view(-1).numpy()
-    size = PIECE_BYTES // flat.itemsize
-    return Packed(tuple(tensor.shape), np.split(flat, range(size, flat.size, size)))
+    """Make a tensor ready for Ray's object store; as bytes, for numpy has no bfloat16."""
+    flat = tensor.detach().cpu().contiguous().view(tensor.numel()).view(torch.uint8).numpy()
+    pieces = np.split(flat, range(PIECE_BYTES, flat.size, PIECE_BYTES))
+    return Packed(tuple(tensor.shape), tensor.dtype, pieces)
 
 
 def unpack(packed: Packed) -> Tensor:
     """Return the tensor, on the CPU, in memory of its own."""
-    # Joining copies: what lies in Ray's object store is read-only.
-    return torch.from_numpy(np.concatenate(packed.pieces)).view(packed.shape)
+    tensor = torch.empty(packed.shape, dtype=packed.dtype)
+    if tensor.numel():  # an empty array cannot be seen as bytes
+        joined = tensor.view(tensor.numel()).view(torch.uint8).numpy()
+        np.concatenate(packed.pieces, out=joined)
+    return tensor
 
 
 def convert_all(payload: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
