@@ -1,0 +1,62 @@
+"""docs/mixguard.md: its program trains, and its figures are those of the kept measurements."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from flwr_splitmix.clients import MixGuardClient, TextSet
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "mixguard.md").read_text(encoding="utf-8")
+
+
+def texts(seed: int, count: int = 8) -> TextSet:
+    source = torch.Generator().manual_seed(seed)
+    ids = [torch.randint(5, 60, (6,), generator=source) for _ in range(count)]
+    return TextSet(ids, [row.clone() for row in ids])
+
+
+def test_the_program_of_the_page_trains(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs the extra `language`")
+    config = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    names: dict[str, Any] = {"FOLDER": str(tmp_path)}
+    exec(program, names)
+    tokenizer = SimpleNamespace(all_special_ids=[0, 1, 2])
+    client = names["make_client"](texts(0), texts(1), tokenizer)
+    assert isinstance(client, MixGuardClient)
+    strategy = names["strategy"]
+    strategy.fit([client], 1)
+    (row,) = strategy.recorder.metrics.rows
+    assert row["loss"] > 0
+    # The columns that the page names.
+    assert {"train_decode_error", "train_calibrated_error"} <= row.keys()
+    assert "`train_decode_error`" in PAGE
+
+
+def test_figures_are_those_that_were_measured() -> None:
+    kept = json.loads((ROOT / "benchmarks" / "results" / "mixguard_attacks.json").read_text())
+    number = r" \| ([\d.]+)"
+    rows = re.findall(rf"^\| (embedding|layer \d) \| (\d+){4 * number}", PAGE, re.M)
+    assert len(rows) == 6
+    for place, k, *said in rows:
+        found = kept["messages"][f"{place}, m=3, k={k}"]
+        names = ("another text", "best message", "best FastICA", "best FastICA, mean known")
+        for name, printed in zip(names, said, strict=True):
+            assert float(printed) == pytest.approx(found[name]["median"], abs=0.0051), (place, name)
