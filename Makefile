@@ -16,7 +16,7 @@ demo: $(READY)  ## CutMixSFL with 10 virtual clients through `flwr run`, about 3
 	  --run-config "$$(cat apps/vision/demo.conf)"
 	$(BIN)/splitmix show latest --run-dir .demo
 
-deploy-demo: $(READY)  ## CutMixSFL on a SuperLink and three SuperNodes with TLS and keys, about 2 minutes
+deploy-demo: $(READY)  ## CutMixSFL on a SuperLink and three SuperNodes with TLS and keys, about 4 minutes
 	$(BIN)/python -m flwr_splitmix.testing.deployment apps/vision --nodes 3 --run-dir .demo \
 	  --run-config "$$(cat apps/vision/deploy.conf)"
 	$(BIN)/splitmix show latest --run-dir .demo
@@ -33,7 +33,7 @@ test-units: $(READY)
 test-runs: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(RUNS)
 
-test-faults: $(READY)  ## killed, frozen and hostile processes, bad networks: about 12 minutes
+test-faults: $(READY)  ## killed, frozen and hostile processes, bad networks: 20 minutes at most
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/faults
 
 lint: $(READY)
