@@ -31,14 +31,16 @@ from flwr_splitmix.seeding import derive_seed, secret_uniform, torch_seed
 
 
 @dataclass
-class _Mixture:
-    """What stays at the client of a batch that was sent.
+class Mixtures(Sent):
+    """What a client has sent of a batch, and what it alone knows.
 
     Parameters
     ----------
+    secret
+        How the messages were mixed.
     hidden
         (b, T, d) of the target, without a graph.
-    mask
+    own_mask
         (b, T): where the target has tokens of its own.
     positions
         int64 (b, t): where its tokens are among the secret ones.
@@ -46,7 +48,7 @@ class _Mixture:
 
     secret: Secret
     hidden: Tensor
-    mask: Tensor
+    own_mask: Tensor
     positions: Tensor
 
 
@@ -104,7 +106,7 @@ class MixGuardClient(UShapeClient):
         self.calibration: Calibration | None = None
         self.calibrated = self.options.calibration_epochs == 0
         self._errors: list[tuple[float, float]] = []
-        self._public: Sent | None = None
+        self._public: Mixtures | None = None
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round; the description also says how much calibration there is to do."""
@@ -125,7 +127,7 @@ class MixGuardClient(UShapeClient):
             calibrator = Calibrator(width, options.calibration_rank, options.calibration_blocks)
         return Calibration(calibrator.to(self.device), learning_rate=options.calibration_lr)
 
-    def obfuscate(self, batch: TextBatch) -> Sent:
+    def obfuscate(self, batch: TextBatch) -> Mixtures:
         """Mix each text with supports: m messages, of which none is a text's hidden states."""
         options = self.options
         each = len(batch.ids) if options.secret_per_sample else None
@@ -144,8 +146,9 @@ class MixGuardClient(UShapeClient):
             supports = self.head(ids[1:].flatten(0, 1), masks[1:].flatten(0, 1))
         supports = supports.unflatten(0, (options.k - 1, -1))
         messages = secret.encode(secret.arrange(hidden, supports))
-        mixture = _Mixture(secret, hidden.detach(), masks[0], own.positions)
-        return Sent(list(messages), union, batch, mixture)
+        return Mixtures(
+            list(messages), union, batch, secret, hidden.detach(), masks[0], own.positions
+        )
 
     def _support(self, count: int) -> Inserted:
         """Draw support texts in secret, and hide secret tokens in them too."""
@@ -155,10 +158,8 @@ class MixGuardClient(UShapeClient):
 
     def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
         """Decode the target's hidden states (b, T, d); with "all-sources" all of them (k, ...)."""
-        stacked = torch.stack(list(outputs))
-        if self._reads_supports and torch.is_grad_enabled():
-            return sent.secret.secret.decode_sources(stacked)  # type: ignore[no-any-return]
-        return sent.secret.secret.decode(stacked)  # type: ignore[no-any-return]
+        secret, stacked = _mixtures(sent).secret, torch.stack(list(outputs))
+        return secret.decode_sources(stacked) if self._reads_supports else secret.decode(stacked)
 
     @property
     def _reads_supports(self) -> bool:
@@ -166,8 +167,9 @@ class MixGuardClient(UShapeClient):
 
     def logits(self, hidden: Tensor, sent: Sent) -> Tensor:
         """Return what the tail says of the texts themselves, without the secret tokens."""
-        said: Tensor = self.tail(hidden, sent.secret.mask)
-        return said if said.dim() == 2 else self.tokens.remove(said, sent.secret.positions)
+        mixtures = _mixtures(sent)
+        said: Tensor = self.tail(hidden, mixtures.own_mask)
+        return said if said.dim() == 2 else self.tokens.remove(said, mixtures.positions)
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
         """Return the loss of the calibrated target; with "all-sources" also a public one.
@@ -177,7 +179,7 @@ class MixGuardClient(UShapeClient):
         """
         if not self._reads_supports:
             return super().loss(self._calibrate(hidden), sent)
-        target = sent.secret.secret.target_of(hidden)
+        target = _mixtures(sent).secret.target_of(hidden)
         others = F.mse_loss(hidden, self._calibrate(hidden).detach(), reduction="sum")
         own = F.mse_loss(target, self._calibrate(target).detach(), reduction="sum")
         return super().loss(self._calibrate(target), sent) + others - own
@@ -187,7 +189,7 @@ class MixGuardClient(UShapeClient):
 
     def perturb(self, gradient: Tensor, hidden: Tensor, sent: Sent) -> Tensor:
         """Add noise to the target's gradient, as loud as what the calibrator had to repair."""
-        secret: Secret = sent.secret.secret
+        secret = _mixtures(sent).secret
         own, decoded = gradient, hidden
         if self._reads_supports:
             own, decoded = secret.target_of(gradient), secret.target_of(hidden)
@@ -205,8 +207,8 @@ class MixGuardClient(UShapeClient):
         return balance_gradients(secret, torch.where(place, noisy, gradient))
 
     def read(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
-        """Return the logits of a test batch."""
-        decoded = self.recover(outputs, sent)
+        """Return the logits of a test batch: of its own texts, whatever training decodes."""
+        decoded = _mixtures(sent).secret.decode(torch.stack(list(outputs)))
         return self.logits(
             self._calibrate(decoded) if self.options.calibrated_inference else decoded, sent
         )
@@ -226,59 +228,32 @@ class MixGuardClient(UShapeClient):
             example = self.public.next_batch(self.order.seed, self.order.client)
             sent = self.obfuscate(TextBatch.of(example, self.device))
         self._public = sent
-        plain = Sent([sent.secret.hidden], sent.secret.mask, sent.batch)
-        return {"public": [outgoing(sent), outgoing(plain)]}
+        return {
+            "public": [outgoing(sent), outgoing(Sent([sent.hidden], sent.own_mask, sent.batch))]
+        }
 
     @exchange
     def decode_public(self, *, number: int, public: Sequence[Sequence[Tensor]]) -> dict[str, Any]:
         """Take one calibration step, given the trunk's outputs of both (MixGuard, Stage I)."""
-        self._refine(public)
+        self.receive_public(public)
         self.calibrated = self.calibrated or number + 1 >= self._stage_one
         return {}
 
-    def _refine(self, public: Sequence[Sequence[Tensor]]) -> None:
+    def send_public(self, number: int) -> dict[str, Any]:
+        """Return public texts where refinement is due."""
+        every = self.options.refine_every if self.calibration is not None else 0
+        return self.encode_public(number=number) if every and (number + 1) % every == 0 else {}
+
+    def receive_public(self, public: Sequence[Sequence[Tensor]]) -> None:
+        """Take one calibration step."""
         sent, self._public = self._public, None
         if sent is None or self.calibration is None or len(public) != 2 or len(public[1]) != 1:
             raise ClientError("the server answers with public texts that were not sent")
-        mixed = self._expected(sent, public[0])
-        with torch.no_grad():
-            outputs = torch.stack([output.to(self.device) for output in public[0]])
-            decoded = mixed.secret.secret.decode(outputs)
+        self._expected(sent, public[0])
+        decoded = sent.secret.decode(torch.stack([output.to(self.device) for output in public[0]]))
         plain = public[1][0].to(self.device)
-        self._errors.append(self.calibration.error(decoded, plain, mixed.secret.mask))
-        self.calibration.step(decoded, plain, mixed.secret.mask)
-
-    @exchange
-    def encode(
-        self,
-        *,
-        number: int,
-        progress: float,
-        gradient: Sequence[Tensor] | None,
-        last: bool = False,
-    ) -> dict[str, Any]:
-        """Do as a `UShapeClient` does; where refinement is due, public texts travel along."""
-        every = self.options.refine_every if self.calibration is not None else 0
-        due = every and number % every == every - 1 and not last
-        # The public texts first: what they draw must not depend on the private batch.
-        public = self.encode_public(number=number) if due else {}
-        return (
-            super().encode(number=number, progress=progress, gradient=gradient, last=last) | public
-        )
-
-    @exchange
-    def decode(
-        self,
-        *,
-        number: int,
-        outputs: Sequence[Tensor],
-        public: Sequence[Sequence[Tensor]] | None = None,
-    ) -> dict[str, Any]:
-        """Do as a `UShapeClient` does, then refine the calibrator if public texts came back."""
-        reply = super().decode(number=number, outputs=outputs)
-        if public is not None:
-            self._refine(public)
-        return reply
+        self._errors.append(self.calibration.error(decoded, plain, sent.own_mask))
+        self.calibration.step(decoded, plain, sent.own_mask)
 
     def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
         """End the round; the metrics also say how far decoded public texts were off."""
@@ -309,3 +284,8 @@ class MixGuardClient(UShapeClient):
                 if name.startswith("calibration.")
             }
             self.calibration.restore(own, meta["calibration"])
+
+
+def _mixtures(sent: Sent) -> Mixtures:
+    assert isinstance(sent, Mixtures)
+    return sent

@@ -39,14 +39,13 @@ class Sent:
         int64 (b, T): what the trunk is told to attend to.
     batch
         The texts that the answer is about.
-    secret
-        What a subclass needs to read the answer; it stays here.
+
+    A subclass may add to it what it needs to read the answer; that stays here.
     """
 
     messages: list[Tensor]
     mask: Tensor
     batch: TextBatch
-    secret: Any = None
 
 
 class UShapeClient(Client):
@@ -119,6 +118,7 @@ class UShapeClient(Client):
         self._progress = 0.0
         self._decoded = False
         self._test: Sent | None = None
+        self._scoring: TextScores | None = None
         self._scored: dict[str, TextScores] = {}
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
@@ -182,6 +182,14 @@ class UShapeClient(Client):
         """Return the logits of a test batch, given the trunk's outputs."""
         return self.logits(self.recover(outputs, sent), sent)
 
+    def send_public(self, number: int) -> dict[str, Any]:
+        """Return what of public texts travels with the messages of a step; here nothing."""
+        return {}
+
+    def receive_public(self, public: Sequence[Sequence[Tensor]]) -> None:
+        """Take the trunk's outputs of the public texts that were sent last."""
+        raise ClientError("the server answers with public texts that were not sent")
+
     # What the server calls.
 
     @exchange
@@ -209,17 +217,19 @@ class UShapeClient(Client):
 
         Returns
         -------
-        {"messages": [tensor (b, T, d), ...], "mask": uint8 (b, T)}, or {}.
+        {"messages": [tensor (b, T, d), ...], "mask": uint8 (b, T)}, and what of public texts goes
+        with them; or {}.
         """
         self._learn(gradient)
         if last:
             return {}
+        public = self.send_public(number)
         example = self.batches.next_batch(self.order.seed, self.order.client)
         self.segments.train()
         self.optimizer.zero_grad()
         self._sent = self.obfuscate(TextBatch.of(example, self.device))
         self._progress, self._decoded = progress, False
-        return outgoing(self._sent)
+        return outgoing(self._sent) | public
 
     def _learn(self, gradient: Sequence[Tensor] | None) -> None:
         sent, self._sent = self._sent, None
@@ -230,6 +240,7 @@ class UShapeClient(Client):
             for message, part in zip(sent.messages, gradient, strict=True)
             if message.requires_grad
         ]
+        self.segments.train()  # a checkpointed layer runs again, and must do what it did
         if pairs:  # a frozen head has no graph
             torch.autograd.backward([m for m, _ in pairs], [g for _, g in pairs])
         self.optimizer.step(self._progress, self.order.num_rounds)
@@ -250,7 +261,7 @@ class UShapeClient(Client):
         outputs
             What the trunk made of each message, (b, T, d).
         public
-            The same of each group of public texts, where a subclass sent some with `encode`.
+            The same of each group of public texts that went with them.
 
         Returns
         -------
@@ -268,6 +279,8 @@ class UShapeClient(Client):
         )
         self._losses.append(loss.item())
         self._decoded = True
+        if public is not None:
+            self.receive_public(public)
         return {"gradients": list(gradients)}
 
     def _expected(self, sent: Sent | None, outputs: Sequence[Tensor]) -> Sent:
@@ -284,9 +297,7 @@ class UShapeClient(Client):
         data = self.tests.get(kind)
         if data is None:
             raise ClientError(f"this client has no {kind} test data")
-        if kind not in self._scored:
-            self._scored[kind] = self.scores()
-        self._scoring = self._scored[kind]
+        self._scoring = self._scored.setdefault(kind, self.scores())
         self.segments.eval()
         with torch.inference_mode():
             batch = self._batch_of(data, np.arange(start, stop))
@@ -302,6 +313,7 @@ class UShapeClient(Client):
         {}; or, where texts are generated token by token, `encode`'s reply for the next one.
         """
         sent = self._expected(self._test, outputs)
+        assert self._scoring is not None
         self.segments.eval()
         with torch.inference_mode():
             logits = self.read([output.to(self.device) for output in outputs], sent)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from flwr_splitmix.attacks import Recorder, gradient_ratio, read_tokens, score
 from flwr_splitmix.clients import MixGuardClient
+from flwr_splitmix.clients.mixguard_client import Mixtures
 from flwr_splitmix.clients.texts import TextBatch
-from flwr_splitmix.clients.ushape_client import Sent
 from flwr_splitmix.mixguard import MixGuardOptions
 from flwr_splitmix.strategies import MixGuard
 from flwr_splitmix.testing.laws import TextToy
@@ -24,10 +24,10 @@ class Confessing(MixGuardClient):
 
     hidden: list[Tensor]
 
-    def obfuscate(self, batch: TextBatch) -> Sent:
+    def obfuscate(self, batch: TextBatch) -> Mixtures:
         sent = super().obfuscate(batch)
         if self.segments.training:
-            self.hidden.append(sent.secret.hidden)
+            self.hidden.append(sent.hidden)
         return sent
 
 

@@ -48,11 +48,11 @@ def test_where_the_trunk_is_the_identity_the_texts_come_back(options: dict[str, 
     sent = client.obfuscate(batch)
     assert len(sent.messages) == client.options.m
     recovered = client.recover(sent.messages, sent)
-    torch.testing.assert_close(recovered, sent.secret.hidden, rtol=0, atol=1e-12)
-    real = sent.secret.mask.bool()
+    torch.testing.assert_close(recovered, sent.hidden, rtol=0, atol=1e-12)
+    real = sent.own_mask.bool()
     assert not any(torch.allclose(m[real], recovered[real], atol=1e-3) for m in sent.messages)
     # What the tail says is about the text's own words, in their order.
-    words = client.tokens.remove(recovered, sent.secret.positions)
+    words = client.tokens.remove(recovered, sent.positions)
     own = batch.mask.bool()
     torch.testing.assert_close(words[own], client.head(batch.ids, batch.mask)[own])
 
@@ -105,6 +105,24 @@ def test_calibration_is_done_once_and_refined_as_often_as_asked() -> None:
     strategy.fit(toy.clients_for(strategy), 2)
     assert calls.count("decode_public") == 2 * toy.examples // toy.batch
     assert calls.count("encode+public") == 2 * 2
+
+
+def test_refinement_sees_the_head_that_the_last_step_left() -> None:
+    """The trunk that answers has taken that step too."""
+    options = MixGuardOptions(secret_tokens=0, max_length=32, calibration_epochs=1, refine_every=1)
+    client = client_of(replace(TOY, options=options))
+    sent = client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
+    answer = {"number": 0, "outputs": sent["messages"], "public": None}
+    gradient = client.run("decode", answer)["gradients"]
+    before = client.head.words.weight.detach().clone()
+    client.run("encode", {"number": 1, "progress": 0.1, "gradient": gradient})
+    after = client.head.words.weight.detach()
+    assert not torch.equal(before, after)
+    assert client._public is not None
+    batch = client._public.batch
+    real = client._public.own_mask.bool()
+    table = after[batch.ids[batch.mask.bool()]]
+    torch.testing.assert_close(client._public.hidden[real], table)
 
 
 def secrets_of(monkeypatch: pytest.MonkeyPatch) -> list[Secret]:
