@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from flwr_splitmix.storage import pack_optimizer, unpack_optimizer
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 """Makes the optimizer of one segment from its trainable parameters."""
@@ -84,3 +87,17 @@ class ScheduledOptimizer:
         for group, lr in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
             group["lr"] = lr * factor
         self.optimizer.step()
+
+    def state(self, name: str = "optimizer") -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the optimizer as tensors and plain values, all below `name`; empty without one."""
+        if self.optimizer is None:
+            return {}, {}
+        tensors, meta = pack_optimizer(self.optimizer, name)
+        return tensors, {name: meta}
+
+    def restore(
+        self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], name: str = "optimizer"
+    ) -> None:
+        """Continue from `state`, among whatever else there is."""
+        if self.optimizer is not None:
+            unpack_optimizer(self.optimizer, tensors, meta[name], name)

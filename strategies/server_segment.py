@@ -21,7 +21,6 @@ from flwr_splitmix.schedule import (
     adamw,
 )
 from flwr_splitmix.seeding import torch_seed
-from flwr_splitmix.storage import pack_optimizer, unpack_optimizer
 
 ServerUpdate = Literal["sequential", "sum", "mean"]
 
@@ -136,17 +135,12 @@ class ServerSegment:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return module and optimizer as tensors and plain values."""
         tensors = {f"upper.{name}": t for name, t in self.module.state_dict().items()}
-        if self.optimizer.optimizer is None:
-            return tensors, {}
-        moments, meta = pack_optimizer(self.optimizer.optimizer, "upper-optimizer")
-        return tensors | moments, {"upper-optimizer": meta}
+        moments, meta = self.optimizer.state("upper-optimizer")
+        return tensors | moments, meta
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state`."""
         self.module.load_state_dict(
             {k.removeprefix("upper."): t for k, t in tensors.items() if k.startswith("upper.")}
         )
-        if self.optimizer.optimizer is not None:
-            unpack_optimizer(
-                self.optimizer.optimizer, tensors, meta["upper-optimizer"], "upper-optimizer"
-            )
+        self.optimizer.restore(tensors, meta, "upper-optimizer")

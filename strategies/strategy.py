@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, Unpack, cast
 
 from flwr.serverapp import strategy as flower
 from torch import Tensor, nn
@@ -184,9 +184,9 @@ class SplitStrategy(RoundLoop):
                 "them: it exists for comparison within one process (fit); across='batch' mixes "
                 "within each client's own batch, everywhere"
             )
-        split = [client for client in clients if isinstance(client, SplitClient)]
-        for client in split:
-            client.peers = split
+        peers = cast(Sequence[SplitClient], clients)
+        for client in peers:
+            client.peers = peers
 
     @property
     def keeps_ledger(self) -> bool:

@@ -18,7 +18,6 @@ from flwr_splitmix.schedule import (
     adamw,
 )
 from flwr_splitmix.seeding import torch_seed
-from flwr_splitmix.storage import pack_optimizer, unpack_optimizer
 
 
 @dataclass(frozen=True)
@@ -186,20 +185,15 @@ class TrunkSegment:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return module and optimizer as tensors and plain values."""
         tensors = {f"trunk.{name}": t for name, t in self.module.state_dict().items()}
-        if self.optimizer.optimizer is None:
-            return tensors, {}
-        moments, meta = pack_optimizer(self.optimizer.optimizer, "trunk-optimizer")
-        return tensors | moments, {"trunk-optimizer": meta}
+        moments, meta = self.optimizer.state("trunk-optimizer")
+        return tensors | moments, meta
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state`."""
         self.module.load_state_dict(
             {k.removeprefix("trunk."): t for k, t in tensors.items() if k.startswith("trunk.")}
         )
-        if self.optimizer.optimizer is not None:
-            unpack_optimizer(
-                self.optimizer.optimizer, tensors, meta["trunk-optimizer"], "trunk-optimizer"
-            )
+        self.optimizer.restore(tensors, meta, "trunk-optimizer")
 
 
 def _by_length(messages: Mapping[int, Messages]) -> list[list[int]]:

@@ -16,7 +16,7 @@ NEUTRAL = {"seeding", "schedule", "storage", "device"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "seeding": set(),
-    "schedule": set(),
+    "schedule": {"storage"},
     "storage": set(),
     "device": set(),
     "mixers": {"seeding", "privacy"},  # noise is a part of a share

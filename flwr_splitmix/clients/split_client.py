@@ -25,7 +25,6 @@ from flwr_splitmix.schedule import (
     WarmupCosine,
     adamw,
 )
-from flwr_splitmix.storage import pack_optimizer, unpack_optimizer
 
 
 @dataclass
@@ -276,10 +275,8 @@ class SplitClient(Client):
         meta: dict[str, Any] = {"drawn": self.batches.drawn}
         if self.guard is not None:
             meta["privacy"] = self.guard.state()
-        if self.optimizer.optimizer is not None:
-            moments, meta["optimizer"] = pack_optimizer(self.optimizer.optimizer)
-            tensors |= moments
-        return tensors, meta
+        moments, optimizer = self.optimizer.state()
+        return tensors | moments, meta | optimizer
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state`: the same segment, optimizer and data are assumed."""
@@ -290,8 +287,7 @@ class SplitClient(Client):
             if self.guard is None:
                 self.guard = PrivacyGuard(PrivacyBudget(), self.batches.examples, self.segment)
             self.guard.restore(meta["privacy"])
-        if self.optimizer.optimizer is not None:
-            unpack_optimizer(self.optimizer.optimizer, tensors, meta["optimizer"])
+        self.optimizer.restore(tensors, meta)
 
 
 def _says_something(gradient: Tensor) -> bool:

@@ -24,7 +24,6 @@ from flwr_splitmix.schedule import (
     WarmupCosine,
     adamw,
 )
-from flwr_splitmix.storage import pack_optimizer, unpack_optimizer
 
 
 @dataclass
@@ -368,10 +367,8 @@ class UShapeClient(Client):
         """Return head, tail, optimizer and data position."""
         tensors = {f"segment.{name}": t for name, t in self._trained().items()}
         meta: dict[str, Any] = {"drawn": self.batches.drawn}
-        if self.optimizer.optimizer is not None:
-            moments, meta["optimizer"] = pack_optimizer(self.optimizer.optimizer)
-            tensors |= moments
-        return tensors, meta
+        moments, optimizer = self.optimizer.state()
+        return tensors | moments, meta | optimizer
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state`: the same segments, optimizer and data are assumed."""
@@ -380,8 +377,7 @@ class UShapeClient(Client):
         }
         self._load(own, "the kept head and tail do not fit this client's")
         self.batches.drawn = int(meta["drawn"])
-        if self.optimizer.optimizer is not None:
-            unpack_optimizer(self.optimizer.optimizer, tensors, meta["optimizer"])
+        self.optimizer.restore(tensors, meta)
 
 
 def outgoing(sent: Sent) -> dict[str, Any]:
