@@ -1,4 +1,4 @@
-"""What both benchmarks share: medians and spreads, facts about the machine, a table."""
+"""What the benchmarks share: medians and spreads, facts about the machine, a table."""
 
 from __future__ import annotations
 
@@ -61,6 +61,23 @@ def show(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Non
     for row in rows:
         table.add_row(*row)
     Console(width=100).print(table)
+
+
+def show_spreads(title: str, figures: dict[str, Any]) -> None:
+    """Print every spread of the figures, with its target where it has one."""
+    rows = []
+    for name, row in figures["spread"].items():
+        digits = 3 if name.endswith("ratio") else 1
+        target = figures["targets"].get(name)
+        rows.append(
+            [
+                name,
+                *(f"{row[key]:.{digits}f}" for key in ("median", "q1", "q3", "min", "max")),
+                "" if target is None else f"<= {target['at_most']:g}",
+                "" if target is None else "yes" if target["met"] else "no",
+            ]
+        )
+    show(title, ("", "median", "q1", "q3", "min", "max", "target", "met"), rows)
 
 
 def write(out: Path, figures: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ import torch
 from benchmarks.apps.steps.step_app.lenet import CLIENTS
 from benchmarks.apps.steps.step_app.models import Unsplit, make_client, vit
 from benchmarks.apps.steps.step_app.stopwatch import WARM_UP, Stopwatch
-from benchmarks.measure import show, spread, write
+from benchmarks.measure import show_spreads, spread, write
 from flwr_splitmix.strategies import PSL
 from flwr_splitmix.testing.flower import FlowerError, LocalFlower
 
@@ -105,20 +105,7 @@ def _ratios(split: list[float], whole: list[float]) -> list[float]:
 
 
 def print_table(figures: dict[str, Any]) -> None:
-    rows = []
-    for name, row in figures["spread"].items():
-        digits = 3 if name.endswith("ratio") else 1
-        target = figures["targets"].get(name)
-        rows.append(
-            [
-                name,
-                *(f"{row[key]:.{digits}f}" for key in ("median", "q1", "q3", "min", "max")),
-                "" if target is None else f"<= {target['at_most']:g}",
-                "" if target is None else "yes" if target["met"] else "no",
-            ]
-        )
-    heads = ("", "median", "q1", "q3", "min", "max", "target", "met")
-    show("Milliseconds a step, 10 clients x 32 images", heads, rows)
+    show_spreads("Milliseconds a step, 10 clients x 32 images", figures)
     print(f"ray_ms / unsplit_ms {figures['ray_to_plain_unsplit_ratio']:.3f}")
     print(f"messages_ms / ray_small_ms {figures['messages_to_ray_small_ratio']:.1f}")
 

@@ -29,7 +29,7 @@ from benchmarks.apps.ushape.ushape_app.models import (
     plain_client,
 )
 from benchmarks.apps.ushape.ushape_app.stopwatch import time_here
-from benchmarks.measure import show, spread, write
+from benchmarks.measure import show_spreads, spread, write
 from flwr_splitmix.testing.flower import FlowerError, LocalFlower
 
 APP = Path(__file__).parent / "apps" / "ushape"
@@ -122,21 +122,8 @@ def summarise(samples: Samples) -> dict[str, Any]:
 
 
 def print_table(figures: dict[str, Any]) -> None:
-    rows = []
-    for name, row in figures["spread"].items():
-        digits = 3 if name.endswith("ratio") else 1
-        target = figures["targets"].get(name)
-        rows.append(
-            [
-                name,
-                *(f"{row[key]:.{digits}f}" for key in ("median", "q1", "q3", "min", "max")),
-                "" if target is None else f"<= {target['at_most']:g}",
-                "" if target is None else "yes" if target["met"] else "no",
-            ]
-        )
     millions = figures["settings"]["parameters"] / 1e6
-    heads = ("", "median", "q1", "q3", "min", "max", "target", "met")
-    show(f"Milliseconds a step, {millions:.1f} million parameters", heads, rows)
+    show_spreads(f"Milliseconds a step, {millions:.1f} million parameters", figures)
 
 
 def main() -> None:

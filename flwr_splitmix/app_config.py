@@ -77,6 +77,30 @@ class AppConfig(BaseModel):
             said = [_sentence(found, known) for found in error.errors()]
             raise ConfigError("; ".join(said)) from None
 
+    @classmethod
+    def of_run(cls, values: Mapping[str, Any]) -> tuple[Self, Run | None]:
+        """Check a run configuration, and open the run that it continues.
+
+        Returns
+        -------
+        The configuration that holds, which is a continued run's own; and that run, or None.
+
+        Raises
+        ------
+        ConfigError, RunError
+            If a configuration is wrong, or there is no such run.
+        """
+        config = cls.read(values)
+        if not config.resume:
+            return config, None
+        resumed = Run.open(config.resume, home=config.home)
+        return cls.read(resumed.config), resumed
+
+    @property
+    def home(self) -> str | None:
+        """Where runs are kept; None is the usual place."""
+        return self.run_dir or None
+
     @model_validator(mode="after")
     def _link_has_the_wire_format(self) -> Self:
         if self.link == "ray" and self.wire_dtype != "keep":

@@ -23,18 +23,14 @@ BALANCED = "balanced"
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train one run, or continue one."""
-    config = LanguageConfig.read(context.run_config)
-    home = config.run_dir or None
-    resumed = Run.open(config.resume, home=home) if config.resume else None
-    if resumed is not None:
-        config = LanguageConfig.read(resumed.config)
+    config, resumed = LanguageConfig.of_run(context.run_config)
     if config.server_threads:
         torch.set_num_threads(config.server_threads)
     # What can be refused is refused before the run has a directory.
     trunk = build_trunk(config)
     make_strategy(config, trunk, None)
     initial = initial_arrays(config)
-    run = resumed or Run.create(context.run_config, name=config.strategy.lower(), home=home)
+    run = resumed or Run.create(context.run_config, name=config.strategy.lower(), home=config.home)
     make_strategy(config, trunk, run).start(
         grid, initial_arrays=initial, num_rounds=config.num_server_rounds
     )

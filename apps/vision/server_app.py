@@ -34,11 +34,7 @@ SETTLED_SECONDS = 2.0
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train one run, or continue one."""
-    config = VisionConfig.read(context.run_config)
-    home = config.run_dir or None
-    resumed = Run.open(config.resume, home=home) if config.resume else None
-    if resumed is not None:
-        config = VisionConfig.read(resumed.config)
+    config, resumed = VisionConfig.of_run(context.run_config)
     images, segments = config.images(), config.segments()
     if config.server_threads:
         torch.set_num_threads(config.server_threads)
@@ -46,7 +42,7 @@ def main(grid: Grid, context: Context) -> None:
     # What can be refused is refused before the run has a directory.
     check_first_round(make(None), config, segments.lower.geometry, grid)
     labels = labels_of_clients(config, grid) if config.needs_labels else []
-    run = resumed or Run.create(context.run_config, name=config.strategy.lower(), home=home)
+    run = resumed or Run.create(context.run_config, name=config.strategy.lower(), home=config.home)
     strategy = make(run, labels)
     evaluate_fn = None
     if config.evaluation_kind == "central":

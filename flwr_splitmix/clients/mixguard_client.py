@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,9 @@ from flwr_splitmix.mixguard import (
     perturb,
 )
 from flwr_splitmix.seeding import derive_seed, secret_uniform, torch_seed
+
+RECENT = 20
+"""Calibration steps over which the errors of a round's metrics are a mean."""
 
 
 @dataclass
@@ -105,13 +109,13 @@ class MixGuardClient(UShapeClient):
         )
         self.calibration: Calibration | None = None
         self.calibrated = self.options.calibration_epochs == 0
-        self._errors: list[tuple[float, float]] = []
+        self._errors: deque[tuple[float, float]] = deque(maxlen=RECENT)
         self._public: Mixtures | None = None
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round; the description also says how much calibration there is to do."""
         described = super().attach(order, arrays)
-        self._errors, self._public = [], None
+        self._public = None
         if self.calibration is None and self.options.calibration_epochs:
             self.calibration = self._new_calibration(int(described["width"]))
         return {**described, "calibration-steps": 0 if self.calibrated else self._stage_one}
@@ -256,18 +260,22 @@ class MixGuardClient(UShapeClient):
         self.calibration.step(decoded, plain, sent.own_mask)
 
     def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
-        """End the round; the metrics also say how far decoded public texts were off."""
+        """End the round; the metrics also say how far decoded public texts were off of late."""
         arrays, metrics = super().release()
         if self.options.calibration_epochs:
-            recent = self._errors[-20:] or [(0.0, 0.0)]
             for position, name in enumerate(("decode-error", "calibrated-error")):
-                metrics[name] = sum(pair[position] for pair in recent) / len(recent)
+                found = [pair[position] for pair in self._errors]
+                metrics[name] = sum(found) / len(found) if found else 0.0
         return arrays, metrics
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return head, tail, optimizer, data position and calibrator; no secret outlives a step."""
         tensors, meta = super().state()
-        meta |= {"public-drawn": self.public.drawn, "calibrated": self.calibrated}
+        meta |= {
+            "public-drawn": self.public.drawn,
+            "calibrated": self.calibrated,
+            "errors": [list(pair) for pair in self._errors],
+        }
         if self.calibration is not None:
             found, meta["calibration"] = self.calibration.state()
             tensors |= {f"calibration.{name}": tensor for name, tensor in found.items()}
@@ -277,6 +285,7 @@ class MixGuardClient(UShapeClient):
         """Continue from `state`, with the same options."""
         super().restore(tensors, meta)
         self.public.drawn, self.calibrated = int(meta["public-drawn"]), bool(meta["calibrated"])
+        self._errors = deque(map(tuple, meta["errors"]), RECENT)
         if self.calibration is not None:
             own = {
                 name.removeprefix("calibration."): tensor

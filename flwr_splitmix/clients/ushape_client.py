@@ -296,7 +296,9 @@ class UShapeClient(Client):
         data = self.tests.get(kind)
         if data is None:
             raise ClientError(f"this client has no {kind} test data")
-        self._scoring = self._scored.setdefault(kind, self.scores())
+        if kind not in self._scored:
+            self._scored[kind] = self.scores()
+        self._scoring = self._scored[kind]
         self.segments.eval()
         with torch.inference_mode():
             batch = self._batch_of(data, np.arange(start, stop))

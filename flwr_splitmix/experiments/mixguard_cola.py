@@ -48,8 +48,8 @@ MIXGUARD_COLA = Experiment(
     (
         Score("Matthews (x 100)", "eval_matthews"),
         Score("accuracy (%)", "top1"),
-        Score("decode error", "decode_error", 1.0),
-        Score("calibrated", "calibrated_error", 1.0),
+        Score("decode error", "train_decode_error", 1.0),
+        Score("calibrated", "train_calibrated_error", 1.0),
         Score("processor s", "processor_s", 1.0, 0),
     ),
 )

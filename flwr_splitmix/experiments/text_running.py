@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -12,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, UShapeClient
 from flwr_splitmix.clients.text_scores import ClassScores
@@ -64,18 +63,6 @@ class ProcessorTime(Observer):
         self.seconds = float(state["seconds"])
 
 
-class _MixGuardClient(MixGuardClient):
-    """Keeps what it says of a round: without an aggregator nobody else does."""
-
-    said: Mapping[str, int | float] = {}
-
-    def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
-        arrays, metrics = super().release()
-        if metrics["num-steps"]:  # not an evaluation's
-            self.said = metrics
-        return arrays, metrics
-
-
 def run_texts(
     cell: Cell, run: Run, source: str, *, device: str, observers: Sequence[Observer]
 ) -> dict[str, Any]:
@@ -83,8 +70,8 @@ def run_texts(
 
     Returns
     -------
-    "processor_s"; of a calibrated client "decode_error" and "calibrated_error", relative errors
-    of decoded public texts over the last steps.
+    "processor_s", and what the clients said of their last round, as "train_...": calibrated ones
+    the relative errors of decoded public texts.
 
     Raises
     ------
@@ -159,12 +146,8 @@ class _Trial:
             for data in self.texts.clients
         ]
         strategy.fit(clients, self.cell.recipe.epochs)
-        said = [client.said for client in clients if isinstance(client, _MixGuardClient)]
-        return {
-            name.replace("-", "_"): statistics.fmean(metrics[name] for metrics in said)
-            for name in ("decode-error", "calibrated-error")
-            if said and all(name in metrics for metrics in said)
-        }
+        last = strategy.recorder.metrics.rows[-1]
+        return {name: value for name, value in last.items() if name.startswith("train_")}
 
     def _client(
         self, head: nn.Module, tail: nn.Module, data: Any, parts: LanguageParts
@@ -178,7 +161,7 @@ class _Trial:
             make = partial(NaiveMixClient, **options)
         elif cell.method == "MixGuard":
             make = partial(
-                _MixGuardClient,
+                MixGuardClient,
                 public=self.texts.public,
                 vocab_size=parts.vocab_size,
                 special_ids=self.tokenizer.all_special_ids,

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
-import tomllib
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,9 +13,10 @@ from flwr_splitmix import Run
 from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.runs import Row
 from flwr_splitmix.strategies import UShapeStrategy
+from tests.apps.app_modules import APPS, app_module, app_run_config
 from tests.apps.vision_app import context
 
-APP = Path(__file__).resolve().parents[2] / "apps" / "language"
+APP = APPS / "language"
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 """Real data beside the repository, if they are there."""
@@ -44,27 +40,14 @@ TINY: dict[str, Any] = {
 """One step of a model with a layer in each part."""
 
 
-@cache
 def module(name: str) -> ModuleType:
-    """Import one file of the app; its own imports find the app's other files."""
-    if str(APP) not in sys.path:
-        sys.path.append(str(APP))
-    if name.startswith("language_"):
-        return importlib.import_module(name)
-    # Other apps have a server_app and a client_app too: each gets a name of its own.
-    spec = importlib.util.spec_from_file_location(f"splitmix_language_{name}", APP / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    """Import one file of the app."""
+    return app_module("language", name)
 
 
 def run_config(**overrides: Any) -> dict[str, Any]:
     """Return the app's run configuration with some keys changed (`_` for `-`)."""
-    app = tomllib.loads((APP / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-    changed = {name.replace("_", "-"): value for name, value in overrides.items()}
-    return {**app["config"], **changed}
+    return app_run_config("language", overrides)
 
 
 def read(**values: Any) -> Any:

@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
-import tomllib
-from functools import cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from flwr.app import Context, RecordDict
 
-APP = Path(__file__).resolve().parents[2] / "apps" / "vision"
+from tests.apps.app_modules import APPS, app_module, app_run_config
+
+APP = APPS / "vision"
 
 
-@cache
 def module(name: str) -> ModuleType:
-    """Import one file of the app; its own imports find the app's other files."""
-    if str(APP) not in sys.path:
-        sys.path.append(str(APP))
-    if name == "vision_config":
-        return importlib.import_module(name)
-    # Other apps have a server_app and a client_app too: each gets a name of its own.
-    spec = importlib.util.spec_from_file_location(f"splitmix_vision_{name}", APP / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    """Import one file of the app."""
+    return app_module("vision", name)
 
 
 def run_config(**overrides: Any) -> dict[str, Any]:
     """Return the app's run configuration with some keys changed (`_` for `-`)."""
-    app = tomllib.loads((APP / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-    changed = {name.replace("_", "-"): value for name, value in overrides.items()}
-    return {**app["config"], **changed}
+    return app_run_config("vision", overrides)
 
 
 def context(client: int, num_clients: int, config: dict[str, Any]) -> Context:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,9 +84,11 @@ def test_calibration_brings_the_decoded_texts_nearer() -> None:
     strategy = MixGuard(toy.server(), device="cpu", steps_per_round=1)
     client = toy.clients_for(strategy)[0]
     assert isinstance(client, MixGuardClient)
+    client._errors = deque()  # of all steps
     strategy.fit([client], 1)
     assert client.calibrated
-    first, last = client._errors[:20], client._errors[-20:]
+    errors = list(client._errors)
+    first, last = errors[:20], errors[-20:]
     assert np.mean([after for _, after in last]) < 0.95 * np.mean([b for b, _ in last])
     assert first[0][0] == pytest.approx(first[0][1])  # the identity at first
 
@@ -107,6 +110,21 @@ def test_calibration_is_done_once_and_refined_as_often_as_asked() -> None:
     assert calls.count("encode+public") == 2 * 2
 
 
+def test_a_round_without_calibration_says_what_was_found_last() -> None:
+    """Not that nothing is off; also when another process goes on."""
+    options = MixGuardOptions(secret_tokens=0, max_length=32, calibration_epochs=1, refine_every=0)
+    toy = replace(TOY, options=options)
+    strategy = MixGuard(toy.server(), device="cpu", steps_per_round=1)
+    client = toy.clients_for(strategy)[0]
+    strategy.fit([client], 2)
+    first, second = strategy.recorder.metrics.rows
+    assert first["train_decode_error"] == second["train_decode_error"] > 0
+    other = toy.clients_for()[0]
+    other.attach(ORDER, None)
+    other.restore(*client.state())
+    assert other.release()[1]["decode-error"] == second["train_decode_error"]
+
+
 def test_refinement_sees_the_head_that_the_last_step_left() -> None:
     """The trunk that answers has taken that step too."""
     options = MixGuardOptions(secret_tokens=0, max_length=32, calibration_epochs=1, refine_every=1)
@@ -114,9 +132,11 @@ def test_refinement_sees_the_head_that_the_last_step_left() -> None:
     sent = client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
     answer = {"number": 0, "outputs": sent["messages"], "public": None}
     gradient = client.run("decode", answer)["gradients"]
-    before = client.head.words.weight.detach().clone()
+    words = client.head.words
+    assert isinstance(words, torch.nn.Embedding)
+    before = words.weight.detach().clone()
     client.run("encode", {"number": 1, "progress": 0.1, "gradient": gradient})
-    after = client.head.words.weight.detach()
+    after = words.weight.detach()
     assert not torch.equal(before, after)
     assert client._public is not None
     batch = client._public.batch
