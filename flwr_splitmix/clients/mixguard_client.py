@@ -135,7 +135,9 @@ class MixGuardClient(UShapeClient):
         """Mix each text with supports: m messages, of which none is a text's hidden states."""
         options = self.options
         each = len(batch.ids) if options.secret_per_sample else None
-        secret = draw_secret(options.m, options.k, samples=each)
+        secret = draw_secret(
+            options.m, options.k, samples=each, max_distortion=options.max_distortion
+        )
         own = self.tokens.insert(batch.ids, batch.mask)
         texts = [own, *(self._support(len(batch.ids)) for _ in range(options.k - 1))]
         ids, masks, union = pad_together(

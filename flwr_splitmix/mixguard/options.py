@@ -34,6 +34,9 @@ class MixGuardOptions:
         back a public loss on the support texts, so that the messages' gradients have rank k.
     secret_per_sample
         An extension: each text of a batch has a secret of its own.
+    max_distortion
+        An extension for trunks that normalise what they are given, as BERT's do: only secrets
+        with `Secret.distortion` up to this are drawn. Messages then point closer to the target.
     calibrated_inference
         Whether evaluation uses the calibrator.
     pad_to
@@ -54,6 +57,7 @@ class MixGuardOptions:
     strength: float = 0.1
     gradients: Gradients = "target"
     secret_per_sample: bool = False
+    max_distortion: float | None = None
     calibrated_inference: bool = True
     pad_to: int | None = None
     max_length: int = 512

@@ -23,6 +23,12 @@ MIN_GAIN = 0.2
 MAX_REDRAWS = 2_000
 """Draws of each part after which nothing acceptable is taken to exist."""
 
+CANDIDATES = 64
+"""Secrets drawn at once where only some distort little enough."""
+
+MAX_DRAWS = 2_000
+"""Such draws after which there are taken to be none."""
+
 
 def draw_secret(
     m: int,
@@ -33,6 +39,7 @@ def draw_secret(
     eta: float = 0.2,
     kappa: float = 4.0,
     affine: bool = True,
+    max_distortion: float | None = None,
 ) -> Secret:
     """Draw a batch's secret, or one for each of its samples, from the system's generator.
 
@@ -51,6 +58,9 @@ def draw_secret(
         Bound on the blinding matrix's condition number.
     affine
         Scale the blinding so that the decoding sums to one: exact for affine trunks too.
+    max_distortion
+        Bound on `Secret.distortion`, for trunks that normalise what they are given: decoding is
+        then less wrong, and single messages point closer to the target. None: any (the paper).
 
     Returns
     -------
@@ -60,21 +70,46 @@ def draw_secret(
     Raises
     ------
     ValueError
-        If m or k is below 2, samples below 1, a range is empty or not positive, or m is so large
-        that 2,000 draws meet no constraint (m beyond some 20).
+        If m or k is below 2, samples below 1, a range is empty or not positive, m is so large
+        that 2,000 draws meet no constraint (m beyond some 20), or `max_distortion` so small that
+        too few of 128,000 secrets meet it.
 
     Source: MixGuard, section 4.2; the distributions are ours, the paper names none.
     """
-    _check(m, k, samples, scale, eta, kappa)
+    _check(m, k, samples, scale, eta, kappa, max_distortion)
     count = 1 if samples is None else samples
-    signs = _accepted(count, lambda n: _signs(n, m), _has_both_signs, m)
-    target = (secret_uniform((count,)) * k).long()
-    mixing = _mixing(signs, target, k, scale, eta)
-    blinding = _accepted(count, lambda n: _blinding(n, m, kappa), lambda b: _blinds(b, affine), m)
-    if affine:
-        blinding = blinding * decoding_of(blinding).sum(-1)[:, None, None]
-    parts = (signs, mixing, blinding, target)
-    return Secret(*(parts if samples is not None else (part[0] for part in parts)))
+
+    def draw(n: int) -> Secret:
+        signs = _accepted(n, lambda some: _signs(some, m), _has_both_signs, m)
+        target = (secret_uniform((n,)) * k).long()
+        mixing = _mixing(signs, target, k, scale, eta)
+        blinding = _accepted(
+            n, lambda some: _blinding(some, m, kappa), lambda b: _blinds(b, affine), m
+        )
+        if affine:
+            blinding = blinding * decoding_of(blinding).sum(-1)[:, None, None]
+        return Secret(signs, mixing, blinding, target)
+
+    drawn = draw(count) if max_distortion is None else _faithful(count, draw, max_distortion)
+    return drawn if samples is not None else drawn.of(0)
+
+
+def _faithful(count: int, draw: Callable[[int], Secret], bound: float) -> Secret:
+    """Draw secrets until `count` of them distort no more than `bound`."""
+    found: list[Secret] = []
+    missing = count
+    for _ in range(MAX_DRAWS):
+        candidates = draw(max(CANDIDATES, 4 * missing))
+        chosen = (candidates.distortion <= bound).nonzero().squeeze(-1)[:missing]
+        if len(chosen):
+            found.append(candidates.of(chosen))
+            missing -= len(chosen)
+        if not missing:
+            return Secret.join(found)
+    raise ValueError(
+        f"max_distortion is {bound}; of {MAX_DRAWS * CANDIDATES:,} secrets too few were below it, "
+        "so it must be larger, or k or the scale smaller"
+    )
 
 
 def _check(
@@ -84,6 +119,7 @@ def _check(
     scale: tuple[float, float],
     eta: float,
     kappa: float,
+    max_distortion: float | None,
 ) -> None:
     if m < 2 or k < 2:
         raise ValueError(f"m is {m} and k is {k}; both must be at least 2")
@@ -96,6 +132,8 @@ def _check(
         raise ValueError(f"eta is {eta}; it must be between 0 and 1")
     if not 1 <= kappa < math.inf:
         raise ValueError(f"kappa is {kappa}; it must be at least 1 and finite")
+    if max_distortion is not None and not max_distortion > 0:
+        raise ValueError(f"max_distortion is {max_distortion}; it must be positive, or None")
 
 
 def _accepted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -68,6 +69,36 @@ class Secret:
     def samples(self) -> int | None:
         """How many samples have a secret of their own; None if the batch shares one."""
         return self.mixing.shape[0] if self.mixing.ndim == 3 else None
+
+    @property
+    def distortion(self) -> Tensor:
+        """How far messages point away from the target: `sum_l |w_l| (1 - cos_l) / |sum_l w_l|`.
+
+        `cos_l` is that of message l with the target, were sources orthogonal and equally long.
+        A trunk that normalises what it is given (BERT's, whose layer norms stand behind the sums)
+        sees directions only, and decoding adds up its errors with weights `w_l`. Float64, () or
+        (b,).
+        """
+        own = self.weights.gather(-1, self.target[..., None, None].expand(*self.signs.shape, 1))
+        cosine = own.squeeze(-1) / self.weights.norm(dim=-1)
+        distorted: Tensor = (self.decoding.abs() * (1 - cosine)).sum(-1)
+        return distorted / self.decoding.sum(-1).abs()
+
+    def of(self, sample: int | Tensor) -> Secret:
+        """Return the secret of one sample, or those of several (int64, (n,))."""
+        return Secret(
+            self.signs[sample], self.mixing[sample], self.blinding[sample], self.target[sample]
+        )
+
+    @staticmethod
+    def join(secrets: Sequence[Secret]) -> Secret:
+        """Return the secrets of several samples as one, in their order."""
+        return Secret(
+            torch.cat([one.signs for one in secrets]),
+            torch.cat([one.mixing for one in secrets]),
+            torch.cat([one.blinding for one in secrets]),
+            torch.cat([one.target for one in secrets]),
+        )
 
     def arrange(self, target: Tensor, supports: Tensor) -> Tensor:
         """Put the target at its secret place among the supports.

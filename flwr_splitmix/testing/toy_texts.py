@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.clients import MixGuardClient, TextSet, UShapeClient
+from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, TextSet, UShapeClient
 from flwr_splitmix.mixguard import MixGuardOptions
 from flwr_splitmix.schedule import OptimizerFactory, constant
 from flwr_splitmix.testing.toy import sgd
@@ -164,3 +164,18 @@ class TextToy:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1000 * self.seed + part)
             yield
+
+
+KINDS: dict[str, type[UShapeClient]] = {
+    "USplitSL": UShapeClient,
+    "USplitFL": UShapeClient,
+    "NaiveMixSL": NaiveMixClient,
+    "MixGuard": MixGuardClient,
+}
+"""Whose clients each strategy of the U shape works with."""
+
+
+def text_toy(strategy: str, **fields: Any) -> TextToy:
+    """Make a toy whose clients are of the kind that a strategy of the U shape works with."""
+    options = MixGuardOptions(secret_tokens=2, max_length=32, calibration_epochs=1)
+    return TextToy(**{"kind": KINDS[strategy], "options": options, **fields})

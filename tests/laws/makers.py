@@ -1,4 +1,4 @@
-"""The strategies that the laws are run over: all of the library's, and one of an example."""
+"""The strategies that the laws are run over: all that mix, and one of an example."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, UShapeClient
+from flwr_splitmix.clients import MixGuardClient, UShapeClient
 from flwr_splitmix.clients.ushape_client import Sent
 from flwr_splitmix.mixguard import MixGuardOptions
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, MixGuard, USplitSL
@@ -22,30 +22,19 @@ from flwr_splitmix.testing.laws import (
     check_ushape_equals_whole,
     check_ushape_wire,
 )
+from flwr_splitmix.testing.toy_texts import text_toy
 
 EXACT = MixGuardOptions(secret_tokens=2, max_length=32, calibration_epochs=0, perturbation=None)
 """MixGuard without what is no part of a graph."""
 
-FULL = MixGuardOptions(secret_tokens=2, max_length=32, calibration_epochs=1)
-
-TOYS: dict[str, TextToy] = {
-    "USplitSL": TextToy(),
-    "USplitFL": TextToy(),
-    "NaiveMixSL": TextToy(kind=NaiveMixClient),
-    "MixGuard": TextToy(kind=MixGuardClient, options=FULL),
-}
-NAMES = sorted(TOYS)
-
-
-def test_every_strategy_has_a_toy() -> None:
-    assert set(TOYS) == set(USHAPE_STRATEGIES)
+NAMES = sorted(USHAPE_STRATEGIES)
 
 
 @pytest.mark.parametrize("task", ["classification", "generation"])
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize("name", ["USplitSL", "NaiveMixSL", "MixGuard"])
 def test_split_equals_whole(name: str, clients: int, task: Any) -> None:
-    toy = replace(TOYS[name], clients=clients, task=task, options=EXACT)
+    toy = text_toy(name, clients=clients, task=task, options=EXACT)
     check_ushape_equals_whole(USHAPE_STRATEGIES[name], toy)
 
 
@@ -53,7 +42,7 @@ def test_split_equals_whole(name: str, clients: int, task: Any) -> None:
     "options", [{"secret_per_sample": True}, {"m": 5}, {"k": 2, "m": 2}, {"pad_to": 16}], ids=str
 )
 def test_split_equals_whole_for_every_kind_of_secret(options: dict[str, Any]) -> None:
-    toy = replace(TOYS["MixGuard"], options=replace(EXACT, **options))
+    toy = text_toy("MixGuard", options=replace(EXACT, **options))
     check_ushape_equals_whole(MixGuard, toy)
 
 
@@ -62,20 +51,20 @@ def test_split_equals_whole_for_every_kind_of_secret(options: dict[str, Any]) ->
 )
 @pytest.mark.parametrize("name", NAMES)
 def test_resume_equals_uninterrupted(name: str, options: dict[str, Any], tmp_path: Path) -> None:
-    toy = replace(TOYS[name], tests=6)
+    toy = text_toy(name, tests=6)
     check_resume_equals_uninterrupted(USHAPE_STRATEGIES[name], tmp_path, toy, **options)
 
 
 @pytest.mark.parametrize("task", ["classification", "generation"])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_wire_carries_hidden_states_only(name: str, task: Any) -> None:
-    check_ushape_wire(USHAPE_STRATEGIES[name], replace(TOYS[name], task=task, tests=6))
+    check_ushape_wire(USHAPE_STRATEGIES[name], text_toy(name, task=task, tests=6))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_graphs_are_freed(name: str) -> None:
     # Every batch of one length: tensors are counted by their number, whatever their shape.
-    check_graphs_are_freed(USHAPE_STRATEGIES[name], replace(TOYS[name], clients=2), many=120)
+    check_graphs_are_freed(USHAPE_STRATEGIES[name], text_toy(name, clients=2), many=120)
 
 
 def test_mixguard_on_an_affine_trunk_is_the_plain_u_shape() -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from itertools import count
 from typing import Any, cast
 
@@ -13,27 +14,34 @@ from flwr.app import Context, Message, Metadata, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_splitmix import SplitClient, SplitClientApp
+from flwr_splitmix.clients import Client
 from flwr_splitmix.links import Clients, Link
 from flwr_splitmix.links.link import Observe
 from flwr_splitmix.links.ticket import RECORD
+from flwr_splitmix.schedule import OptimizerFactory
 from flwr_splitmix.strategies.messages import messages_to
 from flwr_splitmix.testing.toy import Toy
+from flwr_splitmix.testing.toy_texts import TextToy
 
 Handler = Callable[[Message, Context], Message]
 
 TURN = threading.Lock()
 
 
-class OneAtATime(SplitClient):
+class Turns(Client):
     """Takes turns with the other clients of this process: torch's generator belongs to all."""
 
     def attach(self, *arguments: Any) -> dict[str, Any]:
         with TURN:
-            return super().attach(*arguments)
+            return super().attach(*arguments)  # type: ignore[safe-super]  # a mixin
 
     def run(self, *arguments: Any) -> dict[str, Any]:
         with TURN:
             return super().run(*arguments)
+
+
+class OneAtATime(Turns, SplitClient):
+    """A client of the L shape that takes turns."""
 
 
 class FakeGrid:
@@ -137,10 +145,21 @@ class OnFakeGrid(Link):
 
 def toy_app(toy: Toy, kind: type[SplitClient] = OneAtATime, **options: Any) -> SplitClientApp:
     """Make the ClientApp whose clients are the toy's."""
+    return app_of(lambda: toy.make_clients(kind=kind, **options))
 
-    def client_fn(context: Context) -> SplitClient:
+
+def text_app(toy: TextToy, optimizer: OptimizerFactory) -> SplitClientApp:
+    """Make the ClientApp whose clients are those of a toy of the U shape, and take turns."""
+    kind: Any = type("OneAtATime", (Turns, toy.kind), {})
+    return app_of(lambda: replace(toy, kind=kind).clients_for(None, optimizer))
+
+
+def app_of(make: Callable[[], Sequence[Client]]) -> SplitClientApp:
+    """Make the ClientApp of which each node has one client of those that `make` makes."""
+
+    def client_fn(context: Context) -> Client:
         with TURN:
-            return toy.make_clients(kind=kind, **options)[int(context.node_config["partition-id"])]
+            return make()[int(context.node_config["partition-id"])]
 
     return SplitClientApp(client_fn)
 

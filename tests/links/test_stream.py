@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from flwr_splitmix import Run, SplitClient, adamw
 from flwr_splitmix.checkpoints import ClientStore
@@ -19,11 +20,13 @@ from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.certificates import Certificates, make_certificates
 from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.strategies import SplitStrategy
+from flwr_splitmix.strategies import USHAPE_STRATEGIES, SplitStrategy, UShapeStrategy
+from flwr_splitmix.strategies.rounds import RoundLoop
 from flwr_splitmix.testing.agreement import Results, check_same_results, read_results
 from flwr_splitmix.testing.toy import Toy, sgd
+from flwr_splitmix.testing.toy_texts import text_toy
 from tests.laws.makers import NAMES, maker, toy_for
-from tests.links.fake_grid import FakeGrid, OneAtATime, OnFakeGrid, toy_app
+from tests.links.fake_grid import FakeGrid, OneAtATime, OnFakeGrid, text_app, toy_app
 
 TOY = Toy(clients=4, tests=6)
 
@@ -51,8 +54,18 @@ def make(name: str, run: Run | None, **options: Any) -> SplitStrategy:
 
 
 def start(strategy: SplitStrategy, link: StreamLink, grid: FakeGrid, rounds: int) -> None:
+    start_from(TOY.lower().state_dict(), strategy, link, grid, rounds)
+
+
+def start_from(
+    weights: Mapping[str, Tensor],
+    strategy: RoundLoop,
+    link: StreamLink,
+    grid: FakeGrid,
+    rounds: int,
+) -> None:
     strategy.link = OnFakeGrid(link, grid)
-    strategy.start(None, to_arrays(TOY.lower().state_dict()), rounds)  # type: ignore[arg-type]
+    strategy.start(None, to_arrays(weights), rounds)  # type: ignore[arg-type]
 
 
 def results(run: Run, nodes: Path) -> Results:
@@ -92,6 +105,34 @@ def test_law_4_the_stream_agrees_with_local_clients_bit_for_bit(
     assert local.recorder.run is not None
     check_same_results(read_results(local.recorder.run), results(run, tmp_path / "nodes"))
     for a, b in zip(local.recorder.run.rows, run.rows, strict=True):
+        assert (a["uplink_bytes"], a["downlink_bytes"]) == (b["uplink_bytes"], b["downlink_bytes"])
+
+
+@pytest.mark.parametrize("name", sorted(USHAPE_STRATEGIES))
+def test_law_4_the_stream_agrees_with_local_clients_of_the_u_shape(
+    name: str, tls: dict[str, Any], tmp_path: Path
+) -> None:
+    toy = text_toy(name, clients=TOY.clients, tests=6)
+
+    def strategy_of(run: Run) -> UShapeStrategy:
+        return USHAPE_STRATEGIES[name](
+            toy.server(),
+            device="cpu",
+            seed=7,
+            run=run,
+            optimizer=adamw(0.01),
+            evaluation="federated",
+        )
+
+    local = Run.create({}, name="local", home=tmp_path)
+    strategy_of(local).fit(toy.clients_for(None, adamw(0.01)), 3)
+    first = toy.clients_for()[0].weights()
+    run, nodes = Run.create({}, name="stream", home=tmp_path), tmp_path / "nodes"
+    grid = FakeGrid(text_app(toy, adamw(0.01)), toy.clients, **{"state-dir": str(nodes)})
+    start_from(first, strategy_of(run), StreamLink(**tls, run=run.id), grid, 3)
+    grid.wait()
+    check_same_results(read_results(local), results(run, nodes))
+    for a, b in zip(local.rows, run.rows, strict=True):
         assert (a["uplink_bytes"], a["downlink_bytes"]) == (b["uplink_bytes"], b["downlink_bytes"])
 
 

