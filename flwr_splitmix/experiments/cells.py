@@ -89,8 +89,9 @@ class TextRecipe:
     max_length
         Tokens; longer texts are cut, in training and test alike.
     public_texts, public_words
-        How many public sentences the clients have, and the most words of each: a mixture is as
-        long as the longest text in it.
+        How many public sentences the clients have, and the most words of each. A mixture is as
+        long as the longest text in it, and the trunk's mask covers that: behind a text's own end
+        it sees filler, which a support that is shorter than most texts does not cause.
     """
 
     corpus: str

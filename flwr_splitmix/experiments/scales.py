@@ -130,7 +130,7 @@ def _cola(
         lr=1e-4,
         weight_decay=0.01,
         final_lr=1e-6,
-        texts=TextRecipe("cola", length, public, public_words=8),
+        texts=TextRecipe("cola", length, public, public_words=5),
     )
 
 
@@ -191,7 +191,7 @@ CPU = Scale(
             evaluations=4,
             checkpoints=8,
         ),
-        "cola": _cola("cpu", samples=4000, epochs=4, test=0, length=20, public=640),
+        "cola": _cola("cpu", samples=4000, epochs=4, test=0, length=20, public=640, batch=16),
     },
     _models(
         _model("vit_tiny_patch16_224", patch_size=8, depth=6),

@@ -9,11 +9,13 @@ from dataclasses import dataclass, fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from torch import nn
 
 from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, UShapeClient
+from flwr_splitmix.clients.local_inference import CalibratedTrunk, score_locally
 from flwr_splitmix.clients.text_scores import ClassScores
 from flwr_splitmix.data.text_tokens import open_tokenizer
 from flwr_splitmix.events import RoundDone
@@ -70,8 +72,9 @@ def run_texts(
 
     Returns
     -------
-    "processor_s", and what the clients said of their last round, as "train_...": calibrated ones
-    the relative errors of decoded public texts.
+    "processor_s"; what the clients said of their last round, as "train_...": calibrated ones the
+    relative errors of decoded public texts; and the mean Matthews correlation of inference at the
+    clients alone, with nothing mixed, as "local_matthews": with the calibrator where there is one.
 
     Raises
     ------
@@ -121,6 +124,15 @@ def model_folder(model: str) -> str:
     return str(Path(package.origin).parent / "model")
 
 
+def _scored_locally(clients: Sequence[UShapeClient], trunk: nn.Module) -> dict[str, float]:
+    found = []
+    for client in clients:
+        calibration = getattr(client, "calibration", None)
+        behind = trunk if calibration is None else CalibratedTrunk(trunk, calibration)
+        found.append(score_locally(client, behind, "benchmark")["matthews"])
+    return {"local_matthews": fmean(found)}
+
+
 @dataclass(frozen=True)
 class _Trial:
     cell: Cell
@@ -147,7 +159,8 @@ class _Trial:
         ]
         strategy.fit(clients, self.cell.recipe.epochs)
         last = strategy.recorder.metrics.rows[-1]
-        return {name: value for name, value in last.items() if name.startswith("train_")}
+        said = {name: value for name, value in last.items() if name.startswith("train_")}
+        return said | _scored_locally(clients, strategy.trunk.module)
 
     def _client(
         self, head: nn.Module, tail: nn.Module, data: Any, parts: LanguageParts

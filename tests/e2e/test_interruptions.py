@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from flwr_splitmix import Run
 from flwr_splitmix.checkpoints import ClientStore
-from tests.e2e.flower_run import TINY, Runner, measured, rows, run_here
+from tests.apps import language_app
+from tests.e2e.flower_run import TINY, Runner, measured, one_thread, rows, run_here
 from tests.e2e.processes import Watch, descendants, end_processes, wait_for
 
 pytestmark = pytest.mark.slow
@@ -67,21 +70,48 @@ def test_a_run_whose_machine_died_is_resumed_as_if_it_had_not(
 ) -> None:
     values = {**TINY, "strategy": "CutMixSL", "num-server-rounds": 4, "steps-per-round": 40}
     there, here = tmp_path / "there", tmp_path / "here"
-    runner.start({**values, "run-dir": str(there)}, nodes=4)
-    wait_for("the second round's end", lambda: len(rows(there)) >= 2, START)
+    run = killed_and_resumed(runner, values, there, nodes=4)
+    check_same_run(run, run_here(values, 4, here))
+
+
+def test_a_resumed_run_of_texts_is_too(runner: Runner, tmp_path: Path) -> None:
+    values: dict[str, Any] = {
+        **language_app.TINY,
+        "strategy": "USplitFL",
+        "num_server_rounds": 4,
+        "steps_per_round": 60,
+        "server_threads": 1,
+    }
+    given = {name.replace("_", "-"): value for name, value in values.items()}
+    run = killed_and_resumed(runner, given, tmp_path / "there", nodes=2, app=language_app.APP)
+    with one_thread():
+        whole = language_app.fit(tmp_path / "here", **values).strategy.recorder.run
+    assert whole is not None
+    check_same_run(run, whole)
+
+
+def killed_and_resumed(
+    runner: Runner, values: Mapping[str, Any], run_dir: Path, **options: Any
+) -> Run:
+    """Start a run of four rounds, kill it in its third, continue it to its end."""
+    runner.start({**values, "run-dir": str(run_dir)}, **options)
+    wait_for("the second round's end", lambda: len(rows(run_dir)) >= 2, START)
     runner.end_runs()
-    broken = Run.open("latest", home=there)
+    broken = Run.open("latest", home=run_dir)
     assert broken.status == "unfinished"
     assert len(broken.rows) in (2, 3)
 
-    resumed = runner.run({"resume": broken.id}, there, nodes=4)
+    resumed = runner.run({"resume": broken.id}, run_dir, **options)
     assert resumed.status == "finished:completed", resumed.details
     assert "resuming after round" in resumed.log
-    assert [run.id for run in Run.list(there)] == [broken.id]
-    run = Run.open(broken.id, home=there)
+    assert [run.id for run in Run.list(run_dir)] == [broken.id]
+    return Run.open(broken.id, home=run_dir)
+
+
+def check_same_run(run: Run, whole: Run) -> None:
+    """Compare a resumed run with one that nothing happened to: it must be that, bit for bit."""
     assert [row["round"] for row in run.rows] == [1, 2, 3, 4]
     assert run.status == "finished"
-    whole = run_here(values, 4, here)
     assert measured(run) == measured(whole)
     end, expected = run.checkpoints.load(), whole.checkpoints.load()
     assert end.round == expected.round == 4

@@ -135,6 +135,10 @@ def test_every_cell_of_the_table_is_scored_by_the_matthews_correlation(
     for row, summary in found.items():
         assert -1 <= summary["eval_matthews"] <= 1, row
         assert 0 <= summary["top1"] <= 1, row
+    # Where nothing is mixed, a split inference is a local one.
+    assert found["U shape"]["local_matthews"] == pytest.approx(found["U shape"]["eval_matthews"])
+    assert -1 <= found["MixGuard"]["local_matthews"] <= 1
+    assert "local_matthews" not in found["unsplit"]
     assert found["unsplit"]["uplink_bytes"] == 0
     # Three messages and three gradients where the U shape has one each; the mask, a byte a token,
     # goes once. The public texts of a mixture can only make it longer.
