@@ -117,7 +117,7 @@ ENCODER = "MiniLM-L6"
 
 
 def _cola(
-    scale: str, samples: int, epochs: int, test: int, length: int, public: int, batch: int = 32
+    scale: str, samples: int, epochs: int, test: int, length: int, public: int, batch: int = 16
 ) -> Recipe:
     return Recipe(
         scale,
@@ -127,9 +127,9 @@ def _cola(
         warmup_epochs=0.1 * epochs,
         test_images=test,
         checkpoints=epochs,
-        lr=1e-4,
+        lr=5e-5,
         weight_decay=0.01,
-        final_lr=1e-6,
+        final_lr=5e-7,
         texts=TextRecipe("cola", length, public, public_words=5),
     )
 
@@ -191,7 +191,7 @@ CPU = Scale(
             evaluations=4,
             checkpoints=8,
         ),
-        "cola": _cola("cpu", samples=4000, epochs=4, test=0, length=20, public=640, batch=16),
+        "cola": _cola("cpu", samples=4000, epochs=4, test=0, length=20, public=640),
     },
     _models(
         _model("vit_tiny_patch16_224", patch_size=8, depth=6),
