@@ -29,7 +29,7 @@ from flwr_splitmix.attacks import (
     score,
     separate_gradients,
 )
-from flwr_splitmix.mixguard import Secret, balance_gradients, draw_secret, perturb
+from flwr_splitmix.mixguard import SCALE, Secret, balance_gradients, draw_secret, perturb
 from flwr_splitmix.seeding import seeded_secrets
 
 SEED = 0
@@ -38,8 +38,16 @@ SIZES = ((3, 3), (3, 10))
 STRENGTHS = (0.0, 0.1, 1.0, 10.0)
 NOISES = (1.0, 3.0, 10.0, 30.0, 100.0)
 LOUDNESS = (0.0, 0.1, 1.0, 10.0)
-DISTORTIONS = (None, 0.8, 0.4, 0.2, 0.1)
-"""Bounds on `Secret.distortion`; None is the paper's."""
+LIGHT: dict[str, dict[str, Any]] = {
+    "any": {},
+    "up to 0.4": {"max_distortion": 0.4},
+    "up to 0.1": {"max_distortion": 0.1},
+    "supports x 0.3, any": {"scale": (0.3 * SCALE[0], 0.3 * SCALE[1])},
+    "supports x 0.3, up to 0.05": {
+        "scale": (0.3 * SCALE[0], 0.3 * SCALE[1]), "max_distortion": 0.05
+    },
+}  # fmt: skip
+"""Secrets that distort less than the paper's, and those first."""
 
 BATCH = 8
 SPECIFIED = {
@@ -103,10 +111,7 @@ def messages_alone(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]
 def with_little_distortion(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
     """Attack messages of secrets that distort little, cut after layer 1, m = k = 3."""
     return {
-        "any" if bound is None else f"up to {bound:g}": alone(
-            encoder, texts, draws, 1, (3, 3), max_distortion=bound
-        )
-        for bound in DISTORTIONS
+        name: alone(encoder, texts, draws, 1, (3, 3), **options) for name, options in LIGHT.items()
     }
 
 

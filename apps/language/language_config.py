@@ -82,6 +82,7 @@ class LanguageConfig(AppConfig):
     strength: NotNegative
     gradients: Literal["target", "all-sources"]
     secret_per_sample: StrictBool
+    support_scale: Positive
     max_distortion: NotNegative
     calibrated_inference: StrictBool
     lam: Annotated[float, Field(gt=0, le=1)]
@@ -226,7 +227,7 @@ class LanguageConfig(AppConfig):
             for name in (
                 "k", "m", "calibration_epochs", "calibration_blocks", "calibration_lr",
                 "refine_every", "strength", "gradients", "secret_per_sample",
-                "calibrated_inference", "max_length",
+                "support_scale", "calibrated_inference", "max_length",
             )
         }  # fmt: skip
         return MixGuardOptions(

@@ -17,6 +17,7 @@ from flwr_splitmix.clients.client import ClientError, Order, exchange
 from flwr_splitmix.clients.texts import TextBatch
 from flwr_splitmix.clients.ushape_client import Sent, UShapeClient, outgoing
 from flwr_splitmix.mixguard import (
+    SCALE,
     Calibration,
     Calibrator,
     Inserted,
@@ -135,8 +136,13 @@ class MixGuardClient(UShapeClient):
         """Mix each text with supports: m messages, of which none is a text's hidden states."""
         options = self.options
         each = len(batch.ids) if options.secret_per_sample else None
+        low, high = SCALE
         secret = draw_secret(
-            options.m, options.k, samples=each, max_distortion=options.max_distortion
+            options.m,
+            options.k,
+            samples=each,
+            scale=(options.support_scale * low, options.support_scale * high),
+            max_distortion=options.max_distortion,
         )
         own = self.tokens.insert(batch.ids, batch.mask)
         texts = [own, *(self._support(len(batch.ids)) for _ in range(options.k - 1))]

@@ -11,7 +11,8 @@ _PAPER = "CoLA accuracy"
 _WHOLE, _MIXED, _NAIVE = "unsplit", "MixGuard", "Naive Mix"
 
 OPTIONS: dict[str, Value] = {
-    "k": 3, "m": 3, "secret_tokens": 0, "refine_every": 8, "max_distortion": 0.1
+    "k": 3, "m": 3, "secret_tokens": 0, "refine_every": 8,
+    "support_scale": 0.3, "max_distortion": 0.05,
 }  # fmt: skip
 """Of the client. Secret tokens would change the label; refining in every step would make a step
 nearly half as long again; under any secret this encoder learns nothing in so few epochs."""
@@ -45,9 +46,9 @@ MIXGUARD_COLA = Experiment(
     "One client, in-domain dev as the test set. The paper fine-tunes Qwen3-1.7B; here it is an "
     "encoder of six layers, one of them in the head, one in the tail. Without calibration there is "
     "no residual that the noise on gradients could follow, so there is none. Errors are those of "
-    "decoded public texts, relative to what the trunk makes of the texts themselves. Secrets "
-    "distort little (max_distortion), as the paper's need not. Local: all parts at the client, "
-    "nothing mixed.",
+    "decoded public texts, relative to what the trunk makes of the texts themselves. Supports "
+    "are light and secrets distort little, as the paper's need not be. Local: all parts at the "
+    "client, nothing mixed.",
     "cola",
     (
         Score("Matthews (x 100)", "eval_matthews"),

@@ -11,11 +11,12 @@ from flwr_splitmix.mixguard.calibration import Calibration, Calibrator, calibrat
 from flwr_splitmix.mixguard.options import MixGuardOptions
 from flwr_splitmix.mixguard.padding import Padded, pad_together
 from flwr_splitmix.mixguard.perturbation import Perturbation, perturb
-from flwr_splitmix.mixguard.sampler import draw_secret
+from flwr_splitmix.mixguard.sampler import SCALE, draw_secret
 from flwr_splitmix.mixguard.secret import Secret
 from flwr_splitmix.mixguard.tokens import Inserted, SecretTokens
 
 __all__ = [
+    "SCALE",
     "Calibration",
     "Calibrator",
     "Inserted",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,6 +35,9 @@ class MixGuardOptions:
         back a public loss on the support texts, so that the messages' gradients have rank k.
     secret_per_sample
         An extension: each text of a batch has a secret of its own.
+    support_scale
+        Factor on the supports' weights, which are between half and one and a half times what of
+        the target is left over: smaller ones hide less in each message, and distort less.
     max_distortion
         An extension for trunks that normalise what they are given, as BERT's do: only secrets
         with `Secret.distortion` up to this are drawn. Messages then point closer to the target.
@@ -57,6 +61,7 @@ class MixGuardOptions:
     strength: float = 0.1
     gradients: Gradients = "target"
     secret_per_sample: bool = False
+    support_scale: float = 1.0
     max_distortion: float | None = None
     calibrated_inference: bool = True
     pad_to: int | None = None
@@ -76,6 +81,12 @@ class MixGuardOptions:
         for name in ("secret_tokens", "calibration_epochs", "refine_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0")
+        if not 0 < self.support_scale < math.inf:
+            raise ValueError(f"support_scale is {self.support_scale}; it must be positive")
+        if self.max_distortion is not None and not self.max_distortion > 0:
+            raise ValueError(
+                f"max_distortion is {self.max_distortion}; it must be positive, or None"
+            )
         if self.gradients == "all-sources" and not self.calibration_epochs:
             raise ValueError(
                 "gradients 'all-sources' draws the supports towards their calibrated form, but "

@@ -11,6 +11,9 @@ from torch import Tensor
 from flwr_splitmix.mixguard.secret import Secret, decoding_of
 from flwr_splitmix.seeding import secret_normal, secret_uniform
 
+SCALE = (0.5, 1.5)
+"""Range of a source's total weight among the messages of one sign; the target has one more."""
+
 MIN_SHARE = 0.15
 """Least |w_l| relative to the greatest: no message may be idle in the decoding."""
 
@@ -35,7 +38,7 @@ def draw_secret(
     k: int,
     *,
     samples: int | None = None,
-    scale: tuple[float, float] = (0.5, 1.5),
+    scale: tuple[float, float] = SCALE,
     eta: float = 0.2,
     kappa: float = 4.0,
     affine: bool = True,

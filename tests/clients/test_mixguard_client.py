@@ -40,7 +40,16 @@ def batch_of(toy: TextToy = TOY, size: int = 4) -> TextBatch:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"k": 2, "m": 2}, {"k": 5}, {"m": 6}, {"secret_per_sample": True}, {"secret_tokens": 4}],
+    [
+        {},
+        {"k": 2, "m": 2},
+        {"k": 5},
+        {"m": 6},
+        {"secret_per_sample": True},
+        {"secret_tokens": 4},
+        {"support_scale": 0.2},
+        {"max_distortion": 0.5},
+    ],
     ids=str,
 )
 def test_where_the_trunk_is_the_identity_the_texts_come_back(options: dict[str, Any]) -> None:
@@ -91,6 +100,21 @@ def test_calibration_brings_the_decoded_texts_nearer() -> None:
     first, last = errors[:20], errors[-20:]
     assert np.mean([after for _, after in last]) < 0.95 * np.mean([b for b, _ in last])
     assert first[0][0] == pytest.approx(first[0][1])  # the identity at first
+
+
+def test_secrets_are_drawn_as_the_options_say() -> None:
+    light = client_of(support_scale=0.1, max_distortion=0.2, secret_per_sample=True)
+    found = [light.obfuscate(batch_of()).secret for _ in range(20)]
+    assert all((secret.distortion <= 0.2).all() for secret in found)
+    # On the messages of the lesser sign every source has weight c alone, in 0.1 times the range.
+    weights = torch.cat(
+        [(secret.mixing * (secret.signs < 0)[..., None]).sum(1) for secret in found]
+    )
+    assert weights.min() >= 0.05
+    assert weights.max() <= 0.15
+    any_secret = client_of(secret_per_sample=True)
+    plain = [any_secret.obfuscate(batch_of()).secret.distortion.max() for _ in range(20)]
+    assert max(plain) > 0.5
 
 
 def test_calibration_is_done_once_and_refined_as_often_as_asked() -> None:
@@ -240,6 +264,8 @@ def test_gradients_have_the_rank_of_what_is_decoded(kind: Any, rank: int) -> Non
         ({"gradients": "all-sources", "k": 4}, "'all-sources' needs m >= k, here m is 3 and k is"),
         ({"secret_tokens": -1}, "secret_tokens is -1; it must be at least 0"),
         ({"calibration_epochs": 0}, "perturbation 'adaptive' follows the calibrator's residual"),
+        ({"support_scale": 0.0}, "support_scale is 0.0; it must be positive"),
+        ({"max_distortion": 0.0}, "max_distortion is 0.0; it must be positive, or None"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], sentence: str) -> None:

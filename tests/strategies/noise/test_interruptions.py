@@ -1,0 +1,153 @@
+"""Runs that are interrupted and resumed: what is charged again, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flwr_splitmix.runs import Run
+from flwr_splitmix.strategies import (
+    DPSL,
+    SplitStrategy,
+)
+from flwr_splitmix.testing.resume import InterruptionError, StopIn
+from flwr_splitmix.testing.toy import Toy
+from tests.strategies.noise.honest import (
+    E_S,
+    E_Y,
+    FORMS,
+    TOY,
+    Outcome,
+    Prepare,
+    Sent,
+    check_order,
+    epsilon,
+    limits,
+    new_run,
+    noised,
+    run,
+    truth,
+)
+
+
+def interrupted(
+    kind: Any, toy: Toy, home: Run, rounds: int, *, stop: tuple[int, int], sent: Sent,
+    prepare: Prepare | None = None, **options: Any,
+) -> Outcome:  # fmt: skip
+    """Stop a run in the midst of a round, and go on with new clients from what is on disk."""
+    with pytest.raises(InterruptionError):
+        run(kind, toy, rounds, run=home, sent=sent, watch=[StopIn(*stop)], **options)
+    again = Run.open(home.id, home=home.path.parent.parent)
+    return run(kind, toy, rounds, run=again, sent=sent, prepare=prepare, **options)
+
+
+@pytest.mark.parametrize("form", ["DPSL", "DPMixSL", "DPCutMixSL", "k-times"])
+def test_a_resumed_run_whose_secrets_repeat_has_the_same_ledgers(form: str, tmp_path: Path) -> None:
+    kind, own = FORMS[form]
+    through = run(noised(kind), rounds=4, repeatable=True, run=new_run(tmp_path), **own)
+    resumed = interrupted(
+        noised(kind), TOY, new_run(tmp_path), 4, stop=(3, 1), sent={}, repeatable=True, **own
+    )
+    for client in range(4):
+        assert resumed.slopes(client) == through.slopes(client)
+        assert resumed.by_client(client) == through.by_client(client)
+        assert resumed.said(client) == through.said(client)
+    assert resumed.strategy.recorder.metrics.rows[-1]["epsilon"] == max(
+        through.by_server(client) for client in range(4)
+    )
+
+
+@pytest.mark.parametrize("form", ["DPSL", "DPMixSL", "DPCutMixSL", "k-times"])
+@pytest.mark.parametrize(
+    ("checkpoint_every", "lost"), [(1, 1), (2, 1), (3, 2)], ids=["newest", "newest of 2", "older"]
+)
+def test_a_round_that_is_repeated_with_fresh_noise_is_charged_again(
+    form: str, checkpoint_every: int, lost: int, tmp_path: Path
+) -> None:
+    """A process that is killed between checkpoints repeats every round since the newest one."""
+    kind, own = FORMS[form]
+    home, sent = new_run(tmp_path), Sent()
+    options = {**own, "steps_per_round": 2, "checkpoint_every": checkpoint_every}
+    killed = partial(noised(kind), **options)
+    with pytest.raises(InterruptionError):
+        run(_Killed.of(killed), TOY, 6, run=home, sent=sent, watch=[StopIn(5, 1)])
+    assert home.begun == dict.fromkeys(range(1, 6), 1)
+    resumed = run(killed, TOY, 6, run=Run.open(home.id, home=tmp_path), sent=sent)
+    begun = Run.open(home.id, home=tmp_path).begun
+    assert [begun[number] for number in range(1, 7)] == [1] * (5 - lost) + [2] * lost + [1]
+    through = run(noised(kind), rounds=6, run=new_run(tmp_path), **options)
+    for client in range(4):
+        assert resumed.slopes(client) > through.slopes(client)
+    check_order(resumed, range(4))
+
+
+class _Killed:
+    """Makes a strategy that has no time to write its newest checkpoint when it is stopped."""
+
+    @staticmethod
+    def of(kind: Any) -> Any:
+        def make(*arguments: Any, **options: Any) -> SplitStrategy:
+            strategy: SplitStrategy = kind(*arguments, **options)
+            strategy.recorder.save_unsaved = lambda: None  # type: ignore[method-assign]
+            return strategy
+
+        return make
+
+
+@pytest.mark.parametrize("form", ["DPMixSL", "DPCutMixSL", "k-times"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_round_repeated_with_other_clients_has_other_masks_and_is_covered(
+    form: str, seed: int, tmp_path: Path
+) -> None:
+    """Who was there the first time may be missing the second: then groups and ratios differ."""
+
+    def break_one(clients: Sequence[Any]) -> None:
+        clients[seed].fails_at = (2, 0)
+
+    kind, own = FORMS[form]
+    outcome = interrupted(
+        noised(kind), replace(TOY, clients=5), new_run(tmp_path), 3, stop=(2, 2), sent={},
+        prepare=break_one, seed=seed, **own,
+    )  # fmt: skip
+    assert seed in outcome.seen.rounds[0].failures
+    check_order(outcome, [client for client in range(5) if client != seed])
+
+
+def test_two_interruptions_of_one_round_are_charged_twice(tmp_path: Path) -> None:
+    home, sent = new_run(tmp_path), Sent()
+    for _ in range(2):
+        with pytest.raises(InterruptionError):
+            run(noised(DPSL), rounds=2, run=home, sent=sent, watch=[StopIn(2, 2)])
+        home = Run.open(home.id, home=tmp_path)
+    outcome = run(noised(DPSL), rounds=2, run=home, sent=sent)
+    assert home.begun == {1: 1, 2: 3}
+    for client in range(4):
+        assert outcome.slopes(client) == pytest.approx((1 + 3) * (E_S + E_Y))
+        assert truth(sent, client) == pytest.approx(outcome.by_client(client))
+    check_order(outcome, range(4))
+
+
+@pytest.mark.parametrize("form", ["DPSL", "DPCutMixSL"])
+def test_budgets_hold_over_an_interruption(form: str, tmp_path: Path) -> None:
+    kind, own = FORMS[form]
+    budgets = limits(*(epsilon(share * (E_S + E_Y)) for share in (1.1, 2.1, 3.1, 4.1)))
+    sent: Sent = {}
+    outcome = interrupted(
+        noised(kind), TOY, new_run(tmp_path), 9, stop=(2, 1), sent=sent, budgets=budgets, **own
+    )
+    assert outcome.strategy.over
+    for client, budget in budgets.items():
+        assert budget.max_epsilon is not None
+        assert truth(sent, client) <= budget.max_epsilon
+        assert outcome.by_client(client) <= budget.max_epsilon
+    # Going on with a run that has ended lets nobody send more.
+    batches = {client: len(batches) for client, batches in sent.items()}
+    home = outcome.strategy.recorder.run
+    assert home is not None
+    run(noised(kind), TOY, 9, run=Run.open(home.id, home=tmp_path), sent=sent, budgets=budgets)
+    assert {client: len(batches) for client, batches in sent.items()} == batches

@@ -1,0 +1,129 @@
+"""Which strategies take noise, and what they refuse."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from flwr_splitmix.clients.client import exchange
+from flwr_splitmix.mixers import NoisyShare
+from flwr_splitmix.privacy.accountant import epsilon_from_rdp, rdp_curve
+from flwr_splitmix.strategies import (
+    DPSFL,
+    DPSL,
+    PSL,
+    STRATEGIES,
+    CutMixSL,
+    DPCutMixSFL,
+    DPCutMixSL,
+    DPMixSFL,
+    DPMixSL,
+    MixupSL,
+    ShuffledPSL,
+)
+from tests.laws.makers import EDGES
+from tests.strategies.noise.honest import (
+    E_S,
+    E_Y,
+    NOISE,
+    TOY,
+    Honest,
+    Seen,
+    check_order,
+    noised,
+    run,
+)
+
+
+@pytest.mark.parametrize("kind", [DPSL, DPSFL, DPMixSL, DPMixSFL, DPCutMixSL, DPCutMixSFL])
+def test_a_strategy_that_promises_noise_needs_it(kind: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^{kind.__name__} needs noise=GaussianNoise\(sigma_s="):
+        kind(TOY.upper(), noise=None)
+
+
+NOISABLE = [
+    name for name in STRATEGIES if not name.startswith(("DP", "Input")) and name not in EDGES
+]
+
+
+@pytest.mark.parametrize("name", NOISABLE)
+def test_every_mixing_strategy_takes_noise(name: str) -> None:
+    outcome = run(noised(STRATEGIES[name]), rounds=2)
+    check_order(outcome, range(4))
+    assert outcome.by_server(0) > 0
+    groups = [group for step in outcome.seen.steps for group in step.plan.passes[0]]
+    assert all(isinstance(m.share, NoisyShare) for group in groups for m in group.members)
+
+
+@pytest.mark.parametrize(
+    ("named", "same"),
+    [(DPSL, PSL), (DPMixSL, MixupSL), (DPCutMixSL, CutMixSL), (DPSL, ShuffledPSL)],
+    ids=lambda kind: kind.__name__,
+)
+def test_a_strategy_with_a_name_of_its_own_is_the_other_with_noise(named: Any, same: Any) -> None:
+    ledgers, losses = [], []
+    for kind in (named, same):
+        outcome = run(noised(kind), repeatable=True, rounds=2, seed=5)
+        ledgers.append([outcome.slopes(client) for client in range(4)])
+        losses.append([float(step.result.loss) for step in outcome.seen.steps])
+    assert ledgers[0] == ledgers[1]
+    assert (losses[0] == losses[1]) == (same is not ShuffledPSL)
+
+
+@pytest.mark.parametrize("name", [n for n in STRATEGIES if n.startswith("Input") or n in EDGES])
+def test_strategies_that_mix_inputs_or_send_no_labels_take_no_noise(name: str) -> None:
+    options: dict[str, Any] = {"labels": TOY.labels()} if name in EDGES else {}
+    with pytest.raises(ValueError, match="takes no noise: it has no labels to cover, or mixes inp"):
+        STRATEGIES[name](TOY.upper(), noise=NOISE, **options)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -0.5, 2.0, math.nan])
+def test_an_impossible_delta_is_refused(delta: float) -> None:
+    with pytest.raises(ValueError, match=f"delta is {delta}; it must lie strictly between 0 and 1"):
+        DPSL(TOY.upper(), noise=NOISE, delta=delta)
+
+
+def test_neighbours_are_those_of_the_strategy() -> None:
+    outcome = run(noised(DPSL), relation="add-remove")
+    assert outcome.slopes(0) == pytest.approx(E_S / 4 + E_Y / 2)
+    assert "when a record is added or removed" in outcome.said(0)
+
+
+def test_delta_is_that_of_the_strategy() -> None:
+    small, large = (run(noised(DPSL), delta=delta) for delta in (1e-9, 1e-3))
+    rows = [outcome.strategy.recorder.metrics.rows[0]["epsilon"] for outcome in (small, large)]
+    assert rows[0] > rows[1]
+    assert rows[1] == pytest.approx(
+        float(epsilon_from_rdp(rdp_curve(E_S + E_Y), 1e-3)[0]), rel=1e-12
+    )
+
+
+def test_soft_labels_outside_0_to_1_are_refused_where_they_are_to_be_clamped() -> None:
+    class Loud(Honest):
+        @exchange
+        def step(self, **arguments: Any) -> dict[str, Any]:
+            reply = super().step(**arguments)
+            return {**reply, "labels": [soft + 2 for soft in reply["labels"]]} if reply else reply
+
+    for clamp in (True, False):
+        seen = Seen()
+        noise = replace(NOISE, clamp_labels=clamp)
+        strategy = DPSL(TOY.upper(), noise=noise, device="cpu", observers=[seen])
+        clients = [*TOY.make_clients()[:3], TOY.make_clients(kind=Loud)[3]]
+        clients[3].sent = {}  # type: ignore[attr-defined]
+        strategy.fit(clients, 1)
+        expected = {3: "uploaded soft labels outside 0..1"} if clamp else {}
+        assert seen.rounds[0].failures == expected
+
+
+def test_noise_is_in_what_the_server_learns_from() -> None:
+    """And it is not the same from step to step."""
+    seen = run(noised(DPSL), replace(TOY, dropout=0.0), 1, steps_per_round=2).seen
+    spreads = [float(step.mixed.smashed.std()) for step in seen.steps]
+    assert spreads == pytest.approx([20.0, 20.0], rel=0.2)
+    assert not seen.steps[0].mixed.smashed.eq(seen.steps[1].mixed.smashed).any()
+    assert all(torch.isfinite(step.mixed.targets).all() for step in seen.steps)
