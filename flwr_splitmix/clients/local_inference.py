@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,9 +27,9 @@ class CalibratedTrunk(nn.Module):
         self.trunk = trunk
         self.calibrator = calibration.calibrator
 
-    def forward(self, hidden: Tensor, mask: Tensor | None = None, **rest: object) -> Tensor:
-        """Pass hidden states (b, T, d) through both."""
-        calibrated: Tensor = self.calibrator(self.trunk(hidden, mask, **rest))
+    def forward(self, hidden: Tensor, mask: Tensor | None = None, *cache: Any) -> Tensor:
+        """Pass hidden states (b, T, d) through both; a cache goes to the trunk."""
+        calibrated: Tensor = self.calibrator(self.trunk(hidden, mask, *cache))
         return calibrated
 
 

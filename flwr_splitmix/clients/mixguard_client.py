@@ -17,7 +17,6 @@ from flwr_splitmix.clients.client import ClientError, Order, exchange
 from flwr_splitmix.clients.texts import TextBatch
 from flwr_splitmix.clients.ushape_client import Sent, UShapeClient, outgoing
 from flwr_splitmix.mixguard import (
-    SCALE,
     Calibration,
     Calibrator,
     Inserted,
@@ -25,7 +24,6 @@ from flwr_splitmix.mixguard import (
     Secret,
     SecretTokens,
     balance_gradients,
-    draw_secret,
     pad_together,
     perturb,
 )
@@ -136,14 +134,7 @@ class MixGuardClient(UShapeClient):
         """Mix each text with supports: m messages, of which none is a text's hidden states."""
         options = self.options
         each = len(batch.ids) if options.secret_per_sample else None
-        low, high = SCALE
-        secret = draw_secret(
-            options.m,
-            options.k,
-            samples=each,
-            scale=(options.support_scale * low, options.support_scale * high),
-            max_distortion=options.max_distortion,
-        )
+        secret = options.draw(each)
         own = self.tokens.insert(batch.ids, batch.mask)
         texts = [own, *(self._support(len(batch.ids)) for _ in range(options.k - 1))]
         ids, masks, union = pad_together(
@@ -254,7 +245,8 @@ class MixGuardClient(UShapeClient):
     def send_public(self, number: int) -> dict[str, Any]:
         """Return public texts where refinement is due."""
         every = self.options.refine_every if self.calibration is not None else 0
-        return self.encode_public(number=number) if every and (number + 1) % every == 0 else {}
+        due = every and (self.batches.drawn + 1) % every == 0  # over all rounds
+        return self.encode_public(number=number) if due else {}
 
     def receive_public(self, public: Sequence[Sequence[Tensor]]) -> None:
         """Take one calibration step."""

@@ -18,7 +18,8 @@ class NaiveMixClient(UShapeClient):
     """A U-shaped client that sends `lam h_i + (1 - lam) h_j` for each text i of a batch.
 
     Text j is the next one of the batch. The loss is mixed with the same ratio; an evaluation
-    sends mixtures too, and scores them on text i.
+    sends mixtures too, and scores them on text i. A batch of one has no text j: it is sent as it
+    is.
 
     Parameters
     ----------

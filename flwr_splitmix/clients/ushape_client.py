@@ -119,6 +119,7 @@ class UShapeClient(Client):
         self._test: Sent | None = None
         self._scoring: TextScores | None = None
         self._scored: dict[str, TextScores] = {}
+        self._seen: dict[str, int] = {}
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round and describe the data: sizes, batch size, width of the hidden states.
@@ -292,10 +293,23 @@ class UShapeClient(Client):
 
     @exchange
     def encode_test(self, *, kind: str, start: int, stop: int) -> dict[str, Any]:
-        """Send test texts `start` to `stop`, hidden as in training; the reply is `encode`'s."""
+        """Send test texts `start` to `stop`, hidden as in training; the reply is `encode`'s.
+
+        Raises
+        ------
+        ClientError
+            If it is not the turn of these texts. Each is sent once a round, in order: scores of
+            single texts would be their labels, and a text that is mixed twice is readable.
+        """
         data = self.tests.get(kind)
         if data is None:
             raise ClientError(f"this client has no {kind} test data")
+        size, seen = len(data), self._seen.get(kind, 0)  # type: ignore[arg-type]
+        if self._test is not None or start != seen or not start < stop <= size:
+            raise ClientError(
+                f"the server asks for {kind} test texts {start} to {stop}; next is {seen} of {size}"
+            )
+        self._seen[kind] = stop
         if kind not in self._scored:
             self._scored[kind] = self.scores()
         self._scoring = self._scored[kind]
@@ -328,9 +342,11 @@ class UShapeClient(Client):
 
         Only these means leave the client, no answer to any single text.
         """
-        scored = self._scored.pop(kind, None)
-        if scored is None:
-            raise ClientError(f"this client has scored no {kind} test data")
+        scored, data = self._scored.get(kind), self.tests.get(kind)
+        whole = data is not None and self._seen.get(kind) == len(data)  # type: ignore[arg-type]
+        if scored is None or not whole or self._test is not None:
+            raise ClientError(f"this client has not scored its {kind} test data, or not all of it")
+        del self._scored[kind]
         return {"examples": scored.examples, "scores": scored.result()}
 
     # What links call.

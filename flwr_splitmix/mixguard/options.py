@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flwr_splitmix.mixguard.perturbation import Perturbation
+from flwr_splitmix.mixguard.sampler import SCALE, draw_secret
+from flwr_splitmix.mixguard.secret import Secret
 
 Gradients = Literal["target", "all-sources"]
 
@@ -36,8 +38,9 @@ class MixGuardOptions:
     secret_per_sample
         An extension: each text of a batch has a secret of its own.
     support_scale
-        Factor on the supports' weights, which are between half and one and a half times what of
-        the target is left over: smaller ones hide less in each message, and distort less.
+        An extension: factor on each source's total weight among the messages of one sign, which
+        is drawn from 0.5 to 1.5, where the target has 1 more. Below 1 a message is closer to the
+        target, and distorts less.
     max_distortion
         An extension for trunks that normalise what they are given, as BERT's do: only secrets
         with `Secret.distortion` up to this are drawn. Messages then point closer to the target.
@@ -68,8 +71,12 @@ class MixGuardOptions:
     max_length: int = 512
 
     def __post_init__(self) -> None:
-        if self.k < 2 or self.m < 2:
-            raise ValueError(f"k is {self.k} and m is {self.m}; both must be at least 2")
+        self._check_numbers()
+        if self.perturbation not in ("adaptive", "constant", None):
+            raise ValueError(
+                f"perturbation is {self.perturbation!r}; allowed are 'adaptive', 'constant' and "
+                "None"
+            )
         if self.gradients not in ("target", "all-sources"):
             raise ValueError(
                 f"gradients is {self.gradients!r}; allowed are 'target' and 'all-sources'"
@@ -77,15 +84,6 @@ class MixGuardOptions:
         if self.gradients == "all-sources" and self.m < self.k:
             raise ValueError(
                 f"gradients 'all-sources' needs m >= k, here m is {self.m} and k is {self.k}"
-            )
-        for name in ("secret_tokens", "calibration_epochs", "refine_every"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0")
-        if not 0 < self.support_scale < math.inf:
-            raise ValueError(f"support_scale is {self.support_scale}; it must be positive")
-        if self.max_distortion is not None and not self.max_distortion > 0:
-            raise ValueError(
-                f"max_distortion is {self.max_distortion}; it must be positive, or None"
             )
         if self.gradients == "all-sources" and not self.calibration_epochs:
             raise ValueError(
@@ -97,3 +95,58 @@ class MixGuardOptions:
                 "perturbation 'adaptive' follows the calibrator's residual, but "
                 "calibration_epochs is 0; allowed without calibration are 'constant' and None"
             )
+        self.draw()  # that there are such secrets is known now, not in the midst of a round
+
+    def draw(self, samples: int | None = None) -> Secret:
+        """Draw a batch's secret, or one for each of its samples.
+
+        Raises
+        ------
+        ValueError
+            If there are no such secrets, or too few to be found.
+        """
+        low, high = SCALE
+        return draw_secret(
+            self.m,
+            self.k,
+            samples=samples,
+            scale=(self.support_scale * low, self.support_scale * high),
+            max_distortion=self.max_distortion,
+        )
+
+    def _check_numbers(self) -> None:
+        if self.k < 2 or self.m < 2:
+            raise ValueError(f"k is {self.k} and m is {self.m}; both must be at least 2")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise ValueError(f"{name} is {value}; it must be a whole number, at least {least}")
+        for name in ("calibration_lr", "support_scale", "max_distortion"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} is {value}; it must be positive and finite")
+        if not 0 <= self.strength < math.inf:
+            raise ValueError(f"strength is {self.strength}; it must be at least 0 and finite")
+        if self.pad_to is not None and self.pad_to > self.max_length:
+            raise ValueError(
+                f"pad_to is {self.pad_to}; it must be at most max_length, {self.max_length}"
+            )
+        if self.secret_tokens >= (self.pad_to or self.max_length):
+            raise ValueError(
+                f"secret_tokens is {self.secret_tokens}; of {self.pad_to or self.max_length} "
+                "tokens at least one must be left for the text"
+            )
+
+
+_LEAST = {
+    "k": 2,
+    "m": 2,
+    "secret_tokens": 0,
+    "calibration_epochs": 0,
+    "calibration_rank": 1,
+    "calibration_blocks": 1,
+    "refine_every": 0,
+    "pad_to": 1,
+    "max_length": 1,
+}
+"""Whole numbers, and the least that each may be."""

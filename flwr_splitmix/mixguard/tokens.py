@@ -152,6 +152,8 @@ class SecretTokens:
         words = real & ~torch.isin(ids.cpu().long(), self.special)
         first = words.int().argmax(1)
         last = words.shape[1] - words.flip(1).int().argmax(1)
+        # What ends a text goes on doing so: a decoder reads the class there.
+        last -= (last == real.shape[1] - real.flip(1).int().argmax(1)).long()
         # A text of special tokens alone gets its secret tokens behind the first of them.
         behind = real.int().argmax(1) + 1
         wordless = ~words.any(1)

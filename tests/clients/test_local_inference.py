@@ -9,9 +9,11 @@ import torch
 
 from flwr_splitmix.clients import ClientError, MixGuardClient
 from flwr_splitmix.clients.local_inference import CalibratedTrunk, score_locally
-from flwr_splitmix.mixguard import MixGuardOptions
+from flwr_splitmix.mixguard import Calibration, Calibrator, MixGuardOptions
+from flwr_splitmix.segments.language import LanguageCut, cut_language_model, generate
 from flwr_splitmix.strategies import MixGuard, USplitSL
 from flwr_splitmix.testing.laws import TextToy
+from tests.segments.language.tiny_models import config_of, whole_model
 
 
 @pytest.mark.parametrize("task", ["classification", "generation"])
@@ -40,6 +42,26 @@ def test_the_calibrator_stands_between_trunk_and_tail() -> None:
     torch.testing.assert_close(trunk(hidden, mask), expected)
     plain = score_locally(client, strategy.trunk.module, "federated")
     assert score_locally(client, trunk, "federated")["loss"] != plain["loss"]
+
+
+def test_texts_are_written_through_the_calibrator() -> None:
+    parts: Any = cut_language_model(whole_model(config_of("qwen3"), scale=0.6), LanguageCut(1, 1))
+    calibrator = Calibrator(parts.config.hidden_size, 4)
+    with torch.no_grad():
+        calibrator.blocks[0].get_parameter("up.weight").normal_(0, 0.5)
+    ids = torch.randint(3, 20, (2, 5))
+    plain = generate(parts, ids, max_new_tokens=6)
+    parts.trunk = CalibratedTrunk(parts.trunk, Calibration(calibrator))
+    written = generate(parts, ids, max_new_tokens=6)
+    assert not torch.equal(written, plain)
+    head, trunk, tail = (part.eval() for part in parts.all_here())
+    text = ids
+    with torch.no_grad():
+        for _ in range(6):
+            mask = torch.ones_like(text)
+            following = tail(trunk(head(text, mask), mask), mask)[:, -1].argmax(-1)
+            text = torch.cat([text, following[:, None]], 1)
+    assert torch.equal(written, text[:, 5:])
 
 
 def test_missing_test_data_are_named() -> None:

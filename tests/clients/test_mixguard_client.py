@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,6 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients import ClientError, MixGuardClient, Order, TextSet
-from flwr_splitmix.clients import mixguard_client as module
 from flwr_splitmix.clients.texts import TextBatch
 from flwr_splitmix.mixguard import MixGuardOptions, Secret, draw_secret
 from flwr_splitmix.runs import Run
@@ -134,6 +134,18 @@ def test_calibration_is_done_once_and_refined_as_often_as_asked() -> None:
     assert calls.count("encode+public") == 2 * 2
 
 
+def test_refinement_counts_steps_over_all_rounds() -> None:
+    options = MixGuardOptions(secret_tokens=0, max_length=32, calibration_epochs=1, refine_every=3)
+    toy = replace(TOY, options=options)
+    strategy = MixGuard(toy.server(), device="cpu", steps_per_round=2)
+    client = toy.clients_for(strategy)[0]
+    assert isinstance(client, MixGuardClient)
+    strategy.fit([client], 6)
+    assert client.calibration is not None
+    (first, *_) = client.calibration.optimizer.state.values()
+    assert int(first["step"]) == toy.examples // toy.batch + 12 // 3
+
+
 def test_a_round_without_calibration_says_what_was_found_last() -> None:
     """Not that nothing is off; also when another process goes on."""
     options = MixGuardOptions(secret_tokens=0, max_length=32, calibration_epochs=1, refine_every=0)
@@ -177,7 +189,7 @@ def secrets_of(monkeypatch: pytest.MonkeyPatch) -> list[Secret]:
         drawn.append(draw_secret(*sizes, **options))
         return drawn[-1]
 
-    monkeypatch.setattr(module, "draw_secret", watched)
+    monkeypatch.setattr("flwr_splitmix.mixguard.options.draw_secret", watched)
     return drawn
 
 
@@ -221,7 +233,7 @@ def test_an_exception_says_nothing_of_the_secret(monkeypatch: pytest.MonkeyPatch
         client.run("decode", {"number": 0, "outputs": [torch.zeros(1, 1, 1)]})
     said = str(caught.value)
     assert drawn
-    assert not any(f"{float(w):.3f}" in said for w in drawn[0].decoding)
+    assert not any(f"{float(w):.3f}" in said for secret in drawn for w in secret.decoding)
 
 
 def test_perturbation_is_as_loud_as_the_residual() -> None:
@@ -262,10 +274,18 @@ def test_gradients_have_the_rank_of_what_is_decoded(kind: Any, rank: int) -> Non
         ({"m": 1}, "k is 3 and m is 1; both must be at least 2"),
         ({"gradients": "both"}, "gradients is 'both'; allowed are 'target' and 'all-sources'"),
         ({"gradients": "all-sources", "k": 4}, "'all-sources' needs m >= k, here m is 3 and k is"),
-        ({"secret_tokens": -1}, "secret_tokens is -1; it must be at least 0"),
+        ({"secret_tokens": -1}, "secret_tokens is -1; it must be a whole number, at least 0"),
         ({"calibration_epochs": 0}, "perturbation 'adaptive' follows the calibrator's residual"),
-        ({"support_scale": 0.0}, "support_scale is 0.0; it must be positive"),
-        ({"max_distortion": 0.0}, "max_distortion is 0.0; it must be positive, or None"),
+        ({"support_scale": 0.0}, "support_scale is 0.0; it must be positive and finite"),
+        ({"max_distortion": 0.0}, "max_distortion is 0.0; it must be positive and finite"),
+        ({"calibration_lr": -1.0}, "calibration_lr is -1.0; it must be positive and finite"),
+        ({"strength": math.nan}, "strength is nan; it must be at least 0 and finite"),
+        ({"perturbation": "Adaptive"}, "perturbation is 'Adaptive'; allowed are 'adaptive', 'con"),
+        ({"calibration_rank": 0}, "calibration_rank is 0; it must be a whole number, at least 1"),
+        ({"k": 2.5}, "k is 2.5; it must be a whole number, at least 2"),
+        ({"pad_to": 600}, "pad_to is 600; it must be at most max_length, 512"),
+        ({"secret_tokens": 512}, "secret_tokens is 512; of 512 tokens at least one must be left"),
+        ({"m": 60}, "no secret met the constraints in 2000 draws with m=60"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], sentence: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -95,7 +96,7 @@ def test_bfloat16_travels_as_float32_and_comes_back() -> None:
         ("decode", {"number": 0, "outputs": []}, "decodes what this client has not encoded"),
         ("decode_test", {"outputs": []}, "decodes what this client has not encoded"),
         ("encode_test", {"kind": "benchmark", "start": 0, "stop": 2}, "no benchmark test data"),
-        ("score", {"kind": "federated"}, "has scored no federated test data"),
+        ("score", {"kind": "federated"}, "has not scored its federated test data"),
         ("weights", {}, "'weights' is not an exchange"),
         ("obfuscate", {}, "'obfuscate' is not an exchange"),
     ],
@@ -129,6 +130,45 @@ def test_scores_are_those_of_the_whole_test_set() -> None:
     )
     loss = torch.nn.functional.cross_entropy(logits, texts.labels)
     assert found["scores"]["loss"] == pytest.approx(loss.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ([(0, 4), (0, 4)], "test texts 0 to 4; next is 4 of 7"),
+        ([(1, 2)], "test texts 1 to 2; next is 0 of 7"),
+        ([(0, 4), (5, 7)], "test texts 5 to 7; next is 4 of 7"),
+        ([(0, 8)], "test texts 0 to 8; next is 0 of 7"),
+        ([(0, 0)], "test texts 0 to 0; next is 0 of 7"),
+        ([(0, 4), "score"], "not scored its federated test data, or not all of it"),
+        ([(0, 7), "score", (0, 7)], "test texts 0 to 7; next is 7 of 7"),
+        ([(0, 7), "score", "score"], "not scored its federated test data"),
+    ],
+    ids=str,
+)
+def test_no_score_is_that_of_a_single_text(asked: Sequence[Any], sentence: str) -> None:
+    """A server that may choose the texts reads each one's label off its score."""
+    client = attached(TextToy(clients=1, tests=7, task="classification"))
+
+    def ask(what: Any) -> None:
+        if what == "score":
+            client.run("score", {"kind": "federated"})
+            return
+        place = {"kind": "federated", "start": what[0], "stop": what[1]}
+        sent = client.run("encode_test", place)
+        client.run("decode_test", {"outputs": sent["messages"]})
+
+    for what in asked[:-1]:
+        ask(what)
+    with pytest.raises(ClientError, match=sentence):
+        ask(asked[-1])
+
+
+def test_a_batch_whose_answer_is_waited_for_is_not_followed_by_another() -> None:
+    client = attached(TextToy(clients=1, tests=7, task="classification"))
+    client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
+    with pytest.raises(ClientError, match="test texts 4 to 7"):
+        client.run("encode_test", {"kind": "federated", "start": 4, "stop": 7})
 
 
 def test_a_client_without_texts_is_refused() -> None:

@@ -81,8 +81,8 @@ def build_language_parts(
         raise ValueError(f"dtype is {dtype!r}; allowed are {', '.join(DTYPES)}")
     config, checkpoint = open_source(source)
     if task == "classification":
-        if num_labels < 1:
-            raise ValueError(f"num_labels is {num_labels}; at least 1 is needed")
+        if num_labels < 2:
+            raise ValueError(f"num_labels is {num_labels}; at least 2 are needed")
         config.num_labels = num_labels
     model = skeleton(model_class(config, task), config, dtype, attn_implementation)
     if gradient_checkpointing:

@@ -1,0 +1,64 @@
+"""The tables of `mixguard_attacks`, and its figures beside the specification's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measure import show
+
+SPECIFIED = {
+    ("embedding", 3): (0.16, 0.87, 0.99),
+    ("layer 1", 3): (0.24, 0.93, 0.91),
+    ("layer 2", 3): (0.25, 0.84, 0.86),
+    ("embedding", 10): (0.16, 0.65, 0.96),
+    ("layer 1", 10): (0.24, 0.68, 0.86),
+    ("layer 2", 10): (0.25, 0.67, 0.86),
+}
+"""Section 6 of the specification, by cut and k: another text, best message, FastICA."""
+
+
+def against_specification(found: dict[str, Any]) -> dict[str, Any]:
+    """Return each figure of the specification's table beside ours."""
+    rows = {}
+    for (cut, k), expected in SPECIFIED.items():
+        row = found[f"{cut}, m=3, k={k}"]
+        ours = [row[key]["median"] for key in ("another text", "best message", "best FastICA")]
+        rows[f"{cut}, m=3, k={k}"] = {
+            "specified": expected,
+            "measured": ours,
+            "within_0.1": bool(np.abs(np.subtract(ours, expected)).max() <= 0.1),
+        }
+    return rows
+
+
+def print_tables(figures: dict[str, Any]) -> None:
+    """Print what `mixguard_attacks` measured, one table a part."""
+    settings = figures["settings"]
+    for part, title in (
+        ("messages", "Messages alone, one text of 64 tokens, by cut / k (m = 3)"),
+        ("batches", f"Batches of {settings['batch']} texts, by cut / k (m = 3)"),
+        ("distortion", "Messages alone, cut L1, m = k = 3, by the secrets' distortion"),
+    ):
+        rows = figures[part]
+        keys = list(dict.fromkeys(key for row in rows.values() for key in row))
+        show(title, ("median |cos|", *(_short(name) for name in rows)), [
+            [key, *(f"{row[key]['median']:.2f}" if key in row else "" for row in rows.values())]
+            for key in keys
+        ])  # fmt: skip
+    show("And gradients, cut L1, m = k = 3", ("median |cos|", ""), [
+        [key, f"{row['median']:.3f}"] for key, row in figures["gradients"].items()
+    ])  # fmt: skip
+    show(f"Labels of {settings['classified']} texts, two classes", ("part that is right", ""), [
+        [key, f"{row['median']:.3f}"] for key, row in figures["labels"].items()
+    ])  # fmt: skip
+    for name, row in figures["against_specification"].items():
+        pairs = zip(row["specified"], row["measured"], strict=True)
+        text = ", ".join(f"{ours:.2f} ({given:.2f})" for given, ours in pairs)
+        verdict = "within" if row["within_0.1"] else "NOT within"
+        print(f"{name}: {text}; {verdict} 0.1 of the specification")
+
+
+def _short(name: str) -> str:
+    return name.replace("embedding", "emb").replace("layer ", "L").replace(", m=3, k=", "/")

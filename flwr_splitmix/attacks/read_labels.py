@@ -1,0 +1,42 @@
+"""What the gradients of a classifier tell of the labels, in any U shape: two classes, by sign."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def read_labels(gradients: Tensor) -> Tensor:
+    """Divide the texts of a batch by class, from the gradients that one client returns.
+
+    The gradient of the cross-entropy at a text's hidden states points one way along the
+    classifier's difference of its two classes for one label, and the other way for the other: of
+    all texts' gradients, the sign of the first singular vector's entries. Which side is which
+    class is not told; one known text, or the classes' frequencies, tell it.
+
+    Parameters
+    ----------
+    gradients
+        (b, T, d), or a step's (m, b, T, d) from a client of MixGuard.
+
+    Returns
+    -------
+    bool (b,): the sides.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two texts.
+
+    Source: ours; that gradients of a split layer tell labels is Li et al. 2022 ("Label leakage and
+    protection in two-party split learning").
+    """
+    if gradients.ndim not in (3, 4) or gradients.shape[-3] < 2:
+        raise ValueError(
+            f"gradients have shape {tuple(gradients.shape)}; they must be (b, T, d) or "
+            "(m, b, T, d) of at least two texts"
+        )
+    texts = gradients.detach().double().cpu()
+    rows = texts.flatten(1) if texts.ndim == 3 else texts.transpose(0, 1).flatten(1)
+    sides: Tensor = torch.linalg.svd(rows, full_matrices=False).U[:, 0] > 0
+    return sides
