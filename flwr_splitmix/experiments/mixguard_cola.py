@@ -8,14 +8,14 @@ from flwr_splitmix.experiments.scales import ENCODER
 
 _AT = ENCODER
 _PAPER = "CoLA accuracy"
-_WHOLE, _MIXED, _NAIVE = "unsplit", "MixGuard", "Naive Mix"
+_WHOLE, _MIXED, _LIGHT, _NAIVE = "unsplit", "MixGuard", "MixGuard, light secrets", "Naive Mix"
 
-OPTIONS: dict[str, Value] = {
-    "k": 3, "m": 3, "secret_tokens": 0, "refine_every": 8,
-    "support_scale": 0.3, "max_distortion": 0.05,
-}  # fmt: skip
+OPTIONS: dict[str, Value] = {"k": 3, "m": 3, "secret_tokens": 0, "refine_every": 8}
 """Of the client. Secret tokens would change the label; refining in every step would make a step
-nearly half as long again; under any secret this encoder learns nothing in so few epochs."""
+nearly half as long again."""
+
+LIGHT: dict[str, Value] = {**OPTIONS, "support_scale": 0.3, "max_distortion": 0.05}
+"""Messages close to the text, which hide next to nothing: what this encoder's trunk decodes."""
 
 
 def _entry(row: str, method: str, options: dict[str, Value], paper: float | None = None) -> Entry:
@@ -31,24 +31,25 @@ MIXGUARD_COLA = Experiment(
         _entry(_WHOLE, "Unsplit", {}, 83.8),
         _entry("U shape", "USplitSL", {}),
         _entry(_MIXED, "MixGuard", OPTIONS, 84.6),
+        _entry(_LIGHT, "MixGuard", LIGHT),
         _entry(
-            "MixGuard, not calibrated",
+            f"{_LIGHT}, not calibrated",
             "MixGuard",
-            {**OPTIONS, "calibration_epochs": 0, "refine_every": 0, "perturbation": None},
+            {**LIGHT, "calibration_epochs": 0, "refine_every": 0, "perturbation": None},
         ),
         _entry(_NAIVE, "NaiveMixSL", {"lam": 0.5}, 49.8),
     ),
     (
-        Ordering((_WHOLE, _AT), (_MIXED, _AT), slack=5.0),
-        *below((_NAIVE,), _MIXED, (_AT,)),
+        *(Ordering((_WHOLE, _AT), (row, _AT), slack=5.0) for row in (_MIXED, _LIGHT)),
+        *(Ordering((_NAIVE, _AT), (row, _AT)) for row in (_MIXED, _LIGHT)),
         *below((_NAIVE,), _WHOLE, (_AT,)),
     ),
     "One client, in-domain dev as the test set. The paper fine-tunes Qwen3-1.7B; here it is an "
     "encoder of six layers, one of them in the head, one in the tail. Without calibration there is "
     "no residual that the noise on gradients could follow, so there is none. Errors are those of "
-    "decoded public texts, relative to what the trunk makes of the texts themselves. Supports "
-    "are light and secrets distort little, as the paper's need not be. Local: all parts at the "
-    "client, nothing mixed.",
+    "decoded public texts, relative to what the trunk makes of the texts themselves. Light "
+    "secrets have supports of less weight and distort little, as the paper's need not. Local: all "
+    "parts at the client, nothing mixed.",
     "cola",
     (
         Score("Matthews (x 100)", "eval_matthews"),

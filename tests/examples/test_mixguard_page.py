@@ -60,3 +60,18 @@ def test_figures_are_those_that_were_measured() -> None:
         names = ("another text", "best message", "best FastICA", "best FastICA, mean known")
         for name, printed in zip(names, said, strict=True):
             assert float(printed) == pytest.approx(found[name]["median"], abs=0.0051), (place, name)
+
+
+def test_what_little_distortion_costs_is_what_was_measured() -> None:
+    kept = json.loads((ROOT / "benchmarks" / "results" / "mixguard_attacks.json").read_text())
+    number = r" \| ([\d.]+)"
+    rows = re.findall(rf"^  \| (any|`max_d|`support_s)[^|]*{3 * number} \|$", PAGE, re.M)
+    assert len(rows) == len(kept["distortion"])
+    for (_, *said), found in zip(rows, kept["distortion"].values(), strict=True):
+        names = ("decoding error", "best message", "picked message")
+        for name, printed in zip(names, said, strict=True):
+            assert float(printed) == pytest.approx(found[name]["median"], abs=0.0051)
+    # Said in words.
+    twice = [row["mixed twice"]["min"] for row in kept["messages"].values()]
+    assert min(twice) > 0.9995
+    assert min(way["min"] for way in kept["labels"].values()) == 1.0

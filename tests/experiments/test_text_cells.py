@@ -142,11 +142,13 @@ def test_every_cell_of_the_table_is_scored_by_the_matthews_correlation(
     assert found["unsplit"]["uplink_bytes"] == 0
     # Three messages and three gradients where the U shape has one each; the mask, a byte a token,
     # goes once. The public texts of a mixture can only make it longer.
-    plain, mixed = (found[row]["uplink_bytes"] for row in ("U shape", "MixGuard, not calibrated"))
+    plain, mixed = (
+        found[row]["uplink_bytes"] for row in ("U shape", "MixGuard, light secrets, not calibrated")
+    )
     assert mixed > 2.95 * plain
     errors = [found["MixGuard"][name] for name in ("train_decode_error", "train_calibrated_error")]
     assert min(errors) >= 0
-    assert "train_decode_error" not in found["MixGuard, not calibrated"]
+    assert "train_decode_error" not in found["MixGuard, light secrets, not calibrated"]
 
 
 def test_a_whole_model_is_its_parts_and_scored_over_all_texts(encoder: Path) -> None:
