@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -27,8 +29,7 @@ class FiniteCheck:
         """Return whether all numbers are finite; None if that would mean to wait."""
         if tensor.device.type != "cpu" and not self.waits:
             return None
-        # A sum is finite only if every number is, up to overflow, which the second look settles.
-        return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+        return all_finite([tensor])
 
     def cleaned(self, client: int, tensor: Tensor) -> Tensor:
         """Return the tensor, or zeros if it is not finite, and remember whose it was."""
@@ -41,3 +42,13 @@ class FiniteCheck:
         found = sorted(client for client, bad in self._bad.items() if bool(bad))
         self._bad.clear()
         return found
+
+
+def all_finite(tensors: Sequence[Tensor]) -> bool:
+    """Return whether no number is NaN or infinite; waits once, wherever the tensors are."""
+    if not tensors:
+        return True
+    # A sum is finite only if every number is, up to overflow, which the second look settles.
+    first = tensors[0].device
+    sums = torch.stack([tensor.sum().to(first, torch.float32) for tensor in tensors])
+    return bool(sums.isfinite().all()) or all(bool(t.isfinite().all()) for t in tensors)

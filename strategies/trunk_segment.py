@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,9 @@ from flwr_splitmix.schedule import (
     adamw,
 )
 from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.strategies.finite import all_finite
+
+log = logging.getLogger("flwr.splitmix")
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,8 @@ class TrunkSegment:
 
         Returns
         -------
-        By client, the gradient at each of its messages.
+        By client, the gradient at each of its messages. Those of whom a number is not finite are
+        left out, and if one of the trunk's own is not, the trunk takes no step.
         """
         self.optimizer.zero_grad()
         self.module.train()  # a checkpointed layer runs again, and must do what it did
@@ -167,14 +172,19 @@ class TrunkSegment:
             for client, part in zip(
                 passed.clients, torch.split(passed.inputs.grad, passed.counts), strict=True
             ):
-                if client in gradients:
+                if client in gradients and all_finite([part]):
                     found[client] = list(part.chunk(len(gradients[client])))
         self._passed = []
-        if found:
-            if len(found) > 1:
-                grads = [p.grad for p in self.module.parameters() if p.grad is not None]
-                torch._foreach_div_(grads, len(found))
-            self.optimizer.step(progress, num_rounds)
+        if not found:
+            return found
+        grads = [p.grad for p in self.module.parameters() if p.grad is not None]
+        if not all_finite(grads):
+            self.optimizer.zero_grad()
+            log.warning("the trunk takes no step: a gradient of its own is not finite")
+            return found
+        if len(found) > 1:
+            torch._foreach_div_(grads, len(found))
+        self.optimizer.step(progress, num_rounds)
         return found
 
     def _batch(self, messages: Sequence[Messages]) -> tuple[Tensor, Tensor]:

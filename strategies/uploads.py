@@ -20,6 +20,9 @@ _LEAST = {"batch-size": 1, "patches": 1, "width": 1, "prefix": 0, "num-examples"
 MUCH_MORE = 100
 """How many times the median a client's data set may be, to count in full."""
 
+MOST = 2**31 - 1
+"""Bound on every number that a client says of itself."""
+
 NOT_FINITE = "uploaded NaN or infinite numbers"
 
 
@@ -201,13 +204,25 @@ def plausible(sizes: Sequence[int]) -> list[int]:
     return [min(size, most) for size in sizes]
 
 
+def check_number(key: str, value: object, least: int, most: int = MOST) -> None:
+    """Check a whole number that a client says of itself.
+
+    Raises
+    ------
+    UploadError
+        If it is none, or not in least..most.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise UploadError(
+            f"says that its {key} is {value!r}; it must be an integer of at least {least}"
+        )
+    if value > most:  # its digits may be many
+        raise UploadError(f"says that its {key} is more than {most}")
+
+
 def _described_shape(description: Mapping[str, Any]) -> SmashedShape:
     for key, least in _LEAST.items():
-        value = description.get(key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise UploadError(
-                f"says that its {key} is {value!r}; it must be an integer of at least {least}"
-            )
+        check_number(key, description.get(key), least)
     return SmashedShape(*(description[k] for k in ("batch-size", "patches", "width", "prefix")))
 
 

@@ -16,9 +16,11 @@ from flwr_splitmix.links import Clients
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.strategies.aggregation import fedavg
+from flwr_splitmix.strategies.finite import all_finite
 from flwr_splitmix.strategies.options import RoundOptions, check_counts
 from flwr_splitmix.strategies.rounds import RoundLoop
 from flwr_splitmix.strategies.trunk_segment import Messages, TrunkSegment
+from flwr_splitmix.strategies.uploads import plausible
 from flwr_splitmix.strategies.ushape_evaluation import evaluate_texts
 from flwr_splitmix.strategies.ushape_messages import (
     agree_on_batches,
@@ -131,24 +133,38 @@ class UShapeStrategy(RoundLoop):
             progress = server_round - 1 + number / steps
             replies = self._encode(clients, number, progress, gradients)
             messages = self._read(clients, replies)
-            outputs = self.trunk.forward(
-                messages, derive_seed(self.seed, "trunk", server_round, number)
+            outputs = self._forward(
+                clients, messages, derive_seed(self.seed, "trunk", server_round, number)
             )
-            public = self._look(
-                clients, {c: replies[c] for c in messages if "public" in replies[c]}
-            )
+            public = self._look(clients, {c: replies[c] for c in outputs if "public" in replies[c]})
             answers = clients.call(
                 "decode",
                 {
                     c: {"number": number, "outputs": outputs[c], "public": public.get(c)}
-                    for c in messages
+                    for c in outputs
                 },
             )
             returned = read_each(clients, answers, partial(_gradients_for, messages))
             self.require(clients)
             gradients = self.trunk.learn(returned, progress, self.num_rounds)
+            for client in returned.keys() - gradients.keys():
+                clients.fail(client, "its messages or gradients overflow in the trunk")
+            self.require(clients)
         self._encode(clients, steps, server_round, gradients, last=True)
         return steps
+
+    def _forward(
+        self, clients: Clients, messages: Mapping[int, Messages], seed: int
+    ) -> dict[int, list[Tensor]]:
+        """Pass messages through the trunk; clients whose outputs overflow are left out."""
+        outputs = self.trunk.forward(messages, seed)
+        overflown = [c for c, parts in outputs.items() if not all_finite(parts)]
+        if not overflown:
+            return outputs
+        for client in overflown:
+            clients.fail(client, "its messages overflow in the trunk")
+        self.require(clients)
+        return self.trunk.forward({c: m for c, m in messages.items() if c in clients.alive}, seed)
 
     def _encode(
         self,
@@ -202,7 +218,8 @@ class UShapeStrategy(RoundLoop):
         return {c: outputs for c, outputs in found.items() if c in clients.alive}
 
     def _calibrate(self, clients: Clients) -> None:
-        steps = {c: int(clients.descriptions[c]["calibration-steps"]) for c in clients.alive}
+        said = {c: int(clients.descriptions[c]["calibration-steps"]) for c in clients.alive}
+        steps = dict(zip(said, plausible(list(said.values())), strict=True))
         if any(steps.values()):
             log.info("clients calibrate for up to %d steps on public texts", max(steps.values()))
         for number in range(max(steps.values(), default=0)):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
-from flwr_splitmix.strategies.uploads import plausible
+from flwr_splitmix.strategies.uploads import MOST, plausible
 from flwr_splitmix.strategies.ushape_messages import read_each, read_scores
 
 MAX_ANSWER = 4096
@@ -31,7 +31,7 @@ def evaluate_texts(
     """
     known = {c: clients.descriptions[c] for c in clients.alive}
     sizes = {c: said.get(f"{kind}-examples", 0) for c, said in known.items()}
-    sizes = {c: size for c, size in sizes.items() if isinstance(size, int) and size > 0}
+    sizes = {c: size for c, size in sizes.items() if isinstance(size, int) and 0 < size <= MOST}
     if not sizes:
         return None
     sizes = dict(zip(sizes, plausible(list(sizes.values())), strict=True))

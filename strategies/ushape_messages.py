@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -11,7 +12,14 @@ from torch import Tensor
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.strategies.replies import NAME
 from flwr_splitmix.strategies.trunk_segment import Messages
-from flwr_splitmix.strategies.uploads import UploadError, check_tensor, plausible, reasons
+from flwr_splitmix.strategies.uploads import (
+    MOST,
+    UploadError,
+    check_number,
+    check_tensor,
+    plausible,
+    reasons,
+)
 
 MAX_MESSAGES = 64
 """How many messages a client may send for one batch."""
@@ -21,7 +29,18 @@ Read = TypeVar("Read")
 MAX_GROUPS = 4
 """How many groups of public texts may travel with a batch."""
 
-_LEAST = {"num-examples": 1, "batch-size": 1, "width": 1, "calibration-steps": 0}
+MAX_BATCH = 65_536
+"""Most texts that a client may send at once."""
+
+LARGEST = 1e6
+"""Bound on hidden states and gradients: larger ones overflow in a trunk, and it with them."""
+
+_RANGES = {
+    "num-examples": (1, MOST),
+    "batch-size": (1, MAX_BATCH),
+    "width": (1, MOST),
+    "calibration-steps": (0, MOST),
+}
 
 
 def agree_on_batches(clients: Clients, width: int | None) -> int:
@@ -39,14 +58,11 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
     """
     for client in clients.alive:
         said = clients.descriptions[client]
-        for key, least in _LEAST.items():
-            value = said.get(key)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                clients.fail(
-                    client,
-                    f"says that its {key} is {value!r}; it must be an integer of at least {least}",
-                )
-                break
+        try:
+            for key, (least, most) in _RANGES.items():
+                check_number(key, said.get(key), least, most)
+        except UploadError as error:
+            clients.fail(client, str(error))
     widths = [clients.descriptions[c]["width"] for c in clients.alive]
     expected = width or max(set(widths), key=widths.count, default=0)
     for client in clients.alive:
@@ -115,6 +131,7 @@ def read_messages(
         raise UploadError("sent a mask with other numbers than 0 and 1")
     for tensor in hidden:
         check_tensor(tensor, (texts, tokens, width), dtype)
+        _check_size(tensor)
     return Messages(list(hidden), mask)
 
 
@@ -148,7 +165,14 @@ def read_gradients(reply: Mapping[str, Any], sent: Messages) -> list[Tensor]:
     like = sent.hidden[0]
     for tensor in gradients:
         check_tensor(tensor, tuple(like.shape), like.dtype)
+        _check_size(tensor)
     return list(gradients)
+
+
+def _check_size(tensor: Tensor) -> None:
+    least, most = tensor.aminmax()
+    if float(torch.maximum(-least, most)) > LARGEST:
+        raise UploadError(f"sent numbers beyond {LARGEST:g}, which would overflow in the trunk")
 
 
 def read_scores(reply: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
@@ -157,15 +181,24 @@ def read_scores(reply: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
     Raises
     ------
     UploadError
-        If it is no positive number of examples with numbers, "accuracy" and "loss" among them.
+        If it is no positive number of examples with finite numbers, "accuracy" and "loss" among
+        them, or the accuracy is not in 0..1.
     """
     examples, scores = reply.get("examples"), reply.get("scores")
-    if not isinstance(examples, int) or isinstance(examples, bool) or examples < 1:
-        raise UploadError("says of its evaluation no positive number of examples")
+    check_number("number of scored examples", examples, 1)
     numbers = isinstance(scores, Mapping) and all(
-        NAME.fullmatch(name) and isinstance(value, (int, float)) for name, value in scores.items()
+        isinstance(name, str) and NAME.fullmatch(name) and _is_number(value)
+        for name, value in scores.items()
     )
     if not numbers or not {"accuracy", "loss"} <= set(scores or ()):
-        raise UploadError("says of its evaluation no numbers with 'accuracy' and 'loss'")
+        raise UploadError("says of its evaluation no finite numbers with 'accuracy' and 'loss'")
     assert isinstance(scores, Mapping)
+    assert isinstance(examples, int)
+    if not 0 <= scores["accuracy"] <= 1:
+        raise UploadError(f"says that its accuracy is {scores['accuracy']:g}")
     return examples, {name: float(value) for name, value in scores.items()}
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a finite number, and not so large that a float overflows."""
+    return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max

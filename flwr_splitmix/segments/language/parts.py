@@ -65,6 +65,16 @@ class Head(Part):
 class Trunk(Part):
     """The layers between: `trunk(hidden (b, T, d), mask, cache)` returns (b, T, d)."""
 
+    @property
+    def width(self) -> int:
+        """D."""
+        return int(self.stack.config.hidden_size)
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens."""
+        return int(self.stack.config.max_position_embeddings)
+
     def forward(  # noqa: D102
         self, hidden: Tensor, mask: Tensor | None = None, cache: Any = None
     ) -> Tensor:

@@ -1,0 +1,172 @@
+"""Clients whose numbers are right in kind and meant to ruin the trunk, or everybody's time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.clients import UShapeClient
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.strategies import USplitSL
+from flwr_splitmix.strategies.uploads import UploadError
+from flwr_splitmix.strategies.ushape_messages import read_scores
+from flwr_splitmix.testing.laws import TextToy
+from tests.strategies.test_ushape import Seen, faulty, first
+
+HUGE = 10**400
+
+
+def finite(module: nn.Module) -> bool:
+    return all(bool(t.isfinite().all()) for t in module.state_dict().values())
+
+
+def failures_of(toy: TextToy, trunk: nn.Module | None = None, **options: Any) -> dict[int, str]:
+    seen = Seen()
+    strategy = USplitSL(
+        trunk or toy.server(), device="cpu", observers=[seen], **{"steps_per_round": 3, **options}
+    )
+    strategy.fit(toy.clients_for(strategy), 1)
+    assert seen.rounds[0].steps == 3
+    assert finite(strategy.trunk.module)
+    return dict(seen.rounds[0].failures)
+
+
+@pytest.mark.parametrize(("method", "name"), [("encode", "messages"), ("decode", "gradients")])
+def test_finite_numbers_that_would_overflow_cost_their_sender_the_round(
+    method: str, name: str
+) -> None:
+    def large(reply: dict[str, Any]) -> dict[str, Any]:
+        return first(reply, name, lambda tensor: torch.full_like(tensor, -1e30))
+
+    (sentence,) = failures_of(TextToy(kind=faulty(method, large))).values()
+    assert "sent numbers beyond 1e+06, which would overflow in the trunk" in sentence
+
+
+class Steep(nn.Module):
+    """A trunk whose answer, or whose gradient, is not finite at some finite inputs."""
+
+    def __init__(self, bend: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.own = nn.Linear(5, 5).double()
+        self.bend = bend
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Bend, then map."""
+        out: Tensor = self.own(self.bend(hidden))
+        return out
+
+
+def test_who_overflows_in_the_forward_pass_is_left_out_before_anybody_is_answered() -> None:
+    def large(reply: dict[str, Any]) -> dict[str, Any]:
+        return first(reply, "messages", lambda tensor: torch.full_like(tensor, 1e5))
+
+    def overflows(hidden: Tensor) -> Tensor:
+        return torch.where(hidden.abs() > 100, hidden * 1e305, hidden)
+
+    found = failures_of(TextToy(kind=faulty("encode", large)), Steep(overflows))
+    assert found == {1: "its messages overflow in the trunk"}
+
+
+def test_who_overflows_in_the_backward_pass_is_left_out_and_the_trunk_stays_whole() -> None:
+    def zero(reply: dict[str, Any]) -> dict[str, Any]:
+        return first(reply, "messages", torch.zeros_like)
+
+    def root(hidden: Tensor) -> Tensor:  # at 0 its derivative is infinite
+        return hidden.sign() * hidden.abs().sqrt()
+
+    found = failures_of(TextToy(kind=faulty("encode", zero), dropout=0.0), Steep(root))
+    assert found == {1: "its messages or gradients overflow in the trunk"}
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({"num-examples": HUGE}, "says that its num-examples is more than 2147483647"),
+        ({"batch-size": 10**5}, "says that its batch-size is more than 65536"),
+        ({"calibration-steps": HUGE}, "says that its calibration-steps is more than 2147483647"),
+        ({"width": True}, "says that its width is True; it must be an integer of at least 1"),
+    ],
+    ids=["examples", "batch", "calibration", "width"],
+)
+def test_what_a_client_says_of_itself_is_bounded(said: dict[str, Any], sentence: str) -> None:
+    class Liar(UShapeClient):
+        def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
+            found = super().attach(order, arrays)
+            return {**found, **said} if order.client == 1 else found
+
+    assert failures_of(TextToy(kind=Liar)) == {1: sentence}
+
+
+def test_the_others_do_not_calibrate_as_long_as_one_says() -> None:
+    asked: list[int] = []
+
+    class Endless(UShapeClient):
+        def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
+            found = super().attach(order, arrays)
+            return {**found, "calibration-steps": 10**9} if order.client == 1 else found
+
+        def run(self, method: str, arguments: Any) -> dict[str, Any]:
+            if method == "encode_public":
+                asked.append(self.order.client)
+                return {"public": []}
+            return super().run(method, arguments)
+
+    failures_of(TextToy(kind=Endless))
+    assert len(asked) <= 100
+
+
+@pytest.mark.parametrize(
+    ("reply", "sentence"),
+    [
+        ({"examples": HUGE, "scores": {"accuracy": 1, "loss": 1}}, "is more than 2147483647"),
+        ({"examples": True, "scores": {"accuracy": 1, "loss": 1}}, "scored examples is True"),
+        ({"examples": 4, "scores": {"accuracy": 1e9, "loss": 1}}, r"its accuracy is 1e\+09"),
+        ({"examples": 4, "scores": {"accuracy": HUGE, "loss": 1}}, "no finite numbers with"),
+        ({"examples": 4, "scores": {"accuracy": float("nan"), "loss": 1}}, "no finite numbers"),
+        ({"examples": 4, "scores": {"accuracy": 0.5, "loss": float("inf")}}, "no finite numbers"),
+        ({"examples": 4, "scores": {3: 0.5, "accuracy": 0.5, "loss": 1}}, "no finite numbers"),
+        ({"examples": 4, "scores": {"accuracy": 0.5}}, "no finite numbers with"),
+    ],
+    ids=str,
+)
+def test_scores_are_finite_and_an_accuracy_is_one(reply: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UploadError, match=sentence):
+        read_scores(reply)
+
+
+def test_an_absurd_score_costs_only_its_own_client() -> None:
+    class Absurd(UShapeClient):
+        def run(self, method: str, arguments: Any) -> dict[str, Any]:
+            found = super().run(method, arguments)
+            if method == "score" and self.order.client == 1:
+                found = {**found, "scores": {**found["scores"], "accuracy": float("nan")}}
+            return found
+
+    toy = TextToy(kind=Absurd, tests=4)
+    seen = Seen()
+    strategy = USplitSL(
+        toy.server(), device="cpu", steps_per_round=1, evaluation="federated", observers=[seen]
+    )
+    strategy.fit(toy.clients_for(strategy), 1)
+    scored = seen.rounds[0].evaluation
+    assert scored is not None
+    assert scored.examples == 2 * 4
+    assert 0 <= scored.accuracy <= 1
+
+
+def test_one_of_two_that_says_another_width_does_not_turn_the_other_out() -> None:
+    """The trunk knows its own width."""
+
+    class Wide(UShapeClient):
+        def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
+            found = super().attach(order, arrays)
+            return {**found, "width": 64} if order.client == 0 else found
+
+    toy = TextToy(kind=Wide, clients=2)
+    assert list(failures_of(toy)) == [0]
+    with pytest.raises(LinkError, match="no client fits the trunk"):
+        failures_of(TextToy(kind=Wide, clients=1))
