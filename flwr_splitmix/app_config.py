@@ -94,7 +94,8 @@ class AppConfig(BaseModel):
         if not config.resume:
             return config, None
         resumed = Run.open(config.resume, home=config.home)
-        return cls.read(resumed.config), resumed
+        # A run of an earlier version lacks keys that have come since: today's hold.
+        return cls.read({**values, **resumed.config}), resumed
 
     @property
     def home(self) -> str | None:

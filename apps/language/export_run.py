@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", help="the run's id")
     parser.add_argument("folder", type=Path, help="where the model is written")
-    parser.add_argument("--home", help="where runs are kept; by default as for flwr run")
+    parser.add_argument("--run-dir", help="where runs are kept; by default as for flwr run")
     parser.add_argument(
         "--client",
         type=int,
@@ -35,15 +37,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     chosen = parser.parse_args(arguments)
     try:
-        run = Run.open(chosen.run, home=chosen.home)
-        config = LanguageConfig.read(run.config)
+        run = Run.open(chosen.run, home=chosen.run_dir)
+        # A run of an earlier version lacks keys that have come since: they have their defaults.
+        config = LanguageConfig.read({**default_config(), **run.config})
         parts = trained_parts(run, config, chosen.client)
         export(parts, chosen.folder, tokenizer_of(config))
-    except (ConfigError, RunError, StorageError) as error:
+    except (OSError, ValueError, RunError, StorageError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(f"{chosen.folder}: load it with transformers' from_pretrained")
     return 0
+
+
+def default_config() -> dict[str, Any]:
+    """Return the app's run configuration as it stands beside this file."""
+    described = tomllib.loads(Path(__file__).with_name("pyproject.toml").read_text("utf-8"))
+    config: dict[str, Any] = described["tool"]["flwr"]["app"]["config"]
+    return config
 
 
 def trained_parts(run: Run, config: LanguageConfig, client: int | None) -> LanguageParts:

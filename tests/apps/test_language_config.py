@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel
 
+from flwr_splitmix import Run
 from flwr_splitmix.data.text_generated import generated_public
 from flwr_splitmix.data.text_tokens import train_tokenizer
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
@@ -276,3 +277,13 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) 
     gpt2(tmp_path, 100).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"has 300 tokens, but the model knows 100"):
         client(0, 2, **{**TINY, "model": str(tmp_path)})
+
+
+def test_a_run_from_before_a_key_was_added_is_resumed(tmp_path: Path) -> None:
+    values = run_config(strategy="USplitFL", run_dir=str(tmp_path))
+    before = {name: value for name, value in values.items() if name != "support-scale"}
+    run = Run.create({**before, "lr": 0.5}, name="before", home=tmp_path)
+    config, resumed = module("language_config").LanguageConfig.of_run({**values, "resume": run.id})
+    assert resumed is not None
+    assert resumed.id == run.id
+    assert (config.lr, config.support_scale, config.resume) == (0.5, 1.0, "")

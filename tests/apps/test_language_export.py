@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def run_of(fitted: Fitted) -> Any:
 def export(fitted: Fitted, folder: Path, *arguments: str) -> int:
     run = run_of(fitted)
     home = run.path.parents[1]
-    code = module("export_run").main([run.id, str(folder), "--home", str(home), *arguments])
+    code = module("export_run").main([run.id, str(folder), "--run-dir", str(home), *arguments])
     assert isinstance(code, int)
     return code
 
@@ -83,6 +84,19 @@ def test_what_cannot_be_exported_is_said(
     assert "USplitSL leaves heads and tails with their clients; name one" in capsys.readouterr().err
     assert export(fitted, tmp_path / "model", "--client", "7") == 1
     assert "there is no state of client 7 here" in capsys.readouterr().err
-    assert module("export_run").main(["nothing", str(tmp_path), "--home", str(tmp_path)]) == 1
+    assert module("export_run").main(["nothing", str(tmp_path), "--run-dir", str(tmp_path)]) == 1
     assert capsys.readouterr().err.startswith("error: ")
+    taken = tmp_path / "a_file"
+    taken.touch()
+    assert export(fitted, taken, "--client", "0") == 1
+    assert "is a file; the model needs a folder" in capsys.readouterr().err
     assert not (tmp_path / "model").exists()
+
+
+def test_a_run_from_before_a_key_was_added_is_exported(tmp_path: Path) -> None:
+    fitted = fit(tmp_path, strategy="USplitFL")
+    file = run_of(fitted).path / "config.json"
+    config = json.loads(file.read_text())
+    del config["support-scale"]
+    file.write_text(json.dumps(config))
+    assert export(fitted, tmp_path / "model") == 0

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.mixers import SmashedShape
 from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.testing import laws
@@ -88,6 +89,16 @@ def test_the_custom_mixer_learns() -> None:
 
 def test_the_readme_prints_the_files_of_the_example() -> None:
     assert readme_files() == {name: (APP / name).read_text(encoding="utf-8") for name in APP_FILES}
+
+
+def test_the_readmes_own_client_of_the_u_shape_keeps_to_the_law() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (program,) = (b for b in re.findall(r"```python\n(.*?)```", text, re.S) if "NoisyClient" in b)
+    names: dict[str, object] = {}
+    exec(program, names)
+    kind = names["NoisyClient"]
+    assert isinstance(kind, type)
+    assert issubclass(kind, UShapeClient)
 
 
 def test_server_app_and_client_app_have_under_40_lines() -> None:

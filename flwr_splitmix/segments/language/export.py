@@ -30,8 +30,10 @@ def export(parts: LanguageParts, folder: str | Path, tokenizer: Any = None) -> N
     Raises
     ------
     ValueError
-        If a part is missing, or has weights on "disk".
+        If a part is missing, or has weights on "disk", or `folder` is a file.
     """
+    if Path(folder).is_file():  # transformers only logs that
+        raise ValueError(f"{folder} is a file; the model needs a folder")
     config = copy.deepcopy(parts.config)
     if tokenizer is not None and getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = tokenizer.pad_token_id
