@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ from flwr_splitmix.schedule import (
     adamw,
 )
 from flwr_splitmix.seeding import torch_seed
+
+log = logging.getLogger("flwr.splitmix")
 
 ServerUpdate = Literal["sequential", "sum", "mean"]
 
@@ -40,6 +43,12 @@ class ServerSegment:
         cut-layer gradient is that of a group's own batch-mean loss in every mode.
     device, precision
         "auto" chooses: CUDA, then MPS, then the CPU; bfloat16 where a CUDA device has it.
+
+    Attributes
+    ----------
+    waits
+        Whether a step may wait for the device to learn that its gradients overflow; true on a
+        CPU. Elsewhere such a step is taken with gradients of 0.
     """
 
     def __init__(
@@ -69,6 +78,7 @@ class ServerSegment:
             self.module, optimizer or adamw(), schedule or WarmupCosine()
         )
         self.server_update = server_update
+        self.waits = self.device.type == "cpu"
 
     @property
     def smashed_dtype(self) -> torch.dtype:
@@ -99,6 +109,7 @@ class ServerSegment:
                 if self.server_update == "mean" and groups > 1:
                     grads = [p.grad for p in self.module.parameters() if p.grad is not None]
                     torch._foreach_div_(grads, groups)
+                self._keep_finite()
                 self.optimizer.step(progress, num_rounds)
                 return StepResult(loss / groups, gradient)
             gradient = torch.empty_like(mixed.smashed)
@@ -106,6 +117,7 @@ class ServerSegment:
             for group in rng.permutation(groups):
                 rows = slice(group * batch, (group + 1) * batch)
                 loss, gradient[rows] = self._backward(mixed.smashed[rows], mixed.targets[rows], 1)
+                self._keep_finite()
                 self.optimizer.step(progress, num_rounds)
                 total += loss
             return StepResult(total / groups, gradient)
@@ -120,7 +132,22 @@ class ServerSegment:
         loss = F.cross_entropy(logits.to(targets.dtype), targets) * groups
         loss.backward()  # type: ignore[no-untyped-call]
         assert inputs.grad is not None
-        return loss.detach(), inputs.grad
+        return loss.detach(), inputs.grad.nan_to_num_(0.0, 0.0, 0.0)
+
+    def _keep_finite(self) -> None:
+        """Forget the weights' gradients if they, or their squares, which Adam keeps, overflow."""
+        trained = [p for p in self.module.parameters() if p.grad is not None]
+        if not trained:
+            return
+        norms = torch._foreach_norm([cast(Tensor, p.grad) for p in trained])
+        fine = torch.stack([norm.float() for norm in norms]).isfinite().all()
+        if not self.waits:
+            for parameter in trained:
+                gradient = cast(Tensor, parameter.grad)
+                parameter.grad = torch.where(fine, gradient, 0.0)
+        elif not bool(fine):
+            log.warning("the upper segment takes no step: gradients overflow in it")
+            self.optimizer.zero_grad()
 
     @torch.inference_mode()
     def score(self, smashed: Tensor, labels: Tensor) -> tuple[float, int]:

@@ -47,6 +47,7 @@ class _Passed:
     clients: list[int]
     counts: list[int]
     inputs: Tensor
+    mask: Tensor
     outputs: Tensor
 
 
@@ -109,7 +110,7 @@ class TrunkSegment:
                 with autocast(self.device, self.dtype):
                     outputs = self.module(inputs, mask).to(inputs.dtype)
                 counts = [sum(len(h) for h in messages[c].hidden) for c in clients]
-                self._passed.append(_Passed(clients, counts, inputs, outputs))
+                self._passed.append(_Passed(clients, counts, inputs, mask, outputs))
         return {
             client: list(part.detach().chunk(len(messages[client].hidden)))
             for passed in self._passed
@@ -149,8 +150,8 @@ class TrunkSegment:
 
         Returns
         -------
-        By client, the gradient at each of its messages. Those of whom a number is not finite are
-        left out, and if one of the trunk's own is not, the trunk takes no step.
+        By client, the gradient at each of its messages. Where numbers overflow, in these or in
+        the trunk's own gradient, the trunk takes no step, and those whose doing it is are left out.
         """
         self.optimizer.zero_grad()
         self.module.train()  # a checkpointed layer runs again, and must do what it did
@@ -161,7 +162,7 @@ class TrunkSegment:
                 continue
             upstream = torch.cat(
                 [
-                    torch.cat([g.to(passed.outputs.device) for g in gradients[client]])
+                    _joined(gradients[client], passed.outputs)
                     if client in gradients
                     else passed.outputs.new_zeros((count, *passed.outputs.shape[1:]))
                     for client, count in zip(passed.clients, passed.counts, strict=True)
@@ -172,20 +173,53 @@ class TrunkSegment:
             for client, part in zip(
                 passed.clients, torch.split(passed.inputs.grad, passed.counts), strict=True
             ):
-                if client in gradients and all_finite([part]):
+                if client in gradients:
                     found[client] = list(part.chunk(len(gradients[client])))
-        self._passed = []
+        passes, self._passed = self._passed, []
         if not found:
             return found
-        grads = [p.grad for p in self.module.parameters() if p.grad is not None]
-        if not all_finite(grads):
+        if not (all_finite([g for parts in found.values() for g in parts]) and self._may_step()):
+            # No share can be taken out of a sum that overflows, or that holds an offender's.
             self.optimizer.zero_grad()
-            log.warning("the trunk takes no step: a gradient of its own is not finite")
-            return found
+            log.warning("the trunk takes no step: gradients overflow in it")
+            guilty = [c for c, parts in found.items() if not all_finite(parts)]
+            guilty = guilty or self._overflowing_alone(passes, gradients)
+            return {client: parts for client, parts in found.items() if client not in guilty}
         if len(found) > 1:
-            torch._foreach_div_(grads, len(found))
+            torch._foreach_div_(self._own_gradients(), len(found))
         self.optimizer.step(progress, num_rounds)
         return found
+
+    def _own_gradients(self) -> list[Tensor]:
+        return [p.grad for p in self.module.parameters() if p.grad is not None]
+
+    def _may_step(self) -> bool:
+        """Whether the trunk's gradients, and their squares, which Adam keeps, are finite."""
+        own = self._own_gradients()
+        if not own:
+            return True
+        norms = [norm.to(self.device, torch.float32) for norm in torch._foreach_norm(own)]
+        return all_finite([torch.stack(norms)])
+
+    def _overflowing_alone(
+        self, passes: Sequence[_Passed], gradients: Mapping[int, Sequence[Tensor]]
+    ) -> list[int]:
+        """Return the clients whose messages and gradients overflow in the trunk without others."""
+        guilty = []
+        for passed in passes:
+            rows = torch.split(passed.inputs.detach(), passed.counts)
+            masks = torch.split(passed.mask, passed.counts)
+            for client, inputs, mask in zip(passed.clients, rows, masks, strict=True):
+                if client not in gradients:
+                    continue
+                # Dropout's draws differ from those of the step; whether it overflows hardly does.
+                with torch_seed(self.device, 0), autocast(self.device, self.dtype):
+                    outputs = self.module(inputs.requires_grad_(), mask).to(inputs.dtype)
+                torch.autograd.backward(outputs, _joined(gradients[client], outputs))
+                if not self._may_step():
+                    guilty.append(client)
+                self.optimizer.zero_grad()
+        return guilty
 
     def _batch(self, messages: Sequence[Messages]) -> tuple[Tensor, Tensor]:
         inputs = torch.cat([h.to(self.device) for m in messages for h in m.hidden])
@@ -204,6 +238,10 @@ class TrunkSegment:
             {k.removeprefix("trunk."): t for k, t in tensors.items() if k.startswith("trunk.")}
         )
         self.optimizer.restore(tensors, meta, "trunk-optimizer")
+
+
+def _joined(gradients: Sequence[Tensor], outputs: Tensor) -> Tensor:
+    return torch.cat([gradient.to(outputs.device) for gradient in gradients])
 
 
 def _by_length(messages: Mapping[int, Messages]) -> list[list[int]]:

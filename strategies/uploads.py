@@ -23,6 +23,9 @@ MUCH_MORE = 100
 MOST = 2**31 - 1
 """Bound on every number that a client says of itself."""
 
+LARGEST = 1e6
+"""Bound on what crosses the cut: finite numbers far beyond it overflow in the server's model."""
+
 NOT_FINITE = "uploaded NaN or infinite numbers"
 
 
@@ -70,6 +73,8 @@ def read_upload(
         passes = finite.passes(tensor)
         if passes is False:
             raise UploadError(NOT_FINITE)
+        if passes:
+            check_size(tensor)
         checked.append(finite.cleaned(client, tensor) if passes is None else tensor)
     return Upload(checked, _read_labels(labels, plan, shares, num_classes, dtype, table))
 
@@ -93,6 +98,7 @@ def _read_labels(
                 raise UploadError("uploaded labels for a pass that is not its own")
             if share is not None:
                 check_tensor(soft, (batch, num_classes), dtype)
+                check_size(soft)
                 if not share.labels_clamped:
                     continue
                 if float(soft.min()) < 0 or float(soft.max()) > 1 + 1e-6:
@@ -120,6 +126,7 @@ def read_test_upload(
     if not isinstance(smashed, (list, tuple)) or len(smashed) != 1:
         raise UploadError("uploaded no list of 1 smashed tensor")
     check_tensor(smashed[0], shape.size, dtype)
+    check_size(smashed[0])
     return smashed[0], _check_integers(labels, shape.batch, num_classes, "labels")
 
 
@@ -128,6 +135,15 @@ def check_tensor(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Non
     _check_shape(tensor, shape, dtype)
     if not FiniteCheck(waits=True).passes(tensor):
         raise UploadError(NOT_FINITE)
+
+
+def check_size(tensor: Tensor) -> None:
+    """Raise UploadError if a number is beyond `LARGEST`; waits for the tensor's device."""
+    if not tensor.numel():
+        return
+    least, most = tensor.aminmax()
+    if max(-float(least), float(most)) > LARGEST:
+        raise UploadError(f"sent numbers beyond {LARGEST:g}, which would overflow in the model")
 
 
 def _check_shape(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -195,12 +211,12 @@ def agree_on_shape(
 
 
 def plausible(sizes: Sequence[int]) -> list[int]:
-    """Return data set sizes, none of them above `MUCH_MORE` times the median.
+    """Return data set sizes, or other work, none above `MUCH_MORE` times the median.
 
     What a client says of its size decides how long everybody works: one that exaggerates must not
     keep the others busy for ever.
     """
-    most = MUCH_MORE * max(1, round(statistics.median(sizes)))
+    most = MUCH_MORE * max(1, statistics.median_low(sizes))  # of two, the smaller
     return [min(size, most) for size in sizes]
 
 
@@ -212,12 +228,20 @@ def check_number(key: str, value: object, least: int, most: int = MOST) -> None:
     UploadError
         If it is none, or not in least..most.
     """
+    if isinstance(value, int) and value > most:
+        raise UploadError(f"says that its {key} is more than {most}")
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise UploadError(
-            f"says that its {key} is {value!r}; it must be an integer of at least {least}"
+            f"says that its {key} is {_shown(value)}; it must be an integer of at least {least}"
         )
-    if value > most:  # its digits may be many
-        raise UploadError(f"says that its {key} is more than {most}")
+
+
+def _shown(value: object) -> str:
+    """Say a value of a stranger in few characters; Python refuses to print very long integers."""
+    if isinstance(value, int) and abs(value) > MOST:
+        return f"less than -{MOST}"
+    simple = value is None or isinstance(value, (int, float, str))
+    return repr(value)[:40] if simple else f"a {type(value).__name__}"
 
 
 def _described_shape(description: Mapping[str, Any]) -> SmashedShape:

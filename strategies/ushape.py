@@ -20,7 +20,7 @@ from flwr_splitmix.strategies.finite import all_finite
 from flwr_splitmix.strategies.options import RoundOptions, check_counts
 from flwr_splitmix.strategies.rounds import RoundLoop
 from flwr_splitmix.strategies.trunk_segment import Messages, TrunkSegment
-from flwr_splitmix.strategies.uploads import plausible
+from flwr_splitmix.strategies.uploads import plausible, reasons
 from flwr_splitmix.strategies.ushape_evaluation import evaluate_texts
 from flwr_splitmix.strategies.ushape_messages import (
     agree_on_batches,
@@ -158,11 +158,11 @@ class UShapeStrategy(RoundLoop):
     ) -> dict[int, list[Tensor]]:
         """Pass messages through the trunk; clients whose outputs overflow are left out."""
         outputs = self.trunk.forward(messages, seed)
-        overflown = [c for c, parts in outputs.items() if not all_finite(parts)]
-        if not overflown:
+        if all_finite([part for parts in outputs.values() for part in parts]):
             return outputs
-        for client in overflown:
-            clients.fail(client, "its messages overflow in the trunk")
+        for client, parts in outputs.items():
+            if not all_finite(parts):
+                clients.fail(client, "its messages overflow in the trunk")
         self.require(clients)
         return self.trunk.forward({c: m for c, m in messages.items() if c in clients.alive}, seed)
 
@@ -219,11 +219,13 @@ class UShapeStrategy(RoundLoop):
 
     def _calibrate(self, clients: Clients) -> None:
         said = {c: int(clients.descriptions[c]["calibration-steps"]) for c in clients.alive}
-        steps = dict(zip(said, plausible(list(said.values())), strict=True))
-        if any(steps.values()):
+        # Who has calibrated already says 0, and does not cut a newcomer short.
+        said = {c: number for c, number in said.items() if number}
+        steps = dict(zip(said, plausible(list(said.values())), strict=True)) if said else {}
+        if steps:
             log.info("clients calibrate for up to %d steps on public texts", max(steps.values()))
         for number in range(max(steps.values(), default=0)):
-            due = {c: {"number": number} for c in clients.alive if number < steps[c]}
+            due = {c: {"number": number} for c in clients.alive if number < steps.get(c, 0)}
             looked = self._look(clients, clients.call("encode_public", due))
             clients.call(
                 "decode_public",
@@ -236,9 +238,12 @@ class UShapeStrategy(RoundLoop):
         if self.evaluation == "none":
             return None
         agree_on_batches(clients, self.width)
-        return evaluate_texts(
+        result = evaluate_texts(
             clients, self.evaluation, lambda replies: self.trunk.look(self._read(clients, replies))
         )
+        if clients.failures:
+            log.warning("the evaluation went on without %s", reasons(clients))
+        return result
 
     def server_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the trunk and its optimizer."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
-from flwr_splitmix.strategies.uploads import MOST, plausible
+from flwr_splitmix.strategies.uploads import UploadError, check_number, plausible
 from flwr_splitmix.strategies.ushape_messages import read_each, read_scores
 
 MAX_ANSWER = 4096
@@ -30,8 +30,16 @@ def evaluate_texts(
     of the clients' scores. None if no client has such data.
     """
     known = {c: clients.descriptions[c] for c in clients.alive}
-    sizes = {c: said.get(f"{kind}-examples", 0) for c, said in known.items()}
-    sizes = {c: size for c, size in sizes.items() if isinstance(size, int) and 0 < size <= MOST}
+    sizes = {}
+    for client, said in known.items():
+        size = said.get(f"{kind}-examples", 0)
+        try:
+            check_number(f"{kind}-examples", size, 0)
+        except UploadError as error:
+            clients.fail(client, str(error))
+            continue
+        if size:
+            sizes[client] = size
     if not sizes:
         return None
     sizes = dict(zip(sizes, plausible(list(sizes.values())), strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -16,6 +15,7 @@ from flwr_splitmix.strategies.uploads import (
     MOST,
     UploadError,
     check_number,
+    check_size,
     check_tensor,
     plausible,
     reasons,
@@ -32,14 +32,17 @@ MAX_GROUPS = 4
 MAX_BATCH = 65_536
 """Most texts that a client may send at once."""
 
-LARGEST = 1e6
-"""Bound on hidden states and gradients: larger ones overflow in a trunk, and it with them."""
+MAX_CALIBRATION = 100_000
+"""Most exchanges that a client may calibrate for, while the others wait."""
+
+MAX_SCORE = 1e100
+"""Bound on scores, so that no mean of them overflows."""
 
 _RANGES = {
     "num-examples": (1, MOST),
     "batch-size": (1, MAX_BATCH),
     "width": (1, MOST),
-    "calibration-steps": (0, MOST),
+    "calibration-steps": (0, MAX_CALIBRATION),
 }
 
 
@@ -131,7 +134,7 @@ def read_messages(
         raise UploadError("sent a mask with other numbers than 0 and 1")
     for tensor in hidden:
         check_tensor(tensor, (texts, tokens, width), dtype)
-        _check_size(tensor)
+        check_size(tensor)
     return Messages(list(hidden), mask)
 
 
@@ -165,14 +168,8 @@ def read_gradients(reply: Mapping[str, Any], sent: Messages) -> list[Tensor]:
     like = sent.hidden[0]
     for tensor in gradients:
         check_tensor(tensor, tuple(like.shape), like.dtype)
-        _check_size(tensor)
+        check_size(tensor)
     return list(gradients)
-
-
-def _check_size(tensor: Tensor) -> None:
-    least, most = tensor.aminmax()
-    if float(torch.maximum(-least, most)) > LARGEST:
-        raise UploadError(f"sent numbers beyond {LARGEST:g}, which would overflow in the trunk")
 
 
 def read_scores(reply: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
@@ -200,5 +197,5 @@ def read_scores(reply: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is a finite number, and not so large that a float overflows."""
-    return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
+    """Whether it is a finite number of which a mean can be taken."""
+    return isinstance(value, (int, float)) and abs(value) <= MAX_SCORE

@@ -73,6 +73,7 @@ def test_no_step_waits_for_an_accelerator(waits: bool, monkeypatch: pytest.Monke
     """Steps ask for no number; with the checks of a CPU they do, which shows that it is seen."""
     toy = Toy(clients=4)
     strategy = CutMixSL(toy.upper(), optimizer=sgd(0.1), device="cpu", server_update="sum")
+    strategy.upper.waits = waits
     if not waits:
         strategy._finite = Elsewhere()
         monkeypatch.setattr(client_module, "_says_something", lambda gradient: True)

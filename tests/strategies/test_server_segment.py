@@ -144,3 +144,48 @@ def test_impossible_options_are_refused(options: dict[str, Any], sentence: str) 
 def test_the_number_of_classes_must_be_known() -> None:
     with pytest.raises(ValueError, match="num_classes is None"):
         ServerSegment(nn.Linear(2, 3), device="cpu")
+
+
+class Steep(nn.Module):
+    """An upper segment with a derivative that is infinite at 0, or very large."""
+
+    num_classes = 3
+
+    def __init__(self, bend: Any) -> None:
+        super().__init__()
+        self.own = nn.Linear(18, 3, bias=False)
+        self.bend = bend
+
+    def forward(self, smashed: Tensor) -> Tensor:
+        """Map, then bend."""
+        out: Tensor = self.bend(self.own(smashed.flatten(1)))
+        return out
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("update", ["sequential", "sum", "mean"])
+@pytest.mark.parametrize(
+    ("bend", "at"),
+    [
+        (lambda z: z.abs().sqrt(), 0.0),
+        (lambda z: torch.where(z.abs() < 1e-9, 1e30 * z, z), 1e-10),
+    ],
+    ids=["infinite", "square overflows"],
+)
+def test_one_group_whose_gradients_overflow_ruins_neither_weights_nor_adam(
+    bend: Any, at: float, update: ServerUpdate, waits: bool
+) -> None:
+    segment = ServerSegment(Steep(bend), device="cpu", server_update=update)
+    assert segment.waits
+    segment.waits = waits
+    sent = torch.randn(GROUPS * B, 6, 3, generator=torch.Generator().manual_seed(0))
+    sent[B : 2 * B] = at
+    targets = torch.eye(3)[torch.arange(GROUPS * B) % 3]
+    mixed = Mixed(sent, targets, tuple(Source(0, (), 1.0) for _ in range(GROUPS)))
+    before = segment.module.state_dict()["own.weight"].clone()
+    result = segment.learn(mixed, 0.5, 1, seed=0, rng=np.random.default_rng(2))
+    assert result.gradient.isfinite().all()
+    assert all(t.isfinite().all() for t in segment.state()[0].values())
+    mixed = Mixed(sent[:B], targets[:B], mixed.sources[:1])
+    segment.learn(mixed, 0.5, 1, seed=0, rng=np.random.default_rng(2))
+    assert not torch.equal(segment.module.state_dict()["own.weight"], before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.events import RoundDone
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.links.link import Outcome
-from flwr_splitmix.mixers import NoMixing, PatchCutMix, Plan, SmashedShape
+from flwr_splitmix.mixers import Mixup, Noisy, NoMixing, PatchCutMix, Plan, SmashedShape
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.segments import Geometry
 from flwr_splitmix.strategies import SFL
 from flwr_splitmix.strategies.uploads import (
@@ -80,10 +82,28 @@ def test_nonsense_is_refused_with_what_was_expected(reply: dict[str, Any], sente
         read({**good, **reply})
 
 
-def test_large_finite_numbers_are_finite() -> None:
-    """Their sum overflows, they do not."""
-    huge = torch.full(SHAPE.size, 3e38)
-    assert read({"smashed": [huge], "labels": LABELS}).smashed[0] is huge
+def test_finite_numbers_that_would_overflow_in_the_model_are_refused() -> None:
+    sentence = "sent numbers beyond 1e\\+06, which would overflow in the model"
+    large = torch.full(SHAPE.size, -1e6)
+    assert read({"smashed": [large], "labels": LABELS}).smashed[0] is large
+    for number in (-1e7, 3e38):
+        reply = {"smashed": [poisoned(number)], "labels": LABELS}
+        with pytest.raises(UploadError, match=sentence):
+            read(reply)
+        with pytest.raises(UploadError, match=sentence):
+            read_test_upload(reply, SHAPE, 3, torch.float32)
+
+
+def test_soft_labels_that_would_overflow_are_refused_also_where_noise_is_on_them() -> None:
+    mixer = Noisy(Mixup(2), GaussianNoise(sigma_s=1.0, sigma_y=1.0, clamp_labels=False))
+    plan = mixer.plan([0, 1], replace(SHAPE, classes=3), np.random.default_rng(0))
+    share = plan.shares(0)[0]
+    assert share is not None
+    assert not share.labels_clamped
+    sent = torch.zeros(share.upload_shape(SHAPE.size))
+    read({"smashed": [sent], "labels": [torch.full((4, 3), 50.0)]}, plan)
+    with pytest.raises(UploadError, match="sent numbers beyond"):
+        read({"smashed": [sent], "labels": [torch.full((4, 3), 1e30)]}, plan)
 
 
 def test_more_patches_than_the_share_are_refused() -> None:
@@ -174,6 +194,9 @@ def test_steps_are_the_mean_number_of_full_batches() -> None:
         ({"prefix": None}, "its prefix is None"),
         ({"num_examples": True}, "its num-examples is True"),
         ({"num_examples": 0}, "its num-examples is 0"),
+        ({"num_examples": 10**5000}, "its num-examples is more than 2147483647"),
+        ({"num_examples": -(10**5000)}, "its num-examples is less than -2147483647"),
+        ({"num_examples": [10**5000]}, "its num-examples is a list"),
     ],
 )
 def test_a_client_that_describes_itself_badly_is_left_out(
@@ -196,6 +219,7 @@ def test_reasons_are_listed_up_to_five() -> None:
 def test_a_client_that_exaggerates_does_not_keep_the_others_busy() -> None:
     assert plausible([10, 12, 11]) == [10, 12, 11]
     assert plausible([10, 12, 10**12]) == [10, 12, 1200]
+    assert plausible([12, 10**400]) == [12, 1200]  # nor a single other one
     clients = Described(says(), says(), says(num_examples=10**12))
     _, steps = agree_on_shape(clients, nn.Identity())
     assert steps < 100 * 12

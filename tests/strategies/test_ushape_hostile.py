@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +13,14 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.links import LinkError
+from flwr_splitmix.segments.language import LanguageCut, build_language_parts
+from flwr_splitmix.segments.language.layout import Task
 from flwr_splitmix.strategies import USplitSL
+from flwr_splitmix.strategies.trunk_segment import Messages, TrunkSegment
 from flwr_splitmix.strategies.uploads import UploadError
 from flwr_splitmix.strategies.ushape_messages import read_scores
 from flwr_splitmix.testing.laws import TextToy
+from tests.segments.language.tiny_models import CONFIGS
 from tests.strategies.test_ushape import Seen, faulty, first
 
 HUGE = 10**400
@@ -43,7 +49,7 @@ def test_finite_numbers_that_would_overflow_cost_their_sender_the_round(
         return first(reply, name, lambda tensor: torch.full_like(tensor, -1e30))
 
     (sentence,) = failures_of(TextToy(kind=faulty(method, large))).values()
-    assert "sent numbers beyond 1e+06, which would overflow in the trunk" in sentence
+    assert "sent numbers beyond 1e+06, which would overflow in the model" in sentence
 
 
 class Steep(nn.Module):
@@ -82,12 +88,76 @@ def test_who_overflows_in_the_backward_pass_is_left_out_and_the_trunk_stays_whol
     assert found == {1: "its messages or gradients overflow in the trunk"}
 
 
+def two(*numbers: float) -> dict[int, Messages]:
+    mask = torch.ones(1, 2, dtype=torch.uint8)
+    return {c: Messages([torch.full((1, 2, 5), n)], mask) for c, n in enumerate(numbers)}
+
+
+def whole(segment: TrunkSegment) -> bool:
+    """Whether weights and Adam's averages are finite."""
+    return all(bool(t.isfinite().all()) for t in segment.state()[0].values())
+
+
+@pytest.mark.parametrize(
+    ("bend", "hidden", "blamed"),
+    [
+        (lambda h: h.sign() * h.abs().sqrt(), (1.0, 0.0), {1}),  # comes back to it as infinite
+        (lambda h: 1e14 * h, (1e-6, 1e6), {1}),  # only in the weights' gradient, or its square
+        (lambda h: 1e14 * h, (1e5, 1e5), {0, 1}),
+    ],
+    ids=["messages", "weights", "both"],
+)
+def test_who_overflows_in_the_backward_pass_is_told_from_who_does_not(
+    bend: Callable[[Tensor], Tensor], hidden: tuple[float, ...], blamed: set[int]
+) -> None:
+    segment = TrunkSegment(Steep(bend).float(), device="cpu")
+    before = {name: t.clone() for name, t in segment.state()[0].items()}
+    segment.forward(two(*hidden), 0)
+    found = segment.learn({c: [torch.full((1, 2, 5), 1e3)] for c in (0, 1)}, 0.5, 1)
+    assert {0, 1} - found.keys() == blamed
+    assert all(bool(g.isfinite().all()) for parts in found.values() for g in parts)
+    assert segment.state()[0].keys() == before.keys()  # no step, so no averages of Adam's
+    assert all(torch.equal(t, before[name]) for name, t in segment.state()[0].items())
+    segment.forward(two(1e-8), 0)
+    assert segment.learn({0: [torch.ones(1, 2, 5)]}, 0.5, 1).keys() == {0}
+    assert whole(segment)
+    assert not torch.equal(segment.state()[0]["trunk.own.weight"], before["trunk.own.weight"])
+
+
+def test_who_overflows_and_does_not_answer_spoils_nothing() -> None:
+    """A gradient of 0 times an infinite derivative is no number."""
+
+    class RootOfWeights(Steep):
+        def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+            out: Tensor = self.own(hidden)
+            return out.abs().sqrt()
+
+    trunk = RootOfWeights(torch.abs).float()
+    trunk.own.bias.data.zero_()
+    segment = TrunkSegment(trunk, device="cpu")
+    segment.forward(two(1.0, 0.0), 0)
+    assert segment.learn({0: [torch.ones(1, 2, 5)]}, 0.5, 1).keys() == {0}
+    assert whole(segment)
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "gpt2", "bert"])
+def test_a_trunk_of_transformers_knows_its_width_and_length(kind: str) -> None:
+    """Otherwise what most clients say would count, and one liar of two is most."""
+    config = CONFIGS[kind]
+    task: Task = "classification" if kind == "bert" else "generation"
+    trunk = build_language_parts(config, LanguageCut(1, 1), parts=("trunk",), task=task).trunk
+    assert trunk is not None
+    strategy = USplitSL(trunk, device="cpu")
+    assert strategy.width == config.hidden_size
+    assert strategy.max_length == config.max_position_embeddings
+
+
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
         ({"num-examples": HUGE}, "says that its num-examples is more than 2147483647"),
         ({"batch-size": 10**5}, "says that its batch-size is more than 65536"),
-        ({"calibration-steps": HUGE}, "says that its calibration-steps is more than 2147483647"),
+        ({"calibration-steps": HUGE}, "says that its calibration-steps is more than 100000"),
         ({"width": True}, "says that its width is True; it must be an integer of at least 1"),
     ],
     ids=["examples", "batch", "calibration", "width"],
@@ -101,22 +171,35 @@ def test_what_a_client_says_of_itself_is_bounded(said: dict[str, Any], sentence:
     assert failures_of(TextToy(kind=Liar)) == {1: sentence}
 
 
-def test_the_others_do_not_calibrate_as_long_as_one_says() -> None:
+@pytest.mark.parametrize(
+    ("says", "asked_of"),
+    [
+        ({0: 3, 1: 100_000}, {0: 3, 1: 300}),
+        ({0: 3, 1: 4, 2: 100_000}, {0: 3, 1: 4, 2: 400}),
+        ({1: 250}, {1: 250}),  # the others have calibrated before
+    ],
+    ids=str,
+)
+def test_the_others_do_not_calibrate_as_long_as_one_says(
+    says: dict[int, int], asked_of: dict[int, int]
+) -> None:
     asked: list[int] = []
 
     class Endless(UShapeClient):
         def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
             found = super().attach(order, arrays)
-            return {**found, "calibration-steps": 10**9} if order.client == 1 else found
+            return {**found, "calibration-steps": says.get(order.client, 0)}
 
         def run(self, method: str, arguments: Any) -> dict[str, Any]:
             if method == "encode_public":
                 asked.append(self.order.client)
-                return {"public": []}
-            return super().run(method, arguments)
+                mask = torch.ones(1, 1, dtype=torch.uint8)
+                hidden = torch.zeros(1, 1, 5, dtype=torch.float64)
+                return {"public": [{"messages": [hidden], "mask": mask}]}
+            return {} if method == "decode_public" else super().run(method, arguments)
 
-    failures_of(TextToy(kind=Endless))
-    assert len(asked) <= 100
+    assert failures_of(TextToy(kind=Endless)) == {}
+    assert Counter(asked) == asked_of
 
 
 @pytest.mark.parametrize(
@@ -128,6 +211,7 @@ def test_the_others_do_not_calibrate_as_long_as_one_says() -> None:
         ({"examples": 4, "scores": {"accuracy": HUGE, "loss": 1}}, "no finite numbers with"),
         ({"examples": 4, "scores": {"accuracy": float("nan"), "loss": 1}}, "no finite numbers"),
         ({"examples": 4, "scores": {"accuracy": 0.5, "loss": float("inf")}}, "no finite numbers"),
+        ({"examples": 4, "scores": {"accuracy": 0.5, "loss": 1e308}}, "no finite numbers"),
         ({"examples": 4, "scores": {3: 0.5, "accuracy": 0.5, "loss": 1}}, "no finite numbers"),
         ({"examples": 4, "scores": {"accuracy": 0.5}}, "no finite numbers with"),
     ],
@@ -138,6 +222,33 @@ def test_scores_are_finite_and_an_accuracy_is_one(reply: dict[str, Any], sentenc
         read_scores(reply)
 
 
+def scored_examples(toy: TextToy) -> int:
+    """Evaluate after a step: every number must be sound."""
+    seen = Seen()
+    strategy = USplitSL(
+        toy.server(), device="cpu", steps_per_round=1, evaluation="federated", observers=[seen]
+    )
+    strategy.fit(toy.clients_for(strategy), 1)
+    scored = seen.rounds[0].evaluation
+    assert scored is not None
+    assert 0 <= scored.accuracy <= 1
+    assert math.isfinite(scored.loss)
+    return scored.examples
+
+
+def test_a_test_set_without_end_costs_only_its_own_client(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Liar(UShapeClient):
+        def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
+            found = super().attach(order, arrays)
+            return {**found, "federated-examples": HUGE} if order.client == 1 else found
+
+    assert scored_examples(TextToy(kind=Liar, tests=4)) == 2 * 4
+    sentence = "client 1: says that its federated-examples is more than 2147483647"
+    assert f"the evaluation went on without {sentence}" in caplog.messages
+
+
 def test_an_absurd_score_costs_only_its_own_client() -> None:
     class Absurd(UShapeClient):
         def run(self, method: str, arguments: Any) -> dict[str, Any]:
@@ -146,16 +257,7 @@ def test_an_absurd_score_costs_only_its_own_client() -> None:
                 found = {**found, "scores": {**found["scores"], "accuracy": float("nan")}}
             return found
 
-    toy = TextToy(kind=Absurd, tests=4)
-    seen = Seen()
-    strategy = USplitSL(
-        toy.server(), device="cpu", steps_per_round=1, evaluation="federated", observers=[seen]
-    )
-    strategy.fit(toy.clients_for(strategy), 1)
-    scored = seen.rounds[0].evaluation
-    assert scored is not None
-    assert scored.examples == 2 * 4
-    assert 0 <= scored.accuracy <= 1
+    assert scored_examples(TextToy(kind=Absurd, tests=4)) == 2 * 4
 
 
 def test_one_of_two_that_says_another_width_does_not_turn_the_other_out() -> None:

@@ -67,12 +67,12 @@ class Trunk(Part):
 
     @property
     def width(self) -> int:
-        """D."""
+        """Width d of the hidden states."""
         return int(self.stack.config.hidden_size)
 
     @property
     def max_length(self) -> int:
-        """Most tokens."""
+        """Most tokens of a text."""
         return int(self.stack.config.max_position_embeddings)
 
     def forward(  # noqa: D102
