@@ -94,8 +94,10 @@ class AppConfig(BaseModel):
         if not config.resume:
             return config, None
         resumed = Run.open(config.resume, home=config.home)
-        # A run of an earlier version lacks keys that have come since: today's hold.
-        return cls.read({**values, **resumed.config}), resumed
+        # A run of an earlier version lacks keys that have come since: today's hold, also for the
+        # clients, which are told the run's configuration.
+        resumed.config = {**values, **resumed.config}
+        return cls.read(resumed.config), resumed
 
     @property
     def home(self) -> str | None:

@@ -1,12 +1,13 @@
 """What lives at a client: lower segments, data, optimizers, and all that a server may call."""
 
 from flwr_splitmix.clients.client import Client, ClientError, Order, exchange
+from flwr_splitmix.clients.local_inference import score_locally
 from flwr_splitmix.clients.mixguard_client import MixGuardClient
 from flwr_splitmix.clients.naive_mix_client import NaiveMixClient
 from flwr_splitmix.clients.privacy_guard import PrivacyBudget
 from flwr_splitmix.clients.split_client import SplitClient
 from flwr_splitmix.clients.texts import TextSet
-from flwr_splitmix.clients.ushape_client import UShapeClient
+from flwr_splitmix.clients.ushape_client import Sent, UShapeClient
 
 __all__ = [
     "Client",
@@ -15,8 +16,10 @@ __all__ = [
     "NaiveMixClient",
     "Order",
     "PrivacyBudget",
+    "Sent",
     "SplitClient",
     "TextSet",
     "UShapeClient",
     "exchange",
+    "score_locally",
 ]

@@ -283,7 +283,9 @@ def test_a_run_from_before_a_key_was_added_is_resumed(tmp_path: Path) -> None:
     values = run_config(strategy="USplitFL", run_dir=str(tmp_path))
     before = {name: value for name, value in values.items() if name != "support-scale"}
     run = Run.create({**before, "lr": 0.5}, name="before", home=tmp_path)
-    config, resumed = module("language_config").LanguageConfig.of_run({**values, "resume": run.id})
+    kind = module("language_config").LanguageConfig
+    config, resumed = kind.of_run({**values, "support-scale": 0.5, "resume": run.id})
     assert resumed is not None
     assert resumed.id == run.id
-    assert (config.lr, config.support_scale, config.resume) == (0.5, 1.0, "")
+    assert (config.lr, config.support_scale, config.resume) == (0.5, 0.5, "")
+    assert kind.read(resumed.config) == config  # which is what the clients are told

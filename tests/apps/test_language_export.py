@@ -89,7 +89,7 @@ def test_what_cannot_be_exported_is_said(
     taken = tmp_path / "a_file"
     taken.touch()
     assert export(fitted, taken, "--client", "0") == 1
-    assert "is a file; the model needs a folder" in capsys.readouterr().err
+    assert "is no folder; the model needs one" in capsys.readouterr().err
     assert not (tmp_path / "model").exists()
 
 

@@ -11,11 +11,15 @@ from flwr_splitmix.segments.language.cutting import cut_language_model
 from flwr_splitmix.segments.language.lora import has_lora, merge_lora
 from flwr_splitmix.segments.language.parts import LanguageParts
 
+GENERATION = "generation_config.json"
+"""How a model is to write, as transformers names the file; its end tokens, for one."""
+
 
 def export(parts: LanguageParts, folder: str | Path, tokenizer: Any = None) -> None:
     """Write the whole model for `AutoModelFor*.from_pretrained`.
 
-    Adapters are merged in copies of their parts; the parts stay as they are.
+    Adapters are merged in copies of their parts; the parts stay as they are. A decoder that came
+    from a folder with settings for generation takes them along.
 
     Parameters
     ----------
@@ -30,10 +34,12 @@ def export(parts: LanguageParts, folder: str | Path, tokenizer: Any = None) -> N
     Raises
     ------
     ValueError
-        If a part is missing, or has weights on "disk", or `folder` is a file.
+        If a part is missing, or has weights on "disk", or `folder` is there and is none.
     """
-    if Path(folder).is_file():  # transformers only logs that
-        raise ValueError(f"{folder} is a file; the model needs a folder")
+    target = Path(folder)
+    if target.exists() and not target.is_dir():  # transformers only logs that
+        raise ValueError(f"{folder} is no folder; the model needs one, or a name that is free")
+    generation = _generation_settings(parts)
     config = copy.deepcopy(parts.config)
     if tokenizer is not None and getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = tokenizer.pad_token_id
@@ -53,6 +59,17 @@ def export(parts: LanguageParts, folder: str | Path, tokenizer: Any = None) -> N
             merge_lora(merged)
         empty.load_state_dict(merged.state_dict(), assign=True)
     whole.tie_weights()
-    whole.save_pretrained(folder)
+    whole.save_pretrained(target)
+    if generation is not None:
+        (target / GENERATION).write_bytes(generation)
     if tokenizer is not None:
-        tokenizer.save_pretrained(folder)
+        tokenizer.save_pretrained(target)
+
+
+def _generation_settings(parts: LanguageParts) -> bytes | None:
+    """Return what stands in the file of a decoder's own folder, if there is one."""
+    source = parts.config.name_or_path
+    if parts.task != "generation" or not source:
+        return None
+    file = Path(source) / GENERATION
+    return file.read_bytes() if file.is_file() else None

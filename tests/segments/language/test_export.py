@@ -69,6 +69,26 @@ def test_the_tokenizer_goes_along_and_gives_its_padding_token(tmp_path: Path) ->
     assert parts.config.pad_token_id is None
 
 
+def test_how_a_decoder_writes_goes_along(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    model = whole_model(config_of("llama"))
+    model.generation_config.eos_token_id = [7, 9]
+    model.save_pretrained(source)
+    for task, ends in (("generation", [7, 9]), ("classification", None)):
+        parts = build_language_parts(source, LanguageCut(1, 1), task=task)  # type: ignore[arg-type]
+        export(parts, target / task)
+        loaded = AUTO[task].from_pretrained(target / task)
+        assert getattr(getattr(loaded, "generation_config", None), "eos_token_id", None) == ends
+        assert (target / task / "generation_config.json").is_file() == (task == "generation")
+
+
+def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+    parts = build_language_parts(config_of("llama"), LanguageCut(1, 1))
+    (tmp_path / "taken").touch()
+    with pytest.raises(ValueError, match="taken is no folder; the model needs one"):
+        export(parts, tmp_path / "taken")
+
+
 def test_export_needs_all_parts(tmp_path: Path) -> None:
     model = whole_model(config_of("llama"))
     parts = cut_language_model(model, LanguageCut(1, 1), parts=("head", "tail"))
