@@ -52,3 +52,13 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
     first = tensors[0].device
     sums = torch.stack([tensor.sum().to(first, torch.float32) for tensor in tensors])
     return bool(sums.isfinite().all()) or all(bool(t.isfinite().all()) for t in tensors)
+
+
+def squares_finite(tensors: Sequence[Tensor]) -> Tensor:
+    """Return whether all numbers and their squares, which Adam keeps, are finite: bool ().
+
+    Nothing is waited for; there must be at least one tensor.
+    """
+    first = tensors[0].device
+    norms = [norm.to(first, torch.float32) for norm in torch._foreach_norm(list(tensors))]
+    return torch.stack(norms).isfinite().all()

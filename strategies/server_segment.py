@@ -22,6 +22,7 @@ from flwr_splitmix.schedule import (
     adamw,
 )
 from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.strategies.finite import squares_finite
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -139,8 +140,7 @@ class ServerSegment:
         trained = [p for p in self.module.parameters() if p.grad is not None]
         if not trained:
             return
-        norms = torch._foreach_norm([cast(Tensor, p.grad) for p in trained])
-        fine = torch.stack([norm.float() for norm in norms]).isfinite().all()
+        fine = squares_finite([cast(Tensor, p.grad) for p in trained])
         if not self.waits:
             for parameter in trained:
                 gradient = cast(Tensor, parameter.grad)

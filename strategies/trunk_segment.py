@@ -19,7 +19,7 @@ from flwr_splitmix.schedule import (
     adamw,
 )
 from flwr_splitmix.seeding import torch_seed
-from flwr_splitmix.strategies.finite import all_finite
+from flwr_splitmix.strategies.finite import all_finite, squares_finite
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -196,10 +196,7 @@ class TrunkSegment:
     def _may_step(self) -> bool:
         """Whether the trunk's gradients, and their squares, which Adam keeps, are finite."""
         own = self._own_gradients()
-        if not own:
-            return True
-        norms = [norm.to(self.device, torch.float32) for norm in torch._foreach_norm(own)]
-        return all_finite([torch.stack(norms)])
+        return not own or bool(squares_finite(own))
 
     def _overflowing_alone(
         self, passes: Sequence[_Passed], gradients: Mapping[int, Sequence[Tensor]]
