@@ -12,12 +12,12 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 demo: $(READY)  ## CutMixSFL with 10 virtual clients through `flwr run`, about 3 minutes
-	$(BIN)/python -m flwr_splitmix.testing.flower apps/vision --nodes 10 --run-dir .demo \
+	$(BIN)/python -m flwr_splitmix.sandbox.flower apps/vision --nodes 10 --run-dir .demo \
 	  --run-config "$$(cat apps/vision/demo.conf)"
 	$(BIN)/splitmix show latest --run-dir .demo
 
 deploy-demo: $(READY)  ## CutMixSFL on a SuperLink and three SuperNodes with TLS and keys, about 4 minutes
-	$(BIN)/python -m flwr_splitmix.testing.deployment apps/vision --nodes 3 --run-dir .demo \
+	$(BIN)/python -m flwr_splitmix.sandbox.deployment apps/vision --nodes 3 --run-dir .demo \
 	  --run-config "$$(cat apps/vision/deploy.conf)"
 	$(BIN)/splitmix show latest --run-dir .demo
 
@@ -39,14 +39,9 @@ test-faults: $(READY)  ## killed, frozen and hostile processes, bad networks: 20
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	rm -rf .lint && mkdir -p .lint/flwr_splitmix
-	ln -s $(CURDIR)/flwr_splitmix/* $(CURDIR)/strategies .lint/flwr_splitmix/
-	ln -s $(CURDIR)/tests $(CURDIR)/benchmarks $(CURDIR)/examples .lint/
-	mkdir .lint/vision && ln -s $(CURDIR)/apps/vision/*.py .lint/vision/
-	mkdir .lint/language && ln -s $(CURDIR)/apps/language/*.py .lint/language/
-	cd .lint && ../$(BIN)/mypy --config-file ../pyproject.toml flwr_splitmix tests benchmarks examples
-	cd .lint/vision && MYPYPATH=.. ../../$(BIN)/mypy --config-file ../../pyproject.toml *.py
-	cd .lint/language && MYPYPATH=.. ../../$(BIN)/mypy --config-file ../../pyproject.toml *.py
+	$(BIN)/mypy flwr_splitmix tests benchmarks examples
+	cd apps/vision && MYPYPATH=../.. ../../$(BIN)/mypy --config-file ../../pyproject.toml .
+	cd apps/language && MYPYPATH=../.. ../../$(BIN)/mypy --config-file ../../pyproject.toml .
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.step_time --out out/step_time.json
@@ -64,4 +59,4 @@ compat:  ## the end-to-end test against the oldest supported Flower
 	.venv-compat/bin/python -m pytest tests/e2e/test_flwr_run.py
 
 clean:
-	rm -rf $(VENV) .venv-compat .lint .demo out build *.egg-info
+	rm -rf $(VENV) .venv-compat .demo out build *.egg-info

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import show, spread, write
-from flwr_splitmix.testing.deployment import LocalDeployment
-from flwr_splitmix.testing.superlink import FlowerError, toml
+from flwr_splitmix.sandbox.deployment import LocalDeployment
+from flwr_splitmix.sandbox.superlink import FlowerError, toml
 
 ROOT = Path(__file__).resolve().parents[1]
 APPS = Path(__file__).parent / "apps" / "deploy"

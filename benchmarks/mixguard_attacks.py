@@ -33,7 +33,7 @@ from flwr_splitmix.attacks import (
     score,
     separate_gradients,
 )
-from flwr_splitmix.mixguard import SCALE, Secret, balance_gradients, draw_secret, perturb
+from flwr_splitmix.hiding.mixguard import SCALE, Secret, balance_gradients, draw_secret, perturb
 from flwr_splitmix.seeding import seeded_secrets
 
 SEED = 0

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from benchmarks.measure import show, spread, write
-from flwr_splitmix.testing.flower import FlowerError, LocalFlower
+from flwr_splitmix.sandbox.flower import FlowerError, LocalFlower
 
 APP = Path(__file__).parent / "apps" / "scale"
 STEP_SPREAD, MEMORY_RATIO = 1.2, 1.5

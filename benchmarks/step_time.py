@@ -17,8 +17,8 @@ from benchmarks.apps.steps.step_app.lenet import CLIENTS
 from benchmarks.apps.steps.step_app.models import Unsplit, make_client, vit
 from benchmarks.apps.steps.step_app.stopwatch import WARM_UP, Stopwatch
 from benchmarks.measure import show_spreads, spread, write
+from flwr_splitmix.sandbox.flower import FlowerError, LocalFlower
 from flwr_splitmix.strategies import PSL
-from flwr_splitmix.testing.flower import FlowerError, LocalFlower
 
 APP = Path(__file__).parent / "apps" / "steps"
 TARGETS = {"ray_ratio": 1.06, "local_ratio": 1.03, "ray_overhead_ms": 40.0, "ray_small_ms": 60.0}

@@ -30,7 +30,7 @@ from benchmarks.apps.ushape.ushape_app.models import (
 )
 from benchmarks.apps.ushape.ushape_app.stopwatch import time_here
 from benchmarks.measure import show_spreads, spread, write
-from flwr_splitmix.testing.flower import FlowerError, LocalFlower
+from flwr_splitmix.sandbox.flower import FlowerError, LocalFlower
 
 APP = Path(__file__).parent / "apps" / "ushape"
 RATIOS = {

@@ -53,7 +53,7 @@ class SplitClientApp(ClientApp):
             context = copy.copy(context)
             context.run_config = json.loads(ticket.run_config)
         if ticket.link == "stream":
-            from flwr_splitmix.links.node_round import serve_round
+            from flwr_splitmix.links.node.round import serve_round
 
             content = serve_round(self.client_fn, message, context, ticket)
         elif ticket.link == "ray":
@@ -65,7 +65,7 @@ class SplitClientApp(ClientApp):
     def _attach_to_host(self, message: Message, context: Context, ticket: Ticket) -> RecordDict:
         from ray import cloudpickle
 
-        from flwr_splitmix.links.ray_host import call_host
+        from flwr_splitmix.links.ray.actor import call_host
 
         records = list(message.content.array_records.values())
         arrays = {n: a.numpy() for n, a in records[0].items()} if records else None
@@ -82,7 +82,7 @@ class SplitClientApp(ClientApp):
         return RecordDict({RECORD: ConfigRecord(reply)})
 
     def _finish(self, message: Message, context: Context) -> Message:
-        from flwr_splitmix.links.ray_host import call_host
+        from flwr_splitmix.links.ray.actor import call_host
 
         ticket = Ticket.from_message(message)
         reply = _answer(

@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from flwr_splitmix import Run, SplitClient, SplitClientApp, adamw
 from flwr_splitmix.links import StreamLink, polling
 from flwr_splitmix.links.ticket import RECORD, Ticket, to_arrays, with_record
+from flwr_splitmix.server.messages import messages_to
 from flwr_splitmix.strategies import PSL
-from flwr_splitmix.strategies.messages import messages_to
 from flwr_splitmix.testing.toy import Toy
 from tests.links.fake_grid import FakeGrid, OnFakeGrid, question
 

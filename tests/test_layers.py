@@ -1,10 +1,12 @@
-"""Who may import whom (design, section 3), read from the source."""
+"""Who may import whom (docs/architecture.md), read from the source; every file is parsed once."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -19,29 +21,34 @@ MAY_IMPORT: dict[str, set[str]] = {
     "schedule": {"storage"},
     "storage": set(),
     "device": set(),
+    "privacy": {"seeding"},
     "mixers": {"seeding", "privacy"},  # noise is a part of a share
     "segments": {"seeding"},
-    "mixguard": {"seeding", "storage"},
-    "privacy": {"seeding"},
     "data": {"seeding"},
-    "runs": {"checkpoints", "storage"},
-    "checkpoints": {"storage"},
-    "events": {"mixers"},
-    "clients": {"segments", "mixers", "mixguard", "privacy", *NEUTRAL},
-    "links": {"clients", "events", "checkpoints", *NEUTRAL},
-    "observers": {"privacy", "mixers", "runs", "events", *NEUTRAL},
-    "attacks": {"observers", "events", *NEUTRAL},
+    "scoring": {"data"},
+    "hiding": {"data", "scoring", *NEUTRAL},
+    "runs": {"storage"},
+    "clients": {"segments", "mixers", "hiding", "privacy", "data", "scoring", *NEUTRAL},
+    "links": {"clients", "observers", "runs", *NEUTRAL},
+    "observers": {"privacy", "mixers", "runs", *NEUTRAL},
+    "attacks": {"observers", "segments", *NEUTRAL},
     "client_app": {"clients", "links"},
-    "app_config": {"links", "runs"},
+    "events": {"observers"},
 }
 """What each part of the library may import of the library, besides itself."""
 
-STRATEGIES = set(MAY_IMPORT) - {"attacks", "client_app", "app_config", "data"}
-ON_TOP = {"cli", "experiments", "testing"}
+LIBRARY_PARTS = set(MAY_IMPORT) - {"attacks", "client_app", "events"}
+MAY_IMPORT["server"] = LIBRARY_PARTS
+MAY_IMPORT["strategies"] = {*LIBRARY_PARTS, "server"}
+ON_TOP = {"apps", "cli", "experiments", "testing", "sandbox"}
+"""What may import anything, and nothing below may import."""
 
-FLOWER = ("flwr", "client_app", "links", "testing", "strategies")
-RAY = ("ray", "client_app", "links")
-GRPC = ("grpc", "links")
+KNOWN = {
+    "flwr": {"client_app", "links", "server", "strategies", "sandbox", "testing", "apps"},
+    "ray": {"client_app", "links"},
+    "grpc": {"links"},
+}
+"""Who may know Flower, Ray and gRPC."""
 
 UNSTABLE = (
     "flwr.server", "flwr.supernode", "flwr.common", "flwr.supercore", "flwr.simulation",
@@ -49,92 +56,121 @@ UNSTABLE = (
 )  # fmt: skip
 
 
-def sources() -> Iterator[tuple[str, Path]]:
-    """Return (part, file): a part is a package or module of the library, or "strategies"."""
-    for file in sorted(LIBRARY.rglob("*.py")):
-        part = file.relative_to(LIBRARY).parts[0].removesuffix(".py")
-        if part != "__init__":
-            yield part, file
-    for file in sorted((ROOT / "strategies").rglob("*.py")):
-        yield "strategies", file
+class Import(NamedTuple):
+    """One name that a file imports, anywhere in it."""
+
+    file: Path
+    line: int
+    name: str
+    relative: bool
+
+    def __str__(self) -> str:
+        return f"{self.file.relative_to(ROOT)}:{self.line} imports {self.name}"
+
+    def of(self, *modules: str) -> bool:
+        return any(self.name == m or self.name.startswith(f"{m}.") for m in modules)
+
+    @property
+    def part(self) -> str:
+        """What of the library is imported: a package or a module of it."""
+        return self.name.removeprefix("flwr_splitmix").lstrip(".").split(".")[0]
 
 
-def imports(file: Path) -> Iterator[tuple[str, int]]:
-    """Return (dotted name, line) of all that a file imports, anywhere in it."""
+def part_of(file: Path) -> str:
+    return file.relative_to(LIBRARY).parts[0].removesuffix(".py")
+
+
+@cache
+def imports_of(place: Path) -> tuple[Import, ...]:
+    """Return all imports of the files below a folder."""
+    return tuple(found for file in sorted(place.rglob("*.py")) for found in _imports_of_file(file))
+
+
+def _imports_of_file(file: Path) -> Iterator[Import]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+            yield from (Import(file, node.lineno, a.name, False) for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (Import(file, node.lineno, name, bool(node.level)) for name in names)
 
 
-def within(name: str, module: str) -> bool:
-    return name == module or name.startswith(f"{module}.")
+def in_the_library() -> Iterator[tuple[str, Import]]:
+    for each in imports_of(LIBRARY):
+        if (part := part_of(each.file)) != "__init__":
+            yield part, each
 
 
-def own_imports(file: Path) -> Iterator[tuple[str, int]]:
-    """Return (part, line) of what a file imports of the library."""
-    for name, line in imports(file):
-        if within(name, "flwr_splitmix"):
-            part = name.removeprefix("flwr_splitmix").lstrip(".").split(".")[0]
-            yield part, line
+def everywhere() -> Iterator[Import]:
+    for name in ("flwr_splitmix", "apps", "examples", "benchmarks"):
+        yield from imports_of(ROOT / name)
 
 
-FILES = [pytest.param(part, file, id=f"{part}-{file.stem}") for part, file in sources()]
+def test_every_part_has_its_place() -> None:
+    parts = {part_of(file) for file in LIBRARY.rglob("*.py")} - {"__init__"}
+    assert parts == {*MAY_IMPORT, *ON_TOP}
 
 
-@pytest.mark.parametrize(("part", "file"), FILES)
-def test_the_library_imports_downwards_only(part: str, file: Path) -> None:
-    if part in ON_TOP:
-        return
-    allowed = STRATEGIES if part == "strategies" else MAY_IMPORT.get(part)
-    assert allowed is not None, f"{part} is new: say in MAY_IMPORT what it may import"
-    for other, line in own_imports(file):
-        assert other == part or other in allowed, (
-            f"{file.relative_to(ROOT)}:{line}: {part} may not import {other or 'the whole package'}"
-        )
+@pytest.mark.parametrize("part", sorted(MAY_IMPORT))
+def test_the_library_imports_downwards_only(part: str) -> None:
+    allowed = {part, *MAY_IMPORT[part]}
+    wrong = [
+        str(each)
+        for own, each in in_the_library()
+        if own == part and each.of("flwr_splitmix") and each.part not in allowed
+    ]
+    assert not wrong, f"{part} may import {sorted(allowed)}"
 
 
-@pytest.mark.parametrize(("part", "file"), FILES)
-def test_imports_are_absolute(part: str, file: Path) -> None:
+def test_no_part_imports_what_imports_it() -> None:
+    """A part and another one may not know each other, over any number of steps."""
+    done: set[str] = set()
+    while ready := {p for p in MAY_IMPORT if p not in done and MAY_IMPORT[p] <= done}:
+        done |= ready
+    assert done == set(MAY_IMPORT)
+
+
+def test_imports_are_absolute() -> None:
     """Relative ones would escape the tests of this file."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        assert not (isinstance(node, ast.ImportFrom) and node.level), f"{file}:{node.lineno}"
+    assert not [str(each) for _, each in in_the_library() if each.relative]
 
 
-@pytest.mark.parametrize(("part", "file"), FILES)
-def test_few_know_flower_ray_and_grpc(part: str, file: Path) -> None:
-    for name, line in imports(file):
-        for package, *known in (FLOWER, RAY, GRPC):
-            if within(name, package):
-                assert part in known, f"{file.relative_to(ROOT)}:{line}: {part} imports {name}"
+def test_few_know_flower_ray_and_grpc() -> None:
+    wrong = [
+        str(each)
+        for part, each in in_the_library()
+        for package, parts in KNOWN.items()
+        if each.of(package) and part not in parts
+    ]
+    assert not wrong
 
 
-def every_file() -> list[Path]:
-    places = [LIBRARY, *(ROOT / name for name in ("strategies", "apps", "examples", "benchmarks"))]
-    return [file for place in places for file in sorted(place.rglob("*.py"))]
+def test_flowers_inner_modules_stay_its_own() -> None:
+    wrong = [
+        str(each)
+        for each in everywhere()
+        if each.of(*UNSTABLE)
+        or (each.of("flwr") and any(part.startswith("_") for part in each.name.split(".")))
+    ]
+    assert not wrong
 
 
-@pytest.mark.parametrize("file", every_file(), ids=lambda file: str(file.relative_to(ROOT)))
-def test_flowers_inner_modules_stay_its_own(file: Path) -> None:
-    for name, line in imports(file):
-        here = f"{file.relative_to(ROOT)}:{line} imports {name}"
-        assert not any(within(name, module) for module in UNSTABLE), here
-        if within(name, "flwr"):
-            assert not any(part.startswith("_") for part in name.split(".")), here
-
-
-def test_the_apps_use_the_library_and_the_library_no_app() -> None:
-    apps = {file.stem for file in (ROOT / "apps").rglob("*.py")}
-    for _, file in sources():
-        for name, line in imports(file):
-            top = name.split(".")[0]
-            assert top not in {"apps", "examples", "benchmarks", "tests", "strategies", *apps}, (
-                f"{file.relative_to(ROOT)}:{line} imports {name}"
-            )
+def test_the_library_knows_nothing_outside_of_it() -> None:
+    outside = {file.stem for file in (ROOT / "apps").rglob("*.py")}
+    outside |= {"apps", "examples", "benchmarks", "tests", "strategies"}
+    assert not [str(e) for _, e in in_the_library() if e.name.split(".")[0] in outside]
 
 
 def test_the_names_handed_to_users_need_no_strategy() -> None:
     """A client's process imports the package; the strategies are the server's."""
-    parts = {part for part, _ in own_imports(LIBRARY / "__init__.py")}
-    assert parts <= {"client_app", "clients", "links", "runs", "schedule", "segments", "mixers"}
+    parts = {e.part for e in imports_of(LIBRARY) if e.file == LIBRARY / "__init__.py"}
+    own = parts & {*MAY_IMPORT, *ON_TOP}
+    assert own <= {"client_app", "clients", "links", "runs", "schedule", "segments", "mixers"}
+
+
+def test_the_strategies_are_found_at_the_top() -> None:
+    """`strategies` is a relative link to the package, so that there is one tree."""
+    link = ROOT / "strategies"
+    assert link.is_symlink()
+    assert link.readlink() == Path("flwr_splitmix/strategies")
+    assert (link / "split.py").samefile(LIBRARY / "strategies" / "split.py")

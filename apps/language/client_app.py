@@ -7,10 +7,10 @@ from typing import Any
 from flwr.app import Context
 
 from flwr_splitmix import SplitClientApp
-from flwr_splitmix.app_config import ConfigError
+from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, UShapeClient
-from flwr_splitmix.clients.generation_scores import GenerationScores
-from flwr_splitmix.clients.text_scores import ClassScores, Scores, TextScores
+from flwr_splitmix.scoring.generation import GenerationScores
+from flwr_splitmix.scoring.texts import ClassScores, Scores, TextScores
 
 from language_config import LanguageConfig
 from language_model import build_parts

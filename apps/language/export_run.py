@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix import Run
-from flwr_splitmix.app_config import ConfigError
-from flwr_splitmix.checkpoints import ClientStore
+from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.runs import RunError
+from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.segments.language import LanguageParts, export
 from flwr_splitmix.storage import StorageError
 

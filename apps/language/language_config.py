@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool, field_validator, model_validator
 
 from flwr_splitmix import WarmupCosine, adamw
-from flwr_splitmix.app_config import AppConfig, Count, CountOrAuto, NotNegative, Positive
-from flwr_splitmix.data.text_generated import GENERATED
-from flwr_splitmix.data.text_rows import TextTask
-from flwr_splitmix.data.text_sets import TextColumns
-from flwr_splitmix.data.text_tokens import LongTexts
-from flwr_splitmix.mixguard import MixGuardOptions
+from flwr_splitmix.apps.run_config import AppConfig, Count, CountOrAuto, NotNegative, Positive
+from flwr_splitmix.data.texts.generated import GENERATED
+from flwr_splitmix.data.texts.rows import TextTask
+from flwr_splitmix.data.texts.sets import TextColumns
+from flwr_splitmix.data.texts.tokens import LongTexts
+from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.schedule import OptimizerFactory
 from flwr_splitmix.segments.language import LanguageCut
 from flwr_splitmix.strategies import USHAPE_STRATEGIES

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.app_config import ConfigError
+from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.segments.language import LanguageParts, add_lora, build_language_parts
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from flwr_splitmix.app_config import ConfigError
+from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.clients import TextSet
-from flwr_splitmix.data.text_generated import generated_public
-from flwr_splitmix.data.text_partition import text_split
-from flwr_splitmix.data.text_public import load_public_texts
-from flwr_splitmix.data.text_rows import TextRows, TextSets
-from flwr_splitmix.data.text_sets import load_text_sets
-from flwr_splitmix.data.text_tokens import (
+from flwr_splitmix.data.texts.generated import generated_public
+from flwr_splitmix.data.texts.partition import text_split
+from flwr_splitmix.data.texts.public import load_public_texts
+from flwr_splitmix.data.texts.rows import TextRows, TextSets
+from flwr_splitmix.data.texts.sets import load_text_sets
+from flwr_splitmix.data.texts.tokens import (
     classification_tokens,
     generation_tokens,
     open_tokenizer,

@@ -11,7 +11,7 @@ from pydantic import Field, StrictBool, field_validator, model_validator
 from torch import nn
 
 from flwr_splitmix import WarmupCosine, adamw
-from flwr_splitmix.app_config import AppConfig, Count, CountOrAuto, NotNegative, Positive
+from flwr_splitmix.apps.run_config import AppConfig, Count, CountOrAuto, NotNegative, Positive
 from flwr_splitmix.clients import PrivacyBudget
 from flwr_splitmix.data import ImageDataset, ImageSets, client_split, load_images
 from flwr_splitmix.privacy import GaussianNoise, Relation

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from flwr_splitmix import split_vision_model
-from flwr_splitmix.app_config import ConfigError
+from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.segments import SplitModel, split_shuffled_edge
 from flwr_splitmix.strategies import SplitStrategy
 

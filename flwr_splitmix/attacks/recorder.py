@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flwr_splitmix.events import Exchange
+from flwr_splitmix.observers.events import Exchange
 from flwr_splitmix.observers.observer import Observer
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from flwr_splitmix.clients.batches import Example
 from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.data.batches import Example
 from flwr_splitmix.mixers import InputShare
-from flwr_splitmix.segments.feature_maps import CellsToMap, MapToCells
+from flwr_splitmix.segments.vision.feature_maps import CellsToMap, MapToCells
 
 
 def mix_inputs(share: InputShare, batch_of: Callable[[int], Example]) -> Example:

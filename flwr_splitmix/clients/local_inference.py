@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.clients.batches import fetch
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.clients.texts import TextBatch
 from flwr_splitmix.clients.ushape_client import UShapeClient
-from flwr_splitmix.mixguard import Calibration
+from flwr_splitmix.data.batches import fetch
+from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.hiding.mixguard import Calibration
 
 
 class CalibratedTrunk(nn.Module):

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from flwr_splitmix.clients.batches import Batches, Example
 from flwr_splitmix.clients.client import ClientError, Order, exchange
-from flwr_splitmix.clients.texts import TextBatch
 from flwr_splitmix.clients.ushape_client import Sent, UShapeClient, outgoing
-from flwr_splitmix.mixguard import (
+from flwr_splitmix.data.batches import Batches, Example
+from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.hiding.mixguard import (
     Calibration,
     Calibrator,
     Inserted,

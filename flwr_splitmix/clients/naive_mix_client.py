@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from flwr_splitmix.clients.batches import Example
-from flwr_splitmix.clients.text_scores import text_loss
-from flwr_splitmix.clients.texts import TextBatch
 from flwr_splitmix.clients.ushape_client import Sent, UShapeClient
+from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.scoring.texts import text_loss
 
 
 class NaiveMixClient(UShapeClient):

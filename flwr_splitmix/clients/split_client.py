@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from flwr_splitmix.clients.batches import Batches, Example, fetch
 from flwr_splitmix.clients.client import Client, ClientError, Order, exchange
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.clients.lower import describe_segment, has_batch_norm, load_segment
 from flwr_splitmix.clients.privacy_guard import PrivacyBudget, PrivacyGuard
+from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.mixers import SHARES, InputShare, NoisyShare, Share, share_from_wire
 from flwr_splitmix.schedule import (

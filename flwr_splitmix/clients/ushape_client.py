@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from flwr_splitmix.clients.batches import Batches, Example, fetch
 from flwr_splitmix.clients.client import Client, ClientError, Order, exchange
 from flwr_splitmix.clients.lower import check_fits
-from flwr_splitmix.clients.text_scores import Scores, TextScores, text_loss
-from flwr_splitmix.clients.texts import TextBatch
+from flwr_splitmix.data.batches import Batches, Example, fetch
+from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.schedule import (
     OptimizerFactory,
@@ -24,6 +23,7 @@ from flwr_splitmix.schedule import (
     WarmupCosine,
     adamw,
 )
+from flwr_splitmix.scoring.texts import Scores, TextScores, text_loss
 
 
 @dataclass

@@ -1,10 +1,10 @@
 """Images for split learning: loaded by name, read in batches, divided among clients."""
 
 from flwr_splitmix.data.errors import DataError
-from flwr_splitmix.data.images import ImageDataset
+from flwr_splitmix.data.images.packed import ImageDataset
+from flwr_splitmix.data.images.sets import ImageSets
+from flwr_splitmix.data.images.sources import load_images
 from flwr_splitmix.data.partition import client_split, partition_indices
-from flwr_splitmix.data.sets import ImageSets
-from flwr_splitmix.data.sources import load_images
 
 __all__ = [
     "DataError",

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from flwr_splitmix.data.errors import DataError, import_extra
-from flwr_splitmix.data.images import ImageDataset
-from flwr_splitmix.data.sets import ImageSets
+from flwr_splitmix.data.images.packed import ImageDataset
+from flwr_splitmix.data.images.sets import ImageSets
 
 Scheme = Literal["iid", "dirichlet"]
 _SCHEMES = ("iid", "dirichlet")

@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from flwr_splitmix.clients import Client, ClientError, Order, SplitClient, exchange
-from flwr_splitmix.clients.batches import Example, fetch
 from flwr_splitmix.clients.lower import load_segment
+from flwr_splitmix.data.batches import Example, fetch
 from flwr_splitmix.device import Precision, autocast, pick_precision
-from flwr_splitmix.events import EvaluationResult, RoundDone
 from flwr_splitmix.links import Clients
 from flwr_splitmix.observers import Metrics
-from flwr_splitmix.strategies.aggregation import fedavg
-from flwr_splitmix.strategies.options import RoundOptions
-from flwr_splitmix.strategies.rounds import RoundLoop
+from flwr_splitmix.observers.events import EvaluationResult, RoundDone
+from flwr_splitmix.server.aggregation import fedavg
+from flwr_splitmix.server.options import RoundOptions
+from flwr_splitmix.server.rounds import RoundLoop
 
 _TEST_BATCH = 250
 

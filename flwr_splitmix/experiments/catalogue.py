@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 
 from flwr_splitmix.experiments.cells import ExperimentError
-from flwr_splitmix.experiments.cutmixsl import CUTMIXSL
-from flwr_splitmix.experiments.dp_cutmixsl import DP_CUTMIXSL
 from flwr_splitmix.experiments.experiment import Experiment
-from flwr_splitmix.experiments.mixguard_cola import LANGUAGE
-from flwr_splitmix.experiments.patch_shuffling import PATCH_SHUFFLING
-from flwr_splitmix.experiments.whole_models import BASELINES
-from flwr_splitmix.experiments.with_noise import WITH_NOISE
-from flwr_splitmix.experiments.workshop import WORKSHOP
+from flwr_splitmix.experiments.papers.cutmixsl import CUTMIXSL
+from flwr_splitmix.experiments.papers.dp_cutmixsl import DP_CUTMIXSL
+from flwr_splitmix.experiments.papers.mixguard_cola import LANGUAGE
+from flwr_splitmix.experiments.papers.patch_shuffling import PATCH_SHUFFLING
+from flwr_splitmix.experiments.papers.whole_models import BASELINES
+from flwr_splitmix.experiments.papers.with_noise import WITH_NOISE
+from flwr_splitmix.experiments.papers.workshop import WORKSHOP
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment

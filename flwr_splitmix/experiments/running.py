@@ -11,9 +11,8 @@ import numpy as np
 import torch
 
 from flwr_splitmix.clients import SplitClient
-from flwr_splitmix.clients.batches import fetch
+from flwr_splitmix.data.batches import fetch
 from flwr_splitmix.device import pick_device
-from flwr_splitmix.events import RoundDone
 from flwr_splitmix.experiments.baselines import BASELINES, Unsplit, WholeClient
 from flwr_splitmix.experiments.cells import Cell, ExperimentError
 from flwr_splitmix.experiments.costs import ClientCosts, measure
@@ -21,6 +20,7 @@ from flwr_splitmix.experiments.data import CellData, ResidentImages, load_cell_d
 from flwr_splitmix.experiments.recipes import optimizer_of, schedule_of
 from flwr_splitmix.experiments.segments import SHUFFLED_EDGES, make_segments, whole
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.observers.events import RoundDone
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.runs import Run
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation

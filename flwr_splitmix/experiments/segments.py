@@ -33,7 +33,7 @@ def make_segments(cell: Cell, channels: int, num_classes: int) -> SplitModel:
         **dict(cell.model_options),
     }
     if cell.method in SHUFFLED_EDGES:
-        from flwr_splitmix.segments.shuffled_edge import split_shuffled_edge
+        from flwr_splitmix.segments.vision.shuffled_edge import split_shuffled_edge
 
         options |= {name: value for name, value in cell.options if name == "kappa"}
         return split_shuffled_edge(cell.model, method=SHUFFLED_EDGES[cell.method], **options)

@@ -11,11 +11,11 @@ import numpy as np
 
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.data.errors import DataError
-from flwr_splitmix.data.text_generated import GENERATED, generated_public
-from flwr_splitmix.data.text_public import load_public_texts
-from flwr_splitmix.data.text_rows import TextRows, TextSets, TextTask
-from flwr_splitmix.data.text_sets import TextColumns, load_text_sets
-from flwr_splitmix.data.text_tokens import classification_tokens, plain_tokens
+from flwr_splitmix.data.texts.generated import GENERATED, generated_public
+from flwr_splitmix.data.texts.public import load_public_texts
+from flwr_splitmix.data.texts.rows import TextRows, TextSets, TextTask
+from flwr_splitmix.data.texts.sets import TextColumns, load_text_sets
+from flwr_splitmix.data.texts.tokens import classification_tokens, plain_tokens
 from flwr_splitmix.experiments.cells import Cell, TextRecipe
 from flwr_splitmix.seeding import frozen_generator
 

@@ -16,17 +16,17 @@ from torch import nn
 
 from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, UShapeClient
 from flwr_splitmix.clients.local_inference import CalibratedTrunk, score_locally
-from flwr_splitmix.clients.text_scores import ClassScores
-from flwr_splitmix.data.text_tokens import open_tokenizer
-from flwr_splitmix.events import RoundDone
+from flwr_splitmix.data.texts.tokens import open_tokenizer
 from flwr_splitmix.experiments.baselines import Unsplit
 from flwr_splitmix.experiments.cells import Cell, ExperimentError
 from flwr_splitmix.experiments.recipes import optimizer_of, schedule_of
 from flwr_splitmix.experiments.text_data import CellTexts, load_cell_texts
 from flwr_splitmix.experiments.whole_texts import WholeTextClient, WholeTexts
-from flwr_splitmix.mixguard import MixGuardOptions
+from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.observers.events import RoundDone
 from flwr_splitmix.runs import Run
+from flwr_splitmix.scoring.texts import ClassScores
 from flwr_splitmix.segments.language import LanguageCut, LanguageParts, build_language_parts
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 

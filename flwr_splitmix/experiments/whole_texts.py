@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, exchange
-from flwr_splitmix.clients.batches import fetch
-from flwr_splitmix.clients.text_scores import ClassScores
-from flwr_splitmix.clients.texts import NOTHING, TextBatch
+from flwr_splitmix.data.batches import fetch
+from flwr_splitmix.data.texts.batch import NOTHING, TextBatch
 from flwr_splitmix.experiments.baselines import WholeClient
+from flwr_splitmix.scoring.texts import ClassScores
 
 
 class WholeTexts(nn.Module):

@@ -3,7 +3,7 @@
 from flwr_splitmix.links.auto import AutoLink
 from flwr_splitmix.links.link import Clients, Link, LinkError
 from flwr_splitmix.links.local import LocalLink
-from flwr_splitmix.links.ray import RayLink
-from flwr_splitmix.links.stream import StreamLink
+from flwr_splitmix.links.ray.link import RayLink
+from flwr_splitmix.links.stream.link import StreamLink
 
 __all__ = ["AutoLink", "Clients", "Link", "LinkError", "LocalLink", "RayLink", "StreamLink"]

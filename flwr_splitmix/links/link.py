@@ -12,7 +12,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from flwr_splitmix.events import Exchange
+from flwr_splitmix.observers.events import Exchange
 
 Observe = Callable[[Exchange], None]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from flwr_splitmix.events import Exchange, RoundDone, StepDone
+from flwr_splitmix.observers.events import Exchange, RoundDone, StepDone
 from flwr_splitmix.observers.observer import Observer
 
 LABEL_BYTES = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, StepDone
+from flwr_splitmix.observers.events import Exchange, RoundBegun, RoundDone, StepDone
 
 
 class Observer:

@@ -1,10 +1,10 @@
 """Where a model is cut: lower segments, upper segments and the geometry of what crosses."""
 
 from flwr_splitmix.segments.geometry import Geometry
-from flwr_splitmix.segments.patch_shuffle import log10_orders_with_target, log10_search_space
-from flwr_splitmix.segments.shuffled_edge import split_shuffled_edge
-from flwr_splitmix.segments.split_model import LowerSegment, SplitModel, UpperSegment
-from flwr_splitmix.segments.vision import split_vision_model
+from flwr_splitmix.segments.vision.cut import split_vision_model
+from flwr_splitmix.segments.vision.patch_shuffle import log10_orders_with_target, log10_search_space
+from flwr_splitmix.segments.vision.shuffled_edge import split_shuffled_edge
+from flwr_splitmix.segments.vision.split_model import LowerSegment, SplitModel, UpperSegment
 
 __all__ = [
     "Geometry",

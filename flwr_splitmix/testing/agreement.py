@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flwr_splitmix.checkpoints import ClientStore
 from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.checkpoints import ClientStore
 
 COMPARED = ("loss", "accuracy", "accuracy_spread", "eval_loss", "steps", "clients_alive")
 """Columns of a run's rows that must agree; the others hold times."""

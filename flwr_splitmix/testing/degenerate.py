@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
 
-from flwr_splitmix.clients.batches import Batches, Example
+from flwr_splitmix.data.batches import Batches, Example
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.mixers import NoMixing
 from flwr_splitmix.schedule import WarmupCosine, constant

@@ -7,8 +7,8 @@ from collections import Counter
 
 import torch
 
-from flwr_splitmix.events import Exchange
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.observers.events import Exchange
 from flwr_splitmix.testing.toy import AnyToy, MakeAny, Toy, step_of
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from flwr_splitmix.events import Exchange, RoundDone, StepDone
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.observers.events import Exchange, RoundDone, StepDone
 
 
 class Recording(Observer):

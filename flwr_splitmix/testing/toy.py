@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from flwr_splitmix.clients import Client, SplitClient
-from flwr_splitmix.clients.batches import Example
-from flwr_splitmix.events import Exchange
+from flwr_splitmix.data.batches import Example
+from flwr_splitmix.observers.events import Exchange
 from flwr_splitmix.schedule import OptimizerFactory, constant
 from flwr_splitmix.segments import Geometry
 

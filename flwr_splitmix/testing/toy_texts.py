@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, TextSet, UShapeClient
-from flwr_splitmix.mixguard import MixGuardOptions
+from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.schedule import OptimizerFactory, constant
 from flwr_splitmix.testing.toy import sgd
 

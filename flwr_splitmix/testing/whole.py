@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flwr_splitmix.clients.batches import Batches, Example
 from flwr_splitmix.clients.input_mixing import mix_inputs
+from flwr_splitmix.data.batches import Batches, Example
 from flwr_splitmix.mixers import InputShare, Mixed, Mixer, Plan, SmashedShape, Upload
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.seeding import derive_seed, generator, seeded_secrets
+from flwr_splitmix.server.segments.upper import ServerUpdate
 from flwr_splitmix.strategies import SplitStrategy
-from flwr_splitmix.strategies.server_segment import ServerUpdate
 from flwr_splitmix.testing.agreement import check_same_tensors
 from flwr_splitmix.testing.toy import Toy, sgd
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients import SplitClient
-from flwr_splitmix.clients.batches import Batches
-from flwr_splitmix.events import Exchange, StepDone
+from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import SHARES, Mixer, Plan, Share, share_from_wire
+from flwr_splitmix.observers.events import Exchange, StepDone
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.testing.recording import Recording, recorded_bytes, watch_segment

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flwr_splitmix.events import Exchange, RoundDone
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.observers.events import Exchange, RoundDone
 from flwr_splitmix.observers.metrics import TRAINING
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.testing.recording import copied, recorded_bytes

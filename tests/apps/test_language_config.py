@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel
 
 from flwr_splitmix import Run
-from flwr_splitmix.data.text_generated import generated_public
-from flwr_splitmix.data.text_tokens import train_tokenizer
+from flwr_splitmix.data.texts.generated import generated_public
+from flwr_splitmix.data.texts.tokens import train_tokenizer
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from tests.apps.language_app import TINY, client, module, read, run_config
 from tests.apps.minilm import MINILM

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from flwr_splitmix.clients.batches import fetch
-from flwr_splitmix.segments.tokens import Positions
+from flwr_splitmix.data.batches import fetch
+from flwr_splitmix.segments.vision.tokens import Positions
 from flwr_splitmix.strategies import STRATEGIES
 from tests.apps.vision_app import module
 from tests.apps.vision_fit import CLIENTS, fit, needed, read

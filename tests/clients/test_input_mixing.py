@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flwr_splitmix.clients import ClientError, Order, SplitClient
-from flwr_splitmix.clients.batches import Batches, Example
 from flwr_splitmix.clients.input_mixing import mix_inputs
+from flwr_splitmix.data.batches import Batches, Example
 from flwr_splitmix.mixers import (
     BoxShare,
     FullShare,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flwr_splitmix.clients import ClientError, Order, TextSet, UShapeClient
-from flwr_splitmix.clients.texts import TextBatch
+from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.testing.laws import TextToy
 
 ORDER = Order(0, 7, 1, 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flwr_splitmix.data.idx import IMAGE_FILES, LABEL_FILES, write_idx
+from flwr_splitmix.data.images.idx import IMAGE_FILES, LABEL_FILES, write_idx
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "fashion_mnist"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flwr_splitmix.testing.flower import LocalFlower
+from flwr_splitmix.sandbox.flower import LocalFlower
 from tests.e2e.flower_run import Runner
 from tests.e2e.processes import Watch, wait_for
 

@@ -16,12 +16,12 @@ import torch
 from flwr.app import ArrayRecord
 
 from flwr_splitmix import Run
-from flwr_splitmix.checkpoints import ClientStore
 from flwr_splitmix.runs import Row
+from flwr_splitmix.runs.checkpoints import ClientStore
+from flwr_splitmix.sandbox.deployment import LocalDeployment
+from flwr_splitmix.sandbox.flower import LocalFlower
+from flwr_splitmix.sandbox.superlink import SuperLink, toml
 from flwr_splitmix.testing.agreement import Results, read_results
-from flwr_splitmix.testing.deployment import LocalDeployment
-from flwr_splitmix.testing.flower import LocalFlower
-from flwr_splitmix.testing.superlink import SuperLink, toml
 from tests.apps import vision_app
 from tests.e2e.processes import Watch, command, descendants, end_processes, wait_for
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from flwr_splitmix.sandbox.deployment import LocalDeployment, Node
 from flwr_splitmix.testing.agreement import check_same_results, read_results
-from flwr_splitmix.testing.deployment import LocalDeployment, Node
 from tests.e2e.flower_run import TINY, Deployed, measured, run_here
 from tests.e2e.processes import wait_for
 

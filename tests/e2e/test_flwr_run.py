@@ -10,7 +10,7 @@ import pytest
 
 from flwr_splitmix import Run
 from flwr_splitmix.privacy import GaussianNoise, Plan, Release
-from flwr_splitmix.testing.superlink import toml
+from flwr_splitmix.sandbox.superlink import toml
 from tests.apps import vision_app
 from tests.e2e.flower_run import TINY, Ended, Runner, measured, run_here
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from flwr_splitmix import Run
-from flwr_splitmix.checkpoints import ClientStore
+from flwr_splitmix.runs.checkpoints import ClientStore
 from tests.apps import language_app
 from tests.e2e.flower_run import TINY, Runner, measured, one_thread, rows, run_here
 from tests.e2e.processes import Watch, descendants, end_processes, wait_for

@@ -17,7 +17,7 @@ import pytest
 import ray
 
 from flwr_splitmix import RayLink
-from flwr_splitmix.testing.flower import LocalFlower
+from flwr_splitmix.sandbox.flower import LocalFlower
 from tests.e2e.flower_run import TINY, Runner
 from tests.e2e.processes import Watch, end_processes, wait_for
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flwr_splitmix.data import client_split
-from flwr_splitmix.testing.flower import FlowerError
+from flwr_splitmix.sandbox.flower import FlowerError
 from tests.apps import vision_app
 from tests.e2e.flower_run import TINY, Ended, Runner
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.links import StreamLink
-from flwr_splitmix.links.node_round import CERTIFICATE, KEY
-from flwr_splitmix.links.node_state import CONTEXT_BYTES, FORGET_DAYS, STATE_DIR
+from flwr_splitmix.links.node.round import CERTIFICATE, KEY
+from flwr_splitmix.links.node.state import CONTEXT_BYTES, FORGET_DAYS, STATE_DIR
 from flwr_splitmix.observers import metrics
 
 ROOT = Path(__file__).parents[2]

@@ -16,9 +16,9 @@ import torch
 
 from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.mixers import SmashedShape
+from flwr_splitmix.sandbox.flower import LocalFlower
 from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.testing import laws
-from flwr_splitmix.testing.flower import LocalFlower
 
 ROOT = Path(__file__).parents[2]
 MIXER = ROOT / "examples" / "block_cutmix.py"

@@ -17,9 +17,8 @@ from typer.testing import CliRunner
 from flwr_splitmix.cli import app
 from flwr_splitmix.clients import TextSet, UShapeClient
 from flwr_splitmix.data import DataError
-from flwr_splitmix.data.text_generated import GENERATED, generated_public
-from flwr_splitmix.data.text_tokens import train_tokenizer
-from flwr_splitmix.events import RoundDone
+from flwr_splitmix.data.texts.generated import GENERATED, generated_public
+from flwr_splitmix.data.texts.tokens import train_tokenizer
 from flwr_splitmix.experiments import (
     EXPERIMENTS,
     SCALES,
@@ -33,6 +32,7 @@ from flwr_splitmix.experiments.claims import claimed
 from flwr_splitmix.experiments.running import run_cell
 from flwr_splitmix.experiments.scales import ENCODER
 from flwr_splitmix.experiments.whole_texts import WholeTextClient, WholeTexts
+from flwr_splitmix.observers.events import RoundDone
 from flwr_splitmix.runs import Run
 from flwr_splitmix.segments.language import LanguageCut, build_language_parts
 

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from flwr_splitmix.testing.deployment import LocalDeployment
+from flwr_splitmix.sandbox.deployment import LocalDeployment
 from tests.e2e.flower_run import Deployed
 from tests.e2e.processes import wait_for
 from tests.faults.faulty_run import APP, leftovers

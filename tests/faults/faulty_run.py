@@ -12,7 +12,7 @@ import psutil
 from flwr.app import ArrayRecord
 
 from flwr_splitmix import Run
-from flwr_splitmix.testing.deployment import LocalDeployment
+from flwr_splitmix.sandbox.deployment import LocalDeployment
 from tests.e2e.flower_run import SERVER_APP, one_thread
 from tests.e2e.processes import command
 

@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from flwr_splitmix.links import LinkError, StreamLink
-from flwr_splitmix.links.codec import Frame, encode
-from flwr_splitmix.links.line import Line
+from flwr_splitmix.links.frames.codec import Frame, encode
+from flwr_splitmix.links.frames.payload import payload_bytes
 from flwr_splitmix.links.link import Outcome
-from flwr_splitmix.links.payload import payload_bytes
-from flwr_splitmix.links.stream_session import Session
+from flwr_splitmix.links.stream.line import Line
+from flwr_splitmix.links.stream.session import Session
 from flwr_splitmix.links.ticket import Ticket
-from tests.links.peers import DESCRIPTION, Raw, a_round, call, good, no_threads_left
-from tests.links.test_codec import mutated
+from tests.links.frames.test_codec import mutated
+from tests.links.stream.peers import DESCRIPTION, Raw, a_round, call, good, no_threads_left
 
 MAX_BODY = 10_000
 TENSORS = {"smashed": [torch.randn(2, 6, 3)], "labels": torch.tensor([0, 1])}

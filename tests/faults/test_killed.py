@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from flwr_splitmix import Run
-from flwr_splitmix.checkpoints import ClientStore
+from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.testing.agreement import check_same_results, read_results
 from tests.e2e.flower_run import Deployed, measured, rows
 from tests.faults.faulty_run import (

@@ -9,11 +9,11 @@ from types import ModuleType
 
 import pytest
 
+from flwr_splitmix.sandbox.superlink import free_port
 from flwr_splitmix.testing.agreement import check_same_results, read_results
-from flwr_splitmix.testing.superlink import free_port
 from tests.e2e.flower_run import Deployed, measured, rows
 from tests.faults.faulty_run import APP, START, run_here, steps_in
-from tests.links.peers import Proxy
+from tests.links.stream.peers import Proxy
 
 STEPS = 30
 DOWN = 5.0

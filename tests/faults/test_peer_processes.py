@@ -16,7 +16,7 @@ import pytest
 
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.ticket import Ticket
-from tests.links.peers import a_round, call, eventually, good, no_threads_left
+from tests.links.stream.peers import a_round, call, eventually, good, no_threads_left
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ PEER = """
 import json, sys
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.ticket import Ticket
-from tests.links.peers import good
+from tests.links.stream.peers import good
 order = json.loads(sys.stdin.readline())
 try:
     good(Ticket(**order["ticket"]), order["node"])

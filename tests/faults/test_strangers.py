@@ -14,14 +14,14 @@ from types import ModuleType
 
 import grpc
 
-from flwr_splitmix.links.codec import Frame, encode
-from flwr_splitmix.links.stream_protocol import METHOD, NODE_KEY, PROTOCOL_KEY, TOKEN_KEY
-from flwr_splitmix.links.token import TokenMint
+from flwr_splitmix.links.frames.codec import Frame, encode
+from flwr_splitmix.links.stream.protocol import METHOD, NODE_KEY, PROTOCOL_KEY, TOKEN_KEY
+from flwr_splitmix.links.stream.token import TokenMint
+from flwr_splitmix.sandbox.superlink import free_port
 from flwr_splitmix.testing.agreement import check_same_results, read_results
-from flwr_splitmix.testing.superlink import free_port
 from tests.e2e.flower_run import Deployed, measured
 from tests.faults.faulty_run import APP, START, run_here, server_process, steps_in
-from tests.links.http2 import http2_request, message_head
+from tests.links.stream.http2 import http2_request, message_head
 
 GARBAGE = 200
 SILENT = 100

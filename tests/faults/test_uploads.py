@@ -7,8 +7,8 @@ from types import ModuleType
 
 import torch
 
-from flwr_splitmix.events import StepDone
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.observers.events import StepDone
 from flwr_splitmix.testing.agreement import check_same_tensors
 from tests.e2e.flower_run import Deployed, measured
 from tests.faults.faulty_run import APP, config_of, run_here

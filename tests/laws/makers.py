@@ -12,8 +12,8 @@ import pytest
 
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
-from flwr_splitmix.strategies.aggregation import fedavg
 from flwr_splitmix.testing.toy import Toy
 from flwr_splitmix.testing.whole import MakeStrategy
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from flwr_splitmix.mixers import MaskShare
+from flwr_splitmix.server.segments.upper import ServerUpdate
 from flwr_splitmix.strategies import PSL, CutMixSL
-from flwr_splitmix.strategies.server_segment import ServerUpdate
 from flwr_splitmix.testing.laws import Toy, check_split_equals_whole
 from tests.laws.makers import NAMES, maker, toy_for
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients import MixGuardClient, UShapeClient
 from flwr_splitmix.clients.ushape_client import Sent
-from flwr_splitmix.mixguard import MixGuardOptions
+from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, MixGuard, USplitSL
 from flwr_splitmix.testing.laws import (
     TextToy,

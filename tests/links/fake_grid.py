@@ -19,7 +19,7 @@ from flwr_splitmix.links import Clients, Link
 from flwr_splitmix.links.link import Observe
 from flwr_splitmix.links.ticket import RECORD
 from flwr_splitmix.schedule import OptimizerFactory
-from flwr_splitmix.strategies.messages import messages_to
+from flwr_splitmix.server.messages import messages_to
 from flwr_splitmix.testing.toy import Toy
 from flwr_splitmix.testing.toy_texts import TextToy
 

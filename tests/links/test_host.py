@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from flwr_splitmix.checkpoints import ClientStore
 from flwr_splitmix.clients import Client, ClientError
 from flwr_splitmix.links.host import ClientHost, sentence
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.mixers import FullShare
+from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.testing.toy import Toy
 
 TOY = Toy(clients=1)

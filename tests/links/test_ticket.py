@@ -14,7 +14,7 @@ from flwr_splitmix.links.ticket import (
     to_tensors,
     with_record,
 )
-from flwr_splitmix.strategies.messages import messages_to
+from flwr_splitmix.server.messages import messages_to
 
 TICKET = Ticket(
     client=3,

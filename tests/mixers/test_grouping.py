@@ -24,7 +24,7 @@ from flwr_splitmix.mixers import (
     Upload,
     VanillaCutMix,
 )
-from flwr_splitmix.strategies.uploads import read_upload
+from flwr_splitmix.server.intake.split import read_upload
 
 SHAPE = SmashedShape(4, 16, 3, classes=5)
 

@@ -22,6 +22,7 @@ from flwr_splitmix.mixers import (
     SmashedShape,
 )
 from flwr_splitmix.segments import split_vision_model
+from flwr_splitmix.server.intake.split import UploadError, read_upload
 from flwr_splitmix.strategies import (
     STRATEGIES,
     BatchShuffleSL,
@@ -34,7 +35,6 @@ from flwr_splitmix.strategies import (
     SplitStrategy,
     VanillaCutMixSL,
 )
-from flwr_splitmix.strategies.uploads import UploadError, read_upload
 from flwr_splitmix.testing.toy import Toy
 from tests.laws.makers import maker
 

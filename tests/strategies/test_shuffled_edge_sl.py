@@ -16,13 +16,13 @@ from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.mixers import FrozenEdge, Plan, SmashedShape
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.segments import split_shuffled_edge
+from flwr_splitmix.server.intake.split import UploadError, read_upload
 from flwr_splitmix.strategies import (
     BatchShuffleSL,
     PatchShuffleSL,
     SpectralShuffleSL,
     SplitStrategy,
 )
-from flwr_splitmix.strategies.uploads import UploadError, read_upload
 from flwr_splitmix.testing.recording import Recording
 from flwr_splitmix.testing.toy import Examples, Toy, sgd
 from tests.laws.makers import EDGES

@@ -15,10 +15,10 @@ from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.segments.language import LanguageCut, build_language_parts
 from flwr_splitmix.segments.language.layout import Task
+from flwr_splitmix.server.intake.split import UploadError
+from flwr_splitmix.server.intake.ushape import read_scores
+from flwr_splitmix.server.segments.trunk import Messages, TrunkSegment
 from flwr_splitmix.strategies import USplitSL
-from flwr_splitmix.strategies.trunk_segment import Messages, TrunkSegment
-from flwr_splitmix.strategies.uploads import UploadError
-from flwr_splitmix.strategies.ushape_messages import read_scores
 from flwr_splitmix.testing.laws import TextToy
 from tests.segments.language.tiny_models import CONFIGS
 from tests.strategies.test_ushape import Seen, faulty, first

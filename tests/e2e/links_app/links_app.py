@@ -13,11 +13,11 @@ from flwr.serverapp import Grid, ServerApp
 
 from flwr_splitmix import RayLink, Run, SplitClientApp, adamw
 from flwr_splitmix.clients import Client
-from flwr_splitmix.links.ray_host import RayHost
+from flwr_splitmix.links.ray.actor import RayHost
 from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.strategies import STRATEGIES, USHAPE_STRATEGIES, SplitStrategy
-from flwr_splitmix.strategies.rounds import RoundLoop
 from flwr_splitmix.testing.toy import AnyToy, Toy
 from flwr_splitmix.testing.toy_texts import text_toy
 

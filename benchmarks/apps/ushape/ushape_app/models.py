@@ -12,9 +12,9 @@ from transformers import Qwen3Config
 
 from flwr_splitmix import adamw
 from flwr_splitmix.clients import MixGuardClient, TextSet, UShapeClient
-from flwr_splitmix.clients.text_scores import text_loss
-from flwr_splitmix.mixguard import MixGuardOptions
+from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.schedule import constant
+from flwr_splitmix.scoring.texts import text_loss
 from flwr_splitmix.segments.language import LanguageCut, LanguageParts, build_language_parts
 
 K, M, SECRET_TOKENS = 3, 3, 20

@@ -14,11 +14,11 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from flwr_splitmix import StreamLink
-from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.link import Observe
+from flwr_splitmix.observers.events import EvaluationResult
+from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.strategies import PSL
-from flwr_splitmix.strategies.rounds import RoundLoop
 
 from .bare_echo import BareEcho
 

@@ -1,0 +1,1 @@
+"""From a run configuration to model, data, clients and strategy; one folder an app."""

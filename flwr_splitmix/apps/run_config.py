@@ -1,0 +1,172 @@
+"""What every app can be told, whatever it trains: rounds, link, devices, what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
+
+from flwr_splitmix.links import AutoLink, Link, LinkError, RayLink, StreamLink
+from flwr_splitmix.links.frames.wire import WireDtype
+from flwr_splitmix.runs import Run
+
+Count = Annotated[int, Field(ge=1)]
+CountOrAuto = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class ConfigError(ValueError):
+    """The run configuration is wrong; the sentence names key, value and what is allowed."""
+
+
+class AppConfig(BaseModel):
+    """The keys that every app has; an app's own configuration adds to them.
+
+    Keys are written with hyphens. An unknown key, or a value out of range, is refused.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        alias_generator=lambda name: name.replace("_", "-"),
+        protected_namespaces=(),
+    )
+
+    num_server_rounds: Count
+    seed: Annotated[int, Field(ge=0)]
+    fraction_train: Annotated[float, Field(gt=0, le=1)]
+    min_nodes: CountOrAuto
+    evaluate_every: Count
+    device: str
+    precision: Literal["auto", "float32", "bfloat16"]
+    server_threads: CountOrAuto
+    client_device: str
+    link: Literal["auto", "ray", "stream"]
+    attach_timeout: Positive
+    step_timeout: Positive
+    num_hosts: CountOrAuto
+    host_gpus: NotNegative
+    host_threads: Count
+    link_address: str
+    link_advertise: str
+    link_insecure: StrictBool
+    ssl_certfile: str
+    ssl_keyfile: str
+    ssl_ca_certfile: str
+    link_client_ca: str
+    wire_dtype: WireDtype
+    run_dir: str
+    checkpoint_every: Count
+    resume: str
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Self:
+        """Check a run configuration.
+
+        Raises
+        ------
+        ConfigError
+            One sentence for each wrong key.
+        """
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            known = [name.replace("_", "-") for name in cls.model_fields]
+            said = [_sentence(found, known) for found in error.errors()]
+            raise ConfigError("; ".join(said)) from None
+
+    @classmethod
+    def of_run(cls, values: Mapping[str, Any]) -> tuple[Self, Run | None]:
+        """Check a run configuration, and open the run that it continues.
+
+        Returns
+        -------
+        The configuration that holds, which is a continued run's own; and that run, or None.
+
+        Raises
+        ------
+        ConfigError, RunError
+            If a configuration is wrong, or there is no such run.
+        """
+        config = cls.read(values)
+        if not config.resume:
+            return config, None
+        resumed = Run.open(config.resume, home=config.home)
+        # A run of an earlier version lacks keys that have come since: today's hold, also for the
+        # clients, which are told the run's configuration.
+        resumed.config = {**values, **resumed.config}
+        return cls.read(resumed.config), resumed
+
+    @property
+    def home(self) -> str | None:
+        """Where runs are kept; None is the usual place."""
+        return self.run_dir or None
+
+    @model_validator(mode="after")
+    def _link_has_the_wire_format(self) -> Self:
+        if self.link == "ray" and self.wire_dtype != "keep":
+            raise ValueError(_only_over_a_stream(self.wire_dtype))
+        return self
+
+    def make_link(self, run: Run | None) -> Link:
+        """Make the link that the keys ask for.
+
+        Raises
+        ------
+        LinkError
+            If the stream's address or certificates are wrong.
+        """
+        if self.link == "ray":
+            return self._ray(run)
+        if self.link == "stream":
+            return self._stream(run)
+        return AutoLink(lambda: self._ray(run), lambda: self._stream(run), self.attach_timeout)
+
+    def _ray(self, run: Run | None) -> RayLink:
+        if self.wire_dtype != "keep":
+            raise LinkError(_only_over_a_stream(self.wire_dtype))
+        return RayLink(
+            num_hosts=self.num_hosts,
+            host_gpus=self.host_gpus,
+            host_threads=self.host_threads,
+            state_dir=None if run is None else run.clients_dir,
+            attach_timeout=self.attach_timeout,
+            step_timeout=self.step_timeout,
+        )
+
+    def _stream(self, run: Run | None) -> StreamLink:
+        return StreamLink(
+            certificate=self.ssl_certfile or None,
+            key=self.ssl_keyfile or None,
+            ca=self.ssl_ca_certfile or None,
+            client_ca=self.link_client_ca or None,
+            insecure=self.link_insecure,
+            address=self.link_address,
+            advertise=self.link_advertise or None,
+            wire_dtype=self.wire_dtype,
+            run="" if run is None else run.id,
+            attach_timeout=self.attach_timeout,
+            step_timeout=self.step_timeout,
+        )
+
+
+def _only_over_a_stream(wire_dtype: str) -> str:
+    return (
+        f"wire-dtype is {wire_dtype!r}, but in a simulation tensors travel as they are; allowed "
+        "with it is 'keep'"
+    )
+
+
+def _sentence(error: Any, known: Iterable[str]) -> str:
+    """Say in one sentence what pydantic found wrong; `known` are the keys that there are."""
+    key = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        return f"run-config has an unknown key {key!r}; allowed are {', '.join(known)}"
+    if error["type"] == "missing":
+        return f"run-config lacks {key!r}"
+    message = error["msg"].removeprefix("Value error, ")
+    if not key:
+        return f"run-config: {message}"
+    return f"run-config: {key} is {error['input']!r}; {message[:1].lower()}{message[1:]}"

@@ -1,0 +1,1 @@
+"""Labelled images: read from several sources into one packed array."""

@@ -1,0 +1,115 @@
+"""A training set and a test set of images that belong together, whatever they were read from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from flwr_splitmix.data.errors import DataError
+from flwr_splitmix.data.images.packed import ImageDataset
+
+# The names under which a test split is looked for, in this order.
+TEST_SPLITS = ("test", "validation", "val", "valid")
+
+
+class Split(NamedTuple):
+    """One split as read: uint8 images (n, C, H, W) and int64 labels (n,)."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+
+class RawSets(NamedTuple):
+    """What a reader hands over: two splits with equal (C, H, W), class names by label."""
+
+    train: Split
+    test: Split
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ImageSets:
+    """A training and a test set with the same image shape and the same classes.
+
+    Parameters
+    ----------
+    train, test : ImageDataset
+        Both give float32 images (C, S, S) and int64 labels in 0..len(classes)-1.
+    classes : tuple of str
+        Class names, by label.
+    name : str
+        The source that the sets were loaded from.
+    """
+
+    train: ImageDataset
+    test: ImageDataset
+    classes: tuple[str, ...]
+    name: str
+
+
+def assemble(
+    raw: RawSets, name: str, *, image_size: int, channels: int | None, mean: float, std: float
+) -> ImageSets:
+    """Check what a reader found, bring it to `channels` and at most `image_size`, and wrap it up.
+
+    Parameters
+    ----------
+    raw : RawSets
+        Grey images (C = 1) are repeated if `channels` is 3.
+    name : str
+        The source, for messages and for `ImageSets.name`.
+    image_size, channels, mean, std
+        As for `load_images` and `ImageDataset`.
+
+    Raises
+    ------
+    DataError
+        If a split is empty or the test split has a class that the training split does not have.
+    """
+    for split, kind in ((raw.train, "training"), (raw.test, "test")):
+        if not split.images.size:
+            raise DataError(f"the {kind} split of {name!r} holds no image; at least one is needed")
+    unknown = np.setdiff1d(raw.test.labels, raw.train.labels)
+    if unknown.size:
+        names = ", ".join(repr(raw.classes[label]) for label in unknown)
+        raise DataError(
+            f"the test split of {name!r} has the class {names}, of which the training split "
+            "has no image; the test classes must all occur in training"
+        )
+    train, test = (
+        ImageDataset(
+            _fit(split.images, image_size, channels),
+            split.labels,
+            num_classes=len(raw.classes),
+            image_size=image_size,
+            mean=mean,
+            std=std,
+        )
+        for split in (raw.train, raw.test)
+    )
+    return ImageSets(train, test, raw.classes, name)
+
+
+def _fit(images: np.ndarray, image_size: int, channels: int | None) -> np.ndarray:
+    if max(images.shape[2:]) > image_size:
+        # Readers of pictures resize one at a time; only idx files come here, and with torch's
+        # (antialiased, as PIL's) they need no imaging package.
+        images = F.interpolate(
+            torch.tensor(images), size=(image_size, image_size), mode="bilinear", antialias=True
+        ).numpy()
+    if channels is not None and images.shape[1] != channels:
+        images = np.repeat(images, channels, axis=1)
+    return images
+
+
+def no_test_split(name: str | Path, splits: Sequence[str] = TEST_SPLITS) -> DataError:
+    """Return the error for a source that has no split under any of the names in `splits`."""
+    *others, last = splits
+    named = f"{', '.join(others)} or {last}" if others else last
+    return DataError(f"{str(name)!r} has no test split; one named {named} is needed beside 'train'")

@@ -1,0 +1,111 @@
+"""Image sets by name: the shipped one, a local folder of one of three kinds, or a hub dataset."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from pathlib import Path
+
+from flwr_splitmix.data.errors import DataError
+from flwr_splitmix.data.images.arrow_sets import load_hub, load_saved, read_arrow_sets
+from flwr_splitmix.data.images.idx import IMAGE_FILES, LABEL_FILES, find_idx, read_idx_sets
+from flwr_splitmix.data.images.picture_folder import read_picture_folder
+from flwr_splitmix.data.images.sets import ImageSets, RawSets, assemble
+
+__all__ = ["SHIPPED", "ImageSets", "load_images"]
+
+SHIPPED = "fashion-mnist-small"
+_SHIPPED_FOLDER = Path(__file__).with_name("fashion_mnist_small")
+_FASHION_MEAN, _FASHION_STD = 0.2860, 0.3530
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+_ALLOWED = (
+    f"allowed are {SHIPPED!r}, a folder of idx files (train-images-idx3-ubyte[.gz], ...), a folder "
+    "of pictures (train/<class>/, test/<class>/), a folder written by DatasetDict.save_to_disk, "
+    "and a Hugging Face hub name with a '/' such as 'zalando-datasets/fashion_mnist'"
+)
+
+
+def load_images(source: str, *, image_size: int = 32, channels: int | None = None) -> ImageSets:
+    """Load a training and a test set of images; the same request is read only once per process.
+
+    `source` is, decided in this order:
+
+    1. "fashion-mnist-small": 6,000 training and 2,000 test images, shipped with this package;
+    2. an existing local folder with (a) idx files `train-images-idx3-ubyte`,
+       `train-labels-idx1-ubyte`, `t10k-images-idx3-ubyte`, `t10k-labels-idx1-ubyte`, each plain
+       or with ".gz"; (b) a `DatasetDict` written by `save_to_disk`; (c) pictures in
+       `train/<class>/` and `test/<class>/` (or `validation`, `val`, `valid`);
+    3. the name of a dataset on the Hugging Face hub, "owner/name", loaded through Flower Datasets.
+
+    The splits are left in the order of the source. The shipped set and idx files are normalised
+    with the mean and standard deviation of Fashion-MNIST (0.2860, 0.3530), all others with 0.5
+    and 0.5. Only pictures, saved datasets and the hub need the `vision` extra.
+
+    Parameters
+    ----------
+    source : str
+        As above.
+    image_size : int
+        S. If all images have one size of at most S x S they are padded with black; otherwise
+        every one is resized (bilinear) to S x S.
+    channels : int, optional
+        1 or 3. None: 1 if all images are grey (modes "L" and "1"), else 3. Grey images are
+        repeated for 3 channels.
+
+    Returns
+    -------
+    ImageSets
+        Shared by all callers in this process; the arrays in it are read-only.
+
+    Raises
+    ------
+    DataError
+        If `source` is none of these, a file in it is damaged, a split is missing or empty, or the
+        test split has a class that the training split does not have.
+    """
+    if image_size < 1:
+        raise DataError(f"image_size is {image_size}; it must be 1 or more")
+    if channels not in (None, 1, 3):
+        raise DataError(f"channels is {channels}; allowed are 1, 3 and None (as the images are)")
+    return _load(source, image_size, channels)
+
+
+@functools.lru_cache(maxsize=4)
+def _load(source: str, image_size: int, channels: int | None) -> ImageSets:
+    folder = _SHIPPED_FOLDER if source == SHIPPED else Path(source).expanduser()
+    if source and os.path.exists(folder):  # Path.exists would raise for a name that is too long
+        raw = _read_folder(folder, image_size, channels)
+    elif _HUB_NAME.fullmatch(source):
+        train, test = load_hub(source)
+        raw = read_arrow_sets(train, test, source, image_size=image_size, channels=channels)
+    else:
+        raise DataError(f"there is no image dataset {source!r}: {_ALLOWED}")
+    fashion = source == SHIPPED or _has_idx(folder)
+    return assemble(
+        raw,
+        source,
+        image_size=image_size,
+        channels=channels,
+        mean=_FASHION_MEAN if fashion else 0.5,
+        std=_FASHION_STD if fashion else 0.5,
+    )
+
+
+def _has_idx(folder: Path) -> bool:
+    names = (*IMAGE_FILES.values(), *LABEL_FILES.values())
+    return any(find_idx(folder, name) is not None for name in names)
+
+
+def _read_folder(folder: Path, image_size: int, channels: int | None) -> RawSets:
+    if not folder.is_dir():
+        raise DataError(f"{folder} is a file, not a folder: {_ALLOWED}")
+    if _has_idx(folder):
+        return read_idx_sets(folder)
+    # A saved dataset has a folder `train` too, so it is recognised before pictures are.
+    if any((folder / name).is_file() for name in ("dataset_dict.json", "state.json")):
+        train, test = load_saved(folder)
+        return read_arrow_sets(train, test, str(folder), image_size=image_size, channels=channels)
+    if (folder / "train").is_dir():
+        return read_picture_folder(folder, image_size=image_size, channels=channels)
+    raise DataError(f"the folder {folder} holds no image dataset: {_ALLOWED}")

@@ -1,0 +1,110 @@
+"""Tokenised texts with labels: as examples of a data set, and as the batches of a client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from flwr_splitmix.data.batches import Example
+
+NOTHING = -1
+"""Where a text is shorter than the longest of its batch."""
+
+IGNORED = -100
+"""Label of a token that carries no loss."""
+
+
+@dataclass(frozen=True)
+class TextBatch:
+    """Texts of a common length.
+
+    Parameters
+    ----------
+    ids
+        int64 (b, T); 0 where the mask is.
+    mask
+        int64 (b, T), 1 for a token, 0 for padding; tokens come first.
+    labels
+        int64 (b,), a class for each text; or (b, T), the text's own tokens with -100 where there
+        is no loss: the logits of one position are scored on the label of the next.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    labels: Tensor
+
+    @classmethod
+    def of(cls, example: Example, device: torch.device) -> TextBatch:
+        """Make a batch of what a `TextSet` gives."""
+        ids, labels = (part.to(device) for part in example)
+        return cls(ids.clamp(min=0), (ids != NOTHING).long(), labels)
+
+
+class TextSet(Dataset[Example]):
+    """Tokenised texts in memory.
+
+    Parameters
+    ----------
+    texts
+        int64 (t,) each; t may differ.
+    labels
+        A class for each text, or for each an int64 (t,) of its tokens with -100 where there is no
+        loss.
+    max_length
+        Longest text that the model takes.
+    pad_to
+        Pad every batch to this length, so that it does not tell the longest text's; None pads to
+        the longest of the batch.
+
+    Raises
+    ------
+    ValueError
+        If a text is empty or too long, or has not as many labels as tokens.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[Tensor],
+        labels: Sequence[int] | Sequence[Tensor],
+        *,
+        max_length: int | None = None,
+        pad_to: int | None = None,
+    ) -> None:
+        if len(texts) != len(labels):
+            raise ValueError(f"there are {len(texts)} texts and {len(labels)} labels")
+        limit = min((n for n in (max_length, pad_to) if n is not None), default=None)
+        for position, text in enumerate(texts):
+            if not 0 < len(text) <= (limit or len(text)):
+                raise ValueError(f"text {position} has {len(text)} tokens; allowed is 1..{limit}")
+        self.texts = list(texts)
+        self.pad_to = pad_to
+        self.labels: list[Tensor] = [torch.as_tensor(label, dtype=torch.int64) for label in labels]
+        for position, (text, label) in enumerate(zip(self.texts, self.labels, strict=True)):
+            if label.dim() and label.shape != text.shape:
+                raise ValueError(f"text {position} has {len(text)} tokens and {len(label)} labels")
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, index: int) -> Example:
+        return self.texts[index], self.labels[index]
+
+    def batch(self, indices: np.ndarray) -> Example:
+        """Return (ids (b, T), -1 beyond a text's end; labels (b,) or (b, T))."""
+        ids = _padded([self.texts[i] for i in indices], NOTHING, self.pad_to)
+        labels = [self.labels[i] for i in indices]
+        if labels and labels[0].dim():
+            return ids, _padded(labels, IGNORED, self.pad_to)
+        return ids, torch.stack(labels)
+
+
+def _padded(rows: Sequence[Tensor], value: int, length: int | None) -> Tensor:
+    padded = torch.full((len(rows), length or max(map(len, rows))), value, dtype=torch.int64)
+    for row, text in zip(padded, rows, strict=True):
+        row[: len(text)] = text
+    return padded

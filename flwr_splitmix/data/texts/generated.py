@@ -1,0 +1,130 @@
+"""Made-up text for runs without any file: sentences in and out of order, small sums."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import numpy as np
+
+from flwr_splitmix.data.texts.rows import TextRows, TextSets, TextTask
+from flwr_splitmix.seeding import derive_seed, frozen_generator
+
+GENERATED = "generated"
+"""What a source is called that reads nothing."""
+
+TRAIN, TEST, PUBLIC = 2000, 400, 400
+"""Numbers of rows, and of public sentences."""
+
+NOUNS = {
+    "animals": ("dog", "cat", "horse", "bird", "goat", "rabbit"),
+    "people": ("teacher", "farmer", "singer", "doctor", "child's friend", "neighbour"),
+    "things": ("clock", "engine", "boat", "bell", "machine", "radio"),
+}
+ADJECTIVES = ("old", "young", "small", "tall", "quiet", "busy", "friendly", "strange")
+PLACES = ("near", "behind", "beside", "in front of")
+VERBS = ("sleep", "wait", "stop", "move", "start", "disappear")
+ADVERBS = ("today", "in the morning", "at night", "again", "now", "every week")
+NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Frank", "Grace", "Henry")
+FRUITS = ("apples", "pears", "nuts", "plums", "eggs", "stones")
+NUMBERS = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
+    "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen",
+)  # fmt: skip
+
+
+def generated_sets(task: TextTask, *, seed: int = 0) -> TextSets:
+    """Make a training and a test set, with no row in both.
+
+    "classification": sentences such as "the old dog near the boats sleeps now ." are right (1), or
+    wrong (0): two neighbouring words up to the verb have changed places; what the first noun is
+    (NOUNS) is the natural partition. "generation": small sums told in words, answered by a sentence
+    and, as in GSM8K, a last line of #### and the number; what happens in them is the partition.
+
+    Parameters
+    ----------
+    seed : int
+        Of the draw.
+    """
+    make = _sentence if task == "classification" else _sum
+    rng = frozen_generator(derive_seed(seed, f"generated {task}"))
+    found: dict[str, tuple[str, str, int]] = {}
+    while len(found) < TRAIN + TEST:
+        text, answer, label, group = make(rng)
+        found.setdefault(text, (answer, group, label))
+    texts = tuple(found)
+    answers, groups, labels = zip(*found.values(), strict=True)
+    told = task == "generation"
+    rows = TextRows(
+        texts,
+        np.zeros(0, np.int64) if told else np.array(labels, np.int64),
+        answers if told else (),
+        groups,
+    )
+    train, test = (rows.subset(part) for part in (np.arange(TRAIN), np.arange(TRAIN, TRAIN + TEST)))
+    return TextSets(train, test, () if told else ("wrong", "right"), GENERATED)
+
+
+def generated_public(task: TextTask, *, seed: int = 0) -> tuple[str, ...]:
+    """Make public text of the same words: right sentences, or stories of sums with other ends."""
+    rng = frozen_generator(derive_seed(seed, f"generated public {task}"))
+    found: dict[str, None] = {}
+    while len(found) < PUBLIC:
+        if task == "classification":
+            text, _, label, _ = _sentence(rng)
+            if not label:
+                continue
+        else:
+            text = _story(rng)
+        found[text] = None
+    return tuple(found)
+
+
+def _sentence(rng: np.random.RandomState) -> tuple[str, str, int, str]:
+    kind = _one_of(rng, tuple(NOUNS))
+    every = tuple(chain.from_iterable(NOUNS.values()))
+    many, other_many, right = (bool(rng.randint(2)) for _ in range(3))
+    subject = _number(_one_of(rng, NOUNS[kind]), many)
+    other = _number(_one_of(rng, every), other_many)
+    verb = _number(_one_of(rng, VERBS), not many)
+    place, adjective, adverb = (_one_of(rng, words) for words in (PLACES, ADJECTIVES, ADVERBS))
+    words = f"the {adjective} {subject} {place} the {other} {verb}".split()
+    if not right:
+        first = rng.randint(len(words) - 1)
+        words[first : first + 2] = words[first + 1], words[first]
+    return f"{' '.join(words)} {adverb} .", "", int(right), kind
+
+
+def _number(word: str, ends_in_s: bool) -> str:
+    """Return a noun of many, or a verb of one."""
+    return f"{word}s" if ends_in_s else word
+
+
+def _sum(rng: np.random.RandomState) -> tuple[str, str, int, str]:
+    a, b = rng.randint(2, 10, size=2)
+    name, fruit = _one_of(rng, NAMES), _one_of(rng, FRUITS)
+    if rng.randint(2):
+        kind, result, sign = "finding", a + b, "plus"
+        text = f"{name} has {NUMBERS[a]} {fruit} and finds {NUMBERS[b]} more ."
+    else:
+        a, b = max(a, b), min(a, b)
+        kind, result, sign = "losing", a - b, "minus"
+        text = f"{name} has {NUMBERS[a]} {fruit} and loses {NUMBERS[b]} of them ."
+    text += f" How many {fruit} does {name} have now ?"
+    told = f"{NUMBERS[a]} {sign} {NUMBERS[b]} is {NUMBERS[result]} ."
+    return text, f"{told}\n#### {result}", 0, kind
+
+
+def _story(rng: np.random.RandomState) -> str:
+    name, other = _one_of(rng, NAMES), _one_of(rng, NAMES)
+    fruit, number = _one_of(rng, FRUITS), _one_of(rng, NUMBERS)
+    told = ("plus", "minus")[rng.randint(2)]
+    return (
+        f"Question: {name} has {number} {fruit} . How many {fruit} does {other} have now ?\n"
+        f"Answer: {_one_of(rng, NUMBERS)} {told} {_one_of(rng, NUMBERS)} is "
+        f"{_one_of(rng, NUMBERS)} .\n"
+        f"#### {rng.randint(19)}"
+    )
+
+
+def _one_of(rng: np.random.RandomState, words: tuple[str, ...]) -> str:
+    return words[rng.randint(len(words))]

@@ -1,0 +1,142 @@
+"""Which rows of a text set each client has."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+from typing import Literal
+
+import numpy as np
+
+from flwr_splitmix.data.errors import DataError, import_extra
+from flwr_splitmix.data.partition import Scheme, partition_indices
+from flwr_splitmix.data.texts.rows import TextRows, TextSets
+
+TextScheme = Literal["iid", "dirichlet", "column"]
+SCHEMES = ("iid", "dirichlet", "column")
+
+
+def text_split(
+    sets: TextSets,
+    index: int,
+    num_clients: int,
+    *,
+    scheme: TextScheme = "iid",
+    alpha: float = 0.1,
+    seed: int = 0,
+    samples: int = 0,
+    test_samples: int = 0,
+) -> tuple[TextRows, TextRows]:
+    """Return the training and the test rows of one client.
+
+    "iid" and "dirichlet" (over labels) are those of `client_split`. "column" is the natural
+    partition by the set's group column: the groups, in sorted order, are dealt to the clients in
+    turn, so that no group is divided; a client's test rows are those of its own groups.
+
+    Parameters
+    ----------
+    index, num_clients : int
+        Which client of how many, 0..num_clients-1.
+    alpha, seed
+        As for `partition_indices`.
+    samples, test_samples : int
+        Take only the first so many rows of the client's part; 0: all.
+
+    Returns
+    -------
+    tuple of TextRows
+        Training part, test part; with "dirichlet" and "column" the latter may be empty.
+
+    Raises
+    ------
+    DataError
+        If an argument is outside its range, "dirichlet" is asked of rows without labels or
+        "column" of rows without groups, there are fewer groups or rows than clients, or with "iid"
+        a client has fewer than `samples` training rows.
+    """
+    if not 0 <= index < num_clients:
+        raise DataError(f"there is no client {index}; clients are numbered 0..{num_clients - 1}")
+    if scheme not in SCHEMES:
+        raise DataError(f"the partition scheme is {scheme!r}; allowed are {', '.join(SCHEMES)}")
+    if min(samples, test_samples) < 0:
+        raise DataError(
+            f"samples is {samples} and test_samples {test_samples}; both must be 0 (all) or more"
+        )
+    if scheme == "column":
+        train, test = _by_group(sets, index, num_clients)
+    else:
+        train, test = (
+            _dealt(rows, sets, kind, index, num_clients, scheme, alpha, seed)
+            for kind, rows in (("training", sets.train), ("test", sets.test))
+        )
+    if scheme == "iid" and len(train) < samples:
+        raise DataError(
+            f"client {index} of {num_clients} has {len(train)} training rows of {sets.name!r}, "
+            f"fewer than the {samples} asked for"
+        )
+    return sets.train.subset(train).first(samples), sets.test.subset(test).first(test_samples)
+
+
+def _dealt(
+    rows: TextRows,
+    sets: TextSets,
+    kind: str,
+    index: int,
+    num_clients: int,
+    scheme: Scheme,
+    alpha: float,
+    seed: int,
+) -> np.ndarray:
+    if scheme == "dirichlet" and sets.task == "generation":
+        raise DataError(
+            "the partition 'dirichlet' is over labels, which prompts and answers have not; allowed "
+            "with them are 'iid' and 'column'"
+        )
+    labels = rows.labels if sets.task == "classification" else np.zeros(len(rows), np.int64)
+    try:
+        parts = partition_indices(labels, num_clients, scheme=scheme, alpha=alpha, seed=seed)
+    except DataError as error:
+        raise DataError(f"{kind} rows of {sets.name!r}: {error}") from error
+    return parts[index]
+
+
+def _by_group(sets: TextSets, index: int, num_clients: int) -> tuple[np.ndarray, np.ndarray]:
+    if not sets.train.groups:
+        raise DataError(
+            f"the partition 'column' needs a column that says where each row of {sets.name!r} "
+            "belongs; name it"
+        )
+    parts = _natural(sets.train.groups)
+    if num_clients > len(parts):
+        raise DataError(
+            f"{sets.name!r} has {len(parts)} groups, which cannot be divided among {num_clients} "
+            f"clients; 1 to {len(parts)} are allowed"
+        )
+    own = list(parts)[index::num_clients]
+    tests = _natural(sets.test.groups)
+    nothing = np.zeros(0, np.int64)
+    train, test = (
+        np.sort(np.concatenate([nothing, *(found[g] for g in own if g in found)]))
+        for found in (parts, tests)
+    )
+    return train, test
+
+
+@functools.lru_cache(maxsize=8)
+def _natural(groups: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """Return the rows of each group, by its name in sorted order."""
+    datasets = import_extra("datasets", "dividing rows among clients", "language")
+    partitioners = import_extra(
+        "flwr_datasets.partitioner", "dividing rows among clients", "language"
+    )
+    partitioner = partitioners.NaturalIdPartitioner(partition_by="group")
+    rows = {"index": np.arange(len(groups)), "group": list(groups)}
+    partitioner.dataset = datasets.Dataset.from_dict(rows)
+    with contextlib.redirect_stderr(io.StringIO()):  # its progress bar
+        parts = [
+            np.array(partitioner.load_partition(part)[:]["index"], np.int64)
+            for part in range(partitioner.num_partitions)
+        ]
+    names = partitioner.partition_id_to_natural_id
+    return {str(names[part]): rows for part, rows in enumerate(parts)}

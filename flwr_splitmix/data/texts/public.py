@@ -1,0 +1,115 @@
+"""Plain public text: files cut into sentences or paragraphs of bounded length."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import Literal
+
+from flwr_splitmix.data.errors import DataError
+from flwr_splitmix.data.texts.files import kind_of, read_text
+from flwr_splitmix.seeding import derive_seed, frozen_generator
+
+Unit = Literal["sentence", "paragraph"]
+UNITS = ("sentence", "paragraph")
+
+_BLANK_LINES = re.compile(r"\n[ \t]*\n\s*")
+# Behind a mark that ends a sentence, and before what can begin one; "Mr. Darcy" is cut in two.
+_SENTENCE_ENDS = re.compile(r"(?<=[.!?])[\"\u201d'\u2019)]*\s+(?=[\"\u201c'\u2018(]*[A-Z])")
+_HEADING = re.compile(r"(= )+.*( =)+")
+
+
+def load_public_texts(
+    source: str,
+    *,
+    unit: Unit = "sentence",
+    min_words: int = 4,
+    max_words: int = 40,
+    limit: int = 0,
+    seed: int = 0,
+) -> tuple[str, ...]:
+    """Read plain text and cut it up; the same request is read only once per process.
+
+    A paragraph is what stands between blank lines; of a file without any, each line. Headings of
+    the form " = Title = " (WikiText) are left out, line breaks become blanks. What is longer than
+    `max_words` is cut at a word.
+
+    Parameters
+    ----------
+    source : str
+        A file that ends in .txt or .txt.gz, or a folder of such (those in it, not below).
+    unit : "sentence" or "paragraph"
+        What to cut it into.
+    min_words, max_words : int
+        Shorter pieces are left out, longer ones are cut; 1 <= min_words <= max_words.
+    limit : int
+        Take only so many pieces, drawn under the seed; 0: all, in their order.
+    seed : int
+        Of the draw.
+
+    Returns
+    -------
+    tuple of str
+        At least one piece, none twice.
+
+    Raises
+    ------
+    DataError
+        If an argument is out of range, the source cannot be read, or nothing of it is left.
+    """
+    if unit not in UNITS:
+        raise DataError(f"the unit is {unit!r}; allowed are {', '.join(UNITS)}")
+    if not 1 <= min_words <= max_words:
+        raise DataError(
+            f"min_words is {min_words} and max_words {max_words}; allowed is "
+            "1 <= min_words <= max_words"
+        )
+    if limit < 0:
+        raise DataError(f"limit is {limit}; it must be 0 (all) or more")
+    pieces = _read(source, unit, min_words, max_words)
+    if not 0 < limit < len(pieces):
+        return pieces
+    rng = frozen_generator(derive_seed(seed, "public texts"))
+    return tuple(pieces[i] for i in sorted(rng.permutation(len(pieces))[:limit]))
+
+
+@functools.lru_cache(maxsize=4)
+def _read(source: str, unit: Unit, min_words: int, max_words: int) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for path in _files(Path(source).expanduser()):
+        for paragraph in _paragraphs(read_text(path)):
+            for part in _SENTENCE_ENDS.split(paragraph) if unit == "sentence" else [paragraph]:
+                words = part.split()
+                for start in range(0, len(words), max_words):
+                    piece = words[start : start + max_words]
+                    if len(piece) >= min_words:
+                        found[" ".join(piece)] = None
+    if not found:
+        raise DataError(f"{source!r} holds no {unit} of at least {min_words} words")
+    return tuple(found)
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        files = sorted(f for f in path.iterdir() if kind_of(f) == ".txt" and f.is_file())
+        if not files:
+            raise DataError(f"the folder {path} holds no file that ends in .txt or .txt.gz")
+        return files
+    if not path.is_file():
+        raise DataError(
+            f"there is no public text {str(path)!r}; allowed are a file that ends in .txt or "
+            ".txt.gz, and a folder of such"
+        )
+    if kind_of(path) != ".txt":
+        raise DataError(f"{path} is no file that ends in .txt or .txt.gz, as public text must")
+    return [path]
+
+
+def _paragraphs(text: str) -> list[str]:
+    text = text.replace("\r\n", "\n").strip()
+    blocks = _BLANK_LINES.split(text)
+    if len(blocks) == 1:
+        blocks = text.split("\n")
+    joined = (" ".join(block.split()) for block in blocks)
+    return [block for block in joined if block and not _HEADING.fullmatch(block)]

@@ -1,0 +1,244 @@
+"""From texts to tokens: a tokenizer of a model, or one trained on the spot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.data.errors import DataError, import_extra
+from flwr_splitmix.data.texts.rows import TextRows
+
+PADDING, END = "<pad>", "<end>"
+"""Special tokens of a tokenizer that is trained here; END also begins every text."""
+
+PROMPT = "Question: {}\nAnswer:"
+"""How a prompt is put to a model; its answer follows a blank."""
+
+LongTexts = Literal["refuse", "cut", "drop"]
+_LEAST_VOCABULARY = 256 + 2  # the bytes and the special tokens
+
+_PURPOSE = "reading text as tokens"
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int = 512) -> Any:
+    """Train a byte-level BPE tokenizer; the same texts give the same tokenizer.
+
+    It knows every byte, so that any text can be written in it, and puts `END` before each: a
+    decoder sees where a text begins.
+
+    Parameters
+    ----------
+    texts : iterable of str
+        Public texts: the vocabulary tells what they hold.
+    vocab_size : int
+        Most tokens; of little text there may be fewer. At least 258.
+
+    Returns
+    -------
+    transformers.PreTrainedTokenizerFast
+
+    Raises
+    ------
+    DataError
+        If `vocab_size` is too small.
+
+    Source: Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units" (2016),
+    over bytes as in GPT-2.
+    """
+    if vocab_size < _LEAST_VOCABULARY:
+        raise DataError(f"the vocabulary's size is {vocab_size}; it must be at least 258")
+    tokenizers = import_extra("tokenizers", _PURPOSE, "language")
+    transformers = import_extra("transformers", _PURPOSE, "language")
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[PADDING, END],
+        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    made.train_from_iterator(texts, trainer)
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{END} $A", special_tokens=[(END, made.token_to_id(END))]
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token=PADDING, eos_token=END, bos_token=END
+    )
+
+
+def open_tokenizer(source: str, *, padding: str = "") -> Any:
+    """Open the tokenizer of a model.
+
+    Parameters
+    ----------
+    source : str
+        A folder with tokenizer files, or a name on the Hugging Face hub.
+    padding : str
+        The token to pad with; "": the tokenizer's own.
+
+    Returns
+    -------
+    transformers tokenizer
+
+    Raises
+    ------
+    DataError
+        If there is none, `padding` is no token of it, or it has no padding token.
+    """
+    transformers = import_extra("transformers", _PURPOSE, "language")
+    folder = Path(source).expanduser()
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            str(folder) if folder.is_dir() else source
+        )
+    except Exception as error:  # anything from a missing file to a missing network
+        said = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"{source!r} has no tokenizer that can be opened ({type(error).__name__}: {said})"
+        ) from error
+    if padding:
+        if padding not in tokenizer.get_vocab():
+            raise DataError(f"the tokenizer of {source!r} has no token {padding!r} to pad with")
+        tokenizer.pad_token = padding
+    if tokenizer.pad_token_id is None:
+        raise DataError(
+            f"the tokenizer of {source!r} has no padding token; name one of its tokens to pad "
+            f"with, for example {tokenizer.eos_token!r}"
+        )
+    return tokenizer
+
+
+def plain_tokens(
+    texts: Sequence[str], tokenizer: Any, *, max_length: int, long_texts: LongTexts = "refuse"
+) -> tuple[list[Tensor], list[int]]:
+    """Turn texts into ids with the tokenizer's special tokens.
+
+    Parameters
+    ----------
+    max_length : int
+        Most tokens of a text.
+    long_texts : "refuse", "cut" or "drop"
+        What to do with longer ones: raise, keep their beginning (and the special tokens at the
+        end), or leave them out.
+
+    Returns
+    -------
+    tuple of list of Tensor and list of int
+        int64 (t,) each, and which texts they are.
+
+    Raises
+    ------
+    DataError
+        If a text is too long and "refuse", or has no token, or `max_length` < 1.
+    """
+    _check_length(max_length)
+    if not texts:
+        return [], []
+    cut = long_texts == "cut"
+    options = {"truncation": True, "max_length": max_length} if cut else {"verbose": False}
+    found = tokenizer(list(texts), **options)["input_ids"]
+    return _fitting([torch.tensor(ids, dtype=torch.int64) for ids in found], max_length, long_texts)
+
+
+def classification_tokens(
+    rows: TextRows, tokenizer: Any, *, max_length: int, long_texts: LongTexts = "refuse"
+) -> tuple[list[Tensor], list[int]]:
+    """Turn labelled sentences into ids and labels; see `plain_tokens`.
+
+    Returns
+    -------
+    tuple of list of Tensor and list of int
+        int64 (t,) each, and the class of each.
+    """
+    ids, kept = plain_tokens(rows.texts, tokenizer, max_length=max_length, long_texts=long_texts)
+    return ids, [int(rows.labels[row]) for row in kept]
+
+
+def generation_tokens(
+    rows: TextRows,
+    tokenizer: Any,
+    *,
+    max_length: int,
+    long_texts: LongTexts = "refuse",
+    ignored: int = -100,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Turn prompts and answers into ids and labels: prompt, answer, end-of-text token.
+
+    Parameters
+    ----------
+    max_length, long_texts
+        As for `plain_tokens`, of prompt and answer together; "cut" takes from the answer's end,
+        and drops a row of which no word of the answer would be left.
+    ignored : int
+        Label of a token that carries no loss, as the prompt's.
+
+    Returns
+    -------
+    tuple of lists of Tensor
+        int64 (t,) each; the labels are the ids of the answer and the end, `ignored` before.
+
+    Raises
+    ------
+    DataError
+        As for `plain_tokens`, or if the tokenizer has no token for the end of a text.
+    """
+    _check_length(max_length)
+    end = tokenizer.eos_token_id
+    if end is None:
+        raise DataError(
+            "the tokenizer has no token for the end of a text, which an answer must have"
+        )
+    if not rows.texts:
+        return [], []
+    asked = tokenizer([PROMPT.format(text) for text in rows.texts], verbose=False)["input_ids"]
+    answered = tokenizer(
+        [f" {answer}" for answer in rows.answers], add_special_tokens=False, verbose=False
+    )["input_ids"]
+    pairs = [
+        (_without_end(prompt, end), [*answer, end])
+        for prompt, answer in zip(asked, answered, strict=True)
+    ]
+    if long_texts == "cut":
+        pairs = [
+            (prompt, answer[: max_length - len(prompt)])
+            for prompt, answer in pairs
+            if len(prompt) < max_length
+        ]
+    texts = [torch.tensor([*prompt, *answer], dtype=torch.int64) for prompt, answer in pairs]
+    ids, kept = _fitting(texts, max_length, long_texts)
+    labels = []
+    for row in kept:
+        label = texts[row].clone()
+        label[: len(pairs[row][0])] = ignored
+        labels.append(label)
+    return ids, labels
+
+
+def _without_end(prompt: list[int], end: int) -> list[int]:
+    """Take off the end that some tokenizers put behind every text; an answer is to follow."""
+    return prompt[:-1] if len(prompt) > 1 and prompt[-1] == end else prompt
+
+
+def _check_length(max_length: int) -> None:
+    if max_length < 1:
+        raise DataError(f"the most tokens of a text are {max_length}; they must be at least 1")
+
+
+def _fitting(
+    ids: list[Tensor], max_length: int, long_texts: LongTexts
+) -> tuple[list[Tensor], list[int]]:
+    for number, text in enumerate(ids):
+        if not len(text):
+            raise DataError(f"text {number} has no token")
+        if len(text) > max_length and long_texts == "refuse":
+            raise DataError(
+                f"text {number} has {len(text)} tokens, but at most {max_length} are allowed; "
+                "allow more, or cut or drop long texts"
+            )
+    kept = [number for number, text in enumerate(ids) if len(text) <= max_length]
+    return [ids[number] for number in kept], kept

@@ -1,0 +1,1 @@
+"""What hides a U-shaped client's hidden states and gradients: one file or folder a method."""

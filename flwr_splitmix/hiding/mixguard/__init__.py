@@ -1,0 +1,33 @@
+"""MixGuard: what a client does to hidden states and gradients before a server sees them.
+
+It does not hide the target from an attentive server. The gradients of a step's messages are
+multiples of each other and tell how to decode them, and the messages alone can be separated
+blindly; `flwr_splitmix.attacks` does both, and breaks the two extensions as well. What remains is
+the depth of the head, and the secret tokens. `benchmarks.mixguard_attacks` measures it.
+"""
+
+from flwr_splitmix.hiding.mixguard.all_sources import balance_gradients
+from flwr_splitmix.hiding.mixguard.calibration import Calibration, Calibrator, calibration_loss
+from flwr_splitmix.hiding.mixguard.options import MixGuardOptions
+from flwr_splitmix.hiding.mixguard.padding import Padded, pad_together
+from flwr_splitmix.hiding.mixguard.perturbation import Perturbation, perturb
+from flwr_splitmix.hiding.mixguard.sampler import SCALE, draw_secret
+from flwr_splitmix.hiding.mixguard.secret import Secret
+from flwr_splitmix.hiding.mixguard.tokens import Inserted, SecretTokens
+
+__all__ = [
+    "SCALE",
+    "Calibration",
+    "Calibrator",
+    "Inserted",
+    "MixGuardOptions",
+    "Padded",
+    "Perturbation",
+    "Secret",
+    "SecretTokens",
+    "balance_gradients",
+    "calibration_loss",
+    "draw_secret",
+    "pad_together",
+    "perturb",
+]

@@ -1,0 +1,1 @@
+"""What crosses the stream as bytes: tensors as safetensors, plain values as JSON."""

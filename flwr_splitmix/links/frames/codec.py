@@ -1,0 +1,153 @@
+"""Frames: what crosses the stream, as bytes. No pickle, closed schema, every length checked first.
+
+A frame is a fixed prefix (magic, version, zero, bytes of header, bytes of body), a JSON header and
+a body in the safetensors format. The header holds the frame's kind, call number, text, and its
+payload: nested plain values in which every tensor is replaced by its position in the body.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from torch import Tensor
+
+from flwr_splitmix.links.frames.body import BodyError, read_body, write_body
+from flwr_splitmix.links.frames.payload import Assembler, CodecError, take_apart
+from flwr_splitmix.links.frames.wire import WireDtype
+
+MAGIC = b"SMXF"
+VERSION = 1
+PREFIX = struct.Struct("<4sHHQQ")
+
+MAX_HEADER = 1 << 20
+MAX_BODY = 1 << 30
+Kind = Literal["hello", "call", "reply", "error", "finish", "leave", "state"]
+_KINDS = frozenset(get_args(Kind))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame.
+
+    Parameters
+    ----------
+    kind
+        What it is; see `flwr_splitmix.links.stream.line` for who sends which.
+    number
+        The number of the call that it is about.
+    text
+        The exchange's name in a call, a sentence in an error.
+    payload
+        Plain values and tensors.
+    body_bytes, header_bytes
+        Of a decoded frame: bytes of its tensors as they travelled, and of all the rest.
+    """
+
+    kind: Kind
+    number: int = 0
+    text: str = ""
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    body_bytes: int = 0
+    header_bytes: int = 0
+
+
+def encode(frame: Frame, wire: WireDtype = "keep", max_body: int = MAX_BODY) -> bytes:
+    """Return a frame as bytes.
+
+    Raises
+    ------
+    CodecError
+        If the payload holds something that cannot travel, or is larger than the limits.
+    """
+    tensors: list[Tensor] = []
+    header = {
+        "kind": frame.kind,
+        "number": frame.number,
+        "text": frame.text,
+        "payload": take_apart(frame.payload, wire, tensors),
+    }
+    try:
+        pieces = write_body(tensors)
+    except BodyError as error:
+        raise CodecError(str(error)) from None
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    body = sum(len(piece) for piece in pieces)
+    _check_lengths(len(head), body, max_body)
+    return b"".join([PREFIX.pack(MAGIC, VERSION, 0, len(head), body), head, *pieces])
+
+
+def decode(data: bytes, max_body: int = MAX_BODY) -> Frame:
+    """Read a frame.
+
+    Raises
+    ------
+    CodecError
+        If the bytes are no frame of this version, or a length is above its limit. Nothing is
+        allocated for a frame before its lengths have been checked.
+    """
+    header_bytes, body_bytes = read_prefix(data, max_body)
+    if len(data) != PREFIX.size + header_bytes + body_bytes:
+        raise CodecError(
+            f"a frame of {len(data)} bytes announces {PREFIX.size + header_bytes + body_bytes}"
+        )
+    start = PREFIX.size + header_bytes
+    header = _read_header(data[PREFIX.size : start])
+    try:
+        tensors = read_body(memoryview(data)[start:])
+    except BodyError as error:
+        raise CodecError(str(error)) from None
+    payload = Assembler(tensors, max_body).payload(header["payload"])
+    body = sum(tensor.nbytes for tensor in tensors)
+    return Frame(header["kind"], header["number"], header["text"], payload, body, len(data) - body)
+
+
+def read_prefix(data: bytes, max_body: int = MAX_BODY) -> tuple[int, int]:
+    """Check a frame's prefix: (bytes of the header, bytes of the body).
+
+    Raises
+    ------
+    CodecError
+        If it is of another magic or version, or announces more than the limits.
+    """
+    if len(data) < PREFIX.size:
+        raise CodecError(f"a frame has at least {PREFIX.size} bytes, this one has {len(data)}")
+    magic, version, zero, header, body = PREFIX.unpack_from(data)
+    if magic != MAGIC:
+        raise CodecError("these bytes are no frame of flwr-splitmix")
+    if version != VERSION or zero:
+        raise CodecError(f"the frame is of version {version}, allowed is {VERSION}")
+    _check_lengths(header, body, max_body)
+    return header, body
+
+
+def _check_lengths(header: int, body: int, max_body: int) -> None:
+    if header > MAX_HEADER:
+        raise CodecError(f"a frame's header has {header} bytes, at most {MAX_HEADER} are allowed")
+    if body > max_body:
+        raise CodecError(f"a frame's body has {body} bytes, at most {max_body} are allowed")
+
+
+def _read_header(data: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(data, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise CodecError("a frame's header is no JSON") from None
+    if not isinstance(header, dict) or header.keys() != {"kind", "number", "text", "payload"}:
+        raise CodecError("a frame's header must hold kind, number, text and payload")
+    if not isinstance(header["kind"], str) or header["kind"] not in _KINDS:
+        raise CodecError(f"a frame's kind must be one of {', '.join(sorted(_KINDS))}")
+    number = header["number"]
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 53:
+        raise CodecError("a frame's number must be an integer from 0")
+    if not isinstance(header["text"], str):
+        raise CodecError("a frame's text must be a string")
+    return header
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(name)

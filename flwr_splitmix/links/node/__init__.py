@@ -1,0 +1,1 @@
+"""A SuperNode's part: its rounds, and what it keeps of its client between them."""

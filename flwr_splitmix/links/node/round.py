@@ -1,0 +1,102 @@
+"""A round on a SuperNode: build the client, serve the server's calls, answer the message."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+from flwr_splitmix.clients import Client, ClientError
+from flwr_splitmix.links.host import ClientHost, build, public_sentence
+from flwr_splitmix.links.link import LinkError, Outcome
+from flwr_splitmix.links.node.state import open_store
+from flwr_splitmix.links.stream.session import ClientIdentity, Session
+from flwr_splitmix.links.ticket import RECORD, Ticket, arrays_of, to_arrays
+
+log = logging.getLogger("flwr.splitmix")
+
+CERTIFICATE, KEY = "ssl-certfile", "ssl-keyfile"
+"""Keys of the node's configuration: its own certificate, if the server asks for one."""
+
+
+def serve_round(
+    client_fn: Callable[[Context], Client], message: Message, context: Context, ticket: Ticket
+) -> RecordDict:
+    """Take part in one round over the stream.
+
+    Returns
+    -------
+    The content of the reply: after training metrics and, if the ticket wants them, arrays; one
+    sentence if the round went on without this client.
+    """
+    try:
+        host = ClientHost(open_store(ticket.run, context), public_sentence)
+        description = host.attach(
+            ticket, partial(build, client_fn, context, public_sentence), arrays_of(message.content)
+        )
+        if message.metadata.message_type != "train":
+            with _keeping(host, ticket):
+                _serve(host, ticket, context, description)
+            return RecordDict()
+        with _keeping(host, ticket, only_if_it_fails=True):
+            _serve(host, ticket, context, description)
+        arrays, metrics, warning = host.finish(ticket)
+    except Exception as error:
+        # The server gets a sentence; a traceback stays here, if it says more than that.
+        if not isinstance(error, (ClientError, LinkError)) or error.__cause__ is not None:
+            log.exception("client %d failed in round %d", ticket.client, ticket.server_round)
+        else:
+            log.warning("client %d, round %d: %s", ticket.client, ticket.server_round, error)
+        return RecordDict({RECORD: ConfigRecord({"error": public_sentence(error)})})
+    content = RecordDict({"metrics": MetricRecord(dict(metrics))})
+    if arrays:
+        content["arrays"] = to_arrays(arrays)
+    if warning:
+        content[RECORD] = ConfigRecord({"warning": warning})
+    return content
+
+
+def _serve(
+    host: ClientHost, ticket: Ticket, context: Context, description: Mapping[str, Any]
+) -> None:
+    def answer(method: str, arguments: Mapping[str, Any]) -> Outcome:
+        return host.call(method, {ticket.client: arguments})[ticket.client]
+
+    Session(ticket, context.node_id, description, answer, _identity(context)).run()
+
+
+@contextmanager
+def _keeping(host: ClientHost, ticket: Ticket, *, only_if_it_fails: bool = False) -> Iterator[None]:
+    """Keep what the client has become, also if the round goes on without it.
+
+    What it has sent stays sent: another process must not forget its data position and its privacy
+    ledger. A training round that went well keeps its state when it is finished.
+    """
+    before = _plain_state(host, ticket.client)
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        changed = _plain_state(host, ticket.client) != before
+        if changed and (failed or not only_if_it_fails) and (warning := host.keep(ticket)):
+            log.warning("%s", warning)
+
+
+def _plain_state(host: ClientHost, index: int) -> str:
+    return json.dumps(host.clients[index].state()[1], sort_keys=True)
+
+
+def _identity(context: Context) -> ClientIdentity | None:
+    certificate, key = (context.node_config.get(name) for name in (CERTIFICATE, KEY))
+    if certificate is None and key is None:
+        return None
+    if not certificate or not key:
+        raise LinkError(f"a node's {CERTIFICATE} and {KEY} must be given together")
+    return ClientIdentity(Path(str(certificate)).expanduser(), Path(str(key)).expanduser())

@@ -1,0 +1,139 @@
+"""Where a SuperNode keeps its client's state: on its disk, or else in Flower's context.
+
+Every round of a deployment is a new process. A directory outlives also the Flower run, so a
+resumed run finds what belongs to its checkpoint; `context.state` ends with the Flower run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context
+from torch import Tensor
+
+from flwr_splitmix.links.frames.codec import Frame, decode, encode
+from flwr_splitmix.links.frames.payload import CodecError
+from flwr_splitmix.links.host import StateStore
+from flwr_splitmix.links.link import LinkError
+from flwr_splitmix.runs.checkpoints import ClientStore
+
+log = logging.getLogger("flwr.splitmix")
+
+STATE_DIR = "state-dir"
+"""Key of the node's configuration: the directory, "" for none."""
+
+CONTEXT_BYTES = 64_000_000
+"""Largest state that is kept in Flower's context, which travels with every message."""
+
+FORGET_DAYS = 30.0
+"""Runs that no client of this node has taken part in for so long are removed."""
+
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_KEY = "splitmix-state"
+
+
+def open_store(run: str, context: Context) -> StateStore:
+    """Return where this node keeps its client's state.
+
+    The directory is the node configuration's `state-dir`, else `nodes` below $SPLITMIX_HOME or
+    ~/.splitmix; each run has its own below it. Where it is "" or cannot be written, the state
+    goes into `context.state`.
+
+    Parameters
+    ----------
+    run
+        Id of the run, as the server says; "": Flower's own.
+
+    Raises
+    ------
+    LinkError
+        If the id could name a path of another kind.
+    """
+    run = run or f"flwr-{context.run_id}"
+    if not _RUN.fullmatch(run):
+        raise LinkError("the server's run id is no name of a directory")
+    chosen = context.node_config.get(STATE_DIR)
+    if chosen is None:
+        home = os.environ.get("SPLITMIX_HOME") or "~/.splitmix"
+        folder = Path(home).expanduser() / "nodes"
+    elif chosen == "":
+        return ContextStore(context)
+    else:
+        folder = Path(str(chosen)).expanduser()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        forget_runs(folder, FORGET_DAYS)
+        (folder / run).mkdir(mode=0o700, exist_ok=True)
+        os.utime(folder / run)
+    except OSError as error:
+        log.warning(
+            "%s cannot be written (%s): state goes into the context", folder, error.strerror
+        )
+        return ContextStore(context)
+    return ClientStore(folder / run)
+
+
+def forget_runs(folder: Path, days: float) -> None:
+    """Remove the states of runs that have not been used for so many days, and nothing else."""
+    before = time.time() - days * 86_400
+    for run in folder.iterdir():
+        # What is not ours keeps its directory; another process may be faster than this one.
+        with contextlib.suppress(OSError):
+            if run.is_dir() and not run.is_symlink() and run.stat().st_mtime < before:
+                for file in run.glob("*/round-*.safetensors"):
+                    file.unlink()
+                for place in [*run.iterdir(), run]:
+                    place.rmdir()
+
+
+class ContextStore:
+    """One client's newest state, in `context.state`, as bytes without pickle."""
+
+    def __init__(self, context: Context) -> None:
+        self._state = context.state
+
+    def save(
+        self, index: int, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
+    ) -> None:
+        """Keep the state after `round`, in place of the one before.
+
+        Raises
+        ------
+        OSError
+            If it is too large.
+        """
+        payload = {"client": index, "tensors": dict(tensors), "meta": dict(meta)}
+        try:
+            data = encode(Frame("state", round, payload=payload), max_body=CONTEXT_BYTES)
+        except CodecError as error:
+            raise OSError(errno.EFBIG, f"{error}; give the node a {STATE_DIR}") from None
+        self._state[_KEY] = ConfigRecord({"frame": data})
+
+    def load(
+        self, index: int, at_most: int | None = None
+    ) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
+        """Return the state, if it is this client's and of a round up to `at_most`."""
+        record = self._state.config_records.get(_KEY)
+        if record is None:
+            return None
+        frame = decode(record["frame"], CONTEXT_BYTES)  # type: ignore[arg-type]
+        late = at_most is not None and frame.number > at_most
+        if late or frame.payload["client"] != index:
+            return None
+        return frame.number, frame.payload["tensors"], frame.payload["meta"]
+
+    def drop_after(self, index: int, round: int) -> None:
+        """Forget the state if it is of a later round."""
+        if self.load(index, round) is None:
+            self._state.pop(_KEY, None)
+
+    def prune(self, index: int, kept_rounds: Sequence[int]) -> None:
+        """Do nothing: there is only one."""

@@ -1,0 +1,1 @@
+"""The link of simulations: Ray actors that hold many virtual clients each."""

@@ -1,0 +1,294 @@
+"""Virtual clients in a few Ray actors, each of which holds many, inside a Flower simulation."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from flwr_splitmix.links.link import Clients, Link, LinkError, Observe, Outcome
+from flwr_splitmix.links.polling import Directory, error_sentence, send_and_wait
+from flwr_splitmix.links.ray.actor import Packed, RayHost, convert_all, pack, unpack
+from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
+
+log = logging.getLogger("flwr.splitmix")
+
+_Node = Mapping[str, Any]
+
+START_SECONDS = 120.0
+"""Ray and the hosts may take this long to start, however short the timeouts of a round are."""
+
+
+class RayClients(Clients):
+    """Clients in actors; one call a host and exchange, whatever the number of clients."""
+
+    handle_of: Mapping[int, Any]
+    deadline: float
+
+    def _exchange(
+        self, method: str, payloads: Mapping[int, Mapping[str, Any]]
+    ) -> dict[int, Outcome]:
+        import ray
+
+        by_host: dict[Any, dict[int, Any]] = {}
+        for index, payload in payloads.items():
+            by_host.setdefault(self.handle_of[index], {})[index] = payload
+        pending = {
+            handle.call.remote(method, convert_all(part, Tensor, pack)): part
+            for handle, part in by_host.items()
+        }
+        ready, late = ray.wait(list(pending), num_returns=len(pending), timeout=self.deadline)
+        outcomes: dict[int, Outcome] = {}
+        for reference in late:
+            reason = f"did not answer {method} within {self.deadline:g} s"
+            outcomes |= dict.fromkeys(pending[reference], Outcome(None, reason))
+        for reference in ready:
+            try:
+                outcomes |= {
+                    index: Outcome(convert_all(o.reply, Packed, unpack), o.error, o.seconds)
+                    for index, o in ray.get(reference).items()
+                }
+            except ray.exceptions.RayError as error:
+                reason = f"its host died ({type(error).__name__})"
+                outcomes |= dict.fromkeys(pending[reference], Outcome(None, reason))
+        return outcomes
+
+
+class RayLink(Link):
+    """Reaches the virtual clients of a Flower simulation through `ClientHost` actors.
+
+    Joins the Ray session that the simulation has started (or the cluster that it joined with
+    RAY_ADDRESS) and spreads its hosts over the nodes.
+
+    Parameters
+    ----------
+    num_hosts
+        Number of actors; 0 takes one for each CPU, at most 4, and at least one for each Ray node.
+    host_gpus
+        GPUs of each host; fractions share one.
+    host_threads
+        Torch threads of each host.
+    state_dir
+        Where clients' states are kept between rounds. On a cluster of several machines it must
+        be storage that all share, or a restarted host may not find its clients' states.
+    attach_timeout, step_timeout
+        Seconds to wait for clients to attach, and for one exchange.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_hosts: int = 0,
+        host_gpus: float = 0.0,
+        host_threads: int = 1,
+        state_dir: Path | None = None,
+        attach_timeout: float = 120.0,
+        step_timeout: float = 120.0,
+    ) -> None:
+        self.num_hosts = num_hosts
+        self.host_gpus = host_gpus
+        self.host_threads = host_threads
+        self.state_dir = state_dir
+        self.attach_timeout = attach_timeout
+        self.step_timeout = step_timeout
+        self._hosts: dict[str, Any] = {}
+        self._homes: dict[str, str] = {}
+        self.nodes = Directory()
+
+    def open(self, grid: Grid | None) -> None:
+        """Start the hosts and wait until they stand.
+
+        Raises
+        ------
+        LinkError
+            If this is no simulation, or the cluster cannot place the hosts.
+        """
+        ray = self._wait_for_ray()
+        nodes = _alive_nodes(ray)
+        cpus = sum(int(node["Resources"].get("CPU", 0)) for node in nodes)
+        wanted = self.num_hosts or max(len(nodes), min(cpus, 4), 1)
+        token = secrets.token_hex(4)
+        self._start_hosts(ray, [f"splitmix-{token}-{i}" for i in range(wanted)], nodes)
+        log.info("%d client hosts on %d Ray nodes", wanted, len(set(self._homes.values())))
+
+    @property
+    def _patience(self) -> float:
+        return max(self.attach_timeout, START_SECONDS)
+
+    def _start_hosts(self, ray: Any, names: Sequence[str], nodes: Sequence[_Node]) -> None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        actor = ray.remote(RayHost)
+        for name, node in zip(names, self._place(nodes, len(names)), strict=True):
+            self._homes[name] = node["NodeID"]
+            self._hosts[name] = actor.options(
+                name=name,
+                num_cpus=0,
+                num_gpus=self.host_gpus,
+                max_restarts=-1,
+                # Ray's own "SPREAD", and a soft affinity too, put actors without CPUs anywhere.
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+            ).remote(self.host_threads, str(self.state_dir or ""))
+        try:
+            ray.get([self._hosts[name].ready.remote() for name in names], timeout=self._patience)
+        except ray.exceptions.GetTimeoutError:
+            raise LinkError(
+                f"{len(names)} hosts with {self.host_gpus:g} GPUs each did not start within "
+                f"{self._patience:g} s; free in the cluster are {ray.available_resources()}"
+            ) from None
+
+    def _replace_lost_hosts(self) -> None:
+        """Start the hosts of Ray nodes that are gone anew, on the nodes that are left."""
+        ray = self._wait_for_ray()
+        nodes = _alive_nodes(ray)
+        alive = {node["NodeID"] for node in nodes}
+        lost = {name: f"{name}+" for name, home in self._homes.items() if home not in alive}
+        if lost:
+            log.warning("%d client hosts were lost with their Ray node; starting others", len(lost))
+            # A new name in the old place: every client keeps its host, by the order of the names.
+            self._hosts = {lost.get(name, name): host for name, host in self._hosts.items()}
+            self._homes = {lost.get(name, name): home for name, home in self._homes.items()}
+            self._start_hosts(ray, list(lost.values()), nodes)
+
+    def _place(self, nodes: Sequence[_Node], hosts: int) -> list[_Node]:
+        """Choose a Ray node for each host, in turn among those with room for its GPUs."""
+        if not self.host_gpus:
+            return list(islice(cycle(nodes), hosts))
+        gpus = [float(node["Resources"].get("GPU", 0)) for node in nodes]
+        # A host does not span nodes; the small number makes up for 1 / 0.1 < 10.
+        room = [int(there / self.host_gpus + 1e-9) for there in gpus]
+        if sum(room) < hosts:
+            raise LinkError(
+                f"{hosts} hosts with {self.host_gpus:g} GPUs each cannot be placed: Ray has "
+                f"{sum(gpus):g} GPUs on {len(nodes)} nodes, room for {sum(room)} of them; lower "
+                "host-gpus or num-hosts"
+            )
+        turns = range(max(room))
+        places = [node for turn in turns for node, n in zip(nodes, room, strict=True) if turn < n]
+        return places[:hosts]
+
+    def _wait_for_ray(self) -> Any:
+        try:
+            import ray
+        except ImportError as error:
+            raise LinkError(
+                "link = 'ray' needs Ray: pip install 'flwr-splitmix[simulation]'"
+            ) from error
+        deadline = time.monotonic() + self._patience
+        while not ray.is_initialized():
+            if time.monotonic() > deadline:
+                raise LinkError(
+                    f"no Ray session within {self._patience:g} s: this run is not a "
+                    "simulation, and deployed SuperNodes cannot be reached over Ray"
+                )
+            time.sleep(0.05)
+        return ray
+
+    def close(self) -> None:
+        """End the hosts."""
+        import ray
+
+        for handle in self._hosts.values():
+            if ray.is_initialized():
+                ray.kill(handle)
+        self._hosts = {}
+        self._homes = {}
+
+    def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
+        """Ask every virtual node for its partition-id, once."""
+        return self.nodes.update(_needed(grid), min_nodes, self.attach_timeout)
+
+    @contextmanager
+    def round(
+        self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
+    ) -> Iterator[Clients]:
+        """Have the ClientApps attach their clients to hosts, at the end collect their replies."""
+        grid = _needed(grid)
+        self._replace_lost_hosts()
+        names = list(self._hosts)
+        tickets = {}
+        for message in messages:
+            ticket = Ticket.from_message(message)
+            host = names[ticket.client % len(names)]
+            ticket = replace(ticket, link="ray", host=host, timeout=self.attach_timeout)
+            message.content = with_record(message.content, ticket.to_record())
+            tickets[message.metadata.dst_node_id] = ticket
+        replies = send_and_wait(grid, messages, self.attach_timeout)
+        descriptions, failures = _read_descriptions(tickets, replies, self.attach_timeout)
+        server_round = next((t.server_round for t in tickets.values()), 0)
+        clients = RayClients(server_round, descriptions, failures, observe)
+        clients.handle_of = {t.client: self._hosts[t.host] for t in tickets.values()}
+        clients.deadline = self.step_timeout
+        yield clients
+        if messages and messages[0].metadata.message_type == "train":
+            self._finish(grid, clients, tickets)
+
+    def _finish(self, grid: Grid, clients: Clients, tickets: Mapping[int, Ticket]) -> None:
+        ending = {node: t for node, t in tickets.items() if t.client in clients.alive}
+        messages = [
+            Message(
+                RecordDict({RECORD: ticket.to_record()}),
+                dst_node_id=node,
+                message_type="train.finish",
+            )
+            for node, ticket in ending.items()
+        ]
+        replies = send_and_wait(grid, messages, self.attach_timeout)
+        for node, ticket in sorted(ending.items(), key=lambda item: item[1].client):
+            reply = replies.get(node)
+            if reply is None:
+                clients.fail(ticket.client, "did not finish its round in time")
+            elif reply.has_error():
+                clients.fail(ticket.client, error_sentence(reply))
+            else:
+                record = reply.content.config_records.pop(RECORD, None) if _has(reply) else None
+                if record and (error := record.get("error")):
+                    clients.fail(ticket.client, str(error))
+                    continue
+                if record and (warning := record.get("warning")):
+                    log.warning("%s", warning)
+                clients.replies.append(reply)
+
+
+def _alive_nodes(ray: Any) -> list[_Node]:
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _has(reply: Message) -> bool:
+    return RECORD in reply.content.config_records
+
+
+def _needed(grid: Grid | None) -> Grid:
+    if grid is None:
+        raise LinkError("RayLink works inside a Flower run only; use strategy.fit(clients, ...)")
+    return grid
+
+
+def _read_descriptions(
+    tickets: Mapping[int, Ticket], replies: Mapping[int, Message], timeout: float
+) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
+    descriptions: dict[int, dict[str, Any]] = {}
+    failures: dict[int, str] = {}
+    for node, ticket in tickets.items():
+        reply = replies.get(node)
+        if reply is None:
+            failures[ticket.client] = f"did not attach within {timeout:g} s"
+        elif reply.has_error():
+            failures[ticket.client] = error_sentence(reply)
+        else:
+            record = dict(reply.content.config_records[RECORD])
+            if "error" in record:
+                failures[ticket.client] = str(record["error"])
+            else:
+                descriptions[ticket.client] = record
+    return descriptions, failures

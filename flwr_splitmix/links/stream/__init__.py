@@ -1,0 +1,1 @@
+"""The link of deployments: SuperNodes dial the ServerApp over gRPC."""

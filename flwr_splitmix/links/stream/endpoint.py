@@ -1,0 +1,189 @@
+"""Where the stream link listens, what nodes dial, and the certificates in between."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from pathlib import Path
+
+import grpc
+
+from flwr_splitmix.links.link import LinkError
+
+
+class Endpoint:
+    """Addresses and certificates, checked before anything starts.
+
+    Parameters
+    ----------
+    address
+        "host:port" to listen on, IPv6 in brackets; port 0 takes a free one.
+    advertise
+        "host" or "host:port" that nodes dial, if it is another: a public name, the outer side of
+        a port forward. None: the host to listen on, or this machine's own address if that is
+        every one.
+    certificate, key
+        PEM files of the server's certificate (its chain) and private key.
+    ca
+        PEM file of the authority that signed it, which is sent to the nodes; None: nodes trust
+        the authorities that gRPC comes with.
+    client_ca
+        PEM file of an authority; nodes must then show a certificate that it signed.
+    insecure
+        Allow plaintext on other addresses than the loopback.
+
+    Raises
+    ------
+    LinkError
+        If an address is none, a file cannot be read, or there would be no TLS where it is needed.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        advertise: str | None = None,
+        certificate: str | Path | None = None,
+        key: str | Path | None = None,
+        ca: str | Path | None = None,
+        client_ca: str | Path | None = None,
+        insecure: bool = False,
+    ) -> None:
+        self.host, port = split_address(address, "link-address")
+        if port is None:
+            raise LinkError(f"link-address is {address!r}; it must be host:port, e.g. 0.0.0.0:9443")
+        self.address = join_address(self.host, port)
+        self._advertise = None if not advertise else split_address(advertise, "link-advertise")
+        if (certificate is None) != (key is None):
+            raise LinkError("the link's certificate and its key must be given together")
+        if certificate is None and (ca or client_ca):
+            raise LinkError(
+                "the link has an authority but no certificate; give certificate and key"
+            )
+        if certificate is None and not insecure and not is_loopback(self.host):
+            raise LinkError(
+                f"the link would listen on {self.host} without TLS: give it a certificate and its "
+                "key, or listen on 127.0.0.1, or allow it with link-insecure=true"
+            )
+        self._certificate = _read(certificate)
+        self._key = _read(key)
+        self._ca = _read(ca)
+        self._client_ca = _read(client_ca)
+
+    @property
+    def tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self._certificate is not None
+
+    @property
+    def ca(self) -> str:
+        """The authority that nodes must trust, as PEM; "" for those that gRPC comes with."""
+        return "" if self._ca is None else self._ca.decode("ascii", "replace")
+
+    def credentials(self) -> grpc.ServerCredentials | None:
+        """Return gRPC's credentials, None for plaintext."""
+        if self._certificate is None:
+            return None
+        return grpc.ssl_server_credentials(
+            [(self._key, self._certificate)],
+            root_certificates=self._client_ca,
+            require_client_auth=self._client_ca is not None,
+        )
+
+    def dialled(self, port: int) -> str:
+        """Return the address that nodes dial, given the port that is listened on.
+
+        Raises
+        ------
+        LinkError
+            If the certificate is not made for it.
+        """
+        host, public = self._advertise or (self.host, None)
+        if is_unspecified(host):
+            host = own_address()
+        if self._certificate is not None:
+            from flwr_splitmix.links.stream.certificates import names_of
+
+            names = names_of(self._certificate)
+            if not any(_matches(host, name) for name in names):
+                raise LinkError(
+                    f"nodes would dial {host}, but the link's certificate is made for "
+                    f"{', '.join(names) or 'no name'}; set link-advertise to one of these"
+                )
+        return join_address(host, public or port)
+
+
+def split_address(text: str, key: str) -> tuple[str, int | None]:
+    """Split "host:port", "[IPv6]:port" or a host alone.
+
+    Raises
+    ------
+    LinkError
+        If it is none of these, or the port is not in 0..65535; it names `key`.
+    """
+    if text.startswith("["):
+        host, closed, rest = text[1:].partition("]")
+        port = rest.removeprefix(":") if rest.startswith(":") else None
+        wrong = not closed or (rest and port is None) or ":" not in host
+    elif text.count(":") > 1:
+        host, port, wrong = text, None, not _is_ip(text)
+    else:
+        host, colon, after = text.partition(":")
+        port, wrong = after if colon else None, False
+    if wrong or not host or any(c.isspace() or c in "/,@" for c in host):
+        raise LinkError(f"{key} is {text!r}; it must be host:port, with IPv6 as [::1]:9443")
+    if port is None:
+        return host, None
+    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise LinkError(f"{key} is {text!r}; a port is a number in 0..65535")
+    return host, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """Write host and port as one, with IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach the host."""
+    if _is_ip(host):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def is_unspecified(host: str) -> bool:
+    """Return whether the host stands for every address of this machine."""
+    return _is_ip(host) and ipaddress.ip_address(host).is_unspecified
+
+
+def own_address() -> str:
+    """Return the address from which this machine reaches others; nothing is sent."""
+    # An address for documentation (RFC 5737): only the routing table is asked.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _matches(host: str, name: str) -> bool:
+    if name.startswith("*.") and not _is_ip(host):
+        return host.partition(".")[2].lower() == name[2:].lower()
+    return host.lower() == name.lower()
+
+
+def _read(path: str | Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise LinkError(f"the link cannot read {path}: {error.strerror}") from None

@@ -1,0 +1,269 @@
+"""The stream link: each SuperNode's ClientApp dials the ServerApp for the length of a round."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from flwr_splitmix.links.frames.codec import MAX_BODY
+from flwr_splitmix.links.frames.wire import check_wire_dtype
+from flwr_splitmix.links.link import Clients, Link, LinkError, Observe
+from flwr_splitmix.links.polling import Directory, Mail, Online, refusal
+from flwr_splitmix.links.stream.clients import Changes, StreamClients, next_changes
+from flwr_splitmix.links.stream.endpoint import Endpoint
+from flwr_splitmix.links.stream.line import Line
+from flwr_splitmix.links.stream.server import StreamServer, StreamService
+from flwr_splitmix.links.stream.token import Admission, TokenMint
+from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
+
+log = logging.getLogger("flwr.splitmix")
+
+POLL_SECONDS = 0.05
+"""Between two looks for replies while nodes attach or finish."""
+
+
+@dataclass(frozen=True)
+class _Seat:
+    """One client's place in a round."""
+
+    client: int
+    node: int
+    admission: Admission
+    line: Line
+
+
+class StreamLink(Link):
+    """Reaches the clients of deployed SuperNodes: they dial in over gRPC, with TLS and a token.
+
+    Parameters
+    ----------
+    certificate, key, ca, client_ca, insecure, address, advertise
+        Where to listen, what nodes dial, and the certificates: see `stream.endpoint.Endpoint`.
+        Without a certificate the link listens on the loopback only, unless `insecure`.
+    wire_dtype
+        What activations and gradients travel as: "keep", "float32", "bfloat16", "float16" or
+        "int8" with a scale for each patch. Labels always travel as they are.
+    run
+        Id of the run, under which nodes keep their clients' states so that a resumed run finds
+        them; "" keeps them for one Flower run.
+    attach_timeout
+        Seconds to wait for nodes to attach, and for their replies at the end of a round.
+    step_timeout
+        Seconds to wait for one exchange.
+    reattach_timeout
+        Seconds within which a node whose connection broke must be back.
+    token_seconds
+        How long a node may attach with its token; no round may take longer.
+    max_body
+        Largest body of a frame in bytes.
+
+    Raises
+    ------
+    LinkError
+        If an address or a certificate is wrong, or TLS is missing where it is needed.
+    ValueError
+        If `wire_dtype` is no wire format.
+    """
+
+    def __init__(
+        self,
+        *,
+        certificate: str | Path | None = None,
+        key: str | Path | None = None,
+        ca: str | Path | None = None,
+        client_ca: str | Path | None = None,
+        insecure: bool = False,
+        address: str = "0.0.0.0:0",
+        advertise: str | None = None,
+        wire_dtype: str = "keep",
+        run: str = "",
+        attach_timeout: float = 120.0,
+        step_timeout: float = 120.0,
+        reattach_timeout: float = 20.0,
+        token_seconds: float = 86_400.0,
+        max_body: int = MAX_BODY,
+    ) -> None:
+        self.endpoint = Endpoint(address, advertise, certificate, key, ca, client_ca, insecure)
+        self.wire_dtype = check_wire_dtype(wire_dtype)
+        self.run = run
+        self.attach_timeout = attach_timeout
+        self.step_timeout = step_timeout
+        self.reattach_timeout = reattach_timeout
+        self.max_body = max_body
+        self.nodes = Directory()
+        self.dialled = ""
+        self._mint = TokenMint(token_seconds)
+        self._service = StreamService(self._mint)
+        self._server: StreamServer | None = None
+        self._unread: set[str] = set()
+
+    def open(self, grid: Grid | None) -> None:
+        """Start to listen.
+
+        Raises
+        ------
+        LinkError
+            If the address cannot be bound, or the certificate is not made for what nodes dial.
+        """
+        try:
+            self._server = StreamServer(
+                self._service, self.endpoint.address, self.endpoint.credentials(), self.max_body
+            )
+        except OSError as error:
+            raise LinkError(f"the stream link {error}; is its port taken?") from None
+        self.dialled = self.endpoint.dialled(self._server.port)
+        tls = "with TLS" if self.endpoint.tls else "in plaintext"
+        log.info("stream link: nodes dial %s, %s", self.dialled, tls)
+
+    def close(self) -> None:
+        """Stop listening and end every connection."""
+        if self._server is not None:
+            self._server.stop(grace=1.0)
+            self._server = None
+
+    def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
+        """Ask every node for its partition-id, once."""
+        return self.nodes.update(_needed(grid), min_nodes, self.attach_timeout)
+
+    @contextmanager
+    def round(
+        self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
+    ) -> Iterator[Clients]:
+        """Have the nodes dial in; at the end tell them to finish and collect their replies."""
+        grid = _needed(grid)
+        changes: Changes = queue.SimpleQueue()
+        seats = [self._seat(message, changes) for message in messages]
+        self._service.open({seat.admission: seat.line for seat in seats})
+        try:
+            mail = Mail(grid, messages, self._unread)
+            descriptions, failures = self._attach(grid, mail, seats, changes)
+            clients = StreamClients(
+                seats[0].admission.server_round if seats else 0, descriptions, failures, observe
+            )
+            clients.lines = {seat.client: seat.line for seat in seats}
+            clients.changes = changes
+            clients.wire_dtype = self.wire_dtype
+            clients.step_timeout = self.step_timeout
+            clients.reattach_timeout = self.reattach_timeout
+            yield clients
+            for client in clients.alive:
+                clients.lines[client].end("finish")
+            if seats and seats[0].admission.kind == "train":
+                self._collect(grid, mail, seats, clients)
+            self._unread = mail.unread
+        finally:
+            for seat in seats:
+                seat.line.end("leave", "the ServerApp has ended the round")
+            self._service.close([seat.admission for seat in seats])
+
+    def _seat(self, message: Message, changes: Changes) -> _Seat:
+        """Put into a message what its node needs to attach."""
+        ticket = Ticket.from_message(message)
+        node, kind = message.metadata.dst_node_id, message.metadata.message_type
+        admission = self._mint.admission(node, ticket.client, ticket.server_round, kind)
+        ticket = replace(
+            ticket,
+            link="stream",
+            # A node starts to dial late, and gives up early, so that its reason still arrives.
+            timeout=0.5 * self.attach_timeout,
+            patience=self.reattach_timeout,
+            address=self.dialled,
+            tls=self.endpoint.tls,
+            ca=self.endpoint.ca,
+            token=self._mint.token(admission),
+            wire_dtype=self.wire_dtype,
+            run=self.run,
+        )
+        message.content = with_record(message.content, ticket.to_record())
+        line = Line(partial(changes.put, ticket.client), self.wire_dtype, self.max_body)
+        return _Seat(ticket.client, node, admission, line)
+
+    def _attach(
+        self, grid: Grid, mail: Mail, seats: Sequence[_Seat], changes: Changes
+    ) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
+        """Wait until every node has attached, has said why not, is gone, or is late.
+
+        Returns
+        -------
+        By client index, the descriptions of those that have attached and why the others have not.
+        """
+        descriptions: dict[int, dict[str, Any]] = {}
+        failures: dict[int, str] = {}
+        waiting = {seat.client: seat for seat in seats}
+        online = Online(grid)
+        deadline = time.monotonic() + self.attach_timeout
+        while waiting:
+            next_changes(changes, POLL_SECONDS)
+            mail.look()
+            for client, seat in list(waiting.items()):
+                reply, line = mail.replies.get(seat.node), seat.line
+                if reply is not None:
+                    failures[client] = refusal(reply) or "answered its message without attaching"
+                elif line.failure is not None:
+                    failures[client] = line.failure
+                elif line.description is not None and not _is_plain(line.description):
+                    failures[client] = "described itself in other than plain values"
+                elif line.description is not None:
+                    descriptions[client] = line.description
+                elif online.has_lost(seat.node):
+                    failures[client] = "is not connected to the SuperLink any more"
+                elif time.monotonic() > deadline:
+                    failures[client] = f"did not attach within {self.attach_timeout:g} s"
+                else:
+                    continue
+                del waiting[client]
+        for seat in seats:
+            if seat.client in failures:
+                seat.line.end("leave", failures[seat.client])
+        return descriptions, failures
+
+    def _collect(
+        self, grid: Grid, mail: Mail, seats: Sequence[_Seat], clients: StreamClients
+    ) -> None:
+        """Wait for the replies of the clients that are left."""
+        waiting = {seat.client: seat for seat in seats if seat.client in clients.alive}
+        online = Online(grid)
+        deadline = time.monotonic() + self.attach_timeout
+        while waiting:
+            mail.look()
+            for client, seat in list(waiting.items()):
+                reply = mail.replies.get(seat.node)
+                if reply is not None and (reason := refusal(reply)) is not None:
+                    clients.fail(client, reason)
+                elif reply is not None:
+                    record = reply.content.config_records.pop(RECORD, None)
+                    if record is not None and "warning" in record:
+                        log.warning("%s", record["warning"])
+                    clients.replies.append(reply)
+                elif online.has_lost(seat.node):
+                    clients.fail(client, "is not connected to the SuperLink any more")
+                elif time.monotonic() > deadline:
+                    clients.fail(client, f"did not finish its round in {self.attach_timeout:g} s")
+                else:
+                    continue
+                del waiting[client]
+            if waiting:
+                time.sleep(POLL_SECONDS)
+        client_of = {seat.node: seat.client for seat in seats}
+        clients.replies.sort(key=lambda reply: client_of[reply.metadata.src_node_id])
+
+
+def _is_plain(description: Mapping[str, Any]) -> bool:
+    plain = all(isinstance(value, (bool, int, float, str)) for value in description.values())
+    return plain and isinstance(description.get("state-round"), int)
+
+
+def _needed(grid: Grid | None) -> Grid:
+    if grid is None:
+        raise LinkError("StreamLink works inside a Flower run only; use strategy.fit(clients, ...)")
+    return grid

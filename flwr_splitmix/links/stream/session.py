@@ -1,0 +1,201 @@
+"""The node's end of a line: dial, answer calls until the server ends the round, dial again."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode, encode
+from flwr_splitmix.links.frames.payload import CodecError
+from flwr_splitmix.links.frames.wire import WireDtype, check_wire_dtype
+from flwr_splitmix.links.link import LinkError, Outcome
+from flwr_splitmix.links.stream.line import one_line
+from flwr_splitmix.links.stream.protocol import (
+    METHOD,
+    NODE_KEY,
+    PROTOCOL,
+    PROTOCOL_KEY,
+    TOKEN_KEY,
+    keepalive,
+    message_limits,
+)
+from flwr_splitmix.links.ticket import Ticket
+
+log = logging.getLogger("flwr.splitmix")
+
+Answer = Callable[[str, Mapping[str, Any]], Outcome]
+"""Runs one exchange: (method, arguments) to what became of it."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
+"""Seconds between two attempts to dial; they double, give or take a quarter."""
+
+RETRIED = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.ALREADY_EXISTS,  # the server has not noticed yet that the old one broke
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+    }
+)
+"""What may pass; any other status is the server's last word."""
+
+
+@dataclass(frozen=True)
+class ClientIdentity:
+    """PEM files of a node's own certificate and key, for a server that asks for one."""
+
+    certificate: Path
+    key: Path
+
+
+class Session:
+    """One client's round over the stream.
+
+    Parameters
+    ----------
+    ticket
+        What to dial, with which right.
+    node
+        Flower's id of this node, for which the token was made.
+    description
+        What the client says of itself.
+    answer
+        Runs an exchange.
+    identity
+        This node's own certificate, if the server asks for one.
+    """
+
+    def __init__(
+        self,
+        ticket: Ticket,
+        node: int,
+        description: Mapping[str, Any],
+        answer: Answer,
+        identity: ClientIdentity | None = None,
+        max_body: int = MAX_BODY,
+    ) -> None:
+        self._ticket = ticket
+        self._node = node
+        self._description = description
+        self._answer = answer
+        self._identity = identity
+        self._max_body = max_body
+        self._wire: WireDtype = check_wire_dtype(ticket.wire_dtype)
+        self._number = 0
+        self._reply = b""
+        self._attached = False
+
+    def run(self) -> None:
+        """Serve calls until the server says that the round is finished.
+
+        Raises
+        ------
+        LinkError
+            If the server refuses this client or leaves it out of the round, or cannot be reached
+            for as long as the ticket says; the sentence may be sent to the server.
+        """
+        pause, since, patience = FIRST_PAUSE, time.monotonic(), self._ticket.timeout
+        while True:
+            try:
+                with self._dial() as channel:
+                    if self._converse(channel):
+                        return
+                reason = "the server closed the connection"
+            except grpc.RpcError as error:
+                reason = one_line(error.details() or error.code().name)
+                if error.code() not in RETRIED:
+                    raise LinkError(reason) from None
+            if self._attached:
+                self._attached = False
+                pause, since, patience = FIRST_PAUSE, time.monotonic(), self._ticket.patience
+            elif time.monotonic() + pause > since + patience:
+                raise LinkError(
+                    f"could not reach the ServerApp at {self._ticket.address} within "
+                    f"{patience:g} s: {reason}"
+                )
+            log.info("dialling %s again: %s", self._ticket.address, reason)
+            time.sleep(pause * random.uniform(0.75, 1.25))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _dial(self) -> grpc.Channel:
+        options = [
+            *message_limits(self._max_body),
+            *keepalive(),
+            # Each attempt is a connection of its own; the pauses between them are ours.
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.enable_retries", 0),
+        ]
+        if not self._ticket.tls:
+            return grpc.insecure_channel(self._ticket.address, options=options)
+        own = self._identity
+        credentials = grpc.ssl_channel_credentials(
+            root_certificates=self._ticket.ca.encode() or None,
+            private_key=None if own is None else own.key.read_bytes(),
+            certificate_chain=None if own is None else own.certificate.read_bytes(),
+        )
+        return grpc.secure_channel(self._ticket.address, credentials, options=options)
+
+    def _converse(self, channel: grpc.Channel) -> bool:
+        """Answer the calls of one connection; returns whether the round is finished."""
+        outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        outbox.put(encode(Frame("hello", self._number, payload=self._description)))
+        stream: Iterator[bytes] = channel.stream_stream(METHOD)(
+            iter(outbox.get, None),
+            metadata=(
+                (TOKEN_KEY, self._ticket.token),
+                (NODE_KEY, str(self._node)),
+                (PROTOCOL_KEY, str(PROTOCOL)),
+            ),
+        )
+        try:
+            for data in stream:
+                self._attached = True
+                frame = self._decode(data)
+                if frame.kind == "finish":
+                    return True
+                if frame.kind == "leave":
+                    raise LinkError(f"left out of the round: {one_line(frame.text)}")
+                if frame.kind == "call" and (reply := self._reply_to(frame)) is not None:
+                    outbox.put(reply)
+        finally:
+            outbox.put(None)
+            stream.cancel()  # type: ignore[attr-defined]
+        return False
+
+    def _decode(self, data: bytes) -> Frame:
+        try:
+            return decode(data, self._max_body)
+        except CodecError as error:
+            raise LinkError(f"the server sent bytes that are no frame: {error}") from None
+
+    def _reply_to(self, call: Frame) -> bytes | None:
+        """Run a call, or repeat the reply that is stored; None for one that is long over."""
+        if call.number == self._number:
+            return self._reply
+        if call.number < self._number:
+            return None
+        if call.number > self._number + 1:
+            raise LinkError(f"the server sent call {call.number} after {self._number}")
+        outcome = self._answer(call.text, call.payload)
+        self._number, self._reply = call.number, self._encoded(call.number, outcome)
+        return self._reply
+
+    def _encoded(self, number: int, outcome: Outcome) -> bytes:
+        error = outcome.error
+        if outcome.reply is not None:
+            try:
+                frame = Frame("reply", number, payload=outcome.reply)
+                return encode(frame, self._wire, self._max_body)
+            except CodecError as refused:
+                error = f"its reply cannot travel: {refused}"
+        return encode(Frame("error", number, error or "no reply"))

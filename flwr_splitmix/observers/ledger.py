@@ -1,0 +1,231 @@
+"""What each client has spent of its privacy, as the server can tell."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flwr_splitmix.mixers import SHARES, Share, share_from_wire
+from flwr_splitmix.mixers.accounting import earlier_releases, release_of
+from flwr_splitmix.observers.events import Exchange, RoundBegun, RoundDone, StepDone
+from flwr_splitmix.observers.observer import Observer
+from flwr_splitmix.privacy import Event, Exposure, Ledger, Relation, Release
+from flwr_splitmix.privacy.accountant import check_delta
+
+log = logging.getLogger("flwr.splitmix")
+
+_NUMBERS = ("batch-size", "num-examples", "prefix", "patches", "width", "state-round")
+
+_Ratios = tuple[float, ...]
+
+
+@dataclass
+class _Pass:
+    """Where a client is in its data, as far as the server can count."""
+
+    per_epoch: int = 0
+    batch: int = 0
+    tokens: int = 0
+    width: int = 0
+    drawn: int = 0
+    offset: int = 0
+    finished: int = 0
+    attempts: int = 0
+    unfinished: int = 0
+    aligned: bool = True
+    public_tests: bool = False
+
+    @property
+    def epoch(self) -> int:
+        """The pass that the newest batch belongs to; one each, where batches are drawn anew."""
+        drawn = max(self.drawn - 1, 0)
+        return self.offset + (drawn // self.per_epoch if self.per_epoch else drawn)
+
+    @property
+    def copies(self) -> int:
+        """How often a record may be in what is charged as one batch, or as one pass.
+
+        Drawn with replacement, at worst always. What is counted as a pass from the midst of one is
+        the end of one and the beginning of the next: twice.
+        """
+        if not self.per_epoch:
+            return self.batch
+        return 1 if self.aligned else 2
+
+
+class PrivacyLedger(Observer):
+    """One ledger for each client, from what crossed the link and what clients say of themselves.
+
+    It charges every pass over a client's data with its worst batch, since the server does not know
+    which examples are in which; the client's own ledger knows, and never says more. Uploads are
+    charged when they are sent, also if they are then refused.
+
+    Parameters
+    ----------
+    delta
+        Of the (epsilon, delta) that is reported.
+    trusted_mixer
+        The user's statement that another party mixes, and the server sees only the sums. By
+        default the server, which runs the mixer, sees each upload alone.
+    relation
+        Neighbouring data sets: one example is another one ("replace"), or is there or not.
+    shares
+        Further kinds of shares that plans contain, besides the built-in ones.
+
+    Raises
+    ------
+    ValueError
+        If delta is not strictly between 0 and 1.
+    """
+
+    def __init__(
+        self,
+        delta: float = 1e-5,
+        *,
+        trusted_mixer: bool = False,
+        relation: Relation = "replace",
+        shares: Sequence[type[Share]] = (),
+    ) -> None:
+        check_delta(delta)
+        self.delta = delta
+        self.trusted_mixer = trusted_mixer
+        self.relation = relation
+        self.ledgers: dict[int, Ledger] = {}
+        self._shares = (*SHARES, *shares)
+        self._passes: dict[int, _Pass] = {}
+        self._asked: dict[int, list[Share | None]] = {}
+        self._private_tests = False
+        self._said: set[tuple[str, ...]] = set()
+
+    @property
+    def epsilons(self) -> dict[int, float]:
+        """By client index, its epsilon at `delta`; infinite if there is no bound."""
+        return {c: ledger.epsilon(self.delta) for c, ledger in sorted(self.ledgers.items())}
+
+    def report(self) -> str:
+        """Say what the client that spent most has spent, and what no number covers."""
+        if not self.ledgers:
+            return "nothing was released"
+        worst = max(self.ledgers, key=lambda client: self.ledgers[client].epsilon(self.delta))
+        return f"client {worst}: {self.ledgers[worst].statement(self.delta)}"
+
+    def on_begin(self, event: RoundBegun) -> None:
+        """Note where each client stands in its data."""
+        for client, described in event.descriptions.items():
+            numbers: list[Any] = [described.get(key) for key in _NUMBERS]
+            if not all(type(number) is int and number >= 0 for number in numbers):
+                continue  # nothing will be asked of a client that describes itself so
+            batch, examples, prefix, patches, width, state_round = numbers
+            per_epoch = examples // max(batch, 1)
+            place = self._passes.setdefault(client, _Pass())
+            ledger = self.ledgers.setdefault(client, Ledger(self.relation))
+            resized = (batch, per_epoch) != (place.batch, place.per_epoch)
+            if place.finished and (resized or state_round < place.finished):
+                # It did not finish a round, or went back: wherever it goes on, it pays again.
+                place.offset, place.drawn, place.aligned = place.epoch + 1, 0, False
+            place.batch, place.per_epoch = batch, per_epoch
+            place.tokens, place.width = prefix + patches, width
+            # A repeated round sends the same batches again, with fresh noise unless it repeats too.
+            repeats = described.get("repeatable-secrets") is True
+            place.attempts = 0 if repeats else event.attempt + place.unfinished
+            place.unfinished += 1
+            place.finished = event.server_round
+            place.public_tests = described.get("public-evaluation") is True
+            if event.averaged:
+                ledger.charge(Exposure("lower-segments"))
+            if described.get("batch-norm") is True:
+                ledger.charge(Exposure("batch-norm"))
+
+    def unfinished(self, client: int) -> int:
+        """Return how often a client has begun a round since the last one that it finished.
+
+        It may have lost what its own ledger says of those.
+        """
+        place = self._passes.get(client)
+        return 0 if place is None else place.unfinished
+
+    def on_exchange(self, event: Exchange) -> None:
+        """Count the batches that clients draw, and charge what they send."""
+        if event.method == "step" and event.direction == "down":
+            plan = event.payload["plan"]
+            if plan is not None:
+                self._passes[event.client].drawn += 1
+                self._asked[event.client] = [
+                    None if share is None else share_from_wire(share, self._shares)
+                    for share in plan
+                ]
+        elif event.method == "step" and "smashed" in event.payload and not self.trusted_mixer:
+            self._charge(event.client, self._asked[event.client], {})
+        elif event.method == "encode_test" and event.direction == "down":
+            self._private_tests = event.payload["kind"] == "federated"
+        elif event.method == "encode_test" and self._private_tests:
+            self._charge_tests(event.client)
+
+    def _charge_tests(self, client: int) -> None:
+        place = self._passes.get(client)  # None: it never trained, but was asked for its tests
+        if place is None or not place.public_tests:
+            self.ledgers.setdefault(client, Ledger(self.relation)).charge(Exposure("evaluation"))
+
+    def on_step(self, event: StepDone) -> None:
+        """Charge the sums, where only they are seen."""
+        if not self.trusted_mixer:
+            return
+        passes = len(event.plan.passes)
+        shares: dict[int, list[Share | None]] = {}
+        groups: dict[int, dict[int, _Ratios]] = {}
+        for source in event.mixed.sources:
+            ratios = tuple(member.share.lam for member in source.members)
+            for member in source.members:
+                own = shares.setdefault(member.client, [None] * passes)
+                own[source.index] = member.share
+                groups.setdefault(member.client, {})[source.index] = ratios
+        for client, seen in shares.items():
+            self._charge(client, seen, groups[client])
+
+    def _charge(
+        self, client: int, shares: Sequence[Share | None], groups: Mapping[int, _Ratios]
+    ) -> None:
+        """Charge a batch's share of each pass; `groups` has the ratios of those seen as a sum."""
+        place = self._passes[client]
+        size = (place.tokens, place.width)
+        events: list[Event] = []
+        for index, share in enumerate(shares):
+            if share is not None:
+                release = release_of(share, *size, place.copies)
+                events.append(_as_sum(release, groups[index]) if index in groups else release)
+        events += earlier_releases(shares, *size, place.attempts * place.copies)
+        if any(share is not None and share.learns for share in shares):
+            events += [Exposure("gradients"), Exposure("training")]
+        self.ledgers[client].charge(*events, epoch=place.epoch)
+
+    def on_round(self, event: RoundDone) -> None:
+        """Note who finished; say in the log what no number covers, whenever there is more of it."""
+        for client, place in self._passes.items():
+            if place.finished == event.server_round and client not in event.failures:
+                place.unfinished = 0
+        statements = [ledger.statement(self.delta) for ledger in self.ledgers.values()]
+        words = {said.unbounded_because + said.outside for said in statements}
+        if words - self._said:
+            self._said |= words
+            log.info("privacy of %s", self.report())
+
+    def state(self) -> dict[str, Any]:
+        """Return all ledgers and places."""
+        return {
+            "ledgers": {str(c): ledger.state_dict() for c, ledger in self.ledgers.items()},
+            "passes": {str(c): vars(place).copy() for c, place in self._passes.items()},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`."""
+        self.ledgers = {}
+        for client, kept in state["ledgers"].items():
+            self.ledgers[int(client)] = Ledger(self.relation)
+            self.ledgers[int(client)].load_state_dict(kept)
+        self._passes = {int(client): _Pass(**place) for client, place in state["passes"].items()}
+
+
+def _as_sum(release: Release, ratios: tuple[float, ...]) -> Release:
+    return release if release.family == "full" else replace(release, seen="sum", ratios=ratios)

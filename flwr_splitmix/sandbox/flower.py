@@ -1,0 +1,53 @@
+"""A simulation of one's own: run a Flower app as `flwr run` does, and leave nothing behind.
+
+`python -m flwr_splitmix.sandbox.flower APP --nodes 10 --run-config "..."` starts a SuperLink on a
+free port with its own FLWR_HOME, runs the app, shows its log, and ends every process it started.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from flwr_splitmix.sandbox.superlink import (
+    FlowerError,
+    SuperLink,
+    app_parser,
+    chosen_run_config,
+    end_as_if_asked,
+)
+
+__all__ = ["FlowerError", "LocalFlower", "main"]
+
+
+class LocalFlower(SuperLink):
+    """A simulation SuperLink on a free port of this machine, as a context manager."""
+
+    def _start(self) -> None:
+        self._start_superlink(["--insecure", "--simulation"], "insecure = true")
+
+    def submit(
+        self, app: Path, run_config: str = "", nodes: int = 10, cpus: int = 1, **federation: Any
+    ) -> int:
+        """Start a run of `nodes` virtual SuperNodes; returns Flower's run id."""
+        settings = {"num-supernodes": nodes, "client-resources-num-cpus": cpus}
+        settings |= {name.replace("_", "-"): value for name, value in federation.items()}
+        federation_config = " ".join(f"{k}={v}" for k, v in settings.items())
+        return self._run(app, run_config, "--federation-config", federation_config)
+
+
+def main() -> int:
+    """Run an app on a SuperLink of its own; exit 0 only if the run completed."""
+    parser = app_parser("Run a Flower app on a SuperLink of its own.", nodes=2)
+    parser.add_argument("--cpus", type=int, default=1, help="CPUs of a virtual client")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, end_as_if_asked)
+    with LocalFlower() as flower:
+        run_id = flower.submit(options.app, chosen_run_config(options), options.nodes, options.cpus)
+        return flower.show(run_id)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What predictions and answers are worth: scores of texts and of generated answers."""

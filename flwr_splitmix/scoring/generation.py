@@ -1,0 +1,129 @@
+"""Scores of answers that a client generates with the server's trunk, one token an exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.data.texts.batch import IGNORED, TextBatch
+from flwr_splitmix.scoring.answers import bleu, exact_match, rouge_l
+from flwr_splitmix.scoring.texts import TextScores
+
+
+@dataclass
+class _Answer:
+    """An answer as far as it is written: `ids` begin with the prompt's `prompt` tokens."""
+
+    ids: list[int]
+    prompt: int
+    right: list[int]
+    ended: bool = False
+
+    @property
+    def said(self) -> list[int]:
+        return self.ids[self.prompt :]
+
+
+class GenerationScores(TextScores):
+    """Adds exact match, ROUGE-L and BLEU of greedy answers to loss, accuracy and perplexity.
+
+    Each test batch is sent once with its right answers, which gives loss and first tokens, and
+    then once for each further token. All texts of a batch are sent until the last one has ended,
+    so that the server learns the longest answer's length and no other's. Every exchange carries
+    the whole texts: the trunk keeps no cache.
+
+    Parameters
+    ----------
+    decode
+        Turns tokens into text.
+    end
+        The token that ends an answer.
+    max_new_tokens
+        Most tokens of an answer; >= 1.
+    max_length
+        Most tokens of prompt and answer together.
+    pad_to
+        Pad what is sent to this length; None: to the longest text.
+
+    Raises
+    ------
+    ValueError
+        If `max_new_tokens` is below 1.
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[Sequence[int]], str],
+        *,
+        end: int,
+        max_new_tokens: int,
+        max_length: int,
+        pad_to: int | None = None,
+    ) -> None:
+        super().__init__()
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens is {max_new_tokens}; it must be at least 1")
+        self.decode = decode
+        self.end = end
+        self.max_new_tokens = max_new_tokens
+        self.max_length = max_length
+        self.pad_to = pad_to
+        self.said: list[str] = []
+        self.right: list[str] = []
+        self._answers: list[_Answer] = []
+
+    def begin(self, batch: TextBatch) -> TextBatch:
+        """Return what is sent first: prompts with their right answers."""
+        self._answers = []
+        return batch
+
+    def add(self, logits: Tensor, batch: TextBatch) -> TextBatch | None:
+        """Score the right answers at first, then write the next token of each answer."""
+        if not self._answers:
+            super().add(logits, batch)
+            self._answers = [self._of(*row) for row in zip(batch.ids, batch.labels, strict=True)]
+        for answer, row in zip(self._answers, logits, strict=True):
+            if not answer.ended:
+                # The logits behind a prompt do not depend on what followed it at first.
+                self._write(answer, int(row[len(answer.ids) - 1].argmax()))
+        if all(answer.ended for answer in self._answers):
+            self.said += [self.decode(answer.said).strip() for answer in self._answers]
+            self.right += [self.decode(answer.right).strip() for answer in self._answers]
+            self._answers = []
+            return None
+        return self._batch(batch.ids.device)
+
+    def _of(self, ids: Tensor, labels: Tensor) -> _Answer:
+        answered = (labels != IGNORED).nonzero().flatten()
+        prompt = int(answered[0]) if len(answered) else len(ids)
+        right = [token for token in labels[answered].tolist() if token != self.end]
+        return _Answer(ids[:prompt].tolist(), prompt, right, ended=not len(answered))
+
+    def _write(self, answer: _Answer, token: int) -> None:
+        if token != self.end:
+            answer.ids.append(token)
+        full = len(answer.said) >= self.max_new_tokens or len(answer.ids) >= self.max_length
+        answer.ended = token == self.end or full
+
+    def _batch(self, device: torch.device) -> TextBatch:
+        length = self.pad_to or max(len(answer.ids) for answer in self._answers)
+        ids = torch.zeros(len(self._answers), length, dtype=torch.int64)
+        mask = torch.zeros_like(ids)
+        for row, answer in enumerate(self._answers):
+            ids[row, : len(answer.ids)] = torch.tensor(answer.ids)
+            mask[row, : len(answer.ids)] = 1
+        labels = torch.full_like(ids, IGNORED)
+        return TextBatch(ids.to(device), mask.to(device), labels.to(device))
+
+    def result(self) -> dict[str, float]:
+        """Return loss, accuracy, perplexity, "exact_match", "rouge_l" (0 to 1), "bleu" (to 100)."""
+        pairs = list(zip(self.said, self.right, strict=True))
+        return {
+            **super().result(),
+            "exact_match": sum(exact_match(s, r) for s, r in pairs) / max(len(pairs), 1),
+            "rouge_l": rouge_l(self.said, self.right),
+            "bleu": bleu(self.said, self.right),
+        }

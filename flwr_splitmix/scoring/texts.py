@@ -1,0 +1,111 @@
+"""What an evaluation of texts is scored by, at the client: only means leave it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flwr_splitmix.data.texts.batch import IGNORED, TextBatch
+
+
+def text_loss(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
+    """Return the cross-entropy of texts.
+
+    Parameters
+    ----------
+    logits
+        (b, L) with `labels` int64 (b,); or (b, T, V) with `labels` int64 (b, T), of which each is
+        predicted at the position before it (MixGuard, eq. 26-27).
+    reduction
+        "mean" or "sum", over texts or over the tokens that carry a loss.
+
+    Raises
+    ------
+    ValueError
+        If a label is no class, or logits and labels do not go together.
+    """
+    if logits.dim() != labels.dim() + 1:
+        raise ValueError(
+            f"the tail returns {tuple(logits.shape)}, but labels are {tuple(labels.shape)}: a "
+            "class for each text goes with (texts, classes), tokens with (texts, tokens, words)"
+        )
+    if labels.dim() == 2:
+        logits, labels = logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+    classes = logits.shape[-1]
+    scored = labels[labels != IGNORED]
+    if len(scored) and not 0 <= int(scored.min()) <= int(scored.max()) < classes:
+        raise ValueError(
+            f"labels are {int(scored.min())}..{int(scored.max())}, the tail has 0..{classes - 1}"
+        )
+    if reduction == "mean" and not len(scored):  # no token carries a loss: its mean is no number
+        return logits.float().sum() * 0.0
+    return F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction=reduction)
+
+
+class TextScores:
+    """Loss and accuracy: of classes, or of next tokens, then with the perplexity.
+
+    A subclass that generates returns from `add` the batch whose outputs it wants next.
+    """
+
+    def __init__(self) -> None:
+        self.examples = 0
+        self._loss = 0.0
+        self._right = 0
+        self._scored = 0
+        self._tokens = False
+
+    def begin(self, batch: TextBatch) -> TextBatch:
+        """Return what is sent first of a test batch."""
+        return batch
+
+    def add(self, logits: Tensor, batch: TextBatch) -> TextBatch | None:
+        """Score a batch's logits; returns what is to be sent next, None when it is done."""
+        labels = batch.labels
+        self._loss += float(text_loss(logits, labels, "sum"))
+        if labels.dim() == 2:
+            logits, labels = logits[:, :-1], labels[:, 1:]
+            self._tokens = True
+        counted = labels != IGNORED
+        self._right += int(((logits.argmax(-1) == labels) & counted).sum())
+        self._scored += int(counted.sum())
+        self.examples += len(batch.ids)
+        return None
+
+    def result(self) -> dict[str, float]:
+        """Return "loss" and "accuracy" over all that was scored, and what a subclass adds."""
+        scored = max(self._scored, 1)
+        found = {"loss": self._loss / scored, "accuracy": self._right / scored}
+        if self._tokens:
+            found["perplexity"] = math.exp(min(found["loss"], 700.0))
+        return found
+
+
+class ClassScores(TextScores):
+    """Adds the Matthews correlation of the predicted and the right classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: list[Tensor] = []
+        self._labels: list[Tensor] = []
+
+    def add(self, logits: Tensor, batch: TextBatch) -> TextBatch | None:
+        """Score a batch of classes."""
+        self._said.append(logits.argmax(-1).cpu())
+        self._labels.append(batch.labels.cpu())
+        return super().add(logits, batch)
+
+    def result(self) -> dict[str, float]:
+        """Return "loss", "accuracy" and "matthews"."""
+        from sklearn.metrics import matthews_corrcoef
+
+        matthews = matthews_corrcoef(torch.cat(self._labels).numpy(), torch.cat(self._said).numpy())
+        return {**super().result(), "matthews": float(matthews)}
+
+
+Scores = Callable[[], TextScores]
+"""Makes the scores of one evaluation."""

@@ -1,0 +1,110 @@
+"""Cutting vision models into a lower and an upper segment that equal the whole."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+
+from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.segments.vision.lenet import split_lenet5
+from flwr_splitmix.segments.vision.pit import split_pit
+from flwr_splitmix.segments.vision.resnet import split_resnet
+from flwr_splitmix.segments.vision.split_model import Request, SplitModel
+from flwr_splitmix.segments.vision.vgg import split_vgg
+from flwr_splitmix.segments.vision.vit import split_vit
+from flwr_splitmix.segments.vision.zoo import cannot_cut, family_of
+
+
+def split_vision_model(
+    name: str = "vit_tiny_patch16_224",
+    *,
+    cut_at: str | None = None,
+    num_classes: int = 10,
+    channels: int = 1,
+    image_size: int = 32,
+    patch_size: int = 4,
+    depth: int | None = 6,
+    seed: int | None = None,
+    positions: Literal["lower", "upper"] = "lower",
+    cell: int = 2,
+    **timm_options: Any,
+) -> SplitModel:
+    """Build a vision model and cut it in two.
+
+    Parameters
+    ----------
+    name
+        A timm model of the classes `VisionTransformer` (vit_*, deit*), `PoolingVisionTransformer`
+        (pit_*), `VGG` or `ResNet`, or "lenet5".
+    cut_at
+        The last part of the lower segment; None or "" for the family's own:
+
+        - ViT: "embedding" (default), the patch projection with the patches' position embeddings;
+          the class token belongs to the upper segment. "blocks.i": also the class token and
+          blocks 0 to i.
+        - PiT: "embedding" (default); "transformers.i": also the class token and stages 0 to i.
+        - VGG: "features.i", layers 0 to i; by default two convolutions and one pooling.
+        - ResNet: "stem", "layer1" (default) to "layer4".
+        - LeNet-5: "conv1", "pool1", "conv2" (default), "pool2".
+    image_size, patch_size
+        Pixels. Transformers only have patches; their size must divide the image size.
+    depth
+        Number of blocks of a ViT, without meaning for the others; None keeps the model's own. The
+        default model is CutMixSL's ViT-Tiny.
+    seed
+        Seed of the initial weights; None draws from torch's default generator.
+    positions
+        The segment that adds the position embeddings of a transformer's patches. "upper": by slot,
+        to whichever patch stands there, for methods that shuffle patches; only for the cut
+        "embedding". A CNN has none.
+    cell
+        A CNN's feature map (b, C, H, W) is seen as patches, each of `cell` x `cell` pixels of the
+        map: N = (H / cell) (W / cell), width C cell².
+    **timm_options
+        Handed to `timm.create_model` (drop_rate=0.1, pretrained=True, ...).
+
+    Returns
+    -------
+    SplitModel
+        (lower, upper); `upper(lower(x))` equals the whole model bit for bit.
+
+    Raises
+    ------
+    ValueError
+        If the model is unknown or cannot be cut, has no such cut, or a size does not fit; the
+        message lists what is possible.
+    """
+    if positions not in ("lower", "upper"):
+        raise ValueError(f"positions is {positions!r}; allowed are 'lower' and 'upper'")
+    request = Request(
+        name, cut_at, num_classes, channels, image_size, patch_size, depth, positions, cell,
+        timm_options,
+    )  # fmt: skip
+    split = _family(name)
+    seeded = contextlib.nullcontext() if seed is None else torch_seed(torch.device("cpu"), seed)
+    with seeded:
+        return split(request)
+
+
+def _family(name: str) -> Callable[[Request], SplitModel]:
+    """Return what cuts models of this one's family."""
+    if name == "lenet5":
+        return split_lenet5
+    family = family_of(name)
+    from timm.models.pit import PoolingVisionTransformer
+    from timm.models.resnet import ResNet
+    from timm.models.vgg import VGG
+    from timm.models.vision_transformer import VisionTransformer
+
+    for known, split in (
+        (VisionTransformer, split_vit),
+        (PoolingVisionTransformer, split_pit),
+        (VGG, split_vgg),
+        (ResNet, split_resnet),
+    ):
+        if issubclass(family, known):
+            return split
+    raise ValueError(cannot_cut(name))

@@ -1,0 +1,48 @@
+"""LeNet-5 and its cuts, the small CNN of label-inference experiments."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from flwr_splitmix.segments.vision.feature_maps import split_at_map
+from flwr_splitmix.segments.vision.split_model import Request, SplitModel, Stage
+
+LEAST_SIZE = 16
+"""Pixels that two convolutions and two poolings leave one of."""
+
+
+def split_lenet5(request: Request) -> SplitModel:
+    """Build LeNet-5 and cut it, by default at `conv2`, before its pooling.
+
+    A convolution is followed by its tanh, and `conv1` and `conv2` are cuts behind that; the
+    average pooling that comes next belongs to the upper segment. `pool1` and `pool2` are the cuts
+    behind the pooling. At 32 pixels these are LeCun's 28 x 28, 14 x 14, 10 x 10 and 5 x 5 maps;
+    at another size only the first linear layer differs.
+
+    Raises
+    ------
+    ValueError
+        If the images are smaller than 16 pixels, or timm's options are given.
+    """
+    if request.options:
+        raise ValueError(f"lenet5 is not timm's and takes no option {next(iter(request.options))}")
+    if request.image_size < LEAST_SIZE:
+        raise ValueError(
+            f"image_size {request.image_size} is too small for lenet5, "
+            f"at least {LEAST_SIZE} is needed"
+        )
+    side = ((request.image_size - 4) // 2 - 4) // 2
+    stages: list[Stage] = [
+        ("conv1", nn.Sequential(nn.Conv2d(request.channels, 6, 5), nn.Tanh())),
+        ("pool1", nn.AvgPool2d(2)),
+        ("conv2", nn.Sequential(nn.Conv2d(6, 16, 5), nn.Tanh())),
+        ("pool2", nn.AvgPool2d(2)),
+    ]
+    at = request.choose({name: i + 1 for i, (name, _) in enumerate(stages)}, "conv2")
+    stages += [
+        ("flat", nn.Flatten()),
+        ("fc1", nn.Sequential(nn.Linear(16 * side**2, 120), nn.Tanh())),
+        ("fc2", nn.Sequential(nn.Linear(120, 84), nn.Tanh())),
+        ("fc3", nn.Linear(84, request.num_classes)),
+    ]
+    return split_at_map(request, stages, at)

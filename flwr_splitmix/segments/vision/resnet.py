@@ -1,0 +1,31 @@
+"""Cutting timm's ResNets (and ResNeXts, SE-ResNets, ...) behind the stem or a stage."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from flwr_splitmix.segments.vision.feature_maps import split_at_map
+from flwr_splitmix.segments.vision.split_model import Request, SplitModel, Stage
+from flwr_splitmix.segments.vision.zoo import create
+
+
+def split_resnet(request: Request) -> SplitModel:
+    """Build a model of timm's ResNet family and cut it, by default behind `layer1`.
+
+    The stem is convolution, norm, activation and pooling; the stages are `layer1` to `layer4`.
+    """
+    from timm.models.resnet import ResNet
+
+    model = create(request, ResNet)
+    names = [name for name, _ in model.named_children() if name.startswith("layer")]
+    stages: list[Stage] = [
+        ("stem", nn.Sequential(model.conv1, model.bn1, model.act1, model.maxpool)),
+        *((name, getattr(model, name)) for name in names),
+    ]
+    at = request.choose({name: i + 1 for i, (name, _) in enumerate(stages)}, "layer1")
+    stages += [
+        ("pool", model.global_pool),
+        ("drop", nn.Dropout(float(model.drop_rate))),
+        ("fc", model.fc),
+    ]
+    return split_at_map(request, stages, at)

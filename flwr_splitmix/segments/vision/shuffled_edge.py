@@ -1,0 +1,203 @@
+"""Frozen edges that shuffle patches: PS, BS and PS+, cut from a timm vision transformer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.segments.geometry import Geometry
+from flwr_splitmix.segments.vision.feature_maps import MapToCells
+from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle
+from flwr_splitmix.segments.vision.split_model import (
+    LowerSegment,
+    Request,
+    SplitModel,
+    Stage,
+    UpperSegment,
+)
+from flwr_splitmix.segments.vision.vit import build_vit, take_vit_apart
+from flwr_splitmix.segments.vision.zoo import family_of
+
+Method = Literal["patch", "batch", "spectral"]
+
+
+class FrozenLower(LowerSegment):
+    """A lower segment that never learns: no gradients, and no dropout in training mode either.
+
+    Only the shuffle follows the mode. `edge` says how it shuffles: {"method", "kappa"}.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        input_shape: tuple[int, ...],
+        geometry: Geometry,
+        edge: dict[str, Any],
+    ) -> None:
+        super().__init__(stages, input_shape, geometry)
+        self.edge = edge
+        self.requires_grad_(False)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:  # noqa: D102
+        super().train(False)
+        self.training = mode
+        for module in self.children():
+            if isinstance(module, PatchShuffle):
+                module.train(mode)
+        return self
+
+
+class ShuffledUpper(UpperSegment):
+    """An upper segment for patches in no order; `edge` says how the clients shuffle."""
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        geometry: Geometry,
+        num_classes: int,
+        edge: dict[str, Any],
+    ) -> None:
+        super().__init__(stages, geometry, num_classes)
+        self.edge = edge
+
+
+class Spectrum(nn.Module):
+    """Images (b, C, height, width) to their spectra (b, 2 C, height, width).
+
+    The transform is unitary, with frequency 0 in the middle; the real parts are the first C
+    channels, the imaginary parts the others. Images are real: patches of opposite frequencies hold
+    nearly the same numbers, up to signs, and a server can tell such pairs.
+
+    Source: Patch Shuffling, section IV.D.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:  # noqa: D102
+        spectra = torch.fft.fftshift(torch.fft.fft2(images, norm="ortho"), dim=(-2, -1))
+        return torch.cat([spectra.real, spectra.imag], dim=1)
+
+
+def split_shuffled_edge(
+    name: str = "vit_tiny_patch16_224",
+    *,
+    method: Method,
+    kappa: float = 1.0,
+    num_classes: int = 10,
+    channels: int = 1,
+    image_size: int = 32,
+    patch_size: int = 4,
+    depth: int | None = 6,
+    seed: int | None = None,
+    **timm_options: Any,
+) -> SplitModel:
+    """Cut a timm ViT or DeiT for shuffled patches; the lower segment is frozen.
+
+    There are no position embeddings, in either segment, nor one for the class token.
+
+    Parameters
+    ----------
+    name
+        A timm model of the `VisionTransformer` family.
+    method
+        "patch" (PS): patch projection, shuffle within each image, the model's first block; the
+        upper segment is class token, other blocks and head. "batch" (BS): likewise, with patches
+        exchanged within the batch. "spectral" (PS+): patches of the image's spectrum, of width
+        2 channels patch_size², shuffled; no weights in the lower segment, and in the upper one a
+        two-layer MLP in place of the patch projection, and all blocks.
+    kappa
+        Of "batch": the fraction of its patches that an image keeps, in (0, 1].
+    num_classes, channels, image_size, patch_size, depth, seed, **timm_options
+        As for `split_vision_model`. All clients and the server need the same lower weights: the
+        same seed, or pretrained ones.
+
+    Returns
+    -------
+    SplitModel
+        (lower, upper), each with an attribute `edge`, {"method": method, "kappa": kappa}.
+
+    Raises
+    ------
+    ValueError
+        If the model is no such transformer or has no block to spare, or method, kappa or a size
+        is not possible.
+
+    Source: Patch Shuffling, section IV; spec section 7.
+    """
+    shuffle = _shuffle(method, kappa)
+    _check_family(name)
+    request = Request(
+        name, None, num_classes, channels, image_size, patch_size, depth, "lower", 1, timm_options
+    )
+    seeded = contextlib.nullcontext() if seed is None else torch_seed(torch.device("cpu"), seed)
+    with seeded:
+        model = build_vit(request)
+        width, patches = int(model.embed_dim), int(model.patch_embed.num_patches)
+        embedding, *others = _stages_without_positions(model)
+        if method == "spectral":
+            crossing = 2 * channels * patch_size**2
+            lower: list[Stage] = [
+                ("spectrum", Spectrum()), ("patches", MapToCells(patch_size)), ("shuffle", shuffle),
+            ]  # fmt: skip
+            upper = [("embedding", _mlp(crossing, width)), *others]
+        else:
+            crossing = width
+            lower = [embedding, ("shuffle", shuffle), *_first_block(name, others)]
+            upper = [stage for stage in others if stage not in lower]
+    geometry = Geometry(patches, crossing, positions="none")
+    edge = {"method": method, "kappa": float(kappa)}
+    return SplitModel(
+        FrozenLower(lower, request.input_shape, geometry, dict(edge)),
+        ShuffledUpper(upper, geometry, num_classes, dict(edge)),
+    )
+
+
+def _shuffle(method: str, kappa: float) -> PatchShuffle:
+    allowed = ("patch", "batch", "spectral")
+    if method not in allowed:
+        raise ValueError(f"method is {method!r}; allowed are {', '.join(map(repr, allowed))}")
+    if method != "batch" and kappa != 1:
+        raise ValueError(
+            f"kappa {kappa} is for the method 'batch' only; {method!r} exchanges no patches"
+        )
+    return PatchShuffle(kappa)
+
+
+def _check_family(name: str) -> None:
+    from timm.models.vision_transformer import VisionTransformer
+
+    if name == "lenet5" or not issubclass(family_of(name), VisionTransformer):
+        raise ValueError(
+            f"the patches of {name} cannot be shuffled; allowed are timm's vit_* and deit*, "
+            "such as vit_tiny_patch16_224"
+        )
+
+
+def _stages_without_positions(model: Any) -> list[Stage]:
+    model.pos_embed = None
+    stages, _ = take_vit_apart(model, "lower")
+    return stages
+
+
+def _first_block(name: str, stages: Sequence[Stage]) -> list[Stage]:
+    blocks = [stage for stage in stages if stage[0].startswith("block_")]
+    if len(blocks) < 2:
+        raise ValueError(
+            f"depth {len(blocks)} of {name} is not enough: one block is frozen at the edge and "
+            "at least one must learn"
+        )
+    prefix = dict(stages)["prefix"]
+    if not isinstance(prefix.norm_pre, nn.Identity):
+        raise ValueError(
+            f"{name} normalises its tokens before the first block, behind the cut; allowed are "
+            "models that do not, such as vit_tiny_patch16_224"
+        )
+    return blocks[:1]
+
+
+def _mlp(patch: int, width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(patch, width), nn.GELU(), nn.Linear(width, width))

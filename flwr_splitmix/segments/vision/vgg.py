@@ -1,0 +1,80 @@
+"""Cutting timm's VGGs behind any of their layers."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from torch import nn
+
+from flwr_splitmix.segments.vision.feature_maps import split_at_map
+from flwr_splitmix.segments.vision.split_model import Request, SplitModel, Stage
+from flwr_splitmix.segments.vision.zoo import create
+
+FULL_SIZE = 224
+"""Pixels from which on the last map fills the 7 x 7 kernel of VGG's own classifier."""
+
+LEAST_SIZE = 32
+"""Pixels that five poolings leave one of."""
+
+
+def split_vgg(request: Request) -> SplitModel:
+    """Build a VGG and cut it behind `features.i`, by default the papers' cut.
+
+    That is behind two convolutions and one pooling (`features.4` of vgg16). Below 224 pixels the
+    classifier is average pooling and one linear layer: VGG's own would blow the small last map up
+    to 7 x 7, for 120 million weights.
+
+    Raises
+    ------
+    ValueError
+        If the images are smaller than 32 pixels.
+    """
+    if request.image_size < LEAST_SIZE:
+        raise ValueError(
+            f"{request.name} halves its images five times: image_size {request.image_size} "
+            f"is too small, at least {LEAST_SIZE} is needed"
+        )
+    model = _build(request)
+    stages: list[Stage] = [(f"features_{i}", layer) for i, layer in enumerate(model.features)]
+    cuts = {f"features.{i}": i + 1 for i in range(len(stages))}
+    at = request.choose(cuts, f"features.{_papers_cut(model.features)}")
+    stages += [("pre_logits", model.pre_logits), ("head", model.head)]
+    return split_at_map(request, stages, at)
+
+
+def _build(request: Request) -> Any:
+    from timm.layers.classifier import ClassifierHead
+    from timm.models.vgg import VGG
+
+    small = request.image_size < FULL_SIZE
+    options = request.options
+    # A classifier one wide where it is thrown away: the full one takes half a gigabyte. Pretrained
+    # weights fit the full one only.
+    narrow = small and not options.get("pretrained", False) and "mlp_ratio" not in options
+    model = create(request, VGG, **({"mlp_ratio": 1 / 4096} if narrow else {}))
+    if small:
+        model.pre_logits = nn.Identity()
+        model.head = ClassifierHead(
+            model.num_features,
+            request.num_classes,
+            pool_type=options.get("global_pool", "avg"),
+            drop_rate=model.drop_rate,
+        )
+    return model
+
+
+def _papers_cut(features: nn.Sequential) -> int:
+    """Return the first layer behind which two convolutions and one pooling are complete.
+
+    Source: CutMixSL, section 4.
+    """
+    convolutions = poolings = 0
+    for i, (layer, following) in enumerate(pairwise(features)):
+        convolutions += isinstance(layer, nn.Conv2d)
+        poolings += isinstance(layer, nn.MaxPool2d)
+        # A norm and an activation still belong to their convolution.
+        complete = isinstance(following, nn.Conv2d | nn.MaxPool2d)
+        if convolutions >= 2 and poolings and complete:
+            return i
+    return len(features) - 1

@@ -1,0 +1,93 @@
+"""Cutting timm's VisionTransformer family (vit_*, deit*) at the embedding or behind a block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from flwr_splitmix.segments.geometry import Geometry
+from flwr_splitmix.segments.vision.split_model import (
+    LowerSegment,
+    Request,
+    SplitModel,
+    Stage,
+    UpperSegment,
+)
+from flwr_splitmix.segments.vision.tokens import (
+    ClassifierHead,
+    PatchEmbedding,
+    Positions,
+    PrefixTokens,
+)
+from flwr_splitmix.segments.vision.zoo import create
+
+
+def build_vit(request: Request) -> Any:
+    """Make a timm ViT whose patches can be masked.
+
+    Raises
+    ------
+    ValueError
+        If the patches do not tile the image, or the model drops or resizes patches itself.
+    """
+    from timm.models.vision_transformer import VisionTransformer
+
+    request.check_patches()
+    depth = {} if request.depth is None else {"depth": request.depth}
+    model = create(
+        request, VisionTransformer,
+        img_size=request.image_size, patch_size=request.patch_size, **depth,
+    )  # fmt: skip
+    if getattr(model, "dynamic_img_size", False) or not isinstance(model.patch_drop, nn.Identity):
+        raise ValueError(
+            f"{request.name} drops or resizes patches itself; its patches cannot be masked"
+        )
+    return model
+
+
+def take_vit_apart(model: Any, positions: str) -> tuple[list[Stage], Tensor | None]:
+    """Return the stages of a timm ViT, which is used up, and its patches' position embeddings.
+
+    The embeddings (1, N, d) belong to the first stage if `positions` is "lower", else to a stage
+    of their own behind it; None: the model has none.
+    """
+    pos: Tensor | None = model.pos_embed
+    if pos is not None:
+        pos = pos.detach()[:, 0 if model.no_embed_class else model.num_prefix_tokens :]
+    below = pos if positions == "lower" else None
+    above: list[Stage] = [("positions", Positions(pos))] if pos is not None else []
+    stages: list[Stage] = [
+        ("embedding", PatchEmbedding(model.patch_embed, below)),
+        *(above if positions == "upper" else []),
+        ("prefix", PrefixTokens(model)),
+        *((f"block_{i}", block) for i, block in enumerate(model.blocks)),
+    ]
+    model.blocks = nn.ModuleList()
+    model.patch_embed = model.pos_drop = model.norm_pre = nn.Identity()
+    for token in ("cls_token", "dist_token", "reg_token", "pos_embed"):
+        if getattr(model, token, None) is not None:
+            setattr(model, token, None)
+    return [*stages, ("head", ClassifierHead(model))], pos
+
+
+def split_vit(request: Request) -> SplitModel:
+    """Build a model of timm's VisionTransformer family and cut it; see `split_vision_model`."""
+    model = build_vit(request)
+    cuts = {"embedding": 1, **{f"blocks.{i}": 3 + i for i in range(len(model.blocks))}}
+    at = request.choose(cuts, "embedding")
+    request.check_positions(at_embedding=at == 1)
+    rows, columns = model.patch_embed.grid_size
+    patches, width, prefix = rows * columns, int(model.embed_dim), int(model.num_prefix_tokens)
+    stages, pos = take_vit_apart(model, request.positions)
+    geometry = Geometry(
+        patches=patches,
+        width=width,
+        prefix=0 if at == 1 else prefix,
+        grid=(rows, columns),
+        positions="none" if pos is None else request.positions,
+    )
+    return SplitModel(
+        LowerSegment(stages[:at], request.input_shape, geometry),
+        UpperSegment(stages[at:], geometry, request.num_classes),
+    )

@@ -1,0 +1,67 @@
+"""timm's models by family: the class that a name builds, and building it."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from torch import nn
+
+from flwr_splitmix.segments.vision.split_model import Request
+
+CUTTABLE = ("vit_*", "deit*", "pit_*", "vgg*", "resnet*")
+"""Names of models that can be cut; others of the same classes can, too."""
+
+
+def family_of(name: str) -> type[nn.Module]:
+    """Return the class that a timm model is of, as its entry point says.
+
+    Raises
+    ------
+    ValueError
+        If timm has no such model; the message names those that are spelled alike.
+    """
+    import timm
+    import timm.models as zoo
+
+    if not timm.is_model(name):
+        close = difflib.get_close_matches(name, [*timm.list_models(list(CUTTABLE)), "lenet5"], n=3)
+        hint = f"; did you mean {', '.join(close)}?" if close else "."
+        raise ValueError(
+            f"timm has no model {name!r}{hint} Allowed are timm's {', '.join(CUTTABLE)}, and lenet5"
+        )
+    entry = timm.models.model_entrypoint(name)
+    annotation = getattr(entry, "__annotations__", {}).get("return", nn.Module)
+    found = getattr(zoo, annotation, None) if isinstance(annotation, str) else annotation
+    return found if isinstance(found, type) else nn.Module
+
+
+def create(request: Request, family: type[nn.Module], **options: Any) -> Any:
+    """Build a timm model that computes as `family` does.
+
+    Raises
+    ------
+    ValueError
+        If it does not: then its stages are not those of the family.
+    """
+    import timm
+
+    model = timm.create_model(
+        request.name,
+        num_classes=request.num_classes,
+        in_chans=request.channels,
+        **request.options,
+        **options,
+    )
+    expected: Any = family
+    if getattr(type(model), "forward_features", None) is not expected.forward_features:
+        raise ValueError(cannot_cut(request.name))
+    return model
+
+
+def cannot_cut(name: str) -> str:
+    """Return the sentence that says so, and what can be cut."""
+    return (
+        f"{name} cannot be cut; allowed are models such as vit_tiny_patch16_224, "
+        "deit_tiny_distilled_patch16_224, pit_ti_224, vgg16, resnet18, and lenet5"
+    )

@@ -1,0 +1,196 @@
+"""A Flower strategy as the aggregator of lower segments, with our own sampling around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.serverapp import Grid
+from flwr.serverapp import strategy as flower
+from torch import Tensor
+
+from flwr_splitmix.server.messages import messages_to
+
+PREFIX = "aggregator."
+
+_REFUSED: dict[str, str] = {
+    "FedProx": "its proximal term must be computed by matching client code",
+    "QFedAvg": "it needs the clients' own training loss, which only the server knows here",
+    "FedXgbBagging": "it aggregates trees",
+    "FedXgbCyclic": "it aggregates trees",
+    "DifferentialPrivacyClientSideFixedClipping": "it needs a clipping mod at the client",
+    "DifferentialPrivacyClientSideAdaptiveClipping": "it needs a clipping mod at the client",
+}
+
+
+class AggregatorError(ValueError):
+    """A Flower strategy cannot aggregate lower segments here."""
+
+
+def fedavg() -> flower.Strategy:
+    """Return FedAvg as an aggregator: weighted by examples, content with a single node."""
+    return flower.FedAvg(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
+
+
+class LowerAggregator:
+    """Calls a Flower strategy's `configure_train` and `aggregate_train`; never its `start`.
+
+    Parameters
+    ----------
+    strategy
+        Any Flower strategy whose clients send one ArrayRecord and "num-examples"; None averages
+        nothing: lower segments stay with their clients.
+
+    Raises
+    ------
+    AggregatorError
+        If the strategy needs client code or content that split learning has not.
+    """
+
+    def __init__(self, strategy: flower.Strategy | None) -> None:
+        if strategy is not None and not isinstance(strategy, flower.Strategy):
+            raise AggregatorError(
+                "an aggregator is a strategy of flwr.serverapp.strategy, not "
+                f"{type(strategy).__name__}"
+            )
+        for kind in type(strategy).__mro__:
+            if reason := _REFUSED.get(kind.__name__):
+                raise AggregatorError(
+                    f"{kind.__name__} cannot aggregate lower segments: {reason}; allowed are "
+                    "FedAvg, FedAvgM, FedAdam, FedAdagrad, FedYogi, FedMedian, FedTrimmedAvg, "
+                    "Krum, MultiKrum, Bulyan and your own"
+                )
+        self.strategy = strategy
+
+    @property
+    def averages(self) -> bool:
+        """Whether lower segments are aggregated at all."""
+        return self.strategy is not None
+
+    def check_works_without_grid(self) -> None:
+        """Refuse strategies that override `configure_train`: without a Flower run it cannot be.
+
+        Raises
+        ------
+        AggregatorError
+            Naming the strategy.
+        """
+        kind = type(self.strategy)
+        own = getattr(kind, "configure_train", None)
+        if self.strategy is not None and own is not flower.FedAvg.configure_train:
+            raise AggregatorError(
+                f"{kind.__name__} configures its rounds through a Flower grid, which fit() has "
+                "not; allowed there are FedAvg, FedMedian, FedTrimmedAvg, Krum, MultiKrum, Bulyan"
+            )
+
+    def configure(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid | None,
+        nodes: Sequence[int],
+    ) -> list[Message]:
+        """Make one train message, with a content of its own, for each node.
+
+        Raises
+        ------
+        AggregatorError
+            If the strategy waits for more nodes than take part, or asks none of them.
+        """
+        config = ConfigRecord({**config, "server-round": server_round})
+        if self.strategy is None or grid is None:
+            content = RecordDict({"arrays": arrays, "config": config})
+            return messages_to(nodes, content, MessageType.TRAIN, in_run=grid is not None)
+        view = cast(Grid, _SampledNodes(grid, nodes, type(self.strategy).__name__))
+        messages = list(self.strategy.configure_train(server_round, arrays, config, view))
+        for message in messages:
+            message.content = RecordDict(dict(message.content.items()))
+        if not messages:
+            raise AggregatorError(
+                f"{type(self.strategy).__name__} asked no node to train in round {server_round}"
+            )
+        return messages
+
+    def aggregate(
+        self, server_round: int, replies: Sequence[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate sorted replies; (None, None) without an aggregator or without replies."""
+        if self.strategy is None or not replies:
+            return None, None
+        return self.strategy.aggregate_train(server_round, replies)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the strategy's numeric state (moments, current arrays) as tensors."""
+        tensors: dict[str, Tensor] = {}
+        for name, value in vars(self.strategy).items() if self.strategy else ():
+            for key, array in _arrays(value).items():
+                tensors[f"{PREFIX}{name}.{key}"] = torch.from_numpy(np.array(array))
+        return tensors
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `state` returned."""
+        found: dict[str, dict[str, np.ndarray]] = {}
+        for name, tensor in tensors.items():
+            if name.startswith(PREFIX):
+                attribute, key = name.removeprefix(PREFIX).split(".", 1)
+                found.setdefault(attribute, {})[key] = tensor.numpy()
+        for attribute, arrays in found.items():
+            kinds = {key.split(".", 1)[0] for key in arrays}
+            (kind,) = kinds
+            named = {key.split(".", 1)[1]: array for key, array in arrays.items()}
+            setattr(self.strategy, attribute, _rebuild(kind, named))
+
+
+def _arrays(value: Any) -> dict[str, np.ndarray]:
+    if isinstance(value, ArrayRecord):
+        return {f"record.{k}": a.numpy() for k, a in value.items()}
+    if isinstance(value, dict) and value and all(isinstance(v, np.ndarray) for v in value.values()):
+        return {f"dict.{k}": v for k, v in value.items()}
+    if isinstance(value, list) and value and all(isinstance(v, np.ndarray) for v in value):
+        return {f"list.{i:06d}": v for i, v in enumerate(value)}
+    if isinstance(value, float):
+        return {"float.value": np.asarray(value)}
+    return {}
+
+
+def _rebuild(kind: str, named: Mapping[str, np.ndarray]) -> Any:
+    if kind == "record":
+        return ArrayRecord({k: Array(a) for k, a in named.items()})
+    if kind == "list":
+        return [named[k] for k in sorted(named)]
+    return float(named["value"]) if kind == "float" else dict(named)
+
+
+class _SampledNodes:
+    """The grid as an aggregator may see it: only the nodes that were sampled for the round."""
+
+    def __init__(self, grid: Grid, nodes: Sequence[int], name: str) -> None:
+        self._grid = grid
+        self._nodes = list(nodes)
+        self._name = name
+        self._asked = 0
+
+    def get_node_ids(self) -> list[int]:
+        # FedAvg asks once for the number and then waits, without limit, until enough are there.
+        self._asked += 1
+        if self._asked > 2:
+            raise AggregatorError(
+                f"{self._name} waits for more nodes than the {len(self._nodes)} that take part in "
+                "the round; lower its min_train_nodes and min_available_nodes"
+            )
+        return list(self._nodes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)

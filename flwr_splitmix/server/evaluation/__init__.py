@@ -1,0 +1,1 @@
+"""Measuring a model: at the server, or with the clients over the link."""

@@ -1,0 +1,1 @@
+"""What arrives from clients, checked before it touches a model."""

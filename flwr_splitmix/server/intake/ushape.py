@@ -1,0 +1,201 @@
+"""Checking what clients of the U shape say and send before it touches the trunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.links import Clients, LinkError
+from flwr_splitmix.server.intake.replies import NAME
+from flwr_splitmix.server.intake.split import (
+    MOST,
+    UploadError,
+    check_number,
+    check_size,
+    check_tensor,
+    plausible,
+    reasons,
+)
+from flwr_splitmix.server.segments.trunk import Messages
+
+MAX_MESSAGES = 64
+"""How many messages a client may send for one batch."""
+
+Read = TypeVar("Read")
+
+MAX_GROUPS = 4
+"""How many groups of public texts may travel with a batch."""
+
+MAX_BATCH = 65_536
+"""Most texts that a client may send at once."""
+
+MAX_CALIBRATION = 100_000
+"""Most exchanges that a client may calibrate for, while the others wait."""
+
+MAX_SCORE = 1e100
+"""Bound on scores, so that no mean of them overflows."""
+
+_RANGES = {
+    "num-examples": (1, MOST),
+    "batch-size": (1, MAX_BATCH),
+    "width": (1, MOST),
+    "calibration-steps": (0, MAX_CALIBRATION),
+}
+
+
+def agree_on_batches(clients: Clients, width: int | None) -> int:
+    """Return the mean number of full batches; clients that do not fit are left out of the round.
+
+    Parameters
+    ----------
+    width
+        d of the trunk; None takes what most clients say.
+
+    Raises
+    ------
+    LinkError
+        If no client fits.
+    """
+    for client in clients.alive:
+        said = clients.descriptions[client]
+        try:
+            for key, (least, most) in _RANGES.items():
+                check_number(key, said.get(key), least, most)
+        except UploadError as error:
+            clients.fail(client, str(error))
+    widths = [clients.descriptions[c]["width"] for c in clients.alive]
+    expected = width or max(set(widths), key=widths.count, default=0)
+    for client in clients.alive:
+        if (found := clients.descriptions[client]["width"]) != expected:
+            clients.fail(client, f"its hidden states have width {found}, the trunk's {expected}")
+    if not clients.alive:
+        raise LinkError(f"no client fits the trunk: {reasons(clients)}")
+    known = [clients.descriptions[c] for c in clients.alive]
+    sizes = plausible([int(said["num-examples"]) for said in known])
+    batches = [size // int(said["batch-size"]) for size, said in zip(sizes, known, strict=True)]
+    return max(1, round(sum(batches) / len(batches)))
+
+
+def read_each(
+    clients: Clients,
+    replies: Mapping[int, Mapping[str, Any]],
+    read: Callable[[int, Mapping[str, Any]], Read],
+) -> dict[int, Read]:
+    """Check every client's reply; one that raises UploadError leaves its client out."""
+    found: dict[int, Read] = {}
+    for client, reply in sorted(replies.items()):
+        try:
+            found[client] = read(client, reply)
+        except UploadError as error:
+            clients.fail(client, str(error))
+    return found
+
+
+def read_messages(
+    reply: Mapping[str, Any],
+    width: int,
+    dtype: torch.dtype,
+    *,
+    batch: int,
+    max_length: int | None = None,
+) -> Messages:
+    """Check the messages of one client.
+
+    Parameters
+    ----------
+    width
+        d of the trunk.
+    batch
+        Most texts that the client may send at once.
+    max_length
+        Most tokens that the trunk takes; None: no limit.
+
+    Raises
+    ------
+    UploadError
+        If they are no list of equal tensors (b, T, d) of the trunk's dtype with a mask (b, T) of
+        0 and 1, or hold NaN or infinite numbers.
+    """
+    hidden, mask = reply.get("messages"), reply.get("mask")
+    if not isinstance(hidden, (list, tuple)) or not 1 <= len(hidden) <= MAX_MESSAGES:
+        raise UploadError(f"sent no list of 1..{MAX_MESSAGES} messages")
+    if not isinstance(mask, Tensor) or mask.dtype != torch.uint8 or mask.dim() != 2:
+        raise UploadError("sent no mask (texts, tokens) of torch.uint8")
+    texts, tokens = mask.shape
+    if not 1 <= texts <= batch or not 1 <= tokens <= (max_length or tokens):
+        raise UploadError(
+            f"sent {texts} texts of {tokens} tokens; allowed are 1..{batch} texts of "
+            f"1..{max_length or 'any'} tokens"
+        )
+    if int(mask.max()) > 1:
+        raise UploadError("sent a mask with other numbers than 0 and 1")
+    for tensor in hidden:
+        check_tensor(tensor, (texts, tokens, width), dtype)
+        check_size(tensor)
+    return Messages(list(hidden), mask)
+
+
+def public_groups(reply: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the groups of public texts in a reply, each like an `encode`'s.
+
+    Raises
+    ------
+    UploadError
+        If they are no list of 1..`MAX_GROUPS` such.
+    """
+    groups = reply.get("public")
+    if not isinstance(groups, (list, tuple)) or not 1 <= len(groups) <= MAX_GROUPS:
+        raise UploadError(f"sent no list of 1..{MAX_GROUPS} groups of public texts")
+    if not all(isinstance(group, Mapping) for group in groups):
+        raise UploadError("sent public texts that are no groups of messages")
+    return list(groups)
+
+
+def read_gradients(reply: Mapping[str, Any], sent: Messages) -> list[Tensor]:
+    """Check the gradients that a client returns for its messages.
+
+    Raises
+    ------
+    UploadError
+        If they are not one for each message, of its shape and dtype, or are not finite.
+    """
+    gradients = reply.get("gradients")
+    if not isinstance(gradients, (list, tuple)) or len(gradients) != len(sent.hidden):
+        raise UploadError(f"returned no list of {len(sent.hidden)} gradients")
+    like = sent.hidden[0]
+    for tensor in gradients:
+        check_tensor(tensor, tuple(like.shape), like.dtype)
+        check_size(tensor)
+    return list(gradients)
+
+
+def read_scores(reply: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
+    """Check what a client says of an evaluation: (examples, scores by name).
+
+    Raises
+    ------
+    UploadError
+        If it is no positive number of examples with finite numbers, "accuracy" and "loss" among
+        them, or the accuracy is not in 0..1.
+    """
+    examples, scores = reply.get("examples"), reply.get("scores")
+    check_number("number of scored examples", examples, 1)
+    numbers = isinstance(scores, Mapping) and all(
+        isinstance(name, str) and NAME.fullmatch(name) and _is_number(value)
+        for name, value in scores.items()
+    )
+    if not numbers or not {"accuracy", "loss"} <= set(scores or ()):
+        raise UploadError("says of its evaluation no finite numbers with 'accuracy' and 'loss'")
+    assert isinstance(scores, Mapping)
+    assert isinstance(examples, int)
+    if not 0 <= scores["accuracy"] <= 1:
+        raise UploadError(f"says that its accuracy is {scores['accuracy']:g}")
+    return examples, {name: float(value) for name, value in scores.items()}
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a finite number of which a mean can be taken."""
+    return isinstance(value, (int, float)) and abs(value) <= MAX_SCORE

@@ -1,0 +1,68 @@
+"""The options that every strategy has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict, get_args
+
+from flwr.serverapp import strategy as flower
+
+from flwr_splitmix.device import Precision
+from flwr_splitmix.links import Link
+from flwr_splitmix.observers import Observer
+from flwr_splitmix.privacy import GaussianNoise, Relation
+from flwr_splitmix.runs import Run
+from flwr_splitmix.schedule import OptimizerFactory, Schedule
+from flwr_splitmix.server.evaluation.split import Evaluation
+from flwr_splitmix.server.segments.upper import ServerUpdate
+
+
+class RoundOptions(TypedDict, total=False):
+    """Options of the loop of rounds; see `SplitStrategy`."""
+
+    fraction_train: float
+    evaluation: Evaluation
+    evaluate_every: int
+    checkpoint_every: int
+    seed: int
+    link: Link | None
+    observers: Sequence[Observer]
+    run: Run | None
+
+
+class Options(RoundOptions, total=False):
+    """Options of every strategy of the L shape; see `SplitStrategy`."""
+
+    aggregator: flower.Strategy | None
+    num_classes: int | None
+    optimizer: OptimizerFactory | None
+    schedule: Schedule | None
+    server_update: ServerUpdate
+    device: str
+    precision: Precision
+    steps_per_round: int | None
+    epochs_per_round: int
+    min_nodes: int | None
+    noise: GaussianNoise | None
+    delta: float
+    trusted_mixer: bool
+    relation: Relation
+
+
+def check_counts(**counts: int | None) -> None:
+    """Raise ValueError for a count below 1, naming it; None is allowed."""
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name} is {value}; it must be at least 1")
+
+
+def check_options(fraction_train: float, evaluation: str, evaluate_every: int) -> None:
+    """Raise ValueError for an option of the loop of rounds outside its range."""
+    check_counts(evaluate_every=evaluate_every)
+    if not 0 < fraction_train <= 1:
+        raise ValueError(f"fraction_train is {fraction_train}; allowed is 0 < fraction <= 1")
+    if evaluation not in get_args(Evaluation):
+        raise ValueError(
+            f"evaluation is {evaluation!r}; allowed are {', '.join(get_args(Evaluation))} "
+            "(central evaluation is an evaluate_fn)"
+        )

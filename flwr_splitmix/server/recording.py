@@ -1,0 +1,173 @@
+"""What a run leaves behind: metrics, checkpoints, a summary, a line a round."""
+
+from __future__ import annotations
+
+import logging
+import math
+import platform
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.observers import Metrics, progress_line
+from flwr_splitmix.observers.events import RoundDone
+from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.checkpoints import Checkpoint
+
+log = logging.getLogger("flwr.splitmix")
+
+Snapshot = Callable[[], tuple[dict[str, Tensor], dict[str, Any]]]
+
+
+class Recorder:
+    """Writes a run's directory as the rounds end.
+
+    A disk that is full costs a warning and the newest checkpoint, not the run: the last good
+    checkpoint is intact, and the next round tries again.
+
+    Parameters
+    ----------
+    run
+        The run's directory; None keeps nothing on disk.
+    checkpoint_every
+        Rounds between checkpoints. What finished rounds lie between is kept in memory and written
+        if the run ends early.
+    """
+
+    def __init__(self, run: Run | None, checkpoint_every: int) -> None:
+        if checkpoint_every < 1:
+            raise ValueError(f"checkpoint_every is {checkpoint_every}; it must be at least 1")
+        self.run = run
+        self.every = checkpoint_every
+        self.metrics = Metrics()
+        self._unsaved: Checkpoint | None = None
+        self._ends: list[float] = []
+        self._began = time.monotonic()
+        self._seconds_before = 0.0
+        self.attempt = 0
+        """How often the round in progress was begun before, and not finished."""
+
+    def resume(self) -> Checkpoint | None:
+        """Return the newest checkpoint, if the run has one, and forget what came after it."""
+        if self.run is None or not self.run.checkpoints.rounds():
+            return None
+        checkpoint = self.run.checkpoints.load()
+        self.run.rewind(checkpoint.round)
+        self.metrics.rows = [dict(row) for row in self.run.rows]
+        self._seconds_before = float(checkpoint.meta.get("wall_s", 0.0))
+        return checkpoint
+
+    def begin_round(self, server_round: int) -> None:
+        """Write down that a round begins, before anything is sent in it."""
+        if self.run is not None:
+            self.attempt = self.run.begun.get(server_round, 0)
+            self._try("round's beginning", lambda run: run.begin(server_round))
+
+    @property
+    def kept_rounds(self) -> list[int]:
+        """Rounds that the run could be resumed from, the unsaved one among them."""
+        if self.run is None:
+            return []
+        unsaved = [] if self._unsaved is None else [self._unsaved.round]
+        return [*self.run.checkpoints.rounds(), *unsaved]
+
+    @property
+    def wall_seconds(self) -> float:
+        """Seconds that the run has taken so far, interruptions not counted."""
+        return self._seconds_before + time.monotonic() - self._began
+
+    def end_round(self, event: RoundDone, snapshot: Snapshot) -> None:
+        """Write the metrics' newest row and, when it is due, a checkpoint; log one line."""
+        row = self.metrics.rows[-1]
+        if self.run is not None:
+            self._try("metrics", lambda run: run.append_round(row))
+            tensors, meta = snapshot()
+            due = event.server_round % self.every == 0 or event.server_round == event.num_rounds
+            copied = tensors if due else {name: t.cpu().clone() for name, t in tensors.items()}
+            meta = {**meta, "wall_s": self.wall_seconds}
+            self._unsaved = Checkpoint(event.server_round, copied, meta)
+            if due:
+                self._save()
+        self._ends.append(time.monotonic())
+        recent = self._ends[-11:]
+        pace = (recent[-1] - recent[0]) / (len(recent) - 1) if len(recent) > 1 else event.seconds
+        left = pace * (event.num_rounds - event.server_round)
+        log.info("%s", progress_line(row, event.num_rounds, left))
+
+    def save_unsaved(self) -> None:
+        """Write the last finished round if no checkpoint has it yet (the run ends early)."""
+        if self._unsaved is not None:
+            self._save()
+
+    def _save(self) -> None:
+        found = self._unsaved
+        assert found is not None
+        if self._try(
+            "checkpoint", lambda run: run.checkpoints.save(found.round, found.tensors, found.meta)
+        ):
+            self._unsaved = None
+
+    def _try(self, what: str, write: Callable[[Run], Any]) -> bool:
+        assert self.run is not None
+        try:
+            write(self.run)
+        except OSError as error:
+            log.warning(
+                "the %s could not be written to %s: %s; what was written before is intact",
+                what,
+                self.run.path,
+                error.strerror or error,
+            )
+            return False
+        return True
+
+    def finish(self, facts: Mapping[str, Any]) -> None:
+        """Write the summary.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written: a run whose results are not on disk has not finished.
+        """
+        if self.run is None:
+            return
+        if self._unsaved is not None:
+            found = self._unsaved
+            self.run.checkpoints.save(found.round, found.tensors, found.meta)
+        self.run.write_summary({**self.summary(), **facts, "wall_s": round(self.wall_seconds, 3)})
+        log.info("run %s: %s", self.run.id, self.run.path)
+
+    def summary(self) -> dict[str, Any]:
+        """Sum up the rows: totals, and the last evaluation."""
+        rows = self.metrics.rows
+        measured = [row for row in rows if row["accuracy"] is not None]
+        last = measured[-1] if measured else {}
+        return {
+            "rounds": rows[-1]["round"] if rows else 0,
+            "steps": sum(row["steps"] for row in rows),
+            "top1": last.get("accuracy"),
+            "evaluation": last.get("accuracy_kind"),
+            "evaluated_round": last.get("round"),
+            **{key: value for key, value in last.items() if key.startswith("eval_")},
+            "loss": rows[-1]["loss"] if rows else None,
+            "epsilon": _json_number(rows[-1].get("epsilon")) if rows else None,
+            "versions": {
+                "python": platform.python_version(),
+                "flwr": version("flwr"),
+                "flwr-splitmix": version("flwr-splitmix"),
+                "torch": torch.__version__,
+            },
+            **{
+                key: sum(row[key] for row in rows)
+                for key in ("uplink_bytes", "downlink_bytes", "uplink_bytes_psl")
+            },
+        }
+
+
+def _json_number(value: float | None) -> float | str | None:
+    """Return a number as JSON has it: infinity is text."""
+    return "inf" if value is not None and math.isinf(value) else value

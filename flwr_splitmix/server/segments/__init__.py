@@ -1,0 +1,1 @@
+"""What the server trains: the upper segment, and the trunk of the U shape."""

@@ -1,0 +1,173 @@
+"""The upper segment at the server: forward, loss, backward, optimizer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flwr_splitmix.device import Precision, autocast, pick_device, pick_precision
+from flwr_splitmix.mixers import Mixed
+from flwr_splitmix.observers.events import StepResult
+from flwr_splitmix.schedule import (
+    OptimizerFactory,
+    Schedule,
+    ScheduledOptimizer,
+    WarmupCosine,
+    adamw,
+)
+from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.server.intake.finite import squares_finite
+
+log = logging.getLogger("flwr.splitmix")
+
+ServerUpdate = Literal["sequential", "sum", "mean"]
+
+
+class ServerSegment:
+    """An upper segment and all that trains it.
+
+    Parameters
+    ----------
+    module
+        Smashed data (b, prefix + N, d) to logits (b, L).
+    num_classes
+        L; None takes the module's `num_classes`.
+    server_update
+        "sequential": one optimizer step for each group, in random order. "sum" and "mean": one
+        joint step on the sum or the mean of the groups' losses, all groups as one batch. The
+        cut-layer gradient is that of a group's own batch-mean loss in every mode.
+    device, precision
+        "auto" chooses: CUDA, then MPS, then the CPU; bfloat16 where a CUDA device has it.
+
+    Attributes
+    ----------
+    waits
+        Whether a step may wait for the device to learn that its gradients overflow; true on a
+        CPU. Elsewhere such a step is taken with gradients of 0.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        num_classes: int | None = None,
+        optimizer: OptimizerFactory | None = None,
+        schedule: Schedule | None = None,
+        server_update: ServerUpdate = "sequential",
+        device: str = "auto",
+        precision: Precision = "auto",
+    ) -> None:
+        if server_update not in get_args(ServerUpdate):
+            raise ValueError(
+                f"server_update is {server_update!r}; allowed are "
+                f"{', '.join(get_args(ServerUpdate))}"
+            )
+        classes = num_classes or getattr(module, "num_classes", None)
+        if not isinstance(classes, int) or classes < 2:
+            raise ValueError(f"num_classes is {classes!r}; the upper segment needs at least 2")
+        self.num_classes = classes
+        self.device = pick_device(device)
+        self.dtype = pick_precision(precision, self.device)
+        self.module = module.to(self.device)
+        self.optimizer = ScheduledOptimizer(
+            self.module, optimizer or adamw(), schedule or WarmupCosine()
+        )
+        self.server_update = server_update
+        self.waits = self.device.type == "cpu"
+
+    @property
+    def smashed_dtype(self) -> torch.dtype:
+        """The dtype that uploads must have: that of the module's parameters."""
+        found = (p.dtype for p in self.module.parameters() if p.dtype.is_floating_point)
+        return next(found, torch.float32)
+
+    def learn(
+        self, mixed: Mixed, progress: float, num_rounds: int, seed: int, rng: np.random.Generator
+    ) -> StepResult:
+        """Update the segment on one step's mixture.
+
+        Parameters
+        ----------
+        progress, num_rounds
+            Global progress in rounds, for the schedule.
+        seed
+            Of dropout and the like.
+        rng
+            Draws the order of sequential updates.
+        """
+        groups = len(mixed.sources)
+        batch = len(mixed.smashed) // groups
+        self.module.train()
+        with torch_seed(self.device, seed):
+            if self.server_update != "sequential" or groups == 1:
+                loss, gradient = self._backward(mixed.smashed, mixed.targets, groups)
+                if self.server_update == "mean" and groups > 1:
+                    grads = [p.grad for p in self.module.parameters() if p.grad is not None]
+                    torch._foreach_div_(grads, groups)
+                self._keep_finite()
+                self.optimizer.step(progress, num_rounds)
+                return StepResult(loss / groups, gradient)
+            gradient = torch.empty_like(mixed.smashed)
+            total = torch.zeros((), dtype=gradient.dtype, device=self.device)
+            for group in rng.permutation(groups):
+                rows = slice(group * batch, (group + 1) * batch)
+                loss, gradient[rows] = self._backward(mixed.smashed[rows], mixed.targets[rows], 1)
+                self._keep_finite()
+                self.optimizer.step(progress, num_rounds)
+                total += loss
+            return StepResult(total / groups, gradient)
+
+    def _backward(self, smashed: Tensor, targets: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+        """Return (sum of the groups' batch-mean losses, its gradient at the smashed data)."""
+        inputs = smashed.detach().requires_grad_()
+        self.optimizer.zero_grad()
+        with autocast(self.device, self.dtype):
+            logits = self.module(inputs)
+        # CutMixSL eq. 3, summed over groups of equal size.
+        loss = F.cross_entropy(logits.to(targets.dtype), targets) * groups
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert inputs.grad is not None
+        return loss.detach(), inputs.grad.nan_to_num_(0.0, 0.0, 0.0)
+
+    def _keep_finite(self) -> None:
+        """Forget the weights' gradients if they, or their squares, which Adam keeps, overflow."""
+        trained = [p for p in self.module.parameters() if p.grad is not None]
+        if not trained:
+            return
+        fine = squares_finite([cast(Tensor, p.grad) for p in trained])
+        if not self.waits:
+            for parameter in trained:
+                gradient = cast(Tensor, parameter.grad)
+                parameter.grad = torch.where(fine, gradient, 0.0)
+        elif not bool(fine):
+            log.warning("the upper segment takes no step: gradients overflow in it")
+            self.optimizer.zero_grad()
+
+    @torch.inference_mode()
+    def score(self, smashed: Tensor, labels: Tensor) -> tuple[float, int]:
+        """Return (sum of losses, number of correct predictions) on unmixed smashed data."""
+        self.module.eval()
+        with autocast(self.device, self.dtype):
+            logits = self.module(smashed.to(self.device))
+        labels = labels.to(self.device)
+        losses = F.cross_entropy(logits.float(), labels, reduction="sum")
+        return float(losses), int((logits.argmax(1) == labels).sum())
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return module and optimizer as tensors and plain values."""
+        tensors = {f"upper.{name}": t for name, t in self.module.state_dict().items()}
+        moments, meta = self.optimizer.state("upper-optimizer")
+        return tensors | moments, meta
+
+    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Continue from `state`."""
+        self.module.load_state_dict(
+            {k.removeprefix("upper."): t for k, t in tensors.items() if k.startswith("upper.")}
+        )
+        self.optimizer.restore(tensors, meta, "upper-optimizer")

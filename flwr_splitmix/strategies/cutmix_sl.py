@@ -1,0 +1,67 @@
+"""CutMixSL and CutMixSFL: Smashed Patch CutMix across clients."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from torch import nn
+
+from flwr_splitmix.mixers import PatchCutMix
+from flwr_splitmix.mixers.grouping import Regroup
+from flwr_splitmix.mixers.masks import Rounding
+from flwr_splitmix.mixers.patch_cutmix import Gradient
+from flwr_splitmix.server.options import Options
+from flwr_splitmix.strategies.split import SplitStrategy
+
+
+class CutMixSL(SplitStrategy):
+    """Split learning on CutMix data: each client sends some patches, the others fill the gaps.
+
+    Parameters
+    ----------
+    upper
+        The upper segment.
+    k, alpha
+        Clients in a mixing group; concentration of the mixing ratios (None: as even as possible).
+    rounding, min_patches, gradient, regroup, k_times, mask_per_sample
+        See `PatchCutMix`.
+    **options
+        See `SplitStrategy`.
+
+    Source: CutMixSL, algorithm 2.
+    """
+
+    def __init__(
+        self,
+        upper: nn.Module,
+        *,
+        k: int = 2,
+        alpha: float | None = 6.0,
+        rounding: Rounding = "multinomial",
+        min_patches: int = 0,
+        gradient: Gradient = "unicast",
+        regroup: Regroup = "step",
+        k_times: bool = False,
+        mask_per_sample: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        mixer = PatchCutMix(
+            k,
+            alpha,
+            rounding=rounding,
+            min_patches=min_patches,
+            gradient=gradient,
+            regroup=regroup,
+            k_times=k_times,
+            mask_per_sample=mask_per_sample,
+        )
+        super().__init__(upper, mixer=mixer, **options)
+
+
+class CutMixSFL(CutMixSL):
+    """CutMixSL whose lower segments are averaged every round, by FedAvg or by `aggregator`.
+
+    Source: CutMixSL, section 4 and appendix C.
+    """
+
+    averages = True

@@ -1,0 +1,98 @@
+"""Split learning on inputs that were mixed before the lower segment, for comparison."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Unpack
+
+from torch import nn
+
+from flwr_splitmix.mixers import (
+    InputLevel,
+    Mixer,
+    Mixup,
+    PatchCutMix,
+    RandomCutout,
+    VanillaCutMix,
+)
+from flwr_splitmix.mixers.input_level import Across
+from flwr_splitmix.server.options import Options
+from flwr_splitmix.strategies.split import SplitStrategy
+
+
+class _InputLevelSL(SplitStrategy):
+    """PSL on mixed inputs; a subclass says how they are mixed.
+
+    Parameters
+    ----------
+    upper
+        The upper segment.
+    grid
+        (rows, columns) of the cells that images are divided into; None is the grid of the patches.
+    across
+        "batch" mixes within each client's batch. "clients" mixes with the raw inputs of other
+        clients, which exists within one process only (`fit`): `start` refuses it.
+    **options
+        See `SplitStrategy`.
+
+    Source: DP-CutMixSL, table 6.
+    """
+
+    mixing: ClassVar[type[Mixer]]
+
+    def __init__(
+        self,
+        upper: nn.Module,
+        *,
+        grid: tuple[int, int] | None = None,
+        across: Across = "batch",
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(upper, mixer=InputLevel(self.mixing(), grid, across=across), **options)
+
+
+class InputMixupSL(_InputLevelSL):
+    """PSL on weighted sums of two inputs."""
+
+    mixing = Mixup
+
+
+class InputCutoutSL(_InputLevelSL):
+    """PSL on inputs with random cells left out."""
+
+    mixing = RandomCutout
+
+
+class InputVanillaCutMixSL(_InputLevelSL):
+    """PSL on inputs of which a box is another input's."""
+
+    mixing = VanillaCutMix
+
+
+class InputCutMixSL(_InputLevelSL):
+    """PSL on inputs of which random cells are another input's."""
+
+    mixing = PatchCutMix
+
+
+class InputMixupSFL(InputMixupSL):
+    """InputMixupSL whose lower segments are averaged every round, by FedAvg or by `aggregator`."""
+
+    averages = True
+
+
+class InputCutoutSFL(InputCutoutSL):
+    """InputCutoutSL whose lower segments are averaged every round, by FedAvg or by `aggregator`."""
+
+    averages = True
+
+
+class InputVanillaCutMixSFL(InputVanillaCutMixSL):
+    """InputVanillaCutMixSL whose lower segments are averaged every round, or by `aggregator`."""
+
+    averages = True
+
+
+class InputCutMixSFL(InputCutMixSL):
+    """InputCutMixSL whose lower segments are averaged every round, by FedAvg or by `aggregator`."""
+
+    averages = True

@@ -1,0 +1,157 @@
+"""Patch Shuffling: frozen edges that shuffle tokens, labels at the server, nothing goes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, ClassVar, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.links import Clients
+from flwr_splitmix.mixers import FrozenEdge
+from flwr_splitmix.observers.events import EvaluationResult
+from flwr_splitmix.server.options import Options
+from flwr_splitmix.strategies.split import SplitStrategy
+
+
+class _ShuffledEdgeSL(SplitStrategy):
+    """The upper segment learns from what frozen edges shuffled; a subclass says how they shuffle.
+
+    Parameters
+    ----------
+    upper
+        The upper segment of `split_shuffled_edge`.
+    labels
+        By client index, the labels of its examples, int64 (examples,): clients send ids.
+    **options
+        See `SplitStrategy`.
+
+    Raises
+    ------
+    ValueError
+        If there are no labels, an aggregator is given, or the upper segment goes with another
+        shuffle.
+
+    Source: Patch Shuffling, section III.
+    """
+
+    method: ClassVar[str]
+
+    def __init__(
+        self,
+        upper: nn.Module,
+        *,
+        labels: Sequence[Tensor],
+        kappa: float = 1.0,
+        **options: Unpack[Options],
+    ) -> None:
+        name = type(self).__name__
+        if labels is None:
+            raise ValueError(f"{name} needs the clients' labels at the server: labels=[...]")
+        if options.get("aggregator") is not None:
+            raise ValueError(f"{name} has frozen edges: there is nothing to aggregate")
+        self.edge: dict[str, Any] = {"method": self.method, "kappa": kappa}
+        found = getattr(upper, "edge", self.edge)
+        if found != self.edge:
+            raise ValueError(
+                f"{name} needs an upper segment made for {self.edge}, this one is for {found}"
+            )
+        super().__init__(upper, mixer=FrozenEdge(), labels=labels, **options)
+        for client, own in enumerate(labels):
+            if own.dtype != torch.int64 or (
+                len(own) and not 0 <= int(own.min()) <= int(own.max()) < self.upper.num_classes
+            ):
+                raise ValueError(
+                    f"labels of client {client} must be int64 in 0..{self.upper.num_classes - 1}"
+                )
+
+    def train_round(self, clients: Clients, server_round: int) -> int:
+        """Train for one round with the clients whose edges are as they should be."""
+        self._check_edges(clients)
+        return super().train_round(clients, server_round)
+
+    def evaluate_round(self, clients: Clients) -> EvaluationResult | None:
+        """Score the clients whose edges are as they should be."""
+        self._check_edges(clients)
+        return super().evaluate_round(clients)
+
+    def _check_edges(self, clients: Clients) -> None:
+        assert self.labels is not None
+        for client in clients.alive:
+            described = clients.descriptions[client]
+            wanted = json.dumps(self.edge, sort_keys=True)
+            if described.get("edge") != wanted:
+                clients.fail(
+                    client,
+                    f"its lower segment does not shuffle as {type(self).__name__} asks: it says "
+                    f"{described.get('edge')}, not {wanted}",
+                )
+            elif described.get("trainable"):
+                clients.fail(
+                    client,
+                    f"its lower segment has trainable parameters; {type(self).__name__} freezes "
+                    "the edge and sends no gradient back",
+                )
+            elif client >= len(self.labels):
+                clients.fail(client, f"the server has labels of {len(self.labels)} clients only")
+            elif described.get("num-examples") != len(self.labels[client]):
+                clients.fail(
+                    client,
+                    f"has {described.get('num-examples')} examples, the server has "
+                    f"{len(self.labels[client])} labels of it",
+                )
+
+
+class PatchShuffleSL(_ShuffledEdgeSL):
+    """PS: each image's tokens are permuted at the edge, behind a frozen embedding.
+
+    Source: Patch Shuffling, section III-B.
+    """
+
+    method = "patch"
+
+    def __init__(
+        self, upper: nn.Module, *, labels: Sequence[Tensor], **options: Unpack[Options]
+    ) -> None:
+        super().__init__(upper, labels=labels, **options)
+
+
+class BatchShuffleSL(_ShuffledEdgeSL):
+    """BS: a part of every image's tokens is dealt anew among the images of the batch.
+
+    Parameters
+    ----------
+    upper, labels
+        As in `PatchShuffleSL`.
+    kappa
+        Fraction of its tokens that an image keeps, 0 < kappa <= 1; 1 is PS.
+    **options
+        See `SplitStrategy`.
+
+    Source: Patch Shuffling, section III-C.
+    """
+
+    method = "batch"
+
+    def __init__(
+        self,
+        upper: nn.Module,
+        *,
+        labels: Sequence[Tensor],
+        kappa: float = 0.4,
+        **options: Unpack[Options],
+    ) -> None:
+        if not 0 < kappa <= 1:
+            raise ValueError(f"kappa is {kappa}; allowed is 0 < kappa <= 1")
+        super().__init__(upper, labels=labels, kappa=kappa, **options)
+
+
+class SpectralShuffleSL(PatchShuffleSL):
+    """PS+: patches of the image's spectrum are permuted; the server embeds them.
+
+    Source: Patch Shuffling, section III-D.
+    """
+
+    method = "spectral"

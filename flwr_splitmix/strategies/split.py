@@ -1,0 +1,346 @@
+"""The L shape: lower segments with the clients, a mixer and the upper segment at the server."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Unpack, cast
+
+from flwr.serverapp import strategy as flower
+from torch import Tensor, nn
+
+from flwr_splitmix.clients import Client, SplitClient
+from flwr_splitmix.device import Precision
+from flwr_splitmix.links import Clients
+from flwr_splitmix.mixers import EmptyMixtureError, Mixer, Noisy, NoMixing, Plan, Upload
+from flwr_splitmix.observers import PrivacyLedger
+from flwr_splitmix.observers.events import EvaluationResult, StepDone
+from flwr_splitmix.privacy import GaussianNoise, Relation
+from flwr_splitmix.schedule import OptimizerFactory, Schedule
+from flwr_splitmix.seeding import derive_seed
+from flwr_splitmix.server.aggregation import fedavg
+from flwr_splitmix.server.evaluation.split import evaluate_clients
+from flwr_splitmix.server.intake.finite import FiniteCheck
+from flwr_splitmix.server.intake.split import (
+    NOT_FINITE,
+    UploadError,
+    agree_on_shape,
+    read_upload,
+)
+from flwr_splitmix.server.options import RoundOptions, check_counts
+from flwr_splitmix.server.remarks import Remarks, name_clients
+from flwr_splitmix.server.rounds import RoundLoop
+from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
+
+log = logging.getLogger("flwr.splitmix")
+
+
+class SplitStrategy(RoundLoop):
+    """Split learning as a Flower strategy: messages carry the round, a link carries the steps.
+
+    Parameters
+    ----------
+    upper
+        The upper segment: smashed data (b, prefix + N, d) to logits (b, L).
+    mixer
+        What happens to smashed data between clients and upper segment; None is no mixing.
+    aggregator
+        A Flower strategy that aggregates the lower segments once a round; None is FedAvg where
+        the class `averages`, else leaves them with their clients.
+    num_classes
+        L; by default the upper segment's `num_classes`.
+    optimizer, schedule
+        Of the upper segment; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine.
+    server_update
+        "sequential" (one optimizer step for each group), "sum" or "mean" (one joint step).
+    device, precision
+        Of the upper segment; "auto" chooses.
+    steps_per_round
+        By default the mean number of full batches of the round's clients, times
+        `epochs_per_round`.
+    fraction_train
+        Fraction of the nodes that takes part in a round; drawn from the seed.
+    min_nodes
+        With fewer clients a round ends with an error; by default what the mixer needs.
+    evaluation, evaluate_every
+        "federated" or "benchmark" evaluation over the link every so many rounds and after the
+        last. For central evaluation hand an `evaluate_fn` to `start`.
+    checkpoint_every
+        Rounds between checkpoints.
+    seed
+        Of every public draw: a run repeats bit for bit on a CPU with the same thread count.
+    link
+        None joins a simulation's Ray session, and with SuperNodes on this machine opens a stream.
+    observers
+        Watch exchanges, steps and rounds.
+    run
+        The run's directory; None writes nothing. A run with checkpoints is continued.
+    labels
+        By client index, the labels of its examples, int64 (examples,): for strategies whose
+        clients send ids instead of labels.
+    noise
+        Clipping and Gaussian noise, which every client adds to what it sends; None is none. With
+        it, a ledger says what each client has spent.
+    delta, trusted_mixer, relation
+        Of the ledger; see `PrivacyLedger`.
+
+    Attributes
+    ----------
+    averages
+        Whether lower segments are averaged by FedAvg where no aggregator is given.
+    needs_noise
+        Whether the strategy is none without `noise`.
+
+    Raises
+    ------
+    ValueError
+        For an option outside its range, an aggregator that cannot be used, or an upper segment
+        that does not go with the mixer.
+    """
+
+    averages: ClassVar[bool] = False
+    needs_noise: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        upper: nn.Module,
+        *,
+        mixer: Mixer | None = None,
+        aggregator: flower.Strategy | None = None,
+        num_classes: int | None = None,
+        optimizer: OptimizerFactory | None = None,
+        schedule: Schedule | None = None,
+        server_update: ServerUpdate = "sequential",
+        device: str = "auto",
+        precision: Precision = "auto",
+        steps_per_round: int | None = None,
+        epochs_per_round: int = 1,
+        min_nodes: int | None = None,
+        labels: Sequence[Tensor] | None = None,
+        noise: GaussianNoise | None = None,
+        delta: float = 1e-5,
+        trusted_mixer: bool = False,
+        relation: Relation = "replace",
+        **options: Unpack[RoundOptions],
+    ) -> None:
+        if self.needs_noise and noise is None:
+            raise ValueError(
+                f"{type(self).__name__} needs noise=GaussianNoise(sigma_s=..., sigma_y=...)"
+            )
+        mixer = mixer or NoMixing()
+        self._check_positions(upper, mixer)
+        self.ledger: PrivacyLedger | None = None
+        if noise is not None:
+            mixer = Noisy(mixer, noise)
+            self.ledger = PrivacyLedger(
+                delta, trusted_mixer=trusted_mixer, relation=relation, shares=mixer.shares
+            )
+            options["observers"] = [self.ledger, *options.get("observers", ())]
+        check_counts(
+            steps_per_round=steps_per_round, epochs_per_round=epochs_per_round, min_nodes=min_nodes
+        )
+        if aggregator is None and self.averages:
+            aggregator = fedavg()
+        super().__init__(aggregator=aggregator, min_nodes=min_nodes or mixer.min_members, **options)
+        self.upper = ServerSegment(
+            upper,
+            num_classes=num_classes,
+            optimizer=optimizer,
+            schedule=schedule,
+            server_update=server_update,
+            device=device,
+            precision=precision,
+        )
+        self.mixer = mixer
+        self.steps_per_round = steps_per_round
+        self.epochs_per_round = epochs_per_round
+        self.labels = labels
+        self._remarks = Remarks()
+        self._finite = FiniteCheck()
+        self._spent: set[int] = set()
+
+    def _check_positions(self, upper: nn.Module, mixer: Mixer) -> None:
+        placed = getattr(getattr(upper, "geometry", None), "positions", None)
+        if mixer.positions == "upper" and placed == "lower":
+            raise ValueError(
+                f"{type(self).__name__} moves patches, so their position embeddings must be added "
+                "in the upper segment: cut the model at its embedding with positions='upper'"
+            )
+
+    def prepare(self, clients: Sequence[Client] | None) -> None:
+        """Show clients of this process to each other, if the mixer mixes raw inputs across them.
+
+        Raises
+        ------
+        ValueError
+            If it does, and the clients are behind a link.
+        """
+        if not self.mixer.raw_inputs_cross:
+            return
+        if clients is None:
+            raise ValueError(
+                f"{type(self).__name__} mixes raw inputs across clients, which would have to send "
+                "them: it exists for comparison within one process (fit); across='batch' mixes "
+                "within each client's own batch, everywhere"
+            )
+        peers = cast(Sequence[SplitClient], clients)
+        for client in peers:
+            client.peers = peers
+
+    @property
+    def keeps_ledger(self) -> bool:
+        """Whether there is noise, and so a ledger."""
+        return self.ledger is not None
+
+    def epsilons(self) -> Mapping[int, float]:
+        """Return what the ledger says, if there is one."""
+        return {} if self.ledger is None else self.ledger.epsilons
+
+    def unfinished(self, client: int) -> int:
+        """Return how often a client has begun a round since the last one that it finished."""
+        return 0 if self.ledger is None else self.ledger.unfinished(client)
+
+    def train_round(self, clients: Clients, server_round: int) -> int:
+        """Train for one round; returns the number of steps.
+
+        One exchange a step: the gradient of the last step travels with the plan of the next.
+        Clients whose privacy budget is spent take part in no further step; when fewer than
+        `min_nodes` others are left, the round ends early and the run after it.
+        """
+        known = clients.descriptions
+        self._spent = {c for c in clients.alive if known[c].get("budget-spent")}
+        shape, batches = agree_on_shape(clients, self.upper.module, self.upper.num_classes)
+        self.require(clients)
+        self._remarks.on_clients(clients, self.mixer, shape, batches, self.trained)
+        steps = self.steps_per_round or batches * self.epochs_per_round
+        epoch = max(1, steps // self.epochs_per_round)
+        gradients: Mapping[int, list[Tensor | None]] = {}
+        unmixed: Counter[int] = Counter()
+        for number in range(steps):
+            members = [client for client in clients.alive if client not in self._spent]
+            if self._spent and len(members) < self.min_nodes:
+                self.over = f"the privacy budget of {name_clients(sorted(self._spent))} is spent"
+                steps = number
+                break
+            order_rng = self.rng("groups", server_round, number // epoch)
+            plan = self.mixer.plan(
+                members,
+                shape,
+                self.rng("plan", server_round, number),
+                order_rng if self.mixer.regroup == "epoch" else None,
+            )
+            if self.mixer.min_members > 1:
+                unmixed.update(plan.unmixed)
+            progress = server_round - 1 + number / steps
+            uploads = self._step(clients, number, progress, gradients, plan)
+            try:
+                mixed = self.mixer.merge(
+                    uploads, plan, num_classes=self.upper.num_classes, device=self.upper.device
+                )
+            except EmptyMixtureError:  # who is left had no patch in this step
+                gradients = {}
+                continue
+            result = self.upper.learn(
+                mixed,
+                progress,
+                self.num_rounds,
+                derive_seed(self.seed, "upper", server_round, number),
+                self.rng("order", server_round, number),
+            )
+            gradients = self.mixer.split(result.gradient, mixed, plan)
+            event = StepDone(server_round, number, plan, uploads, mixed, result)
+            for observer in self.observers:
+                observer.on_step(event)
+        self._step(clients, steps, server_round, gradients, None)
+        for client in self._finite.late():
+            clients.fail(client, NOT_FINITE)
+        self._remarks.on_unmixed(server_round, unmixed, noisy=self.ledger is not None)
+        return steps
+
+    def _step(
+        self,
+        clients: Clients,
+        number: int,
+        progress: float,
+        gradients: Mapping[int, list[Tensor | None]],
+        plan: Plan | None,
+    ) -> dict[int, Upload]:
+        """Exchange once with every client; those that fail or send nonsense are left out."""
+        planned: frozenset[int] = frozenset() if plan is None else plan.clients
+        replies = clients.call(
+            "step",
+            {
+                client: {
+                    "number": number,
+                    "progress": progress,
+                    "gradient": gradients.get(client),
+                    "plan": plan.for_node(client) if plan and client in planned else None,
+                }
+                for client in clients.alive
+                if plan is None or client in planned or client in gradients
+            },
+        )
+        self.require(clients)
+        uploads: dict[int, Upload] = {}
+        if plan is None:
+            return uploads
+        for client in sorted(planned & replies.keys()):
+            reply = replies[client]
+            if reply.get("budget-spent") is True:
+                self._spent.add(client)
+                continue
+            try:
+                uploads[client] = read_upload(
+                    reply,
+                    plan,
+                    client,
+                    self.upper.num_classes,
+                    self.upper.smashed_dtype,
+                    self._labels_of(client),
+                    self._finite,
+                )
+            except UploadError as error:
+                clients.fail(client, str(error))
+        self.require(clients)
+        return uploads
+
+    def _labels_of(self, client: int) -> Tensor | None:
+        if self.labels is None or client >= len(self.labels):
+            return None
+        return self.labels[client]
+
+    def evaluate_round(self, clients: Clients) -> EvaluationResult | None:
+        """Score each client's pair of segments over the link."""
+        if self.evaluation == "none":
+            return None
+        return evaluate_clients(clients, self.upper, self.evaluation)
+
+    def server_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the upper segment and its optimizer."""
+        return self.upper.state()
+
+    def restore_server(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Continue from `server_state`."""
+        self.upper.restore(tensors, meta)
+
+    def check_clients(self, n: int) -> None:
+        """Refuse a mixing group larger than a round."""
+        self.mixer.check_clients(n)
+
+    def summary(self) -> None:
+        """Log what the strategy is made of."""
+        aggregator = self.aggregator.strategy
+        log.info(
+            "%s: mixer %s, lower segments %s, upper segment on %s in %s, %s update",
+            type(self).__name__,
+            self.mixer,
+            f"aggregated by {type(aggregator).__name__}" if aggregator else "stay with clients",
+            self.upper.device,
+            str(self.upper.dtype).removeprefix("torch."),
+            self.upper.server_update,
+        )
+        if self.ledger is not None:
+            log.info("noise: the ledger is kept at delta %g", self.ledger.delta)
+        if self.recorder.run is not None:
+            log.info("run %s: %s", self.recorder.run.id, self.recorder.run.path)

@@ -1,0 +1,278 @@
+"""The U shape: heads, tails, texts and labels with the clients, the trunk at the server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, ClassVar, Unpack
+
+from flwr.serverapp import strategy as flower
+from torch import Tensor, nn
+
+from flwr_splitmix.device import Precision
+from flwr_splitmix.links import Clients
+from flwr_splitmix.observers.events import EvaluationResult
+from flwr_splitmix.schedule import OptimizerFactory, Schedule
+from flwr_splitmix.seeding import derive_seed
+from flwr_splitmix.server.aggregation import fedavg
+from flwr_splitmix.server.evaluation.ushape import evaluate_texts
+from flwr_splitmix.server.intake.finite import all_finite
+from flwr_splitmix.server.intake.split import plausible, reasons
+from flwr_splitmix.server.intake.ushape import (
+    agree_on_batches,
+    public_groups,
+    read_each,
+    read_gradients,
+    read_messages,
+)
+from flwr_splitmix.server.options import RoundOptions, check_counts
+from flwr_splitmix.server.rounds import RoundLoop
+from flwr_splitmix.server.segments.trunk import Messages, TrunkSegment
+
+log = logging.getLogger("flwr.splitmix")
+
+
+class UShapeOptions(RoundOptions, total=False):
+    """Options of every strategy of the U shape; see `UShapeStrategy`."""
+
+    aggregator: flower.Strategy | None
+    optimizer: OptimizerFactory | None
+    schedule: Schedule | None
+    device: str
+    precision: Precision
+    width: int | None
+    max_length: int | None
+    steps_per_round: int | None
+    epochs_per_round: int
+    min_nodes: int
+
+
+class UShapeStrategy(RoundLoop):
+    """Split learning with the loss at the client: two exchanges a step.
+
+    `encode` brings the clients' messages to the trunk, `decode` its outputs to the clients, which
+    answer with gradients; what the trunk's backward pass leaves for the heads travels with the
+    next `encode`. What the messages are is the clients' affair.
+
+    Parameters
+    ----------
+    trunk
+        (hidden states (b, T, d), mask (b, T)) to hidden states (b, T, d).
+    aggregator
+        A Flower strategy that aggregates heads and tails once a round; None is FedAvg where the
+        class `averages`, else leaves them with their clients.
+    optimizer, schedule
+        Of the trunk; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine. Its gradient is
+        the mean over the clients of a step.
+    device, precision
+        Of the trunk; "auto" chooses, "placed" leaves a trunk where it is.
+    width
+        d of the hidden states; None takes the trunk's `width`, else what most clients say.
+    max_length
+        Most tokens that the trunk takes; None takes the trunk's `max_length`, else any.
+    steps_per_round
+        By default the mean number of full batches of the round's clients, times
+        `epochs_per_round`.
+    min_nodes
+        With fewer clients a round ends with an error.
+    **options
+        See `SplitStrategy`.
+
+    Attributes
+    ----------
+    averages
+        Whether heads and tails are averaged by FedAvg where no aggregator is given.
+
+    Source: MixGuard, section III; split learning's U shape (Vepakomma et al., 2018).
+    """
+
+    averages: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        trunk: nn.Module,
+        *,
+        aggregator: flower.Strategy | None = None,
+        optimizer: OptimizerFactory | None = None,
+        schedule: Schedule | None = None,
+        device: str = "auto",
+        precision: Precision = "auto",
+        width: int | None = None,
+        max_length: int | None = None,
+        steps_per_round: int | None = None,
+        epochs_per_round: int = 1,
+        min_nodes: int = 1,
+        **options: Unpack[RoundOptions],
+    ) -> None:
+        check_counts(
+            steps_per_round=steps_per_round, epochs_per_round=epochs_per_round, min_nodes=min_nodes
+        )
+        if aggregator is None and self.averages:
+            aggregator = fedavg()
+        super().__init__(aggregator=aggregator, min_nodes=min_nodes, **options)
+        self.trunk = TrunkSegment(
+            trunk, optimizer=optimizer, schedule=schedule, device=device, precision=precision
+        )
+        self.width = width or _whole_number(trunk, "width")
+        self.max_length = max_length or _whole_number(trunk, "max_length")
+        self.steps_per_round = steps_per_round
+        self.epochs_per_round = epochs_per_round
+
+    def train_round(self, clients: Clients, server_round: int) -> int:
+        """Train for one round; returns the number of steps.
+
+        Clients that have calibration to do (MixGuard, Stage I) do it first, all at once.
+        """
+        batches = agree_on_batches(clients, self.width)
+        self.require(clients)
+        self._calibrate(clients)
+        steps = self.steps_per_round or batches * self.epochs_per_round
+        gradients: Mapping[int, list[Tensor]] = {}
+        for number in range(steps):
+            progress = server_round - 1 + number / steps
+            replies = self._encode(clients, number, progress, gradients)
+            messages = self._read(clients, replies)
+            outputs = self._forward(
+                clients, messages, derive_seed(self.seed, "trunk", server_round, number)
+            )
+            public = self._look(clients, {c: replies[c] for c in outputs if "public" in replies[c]})
+            answers = clients.call(
+                "decode",
+                {
+                    c: {"number": number, "outputs": outputs[c], "public": public.get(c)}
+                    for c in outputs
+                },
+            )
+            returned = read_each(clients, answers, partial(_gradients_for, messages))
+            self.require(clients)
+            gradients = self.trunk.learn(returned, progress, self.num_rounds)
+            for client in returned.keys() - gradients.keys():
+                clients.fail(client, "its messages or gradients overflow in the trunk")
+            self.require(clients)
+        self._encode(clients, steps, server_round, gradients, last=True)
+        return steps
+
+    def _forward(
+        self, clients: Clients, messages: Mapping[int, Messages], seed: int
+    ) -> dict[int, list[Tensor]]:
+        """Pass messages through the trunk; clients whose outputs overflow are left out."""
+        outputs = self.trunk.forward(messages, seed)
+        if all_finite([part for parts in outputs.values() for part in parts]):
+            return outputs
+        for client, parts in outputs.items():
+            if not all_finite(parts):
+                clients.fail(client, "its messages overflow in the trunk")
+        self.require(clients)
+        return self.trunk.forward({c: m for c, m in messages.items() if c in clients.alive}, seed)
+
+    def _encode(
+        self,
+        clients: Clients,
+        number: int,
+        progress: float,
+        gradients: Mapping[int, list[Tensor]],
+        *,
+        last: bool = False,
+    ) -> dict[int, dict[str, Any]]:
+        payloads = {
+            client: {
+                "number": number,
+                "progress": progress,
+                "gradient": gradients.get(client),
+                "last": last,
+            }
+            for client in clients.alive
+        }
+        return clients.call("encode", payloads)
+
+    def _read(
+        self, clients: Clients, replies: Mapping[int, Mapping[str, Any]]
+    ) -> dict[int, Messages]:
+        """Check every client's messages; those that send nonsense are left out of the round."""
+
+        def read(client: int, reply: Mapping[str, Any]) -> Messages:
+            said = clients.descriptions[client]
+            return read_messages(
+                reply,
+                int(said["width"]),
+                self.trunk.hidden_dtype,
+                batch=int(said["batch-size"]),
+                max_length=self.max_length,
+            )
+
+        found = read_each(clients, replies, read)
+        self.require(clients)
+        return found
+
+    def _look(
+        self, clients: Clients, replies: Mapping[int, Mapping[str, Any]]
+    ) -> dict[int, list[list[Tensor]]]:
+        """Pass groups of public texts through the trunk: nothing is learned from them here."""
+        groups = read_each(clients, replies, lambda _, reply: public_groups(reply))
+        found: dict[int, list[list[Tensor]]] = {client: [] for client in groups}
+        for position in range(max(map(len, groups.values()), default=0)):
+            part = {c: group[position] for c, group in groups.items() if position < len(group)}
+            for client, outputs in self.trunk.look(self._read(clients, part)).items():
+                found[client].append(outputs)
+        return {c: outputs for c, outputs in found.items() if c in clients.alive}
+
+    def _calibrate(self, clients: Clients) -> None:
+        said = {c: int(clients.descriptions[c]["calibration-steps"]) for c in clients.alive}
+        # Who has calibrated already says 0, and does not cut a newcomer short.
+        said = {c: number for c, number in said.items() if number}
+        steps = dict(zip(said, plausible(list(said.values())), strict=True)) if said else {}
+        if steps:
+            log.info("clients calibrate for up to %d steps on public texts", max(steps.values()))
+        for number in range(max(steps.values(), default=0)):
+            due = {c: {"number": number} for c in clients.alive if number < steps.get(c, 0)}
+            looked = self._look(clients, clients.call("encode_public", due))
+            clients.call(
+                "decode_public",
+                {c: {"number": number, "public": outputs} for c, outputs in looked.items()},
+            )
+            self.require(clients)
+
+    def evaluate_round(self, clients: Clients) -> EvaluationResult | None:
+        """Have each client score its own model's answers, over the link."""
+        if self.evaluation == "none":
+            return None
+        agree_on_batches(clients, self.width)
+        result = evaluate_texts(
+            clients, self.evaluation, lambda replies: self.trunk.look(self._read(clients, replies))
+        )
+        if clients.failures:
+            log.warning("the evaluation went on without %s", reasons(clients))
+        return result
+
+    def server_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the trunk and its optimizer."""
+        return self.trunk.state()
+
+    def restore_server(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Continue from `server_state`."""
+        self.trunk.restore(tensors, meta)
+
+    def summary(self) -> None:
+        """Log what the strategy is made of."""
+        aggregator = self.aggregator.strategy
+        log.info(
+            "%s: heads and tails %s, trunk on %s in %s",
+            type(self).__name__,
+            f"aggregated by {type(aggregator).__name__}" if aggregator else "stay with clients",
+            self.trunk.device,
+            str(self.trunk.dtype).removeprefix("torch."),
+        )
+        if self.recorder.run is not None:
+            log.info("run %s: %s", self.recorder.run.id, self.recorder.run.path)
+
+
+def _whole_number(trunk: nn.Module, name: str) -> int | None:
+    value = getattr(trunk, name, None)
+    return value if isinstance(value, int) else None
+
+
+def _gradients_for(
+    messages: Mapping[int, Messages], client: int, reply: Mapping[str, Any]
+) -> list[Tensor]:
+    return read_gradients(reply, messages[client])

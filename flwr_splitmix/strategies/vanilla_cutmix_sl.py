@@ -1,0 +1,49 @@
+"""VanillaCutMixSL and VanillaCutMixSFL: one of two clients fills a box, the other the rest."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from torch import nn
+
+from flwr_splitmix.mixers import VanillaCutMix
+from flwr_splitmix.mixers.grouping import Regroup
+from flwr_splitmix.server.options import Options
+from flwr_splitmix.strategies.split import SplitStrategy
+
+
+class VanillaCutMixSL(SplitStrategy):
+    """Split learning on pairs of clients, of which one fills a box and the other the rest.
+
+    Parameters
+    ----------
+    upper
+        The upper segment; its `geometry` gives the grid of the patches, else they must be square.
+    k
+        2; other sizes are refused.
+    beta
+        The a of Beta(a, a), of which the ratio is drawn.
+    regroup
+        See `VanillaCutMix`.
+    **options
+        See `SplitStrategy`.
+
+    Source: CutMixSL, eq. 10; DP-CutMixSL, table 4 ("PSL w. Vanilla CutMix").
+    """
+
+    def __init__(
+        self,
+        upper: nn.Module,
+        *,
+        k: int = 2,
+        beta: float = 1.0,
+        regroup: Regroup = "step",
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(upper, mixer=VanillaCutMix(k, beta, regroup=regroup), **options)
+
+
+class VanillaCutMixSFL(VanillaCutMixSL):
+    """VanillaCutMixSL whose lower segments are averaged every round, or by `aggregator`."""
+
+    averages = True

@@ -1,0 +1,106 @@
+"""Which examples a client draws, and that the number of draws is all there is to remember."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, TensorDataset
+
+from flwr_splitmix.data.batches import Batches, Example, fetch
+from flwr_splitmix.testing.toy import Examples
+
+
+def numbered(n: int) -> Dataset[Example]:
+    """Make examples (i, i modulo 3), so that a batch tells what was drawn."""
+    return Examples(torch.arange(n).float(), torch.arange(n) % 3)
+
+
+def drawn(batches: Batches, times: int, seed: int = 0, client: int = 0) -> list[list[int]]:
+    return [batches.next_batch(seed, client)[0].int().tolist() for _ in range(times)]
+
+
+def test_an_epoch_has_each_example_at_most_once_and_drops_the_short_last_batch() -> None:
+    batches = Batches(numbered(11), 4)
+    assert batches.per_epoch == 2
+    first, second = drawn(batches, 2)
+    assert len(first) == len(second) == 4
+    assert len({*first, *second}) == 8
+
+
+def test_all_examples_are_used_in_the_long_run() -> None:
+    assert {i for batch in drawn(Batches(numbered(11), 4), 20) for i in batch} == set(range(11))
+
+
+def test_it_starts_over_with_another_order() -> None:
+    epochs = drawn(Batches(numbered(8), 8), 3)
+    assert all(sorted(epoch) == list(range(8)) for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_less_than_a_batch_is_drawn_with_replacement() -> None:
+    batches = Batches(numbered(3), 8)
+    assert batches.per_epoch == 0
+    found = drawn(batches, 100)
+    assert all(len(batch) == 8 for batch in found)
+    share = np.bincount([i for batch in found for i in batch]) / 800
+    assert share == pytest.approx([1 / 3] * 3, abs=0.07)
+    assert found[0] != found[1]
+
+
+@pytest.mark.parametrize("examples", [11, 3])
+def test_the_position_is_the_whole_state(examples: int) -> None:
+    whole, resumed = Batches(numbered(examples), 4), Batches(numbered(examples), 4)
+    expected = drawn(whole, 7)
+    resumed.drawn = 3
+    assert drawn(resumed, 4) == expected[3:]
+    assert resumed.drawn == whole.drawn == 7
+
+
+def test_clients_and_seeds_draw_differently() -> None:
+    orders = {
+        tuple(drawn(Batches(numbered(20), 20), 1, seed, client)[0])
+        for seed in range(3)
+        for client in range(3)
+    }
+    assert len(orders) == 9
+
+
+def test_the_order_is_the_same_on_every_machine() -> None:
+    assert drawn(Batches(numbered(6), 3), 2, seed=5, client=1) == [[0, 3, 2], [1, 4, 5]]
+
+
+class Pairs(Dataset[Example]):
+    """A plain map-style data set: one example at a time."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> Example:
+        return torch.tensor([float(index)]), torch.tensor(index, dtype=torch.int32)
+
+
+class AtOnce(Pairs):
+    def batch(self, indices: np.ndarray) -> Example:
+        return torch.as_tensor(indices).float()[:, None], torch.as_tensor(indices)
+
+
+TENSORS = TensorDataset(torch.arange(5).float(), torch.arange(5, dtype=torch.int16))
+
+
+@pytest.mark.parametrize("data", [Pairs(), AtOnce(), TENSORS], ids=["one", "batch", "tensors"])
+def test_every_kind_of_data_set_gives_the_examples_asked_for(data: Dataset[Example]) -> None:
+    inputs, labels = fetch(data, np.array([4, 0, 4]))
+    assert inputs.flatten().tolist() == [4, 0, 4]
+    assert labels.dtype == torch.int64
+
+
+def test_a_data_set_without_labels_is_refused() -> None:
+    images: list[torch.Tensor] = [torch.zeros(2)]
+    with pytest.raises(TypeError, match=r"must give \(input, label\) pairs, this one gives Tensor"):
+        fetch(images, np.array([0]))  # type: ignore[arg-type]
+
+
+def test_an_impossible_batch_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="batch_size is 0; it must be at least 1"):
+        Batches(numbered(4), 0)

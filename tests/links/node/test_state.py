@@ -1,0 +1,107 @@
+"""A node's state survives its process: on disk by run and round, or in Flower's context."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.links.node import state as node_state
+from flwr_splitmix.links.node.state import ContextStore, forget_runs, open_store
+from flwr_splitmix.runs.checkpoints import ClientStore
+
+TENSORS = {"w": torch.randn(2, 3).bfloat16(), "count": torch.tensor(4)}
+META = {"drawn": 7, "optimizer": {"groups": [{"lr": 0.1, "betas": [0.9, 0.99]}]}}
+
+
+def context(**node_config: Any) -> Context:
+    return Context(run_id=5, node_id=9, node_config=node_config, state=RecordDict(), run_config={})
+
+
+def check_same(found: Any, expected_round: int) -> None:
+    server_round, tensors, meta = found
+    assert (server_round, meta) == (expected_round, META)
+    assert tensors.keys() == TENSORS.keys()
+    assert all(torch.equal(tensors[name], t) for name, t in TENSORS.items())
+
+
+def test_states_of_a_run_are_found_by_the_next_process(tmp_path: Path) -> None:
+    config = {"state-dir": str(tmp_path / "deep" / "down")}
+    store = open_store("psl-1", context(**config))
+    store.save(3, 2, TENSORS, META)
+    check_same(open_store("psl-1", context(**config)).load(3), 2)
+    assert open_store("psl-2", context(**config)).load(3) is None
+    assert (tmp_path / "deep" / "down").stat().st_mode & 0o077 == 0
+
+
+def test_without_a_run_id_flowers_own_separates_runs(tmp_path: Path) -> None:
+    open_store("", context(**{"state-dir": str(tmp_path)})).save(3, 2, TENSORS, META)
+    assert [path.name for path in tmp_path.iterdir()] == ["flwr-5"]
+
+
+def test_the_default_is_below_the_home_of_splitmix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPLITMIX_HOME", str(tmp_path))
+    open_store("psl-1", context())
+    assert (tmp_path / "nodes" / "psl-1").is_dir()
+
+
+@pytest.mark.parametrize("run", ["../other", "a/b", ".hidden", "a\0b", "x" * 200, "a b"])
+def test_a_server_cannot_name_another_directory(run: str, tmp_path: Path) -> None:
+    with pytest.raises(LinkError, match="the server's run id is no name of a directory"):
+        open_store(run, context(**{"state-dir": str(tmp_path)}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_nothing_can_be_written_the_context_serves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("no directory")
+    store = open_store("psl-1", context(**{"state-dir": str(tmp_path / "file")}))
+    assert isinstance(store, ContextStore)
+    assert "cannot be written" in caplog.text
+    assert isinstance(open_store("psl-1", context(**{"state-dir": ""})), ContextStore)
+
+
+def test_the_context_keeps_the_newest_state_of_its_client() -> None:
+    flower = context()
+    ContextStore(flower).save(3, 1, {}, {})
+    ContextStore(flower).save(3, 2, TENSORS, META)
+    store = ContextStore(flower)
+    check_same(store.load(3), 2)
+    check_same(store.load(3, at_most=2), 2)
+    assert store.load(3, at_most=1) is None
+    assert store.load(4) is None
+    store.drop_after(3, 2)
+    check_same(store.load(3), 2)
+    store.drop_after(3, 1)
+    assert store.load(3) is None
+
+
+def test_a_state_too_large_for_the_context_is_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_state, "CONTEXT_BYTES", 100)
+    flower = context()
+    with pytest.raises(OSError, match="at most 100 are allowed; give the node a state-dir"):
+        ContextStore(flower).save(0, 1, {"w": torch.zeros(1000)}, {})
+    assert ContextStore(flower).load(0) is None
+
+
+def test_runs_long_forgotten_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    long_ago = time.time() - 31 * 86_400
+    for run in ("old", "mixed", "new"):
+        ClientStore(tmp_path / run).save(0, 1, TENSORS, META)
+    (tmp_path / "mixed" / "0" / "notes.txt").write_text("not ours")
+    (tmp_path / "file").write_text("not ours")
+    for name in ("old", "mixed", "file"):
+        os.utime(tmp_path / name, (long_ago, long_ago))
+    forget_runs(tmp_path, 30)
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert left == ["file", "mixed/0/notes.txt", "new/0/round-000001.safetensors"]
+    assert not (tmp_path / "old").exists()

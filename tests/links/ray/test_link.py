@@ -1,0 +1,286 @@
+"""A host in a Ray actor does what one in this process does; if it is late, others go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+import torch
+from flwr.app import Context, RecordDict
+from ray import cloudpickle
+from torch.utils.data import TensorDataset
+
+from flwr_splitmix import RayLink, SplitClient
+from flwr_splitmix.clients.client import exchange
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.links.host import ClientHost
+from flwr_splitmix.links.ray.actor import RayHost
+from flwr_splitmix.links.ray.link import RayClients
+from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.mixers import PatchCutMix, SmashedShape
+from flwr_splitmix.runs.checkpoints import ClientStore
+
+ROOT = str(Path(__file__).resolve().parents[3])
+SHAPE = SmashedShape(batch=4, patches=6, width=8, prefix=0)
+
+
+class SlowClient(SplitClient):
+    """Takes its time when asked to."""
+
+    @exchange
+    def sleep(self, *, seconds: float) -> dict[str, Any]:
+        time.sleep(seconds)
+        return {"slept": seconds}
+
+
+def client_fn(context: Context) -> SplitClient:
+    """Make a small client with dropout, so that a wrong generator would show."""
+    index = int(context.node_config["partition-id"])
+    if index == 13:
+        raise FileNotFoundError("this device has no camera")
+    rng = torch.Generator().manual_seed(index)
+    inputs = torch.randn(10, 6, 3, generator=rng)
+    labels = torch.randint(3, (10,), generator=rng)
+    data: Any = TensorDataset(inputs, labels)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        segment = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(0.5))
+    return SlowClient(segment, data, batch_size=4, test_data=data, device="cpu")
+
+
+def context(index: int) -> Context:
+    return Context(
+        run_id=1, node_id=7, node_config={"partition-id": index}, state=RecordDict(), run_config={}
+    )
+
+
+def ticket(index: int, server_round: int = 1) -> Ticket:
+    return Ticket(
+        client=index,
+        seed=5,
+        server_round=server_round,
+        num_rounds=4,
+        arrays="initial",
+        state_round=server_round - 1,
+        kept_rounds=[1],
+    )
+
+
+def attach(host: Any, index: int, server_round: int = 1) -> dict[str, Any]:
+    pickled = cloudpickle.dumps(client_fn)  # type: ignore[no-untyped-call]
+    call = host.attach.remote(ticket(index, server_round), pickled, [ROOT], context(index), None)
+    answer: dict[str, Any] = ray.get(call, timeout=120)
+    return answer
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[None]:
+    ray.init(
+        address="local",
+        num_cpus=2,
+        num_gpus=0,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": ROOT}},
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def start_host(session: None) -> Iterator[Any]:
+    """Start hosts as RayLink does; they end with the test."""
+    started: list[Any] = []
+
+    def start(state_dir: Path | str = "") -> Any:
+        actor = ray.remote(RayHost).options(num_cpus=0, max_restarts=-1)
+        started.append(actor.remote(1, str(state_dir)))
+        return started[-1]
+
+    yield start
+    for host in started:
+        ray.kill(host)
+
+
+def clients_of(handles: dict[int, Any], deadline: float, server_round: int = 1) -> RayClients:
+    """Return the clients of a round as RayLink hands them to a strategy."""
+    descriptions = {index: attach(handles[index], index, server_round) for index in handles}
+    clients = RayClients(server_round, descriptions, {}, None)
+    clients.handle_of = handles
+    clients.deadline = deadline
+    return clients
+
+
+def payloads(number: int, gradients: dict[int, Any]) -> dict[int, Any]:
+    plan = PatchCutMix(2).plan((0, 1), SHAPE, np.random.default_rng(number))
+    return {
+        index: {
+            "number": number,
+            "progress": number / 3,
+            "gradient": gradients.get(index),
+            "plan": plan.for_node(index),
+        }
+        for index in (0, 1)
+    }
+
+
+def test_a_round_over_ray_equals_one_in_this_process(start_host: Any, tmp_path: Path) -> None:
+    host = start_host(tmp_path / "there")
+    here = ClientHost(ClientStore(tmp_path / "here"))
+    for server_round in (1, 2):
+        clients = clients_of({0: host, 1: host}, 120.0, server_round)
+        for index in (0, 1):
+            build = partial(client_fn, context(index))
+            description = here.attach(ticket(index, server_round), build, None)
+            assert clients.descriptions[index] == description
+            assert description["state-round"] == server_round - 1
+        gradients: dict[int, Any] = {}
+        for number in range(3):
+            sent = payloads(number, gradients)
+            replies = clients.call("step", sent)
+            for index, outcome in here.call("step", sent).items():
+                assert outcome.reply is not None
+                same(replies[index], outcome.reply)
+                gradients[index] = [2 * t for t in outcome.reply["smashed"]]
+        for index in (0, 1):
+            arrays, metrics, warning = ray.get(host.finish.remote(ticket(index, server_round)))
+            tensors, same_metrics, _ = here.finish(ticket(index, server_round))
+            assert metrics == same_metrics
+            assert warning == ""
+            same({n: torch.tensor(a) for n, a in arrays.items()}, tensors)
+    assert metrics["num-steps"] > 0
+    for index in (0, 1):
+        states = [ClientStore(tmp_path / side).load(index) for side in ("here", "there")]
+        assert states[0] is not None
+        assert states[1] is not None
+        assert states[0][0] == states[1][0] == 2
+        assert states[0][2] == states[1][2]
+        same(states[0][1], states[1][1])
+
+
+def same(found: Any, expected: Any) -> None:
+    """Compare nested replies bit for bit."""
+    if isinstance(expected, torch.Tensor):
+        assert found.dtype == expected.dtype
+        assert torch.equal(found, expected)
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            same(found[key], value)
+    elif isinstance(expected, (list, tuple)):
+        assert len(found) == len(expected)
+        for a, b in zip(found, expected, strict=True):
+            same(a, b)
+    else:
+        assert found == expected
+
+
+def test_a_client_fn_that_raises_is_a_sentence(start_host: Any) -> None:
+    answer = attach(start_host(), 13)
+    assert answer == {"error": "client_fn raised FileNotFoundError: this device has no camera"}
+
+
+def test_only_marked_exchanges_can_be_called(start_host: Any) -> None:
+    clients = clients_of({0: start_host()}, 120.0)
+    assert clients.call("restore", {0: {"tensors": {}, "meta": {}}}) == {}
+    assert clients.failures == {0: "'restore' is not an exchange of SlowClient"}
+
+
+def test_a_late_host_costs_its_own_clients_only(start_host: Any) -> None:
+    late, prompt = start_host(), start_host()
+    clients = clients_of({0: late, 1: prompt, 2: late, 3: prompt}, 5.0)
+    began = time.monotonic()
+    replies = clients.call("sleep", {i: {"seconds": 20.0 if i == 0 else 0.0} for i in range(4)})
+    assert time.monotonic() - began < 15
+    assert replies == {1: {"slept": 0.0}, 3: {"slept": 0.0}}
+    # Client 2 lives in the same host, which was busy with client 0.
+    assert clients.failures == dict.fromkeys((0, 2), "did not answer sleep within 5 s")
+    assert clients.alive == (1, 3)
+    assert clients.call("sleep", {i: {"seconds": 0.0} for i in range(4)}).keys() == {1, 3}
+
+
+def test_a_host_that_dies_comes_back_with_its_clients_states(
+    start_host: Any, tmp_path: Path
+) -> None:
+    dying, other = start_host(tmp_path), start_host(tmp_path)
+    clients = clients_of({0: dying, 1: other}, 120.0)
+    clients.call("step", payloads(0, {}))
+    ray.get(dying.finish.remote(ticket(0)))
+    os.kill(ray.get(dying.process_id.remote()), signal.SIGKILL)
+    replies = clients.call("step", payloads(1, {}))
+    assert replies.keys() == {1}
+    assert clients.failures.keys() == {0}
+    assert "its host died" in clients.failures[0]
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            description = attach(dying, 0, server_round=2)
+            break
+        except ray.exceptions.RayError:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    assert description["state-round"] == 1
+    assert ray.get(dying.call.remote("step", payloads(1, {}) | {1: {}}))[0].error is None
+
+
+def test_hosts_that_no_node_has_gpus_for_are_refused_at_once(session: None) -> None:
+    link = RayLink(num_hosts=2, host_gpus=0.5)
+    began = time.monotonic()
+    with pytest.raises(LinkError) as caught:
+        link.open(None)
+    assert time.monotonic() - began < 30
+    assert str(caught.value) == (
+        "2 hosts with 0.5 GPUs each cannot be placed: Ray has 0 GPUs on 1 nodes, room for 0 of "
+        "them; lower host-gpus or num-hosts"
+    )
+    link.close()
+
+
+def test_hosts_end_with_their_link(session: None) -> None:
+    import psutil
+
+    link = RayLink(num_hosts=2)
+    link.open(None)
+    pids = [ray.get(host.process_id.remote()) for host in link._hosts.values()]
+    assert len(set(pids)) == 2
+    link.close()
+    deadline = time.monotonic() + 30
+    while any(map(psutil.pid_exists, pids)):
+        assert time.monotonic() < deadline, pids
+        time.sleep(0.1)
+
+
+def test_a_ticket_travels_whole() -> None:
+    sent = replace(ticket(3), run_config='{"k": 2}', link="ray", host="splitmix-1", timeout=7.5)
+    record = sent.to_record()
+    assert dict(record) == {"version": 2, **asdict(sent)}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "host_gpus", "homes"),
+    [
+        ([0, 0, 0], 0.0, "abca"),
+        ([2, 1, 0], 0.5, "abab"),
+        ([1, 1, 4], 1.0, "abcc"),
+        ([0, 1, 0], 0.25, "bbbb"),
+        ([1, 0, 0], 0.1, "aaaa"),
+    ],
+)
+def test_hosts_take_turns_among_the_nodes_with_room(
+    gpus: list[int], host_gpus: float, homes: str
+) -> None:
+    nodes = [
+        {"NodeID": name, "Resources": {"CPU": 2.0, **({"GPU": float(n)} if n else {})}}
+        for name, n in zip("abc", gpus, strict=True)
+    ]
+    placed = RayLink(host_gpus=host_gpus)._place(nodes, 4)
+    assert "".join(node["NodeID"] for node in placed) == homes

@@ -1,0 +1,124 @@
+"""Addresses and certificates: what is wrong is said before anything listens."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.links.stream.certificates import Certificates, make_certificates, names_of
+from flwr_splitmix.links.stream.endpoint import (
+    Endpoint,
+    is_loopback,
+    join_address,
+    own_address,
+    split_address,
+)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    names = ("node.example", "*.lab.example", "192.0.2.7", "::1", "127.0.0.1")
+    return make_certificates(tmp_path_factory.mktemp("certificates"), names)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("127.0.0.1:9443", ("127.0.0.1", 9443)),
+        ("node.example:0", ("node.example", 0)),
+        ("node.example", ("node.example", None)),
+        ("[2001:db8::1]:9443", ("2001:db8::1", 9443)),
+        ("[::]", ("::", None)),
+        ("::1", ("::1", None)),
+    ],
+)
+def test_addresses_are_taken_apart(text: str, parts: tuple[str, int | None]) -> None:
+    assert split_address(text, "link-address") == parts
+    host, port = parts
+    if port is not None:
+        assert join_address(host, port) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ":9443", "host:", "host:port", "host:65536", "host:-1", "[::1", "[::1]9443", "[host]:1",
+     "http://host:1", "a b:1", "1:2:3:4", "host:\u0661"],
+)  # fmt: skip
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(LinkError, match="link-advertise is "):
+        split_address(text, "link-advertise")
+
+
+def test_the_address_to_listen_on_needs_a_port() -> None:
+    with pytest.raises(LinkError, match="link-address is 'localhost'; it must be host:port"):
+        Endpoint("localhost")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_plaintext_is_for_the_loopback(host: str) -> None:
+    assert is_loopback(host)
+    endpoint = Endpoint(join_address(host, 0))
+    assert not endpoint.tls
+    assert endpoint.credentials() is None
+    assert endpoint.dialled(77) == join_address(host, 77)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.7:9443", "node.example:9443"])
+def test_plaintext_elsewhere_must_be_asked_for(address: str) -> None:
+    with pytest.raises(LinkError, match="without TLS: give it a certificate and its key, or"):
+        Endpoint(address)
+    assert not Endpoint(address, insecure=True).tls
+
+
+def test_certificates_come_whole(files: Certificates, tmp_path: Path) -> None:
+    with pytest.raises(LinkError, match="certificate and its key must be given together"):
+        Endpoint("127.0.0.1:0", certificate=files.certificate)
+    with pytest.raises(LinkError, match="an authority but no certificate"):
+        Endpoint("127.0.0.1:0", client_ca=files.ca)
+    with pytest.raises(LinkError, match=r"cannot read .*missing.crt: No such file"):
+        Endpoint("127.0.0.1:0", certificate=tmp_path / "missing.crt", key=files.key)
+    no_certificate = Endpoint("127.0.0.1:0", certificate=files.key, key=files.key)
+    with pytest.raises(LinkError, match="is no PEM certificate"):
+        no_certificate.dialled(1)
+
+
+@pytest.mark.parametrize(
+    ("advertise", "dialled"),
+    [
+        ("node.example", "node.example:5"),
+        ("NODE.example:443", "NODE.example:443"),
+        ("a.lab.example", "a.lab.example:5"),
+        ("192.0.2.7:443", "192.0.2.7:443"),
+        ("[::1]:443", "[::1]:443"),
+        ("::1", "[::1]:5"),
+    ],
+)
+def test_nodes_dial_what_is_advertised(files: Certificates, advertise: str, dialled: str) -> None:
+    endpoint = Endpoint("0.0.0.0:0", advertise, files.certificate, files.key, files.ca)
+    assert endpoint.dialled(5) == dialled
+    assert endpoint.ca.startswith("-----BEGIN CERTIFICATE-----")
+
+
+@pytest.mark.parametrize("advertise", ["other.example", "a.b.lab.example", "192.0.2.8"])
+def test_a_certificate_for_another_name_is_noticed_at_once(
+    files: Certificates, advertise: str
+) -> None:
+    endpoint = Endpoint("0.0.0.0:0", advertise, files.certificate, files.key, files.ca)
+    with pytest.raises(LinkError, match=rf"would dial {advertise}, but .* node.example, "):
+        endpoint.dialled(5)
+
+
+def test_who_listens_everywhere_advertises_its_own_address() -> None:
+    assert Endpoint("0.0.0.0:0", insecure=True).dialled(9) == f"{own_address()}:9"
+    assert Endpoint("[::]:0", insecure=True).dialled(9) == f"{own_address()}:9"
+
+
+def test_certificates_made_on_the_spot(files: Certificates) -> None:
+    assert names_of(files.certificate.read_bytes()) == [
+        "node.example", "*.lab.example", "192.0.2.7", "::1", "127.0.0.1",
+    ]  # fmt: skip
+    for key in (files.key, files.client_key):
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600

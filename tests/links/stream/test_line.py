@@ -1,0 +1,238 @@
+"""A line: one call at a time, each run once, whatever its connections do."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from flwr_splitmix.links.frames.codec import Frame, decode, encode
+from flwr_splitmix.links.stream.line import ClosedLineError, Line, LiveLineError, one_line
+
+
+class Wire:
+    """A connection that is cut by hand."""
+
+    def __init__(self) -> None:
+        self.standing = True
+
+    def is_active(self) -> bool:
+        return self.standing
+
+    def cancel(self) -> None:
+        self.standing = False
+
+
+def hello(number: int = 0) -> bytes:
+    return encode(Frame("hello", number, payload={"num-examples": 3}))
+
+
+def reply(number: int, **payload: Any) -> bytes:
+    return encode(Frame("reply", number, payload=payload))
+
+
+def attached(line: Line, number: int = 0) -> Wire:
+    wire = Wire()
+    line.connect(wire)
+    line.hello(wire, hello(number))
+    return wire
+
+
+def sent(line: Line, wire: Wire) -> Frame:
+    found = line.next_frame(wire)
+    assert found is not None
+    return decode(found[0])
+
+
+@pytest.fixture
+def line() -> Line:
+    return Line(lambda: None)
+
+
+def test_calls_are_numbered_and_answered(line: Line) -> None:
+    wire = attached(line)
+    assert line.description == {"num-examples": 3}
+    for number in (1, 2):
+        line.submit("step", {"k": number})
+        call = sent(line, wire)
+        assert (call.kind, call.number, call.text, call.payload) == (
+            "call", number, "step", {"k": number},
+        )  # fmt: skip
+        assert line.outcome is None
+        assert line.receive(wire, reply(number, a=torch.ones(number)))
+        assert line.outcome is not None
+        assert line.outcome.reply is not None
+        assert line.outcome.reply["a"].numel() == number
+        assert line.outcome.nbytes == 4 * number
+
+
+def test_an_error_is_one_printable_line(line: Line) -> None:
+    wire = attached(line)
+    line.submit("step", {})
+    sent(line, wire)
+    assert line.receive(wire, encode(Frame("error", 1, "no\npower\x1b[2J" + "x" * 999)))
+    assert line.outcome is not None
+    assert line.outcome.reply is None
+    assert line.outcome.error is not None
+    assert line.outcome.error.startswith("no power [2Jxxx")
+    assert len(line.outcome.error) == 300
+    assert one_line("a\r\nb\u202e") == "a b"
+
+
+def test_duplicates_and_old_frames_change_nothing(line: Line) -> None:
+    wire = attached(line)
+    line.submit("step", {})
+    sent(line, wire)
+    assert line.receive(wire, reply(1, a=1))
+    first = line.outcome
+    assert not line.receive(wire, reply(1, a=2))
+    assert line.outcome is first
+    line.submit("step", {})
+    sent(line, wire)
+    for number in (0, 1, 3):
+        assert not line.receive(wire, reply(number, a=3))
+        assert line.outcome is None
+    assert line.receive(wire, reply(2, a=4))
+    assert line.outcome is not None
+    assert line.outcome.reply == {"a": 4}
+
+
+def test_the_call_in_flight_is_sent_again_on_the_next_connection(line: Line) -> None:
+    wire = attached(line)
+    line.submit("step", {"gradient": torch.arange(3.0)})
+    first = line.next_frame(wire)
+    line.disconnect(wire)
+    assert line.lost_since is not None
+    for answered in (0, 1):  # the reply was lost on its way, or never made
+        wire = attached(line, answered)
+        assert line.lost_since is None
+        assert line.next_frame(wire) == first
+        line.disconnect(wire)
+    wire = attached(line, 1)
+    sent(line, wire)
+    assert line.receive(wire, reply(1, a=1))
+
+
+def test_what_an_old_connection_still_says_is_ignored(line: Line) -> None:
+    old = attached(line)
+    line.submit("step", {})
+    sent(line, old)
+    old.standing = False
+    new = attached(line)
+    assert not line.receive(old, reply(1, a="old"))
+    assert line.next_frame(old) is None
+    line.disconnect(old)
+    assert line.lost_since is None
+    sent(line, new)
+    assert line.receive(new, reply(1, a="new"))
+    assert line.outcome is not None
+    assert line.outcome.reply == {"a": "new"}
+
+
+def test_a_second_connection_is_refused_while_the_first_stands(line: Line) -> None:
+    first = attached(line)
+    with pytest.raises(LiveLineError):
+        line.connect(Wire())
+    first.standing = False
+    line.connect(Wire())
+
+
+def test_a_client_that_lost_the_round_cannot_go_on(line: Line) -> None:
+    wire = attached(line)
+    line.submit("step", {})
+    sent(line, wire)
+    line.receive(wire, reply(1))
+    line.disconnect(wire)
+    attached(line, 0)
+    assert line.failure == "has lost the steps of this round that came before"
+    line.submit("step", {})
+    assert line.outcome is not None
+    assert line.outcome.error == line.failure
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\0" * 99, "sent bytes that are no frame: these bytes are no frame of flwr-splitmix"),
+        (hello(), "sent a hello frame in the midst of a round"),
+        (encode(Frame("finish")), "sent a finish frame in the midst of a round"),
+    ],
+)
+def test_nonsense_ends_the_line(line: Line, data: bytes, reason: str) -> None:
+    wire = attached(line)
+    line.submit("step", {})
+    sent(line, wire)
+    assert line.receive(wire, data)
+    assert line.outcome is not None
+    assert line.outcome.error == line.failure == reason
+    last = line.next_frame(wire)
+    assert last is not None
+    assert last[1]
+    assert decode(last[0]).kind == "leave"
+    wire.standing = False
+    with pytest.raises(ClosedLineError, match=reason):
+        line.connect(Wire())
+
+
+def test_a_round_begins_with_hello(line: Line) -> None:
+    wire = Wire()
+    line.connect(wire)
+    line.hello(wire, reply(0))
+    assert line.failure == "began with a reply frame, not with hello"
+
+
+def test_finish_is_told_also_to_a_client_that_was_cut_off(line: Line) -> None:
+    wire = attached(line)
+    line.end("finish")
+    line.disconnect(wire)
+    frame, last = line.next_frame(attached(line)) or (b"", False)
+    assert (decode(frame).kind, last) == ("finish", True)
+
+
+def test_a_client_left_out_is_told_why_and_stays_out(line: Line) -> None:
+    wire = attached(line)
+    line.end("leave", "uploaded NaN")
+    line.end("finish")
+    told = sent(line, wire)
+    assert (told.kind, told.text) == ("leave", "uploaded NaN")
+    line.disconnect(wire)
+    with pytest.raises(ClosedLineError, match="uploaded NaN"):
+        line.connect(Wire())
+
+
+def test_who_owes_an_answer_is_cut_off(line: Line) -> None:
+    wire = attached(line)
+    line.submit("step", {})
+    sent(line, wire)
+    line.end("leave", "late")
+    assert not wire.standing
+
+
+def test_waiting_ends_when_the_connection_does(line: Line) -> None:
+    wire = attached(line)
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(line.next_frame(wire)))
+    thread.start()
+    wire.cancel()
+    line.disconnect(wire)
+    thread.join(5)
+    assert found == [None]
+
+
+def test_a_call_that_cannot_travel_is_an_outcome() -> None:
+    changed = threading.Event()
+    line = Line(changed.set)
+    wire = attached(line)
+    changed.clear()
+    line.submit("step", {"value": object()})
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(line.next_frame(wire)))
+    thread.start()
+    assert changed.wait(5)
+    assert line.outcome is not None
+    assert "could not be sent its call: object cannot travel" in str(line.outcome.error)
+    line.end("finish")
+    thread.join(5)
+    assert decode(found[0][0]).kind == "finish"

@@ -1,0 +1,298 @@
+"""Connections that break, come back or never come, and TLS."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import torch
+
+from flwr_splitmix.links import LinkError, StreamLink
+from flwr_splitmix.links.frames.codec import Frame, decode, encode
+from flwr_splitmix.links.link import Outcome
+from flwr_splitmix.links.stream.certificates import Certificates, make_certificates
+from flwr_splitmix.links.stream.session import ClientIdentity, Session
+from flwr_splitmix.links.ticket import Ticket
+from tests.links.stream.peers import (
+    DESCRIPTION,
+    Proxy,
+    Raw,
+    a_round,
+    call,
+    echo,
+    eventually,
+    good,
+    no_threads_left,
+    numbers,
+)
+
+
+@pytest.fixture
+def link() -> Iterator[StreamLink]:
+    link = StreamLink(address="127.0.0.1:0", attach_timeout=4, step_timeout=9, reattach_timeout=4)
+    link.open(None)
+    yield link
+    link.close()
+    no_threads_left()
+
+
+@pytest.fixture
+def proxy(link: StreamLink) -> Iterator[Proxy]:
+    proxy = Proxy(link.dialled)
+    yield proxy
+    proxy.close()
+
+
+class Counting:
+    """Echoes values, counts what it has run, and can be told what to do before it answers."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.proxy = proxy
+        self.runs: Counter[int] = Counter()
+        self.cut_in: set[int] = set()
+        self.down_for = 0.0
+
+    def __call__(self, ticket: Ticket, node: int) -> None:
+        Session(replace(ticket, address=self.proxy.address), node, DESCRIPTION, self.answer).run()
+
+    def answer(self, method: str, arguments: Mapping[str, Any]) -> Outcome:
+        value = arguments["value"]
+        self.runs[int(value)] += 1
+        if value in self.cut_in:
+            self.proxy.open = not self.down_for
+            self.proxy.cut()
+            if self.down_for:
+                threading.Timer(self.down_for, setattr, (self.proxy, "open", True)).start()
+        return Outcome({"echo": value})
+
+
+def test_a_connection_that_breaks_in_a_step_costs_nothing_but_time(
+    link: StreamLink, proxy: Proxy
+) -> None:
+    peer = Counting(proxy)
+    peer.cut_in = {2, 5, 6}
+    with a_round(link, [good, peer]) as clients:
+        for value in range(10):
+            assert call(clients, value) == {0: value, 1: value}
+    assert peer.runs == Counter(range(10))
+    assert proxy.accepted == 4
+    assert len(clients.replies) == 2
+
+
+def test_a_network_that_is_down_for_a_while(link: StreamLink, proxy: Proxy) -> None:
+    peer = Counting(proxy)
+    peer.cut_in, peer.down_for = {1}, 1.5
+    with a_round(link, [good, peer]) as clients:
+        for value in range(4):
+            assert call(clients, value) == {0: value, 1: value}
+    assert peer.runs == Counter(range(4))
+
+
+def test_a_connection_that_breaks_between_steps(link: StreamLink, proxy: Proxy) -> None:
+    peer = Counting(proxy)
+    with a_round(link, [good, peer]) as clients:
+        call(clients, 1)
+        proxy.cut()
+        eventually("the next attach", lambda: proxy.accepted == 2)
+        assert call(clients, 2) == {0: 2, 1: 2}
+        proxy.cut()
+    assert peer.runs == Counter([1, 2])
+    assert len(clients.replies) == 2
+
+
+def test_who_is_not_back_in_time_is_left_out(link: StreamLink, proxy: Proxy) -> None:
+    peer = Counting(proxy)
+    peer.cut_in, peer.down_for = {1}, 60.0
+    with a_round(link, [good, peer]) as clients:
+        began = time.monotonic()
+        assert call(clients, 1) == {0: 1}
+        assert 3.9 <= time.monotonic() - began < 6
+        assert clients.failures == {1: "was cut off and not back within 4 s"}
+        assert call(clients, 2) == {0: 2}
+
+
+def test_a_node_that_is_killed_in_a_step(link: StreamLink) -> None:
+    """Its connection is closed by the operating system, and nobody dials again."""
+
+    def dies(ticket: Ticket, node: int) -> None:
+        raw = Raw(ticket, node)
+        raw.hello()
+        raw.hear()
+        raw.close()
+        time.sleep(6)
+
+    with a_round(link, [good, dies]) as clients:
+        assert call(clients, 1) == {0: 1}
+        assert clients.failures == {1: "was cut off and not back within 4 s"}
+
+
+def test_a_port_that_cannot_be_reached_is_named(link: StreamLink, proxy: Proxy) -> None:
+    proxy.close()
+
+    def misled(ticket: Ticket, node: int) -> None:
+        good(replace(ticket, address=proxy.address), node)
+
+    with a_round(link, [good, misled]) as clients:
+        assert clients.failures[1].startswith(
+            f"could not reach the ServerApp at {proxy.address} within 2 s: "
+        )
+
+
+def test_a_server_that_dies_frees_its_nodes(link: StreamLink) -> None:
+    raised: queue.SimpleQueue[LinkError] = queue.SimpleQueue()
+
+    def peer(ticket: Ticket, node: int) -> None:
+        try:
+            good(ticket, node)
+        except LinkError as error:
+            raised.put(error)
+            raise
+
+    with a_round(link, [peer]) as clients:
+        call(clients, 1)
+        link.close()
+        assert "could not reach the ServerApp" in str(raised.get(timeout=10))
+
+
+@pytest.mark.parametrize(
+    ("address", "advertise", "dialled"),
+    [
+        ("localhost:0", None, "localhost:"),
+        ("0.0.0.0:0", "127.0.0.1", "127.0.0.1:"),
+        ("[::1]:0", None, "[::1]:"),
+        ("[::]:0", "::1", "[::1]:"),
+    ],
+)
+def test_addresses_of_every_kind(address: str, advertise: str | None, dialled: str) -> None:
+    if "::" in address:
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+    link = StreamLink(address=address, advertise=advertise, insecure=True, attach_timeout=5)
+    link.open(None)
+    assert link.dialled.startswith(dialled)
+    with a_round(link, [good]) as clients:
+        assert call(clients, 1) == {0: 1}
+    link.close()
+
+
+def test_a_port_forward(link: StreamLink, proxy: Proxy) -> None:
+    """What nodes dial is not where the link listens."""
+    forwarded = StreamLink(address=link.dialled, advertise=proxy.address, attach_timeout=5)
+    link.close()
+    forwarded.open(None)
+    with a_round(forwarded, [good]) as clients:
+        assert call(clients, 1) == {0: 1}
+    assert proxy.accepted == 1
+    forwarded.close()
+
+
+class Repeating(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """A server that repeats itself."""
+
+    def __init__(self) -> None:
+        self.replies: list[bytes] = []
+
+    def service(self, details: Any) -> Any:
+        return grpc.stream_stream_rpc_method_handler(self.serve)
+
+    def serve(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        next(requests)
+        for number in (1, 1, 2, 2):
+            yield encode(Frame("call", number, "echo", {"value": number}))
+            self.replies.append(next(requests))
+        yield encode(Frame("call", 1, "echo", {"value": 1}))  # long over: not answered
+        yield encode(Frame("call", 3, "echo", {"value": 3}))
+        self.replies.append(next(requests))
+        yield encode(Frame("finish"))
+
+
+def test_a_repeated_call_gets_the_stored_bytes() -> None:
+    handler = Repeating()
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers((handler,))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    runs: list[int] = []
+
+    def answer(method: str, arguments: Mapping[str, Any]) -> Outcome:
+        runs.append(arguments["value"])
+        return Outcome({"drawn": torch.randn(3)})
+
+    ticket = Ticket(0, 0, 1, 1, link="stream", address=address, tls=False)
+    Session(ticket, 1, {}, answer).run()
+    server.stop(0).wait()
+    assert runs == [1, 2, 3]
+    assert handler.replies[0] == handler.replies[1]
+    assert handler.replies[2] == handler.replies[3]
+    assert [decode(data).number for data in handler.replies] == [1, 1, 2, 2, 3]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def secured(files: Certificates, **options: Any) -> StreamLink:
+    link = StreamLink(
+        address="127.0.0.1:0",
+        certificate=files.certificate,
+        key=files.key,
+        ca=files.ca,
+        attach_timeout=3,
+        **options,
+    )
+    link.open(None)
+    return link
+
+
+def test_large_frames_travel_over_tls(files: Certificates) -> None:
+    link = secured(files)
+    value = numbers(20)
+    with a_round(link, [good, good]) as clients:
+        assert all(torch.equal(found, value) for found in call(clients, value).values())
+    link.close()
+
+
+def test_a_server_of_another_authority_is_not_trusted(files: Certificates, tmp_path: Path) -> None:
+    other = make_certificates(tmp_path)
+    link = secured(files)
+
+    def wary(ticket: Ticket, node: int) -> None:
+        good(replace(ticket, ca=other.ca.read_text()), node)
+
+    def careless(ticket: Ticket, node: int) -> None:
+        good(replace(ticket, tls=False), node)
+
+    with a_round(link, [good, wary, careless]) as clients:
+        assert clients.alive == (0,)
+        assert "certificate" in clients.failures[1].lower()
+        assert "could not reach the ServerApp" in clients.failures[2]
+    link.close()
+
+
+def test_nodes_show_a_certificate_where_one_is_asked_for(
+    files: Certificates, tmp_path: Path
+) -> None:
+    other = make_certificates(tmp_path)
+    link = secured(files, client_ca=files.ca)
+
+    def with_identity(of: Certificates) -> Any:
+        identity = ClientIdentity(of.client_certificate, of.client_key)
+        return lambda ticket, node: Session(ticket, node, DESCRIPTION, echo, identity).run()
+
+    with a_round(link, [with_identity(files), good, with_identity(other)]) as clients:
+        assert clients.alive == (0,)
+        assert call(clients, 1) == {0: 1}
+    link.close()

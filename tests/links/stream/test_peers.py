@@ -1,0 +1,316 @@
+"""Who may attach, and what becomes of peers that are not what they should be."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import psutil
+import pytest
+import torch
+
+from flwr_splitmix.links import LinkError, StreamLink
+from flwr_splitmix.links.frames.codec import PREFIX, Frame, encode
+from flwr_splitmix.links.link import Outcome
+from flwr_splitmix.links.stream.protocol import NODE_KEY, PROTOCOL_KEY, TOKEN_KEY
+from flwr_splitmix.links.stream.session import Session
+from flwr_splitmix.links.stream.token import TokenMint
+from flwr_splitmix.links.ticket import Ticket
+from tests.links.stream.http2 import http2_request, message_head
+from tests.links.stream.peers import (
+    DESCRIPTION,
+    Raw,
+    a_round,
+    call,
+    echo,
+    eventually,
+    good,
+    no_threads_left,
+    numbers,
+)
+
+
+@pytest.fixture
+def link() -> Iterator[StreamLink]:
+    link = StreamLink(
+        address="127.0.0.1:0", attach_timeout=3, step_timeout=2, reattach_timeout=1, max_body=10**7
+    )
+    link.open(None)
+    yield link
+    link.close()
+    no_threads_left()
+
+
+def resident() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+def test_good_peers_are_called_at_once(link: StreamLink) -> None:
+    def answer(method: str, arguments: Mapping[str, Any]) -> Outcome:
+        time.sleep(0.5)
+        return echo(method, arguments)
+
+    def slow(ticket: Ticket, node: int) -> None:
+        Session(ticket, node, DESCRIPTION, answer).run()
+
+    with a_round(link, [slow] * 4) as clients:
+        began = time.monotonic()
+        assert call(clients, 7) == dict.fromkeys(range(4), 7)
+        assert time.monotonic() - began < 1.2
+    assert len(clients.replies) == 4
+    assert clients.failures == {}
+
+
+@pytest.mark.parametrize(
+    ("token", "sentence"),
+    [
+        (lambda own, other: "", "the token was not made by this run"),
+        (lambda own, other: own[:-1] + "x", "the token was not made by this run"),
+        (lambda own, other: forged(), "the token was not made by this run"),
+        (lambda own, other: other, "the token was made for another node"),
+    ],
+    ids=["none", "changed", "another run's", "another node's"],
+)
+def test_who_has_no_token_of_its_own_is_refused(
+    link: StreamLink, token: Callable[[str, str], str], sentence: str
+) -> None:
+    tickets: dict[int, Ticket] = {}
+    both = threading.Event()
+
+    def honest(ticket: Ticket, node: int) -> None:
+        tickets[ticket.client] = ticket
+        both.set()
+        good(ticket, node)
+
+    def thief(ticket: Ticket, node: int) -> None:
+        assert both.wait(5)
+        good(replace(ticket, token=token(ticket.token, tickets[0].token)), node)
+
+    with a_round(link, [honest, thief]) as clients:
+        assert clients.alive == (0,)
+        assert clients.failures == {1: sentence}
+        assert call(clients, 1) == {0: 1}
+
+
+def forged() -> str:
+    mint = TokenMint(60)
+    return mint.token(mint.admission(101, 1, 1, "train"))
+
+
+def test_an_expired_token_is_refused() -> None:
+    link = StreamLink(address="127.0.0.1:0", token_seconds=0.0, attach_timeout=5)
+    link.open(None)
+    with a_round(link, [good]) as clients:
+        assert clients.failures == {0: "the token has expired: it was valid for 0 s"}
+    link.close()
+
+
+def test_a_token_is_good_for_one_round(link: StreamLink) -> None:
+    tickets: list[Ticket] = []
+
+    def keep(ticket: Ticket, node: int) -> None:
+        tickets.append(ticket)
+        good(ticket, node)
+
+    with a_round(link, [keep]):
+        pass
+    with pytest.raises(LinkError, match=r"round 1 \(train\) is over"):
+        good(tickets[0], 100)
+    with (
+        a_round(link, [keep], server_round=2),
+        pytest.raises(LinkError, match=r"round 1 \(train\) is over"),
+    ):
+        good(tickets[0], 100)
+
+
+def test_another_protocol_is_refused_with_both_versions(link: StreamLink) -> None:
+    found: list[grpc.RpcError] = []
+
+    def old(ticket: Ticket, node: int) -> None:
+        raw = Raw(ticket, node, splitmix_protocol="99")
+        found.append(raw.refusal())
+        raw.close()
+        raise LinkError("refused")
+
+    with a_round(link, [old]) as clients:
+        assert clients.alive == ()
+    assert found[0].code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert found[0].details() == (
+        "the ServerApp speaks version 1 of the stream link, this node 99; "
+        "install the same flwr-splitmix on both"
+    )
+
+
+def test_another_service_is_not_there(link: StreamLink) -> None:
+    channel = grpc.insecure_channel(link.dialled)
+    with pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary("/flwr_splitmix.Link/Shutdown")(b"", timeout=5)
+    assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    channel.close()
+
+
+def test_a_live_connection_is_not_taken_over(link: StreamLink) -> None:
+    found: list[Any] = []
+
+    def twice(ticket: Ticket, node: int) -> None:
+        first = Raw(ticket, node)
+        first.hello()
+        second = Raw(ticket, node)
+        found.append(second.refusal())
+        second.close()
+        frame = first.hear()
+        first.say(encode(Frame("reply", frame.number, payload={"echo": "first"})))
+        found.append(first.hear().kind)
+        first.close()
+
+    with a_round(link, [twice]) as clients:
+        assert call(clients, 1) == {0: "first"}
+    assert found[0].code() == grpc.StatusCode.ALREADY_EXISTS
+    assert found[1] == "finish"
+
+
+def test_repeated_and_old_frames_change_nothing(link: StreamLink) -> None:
+    def stutter(ticket: Ticket, node: int) -> None:
+        raw = Raw(ticket, node)
+        raw.hello()
+        last = b""
+        while (frame := raw.hear()).kind == "call":
+            reply = encode(Frame("reply", frame.number, payload={"echo": frame.number}))
+            future = encode(Frame("reply", frame.number + 1, payload={"echo": "too early"}))
+            for data in (last, last, future, reply, reply):
+                if data:
+                    raw.say(data)
+            last = reply
+        raw.close()
+
+    with a_round(link, [stutter]) as clients:
+        assert [call(clients, None) for _ in range(4)] == [{0: n} for n in (1, 2, 3, 4)]
+
+
+ANNOUNCED = PREFIX.pack(b"SMXF", 1, 0, 64, 2 << 30) + b" " * 64
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (ANNOUNCED, "sent bytes that are no frame: a frame's body has 2147483648 bytes, at most"),
+        (b"", "sent bytes that are no frame: a frame has at least 24 bytes"),
+        (encode(Frame("hello")), "sent a hello frame in the midst of a round"),
+    ],
+)
+def test_nonsense_costs_its_sender_the_round(link: StreamLink, data: bytes, sentence: str) -> None:
+    told: list[str] = []
+
+    def rude(ticket: Ticket, node: int) -> None:
+        raw = Raw(ticket, node)
+        raw.hello()
+        raw.hear()
+        raw.say(data)
+        told.append(raw.hear().text)
+        raw.close()
+
+    with a_round(link, [good, rude]) as clients:
+        assert call(clients, 1) == {0: 1}
+        assert clients.failures[1].startswith(sentence)
+        assert call(clients, 2) == {0: 2}
+    assert told[0].startswith(sentence)
+
+
+def test_a_frame_above_the_limit_is_not_read(link: StreamLink) -> None:
+    def fat(ticket: Ticket, node: int) -> None:
+        raw = Raw(ticket, node)
+        raw.hello()
+        raw.hear()
+        raw.say(b"\0" * (2 * 10**7))
+        assert raw.refusal().code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        raw.close()
+
+    with a_round(link, [good, fat]) as clients:
+        assert call(clients, 1) == {0: 1}
+        assert "cut off" in clients.failures[1]
+
+
+def test_two_gigabytes_announced_by_hand_cost_no_memory(link: StreamLink) -> None:
+    """The length of a gRPC message comes before its bytes; whoever believes it is lost."""
+    before = resident()
+
+    def announce(ticket: Ticket, node: int) -> None:
+        shown = {TOKEN_KEY: ticket.token, NODE_KEY: str(node), PROTOCOL_KEY: "1"}
+        host, port = ticket.address.split(":")
+        with socket.create_connection((host, int(port))) as peer:
+            peer.sendall(http2_request(shown))
+            peer.sendall(message_head((2 << 30) - 1, b"x" * 1000))
+            peer.settimeout(5)
+            while peer.recv(65536):
+                pass
+
+    with a_round(link, [good, announce]) as clients:
+        assert clients.alive == (0,)
+        assert call(clients, 1) == {0: 1}
+    assert resident() - before < 100e6
+
+
+def test_a_peer_that_never_reads_holds_nobody_up(link: StreamLink) -> None:
+
+    def deaf(ticket: Ticket, node: int) -> None:
+        raw = Raw(ticket, node)
+        raw.hello()
+        time.sleep(5)
+        raw.close()
+
+    value = numbers(8)
+    with a_round(link, [good, deaf]) as clients:
+        began = time.monotonic()
+        (found,) = call(clients, value).values()
+        assert torch.equal(found, value)
+        assert 2 <= time.monotonic() - began < 3
+        assert clients.failures == {1: "did not answer echo within 2 s"}
+        sizes = []
+        for _ in range(3):
+            for _ in range(20):
+                call(clients, value)
+            sizes.append(resident())
+        assert sizes[2] - sizes[0] < 150e6  # 40 calls of 8 MB
+
+
+@pytest.mark.parametrize(
+    "description",
+    [{}, {"state-round": "0"}, {"state-round": 0, "a": torch.ones(2)}, {"state-round": 0, "b": {}}],
+)
+def test_who_describes_itself_oddly_is_refused(
+    link: StreamLink, description: dict[str, Any]
+) -> None:
+    def odd(ticket: Ticket, node: int) -> None:
+        Session(ticket, node, description, echo).run()
+
+    with a_round(link, [good, odd]) as clients:
+        assert clients.failures == {1: "described itself in other than plain values"}
+
+
+def test_a_peer_that_never_says_hello_is_late(link: StreamLink) -> None:
+    def mute(ticket: Ticket, node: int) -> None:
+        raw = Raw(ticket, node)
+        raw.refusal()
+        raw.close()
+
+    with a_round(link, [good, mute]) as clients:
+        assert clients.failures == {1: "did not attach within 3 s"}
+        assert call(clients, 1) == {0: 1}
+
+
+def test_nothing_is_left_when_a_link_is_closed() -> None:
+    before = set(threading.enumerate())
+    link = StreamLink(address="127.0.0.1:0")
+    link.open(None)
+    address = link.dialled
+    with a_round(link, [good] * 3) as clients:
+        call(clients, 1)
+    link.close()
+    eventually("the end of all threads", lambda: set(threading.enumerate()) <= before)
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection((address.split(":")[0], int(address.split(":")[1])), 1)

@@ -1,0 +1,199 @@
+"""What was saved loads again; a fault costs at most the newest state, never the one before it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from flwr_splitmix.runs.checkpoints import CheckpointStore, ClientStore
+from flwr_splitmix.storage import StorageError
+
+
+def tensors(value: float) -> dict[str, torch.Tensor]:
+    return {"weight": torch.full((3, 2), value)}
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-4])
+
+
+def test_a_checkpoint_loads_as_it_was_saved(tmp_path: Path) -> None:
+    saved = {
+        "half": torch.randn(4, 3).to(torch.bfloat16),
+        "mask": torch.tensor([True, False]),
+        "count": torch.tensor(7),
+        "empty": torch.empty(0, 5),
+    }
+    file = CheckpointStore(tmp_path).save(12, saved, {"seed": 3, "order": [2, 1], "lr": 0.1})
+    found = CheckpointStore(tmp_path).load()
+    assert file == tmp_path / "round-000012.safetensors"
+    assert found.round == 12
+    assert found.meta == {"seed": 3, "order": [2, 1], "lr": 0.1}
+    assert found.tensors.keys() == saved.keys()
+    for name, tensor in saved.items():
+        assert found.tensors[name].dtype == tensor.dtype
+        assert torch.equal(found.tensors[name], tensor)
+
+
+def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=2)
+    for number in (5, 10, 1_000_000, 2_000_000):
+        store.save(number, tensors(number), {})
+    assert store.rounds() == [1_000_000, 2_000_000]
+    assert len(list(tmp_path.iterdir())) == 2
+    assert store.load(1_000_000).tensors["weight"][0, 0] == 1_000_000
+
+
+def test_other_files_in_the_directory_are_left_alone(tmp_path: Path) -> None:
+    names = ["notes.txt", ".round-000009.safetensors.x", "round-000009.safetensors.bak"]
+    for name in names:
+        (tmp_path / name).write_text("mine")
+    store = CheckpointStore(tmp_path, keep=1)
+    store.save(1, tensors(1), {})
+    store.save(2, tensors(2), {})
+    assert store.rounds() == [2]
+    assert all((tmp_path / name).exists() for name in names)
+
+
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = CheckpointStore(tmp_path)
+    store.save(1, tensors(1), {})
+    newest = store.save(2, tensors(2), {})
+    truncate(newest)
+    found = store.load()
+    assert (found.round, found.tensors["weight"][0, 0].item()) == (1, 1.0)
+    assert str(newest) in caplog.text
+    with pytest.raises(StorageError, match=re.escape(str(newest))):
+        store.load(2)
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_resumed_run_supersedes_later_checkpoints(tmp_path: Path, keep: int) -> None:
+    store = CheckpointStore(tmp_path, keep=2)
+    store.save(10, tensors(10), {})
+    truncate(store.save(20, tensors(20), {}))
+    resumed = CheckpointStore(tmp_path, keep=keep)
+    resumed.save(11, tensors(11), {})
+    assert resumed.rounds() == [10, 11][-keep:]
+    assert resumed.load().round == 11
+
+
+def test_nothing_to_load_is_a_storage_error(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "none")
+    with pytest.raises(StorageError, match="none"):
+        store.load()
+    truncate(store.save(3, tensors(3), {}))
+    with pytest.raises(StorageError, match="3"):
+        store.load()
+    with pytest.raises(StorageError, match="round 4"):
+        store.load(4)
+
+
+def test_impossible_numbers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="-1"):
+        CheckpointStore(tmp_path).save(-1, tensors(0), {})
+    with pytest.raises(ValueError, match="not 0"):
+        CheckpointStore(tmp_path, keep=0)
+    with pytest.raises(ValueError, match="-2"):
+        ClientStore(tmp_path).save(-2, 1, tensors(0), {})
+
+
+# A limit on the size of a file makes the kernel refuse a write half-way, as a full disk does.
+FULL_DISK = """
+import resource, signal, sys, torch
+from flwr_splitmix.runs.checkpoints import CheckpointStore
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, 64 * 1024))
+store = CheckpointStore(sys.argv[1], keep=1)
+store.save(1, {"weight": torch.arange(10.0)}, {"seed": 3})
+try:
+    store.save(2, {"weight": torch.zeros(100_000)}, {})
+except OSError as error:
+    print("refused", error.errno)
+"""
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint_and_nothing_else(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("refused")
+    assert [file.name for file in tmp_path.iterdir()] == ["round-000001.safetensors"]
+    found = CheckpointStore(tmp_path).load()
+    assert found.meta == {"seed": 3}
+    assert torch.equal(found.tensors["weight"], torch.arange(10.0))
+
+
+def test_a_client_loads_its_newest_state_up_to_a_round(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path)
+    for number in (2, 5, 9):
+        file = store.save(7, number, tensors(number), {"at": number})
+    store.save(8, 6, tensors(-1), {})
+    assert file == tmp_path / "7" / "round-000009.safetensors"
+    for at_most, expected in [(2, 2), (4, 2), (5, 5), (8, 5), (100, 9), (None, 9)]:
+        state = store.load(7, at_most)
+        assert state is not None
+        number, loaded, meta = state
+        assert (number, meta) == (expected, {"at": expected})
+        assert torch.equal(loaded["weight"], tensors(expected)["weight"])
+    assert store.load(7, at_most=1) is None
+    assert store.load(9, at_most=None) is None
+
+
+def test_a_damaged_client_state_falls_back_to_the_one_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = ClientStore(tmp_path)
+    store.save(0, 1, tensors(1), {})
+    damaged = store.save(0, 2, tensors(2), {})
+    truncate(damaged)
+    state = store.load(0, at_most=2)
+    assert state is not None
+    assert state[0] == 1
+    assert str(damaged) in caplog.text
+
+
+def test_states_after_the_resumed_round_are_dropped(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path)
+    for index in (0, 1):
+        for number in (2, 5, 9):
+            store.save(index, number, tensors(number), {})
+    store.drop_after(0, 5)
+    store.drop_after(3, 5)  # a client that never trained
+    assert saved_rounds(tmp_path / "0") == [2, 5]
+    assert saved_rounds(tmp_path / "1") == [2, 5, 9]
+
+
+@pytest.mark.parametrize(
+    ("saved", "kept_rounds", "left"),
+    [
+        ([1, 2, 3, 4], [2, 4], [2, 4]),  # took part in every round
+        ([1, 3, 7], [5, 6], [3, 7]),  # last took part before both checkpoints
+        ([1, 3, 7], [3, 7], [3, 7]),
+        ([1, 3], [5, 10], [3]),  # one state serves both
+        ([4, 6], [2, 5], [4, 6]),  # no state before the older checkpoint
+        ([4, 6, 8], [2], [8]),  # only the newest, for the checkpoint to come
+        ([4, 6, 8], [], [8]),
+        ([4, 6, 8], [100, 5], [4, 8]),  # the order of the rounds does not matter
+        ([], [5], []),
+    ],
+)
+def test_pruning_keeps_what_the_checkpoints_need(
+    tmp_path: Path, saved: list[int], kept_rounds: list[int], left: list[int]
+) -> None:
+    store = ClientStore(tmp_path)
+    for number in saved:
+        store.save(0, number, tensors(number), {})
+    store.prune(0, kept_rounds)
+    assert saved_rounds(tmp_path / "0") == left
+
+
+def saved_rounds(path: Path) -> list[int]:
+    return sorted(int(file.stem.removeprefix("round-")) for file in path.glob("*"))

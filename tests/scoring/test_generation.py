@@ -1,0 +1,149 @@
+"""Answers written token by token, and how they are scored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from flwr_splitmix.data.texts.batch import TextBatch, TextSet
+from flwr_splitmix.scoring.answers import bleu, exact_match, final_number, rouge_l
+from flwr_splitmix.scoring.generation import GenerationScores
+
+END, WORDS = 1, 12
+
+
+def decode(ids: Sequence[int]) -> str:
+    return " ".join(f"w{i}" for i in ids)
+
+
+def batch(*pairs: tuple[list[int], list[int]]) -> TextBatch:
+    """Return prompts and right answers, each with an END behind it."""
+    texts = [torch.tensor([*prompt, *answer, END]) for prompt, answer in pairs]
+    labels = [torch.tensor([-100] * len(p) + [*a, END]) for p, a in pairs]
+    made = TextSet(texts, labels).batch(torch.arange(len(pairs)).numpy())
+    return TextBatch.of(made, torch.device("cpu"))
+
+
+def after(token: int) -> int:
+    """Say what a model answers that counts: the word after w9 is the end."""
+    return END if token >= 9 else token + 1
+
+
+def counting(sent: TextBatch) -> Tensor:
+    """Return the logits of a model that counts."""
+    logits = torch.zeros(*sent.ids.shape, WORDS)
+    for row, ids in enumerate(sent.ids.tolist()):
+        for place, token in enumerate(ids):
+            logits[row, place, after(token)] = 1.0
+    return logits
+
+
+def generate(scores: GenerationScores, first: TextBatch) -> list[TextBatch]:
+    """Do as the exchanges of an evaluation do; returns what was sent."""
+    sent = [scores.begin(first)]
+    while (following := scores.add(counting(sent[-1]), sent[-1])) is not None:
+        sent.append(following)
+    return sent
+
+
+def made(**options: Any) -> GenerationScores:
+    options = {"end": END, "max_new_tokens": 20, "max_length": 40, **options}
+    return GenerationScores(decode, **options)
+
+
+def test_each_answer_goes_on_to_its_own_end() -> None:
+    scores = made()
+    sent = generate(scores, batch(([3, 8], [9]), ([5, 2, 6], [9, 9])))
+    assert scores.said == ["w9", "w7 w8 w9"]
+    assert scores.right == ["w9", "w9 w9"]
+    assert scores.examples == 2
+    # The right answers and the first words in one exchange, then a word in each; no row is left
+    # out when it has ended, so that the server does not learn when.
+    assert [len(b.ids) for b in sent] == [2] * 4
+    assert sent[-1].ids[1, : int(sent[-1].mask[1].sum())].tolist() == [5, 2, 6, 7, 8, 9]
+    assert sent[-1].ids[0, : int(sent[-1].mask[0].sum())].tolist() == [3, 8, 9]
+
+
+def test_the_right_answer_is_in_nothing_that_is_sent_later() -> None:
+    sent = generate(made(), batch(([5, 4], [2, 2, 2])))
+    for later in sent[1:]:
+        assert 2 not in later.ids
+        assert (later.labels == -100).all()
+
+
+def test_an_answer_has_at_most_so_many_tokens() -> None:
+    scores = made(max_new_tokens=2)
+    assert len(generate(scores, batch(([2], [3])))) == 2
+    assert scores.said == ["w3 w4"]
+
+
+def test_a_text_has_at_most_so_many_tokens() -> None:
+    scores = made(max_length=4)
+    sent = generate(scores, batch(([2, 2], [3])))
+    assert scores.said == ["w3 w4"]
+    assert max(b.ids.shape[1] for b in sent) == 4
+
+
+def test_padding_hides_how_long_answers_are() -> None:
+    sent = generate(made(pad_to=16), batch(([5, 4], [2]), ([8], [9])))
+    assert {b.ids.shape[1] for b in sent[1:]} == {16}
+
+
+def test_scores_are_over_all_batches() -> None:
+    scores = made()
+    generate(scores, batch(([7], [8, 9])))
+    generate(scores, batch(([7], [8, 8]), ([8], [9])))
+    found = scores.result()
+    assert found["exact_match"] == pytest.approx(2 / 3)
+    assert found["rouge_l"] == pytest.approx((1 + 0.5 + 1) / 3)
+    assert {"loss", "accuracy", "perplexity", "bleu"} <= found.keys()
+    assert scores.examples == 3
+
+
+def test_loss_and_accuracy_are_those_of_the_right_answers() -> None:
+    scores = made()
+    generate(scores, batch(([7], [8, 8])))
+    # Of 8, 8 and the end, a model that counts gets the first alone.
+    assert scores.result()["accuracy"] == pytest.approx(1 / 3)
+
+
+def test_an_answer_needs_room() -> None:
+    with pytest.raises(ValueError, match="max_new_tokens is 0; it must be at least 1"):
+        made(max_new_tokens=0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "number"),
+    [
+        ("so it is\n#### 72", "72"),
+        ("#### 1,234", "1234"),
+        ("#### -3.50 dollars", "-3.5"),
+        ("#### $18.", "18"),
+        ("####5\n#### 6", "5"),
+        ("10.0 #### 100", "100"),
+        ("the answer is 7", None),
+        ("#### none", None),
+    ],
+)
+def test_the_number_that_counts(answer: str, number: str | None) -> None:
+    assert final_number(answer) == number
+
+
+def test_only_the_number_of_a_sum_must_be_right() -> None:
+    assert exact_match("3 + 4 is seven #### 7.0", "four plus three #### 7")
+    assert not exact_match("four plus three #### 8", "four plus three #### 7")
+    assert not exact_match("four plus three is 7", "four plus three #### 7")
+    assert exact_match("a  b\n", "a b")
+    assert not exact_match("a", "a b")
+
+
+def test_overlap_has_its_known_values() -> None:
+    # Lin (2004), section 3: "police kill the gunman" against "police killed the gunman".
+    assert rouge_l(["police kill the gunman"], ["police killed the gunman"]) == pytest.approx(0.75)
+    assert bleu(["the cat is on the mat now"], ["the cat is on the mat now"]) == pytest.approx(100)
+    assert bleu(["nothing of that sort"], ["the cat is on the mat now"]) < 5
+    assert rouge_l([], []) == 0.0

@@ -1,0 +1,252 @@
+"""Nothing that a client sends or says reaches the model unchecked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.links import Clients, LinkError
+from flwr_splitmix.links.link import Outcome
+from flwr_splitmix.mixers import Mixup, Noisy, NoMixing, PatchCutMix, Plan, SmashedShape
+from flwr_splitmix.observers import Observer
+from flwr_splitmix.observers.events import RoundDone
+from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.segments import Geometry
+from flwr_splitmix.server.intake.split import (
+    UploadError,
+    agree_on_shape,
+    plausible,
+    read_test_upload,
+    read_upload,
+    reasons,
+)
+from flwr_splitmix.strategies import SFL
+from flwr_splitmix.testing.toy import Toy, sgd
+
+SHAPE = SmashedShape(batch=4, patches=6, width=3)
+PLAN = NoMixing().plan([0], SHAPE, np.random.default_rng(0))
+LABELS = torch.tensor([0, 1, 2, 0])
+
+
+def smashed(*shape: int) -> Tensor:
+    return torch.zeros(shape or SHAPE.size)
+
+
+def poisoned(value: float) -> Tensor:
+    tensor = smashed()
+    tensor[3, 5, 2] = value
+    return tensor
+
+
+def read(reply: Mapping[str, Any], plan: Plan = PLAN, client: int = 0) -> Any:
+    return read_upload(reply, plan, client, num_classes=3, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("reply", "sentence"),
+    [
+        ({"smashed": None}, "no list of 1 smashed tensors"),
+        ({"smashed": smashed()}, "no list of 1 smashed tensors"),
+        ({"smashed": []}, "no list of 1 smashed tensors"),
+        ({"smashed": [smashed(), smashed()]}, "no list of 1 smashed tensors"),
+        ({"smashed": [None]}, "smashed data for a pass that is not its own"),
+        ({"smashed": ["x"]}, r"uploaded str, expected \(4, 6, 3\) of torch.float32"),
+        ({"smashed": [smashed(4, 7, 3)]}, r"uploaded \(4, 7, 3\) of torch.float32, expected"),
+        ({"smashed": [smashed(3, 6, 3)]}, r"uploaded \(3, 6, 3\)"),
+        ({"smashed": [smashed(4, 18)]}, r"uploaded \(4, 18\)"),
+        ({"smashed": [smashed().double()]}, "of torch.float64, expected"),
+        ({"smashed": [smashed().to(torch.complex64)]}, "of torch.complex64, expected"),
+        ({"smashed": [poisoned(float("nan"))]}, "NaN or infinite"),
+        ({"smashed": [poisoned(float("inf"))]}, "NaN or infinite"),
+        ({"smashed": [poisoned(float("-inf"))]}, "NaN or infinite"),
+        ({"labels": None}, "no labels"),
+        ({"labels": [0, 1, 2, 0]}, "no labels"),
+        ({"labels": LABELS[:3]}, r"labels have shape \(3,\) of torch.int64, expected \(4,\)"),
+        ({"labels": LABELS.int()}, r"of torch.int32, expected \(4,\) of torch.int64"),
+        ({"labels": torch.tensor([0, 1, 2, 3])}, r"labels lie in 0..3, allowed are 0..2"),
+        ({"labels": torch.tensor([0, 1, 2, -1])}, r"labels lie in -1..2, allowed are 0..2"),
+        ({"labels": torch.zeros(4, 3)}, r"of torch.float32, expected \(4,\) of torch.int64"),
+    ],
+)
+def test_nonsense_is_refused_with_what_was_expected(reply: dict[str, Any], sentence: str) -> None:
+    good = {"smashed": [smashed()], "labels": LABELS}
+    read(good)
+    with pytest.raises(UploadError, match=sentence):
+        read({**good, **reply})
+
+
+def test_finite_numbers_that_would_overflow_in_the_model_are_refused() -> None:
+    sentence = "sent numbers beyond 1e\\+06, which would overflow in the model"
+    large = torch.full(SHAPE.size, -1e6)
+    assert read({"smashed": [large], "labels": LABELS}).smashed[0] is large
+    for number in (-1e7, 3e38):
+        reply = {"smashed": [poisoned(number)], "labels": LABELS}
+        with pytest.raises(UploadError, match=sentence):
+            read(reply)
+        with pytest.raises(UploadError, match=sentence):
+            read_test_upload(reply, SHAPE, 3, torch.float32)
+
+
+def test_soft_labels_that_would_overflow_are_refused_also_where_noise_is_on_them() -> None:
+    mixer = Noisy(Mixup(2), GaussianNoise(sigma_s=1.0, sigma_y=1.0, clamp_labels=False))
+    plan = mixer.plan([0, 1], replace(SHAPE, classes=3), np.random.default_rng(0))
+    share = plan.shares(0)[0]
+    assert share is not None
+    assert not share.labels_clamped
+    sent = torch.zeros(share.upload_shape(SHAPE.size))
+    read({"smashed": [sent], "labels": [torch.full((4, 3), 50.0)]}, plan)
+    with pytest.raises(UploadError, match="sent numbers beyond"):
+        read({"smashed": [sent], "labels": [torch.full((4, 3), 1e30)]}, plan)
+
+
+def test_more_patches_than_the_share_are_refused() -> None:
+    plan = PatchCutMix(2).plan([0, 1], SHAPE, np.random.default_rng(0))
+    share = plan.shares(0)[0]
+    assert share is not None
+    _, kept, _ = share.upload_shape(SHAPE.size)
+    read({"smashed": [smashed(4, kept, 3)], "labels": LABELS}, plan)
+    for count in (kept - 1, kept + 1, SHAPE.patches):
+        with pytest.raises(UploadError, match=rf"expected \(4, {kept}, 3\)"):
+            read({"smashed": [smashed(4, count, 3)], "labels": LABELS}, plan)
+
+
+def test_a_client_uploads_in_its_own_passes_only() -> None:
+    plan = PatchCutMix(2, k_times=True).plan(range(3), SHAPE, np.random.default_rng(0))
+    (alone,) = plan.unmixed
+    read({"smashed": [smashed(), None], "labels": LABELS}, plan, alone)
+    with pytest.raises(UploadError, match="for a pass that is not its own"):
+        read({"smashed": [smashed(), smashed()], "labels": LABELS}, plan, alone)
+    with pytest.raises(UploadError, match="no list of 2"):
+        read({"smashed": [smashed()], "labels": LABELS}, plan, alone)
+
+
+def test_test_examples_have_integer_labels() -> None:
+    good = {"smashed": [smashed()], "labels": LABELS}
+    assert read_test_upload(good, SHAPE, 3, torch.float32)[1] is LABELS
+    lies: list[dict[str, Any]] = [
+        {"labels": torch.rand(4, 3)},
+        {"smashed": []},
+        {"smashed": [poisoned(float("nan"))]},
+        {"smashed": [smashed(3, 6, 3)]},
+    ]
+    for bad in lies:
+        with pytest.raises(UploadError):
+            read_test_upload({**good, **bad}, SHAPE, 3, torch.float32)
+
+
+class Described(Clients):
+    """Clients that only say what they are."""
+
+    def __init__(self, *descriptions: dict[str, Any]) -> None:
+        super().__init__(1, dict(enumerate(descriptions)), {}, None)
+
+    def _exchange(self, method: str, payloads: Mapping[int, Any]) -> dict[int, Outcome]:
+        raise AssertionError("nothing is to be called")
+
+
+def says(**changes: Any) -> dict[str, Any]:
+    usual = {"batch-size": 4, "patches": 6, "width": 3, "prefix": 0, "num-examples": 40}
+    return {**usual, **{name.replace("_", "-"): value for name, value in changes.items()}}
+
+
+def test_the_majority_decides_where_the_upper_segment_does_not() -> None:
+    clients = Described(says(), says(batch_size=8), says(), says(patches=7))
+    shape, steps = agree_on_shape(clients, nn.Identity())
+    assert shape == SHAPE
+    assert steps == 10
+    assert clients.alive == (0, 2)
+    assert clients.failures[3] == (
+        "its smashed data are 4 x (7 patches) x 3, most clients make (4, 6, 3)"
+    )
+
+
+def test_the_upper_segment_decides_against_any_majority() -> None:
+    upper = nn.Identity()
+    upper.geometry = Geometry(6, 3)  # type: ignore[assignment]
+    clients = Described(says(patches=7), says(patches=7), says(), says(prefix=1))
+    assert agree_on_shape(clients, upper)[0] == SHAPE
+    assert clients.alive == (2,)
+    assert "1 prefix tokens + 6 patches" in clients.failures[3]
+    with pytest.raises(LinkError, match="no client fits the upper segment: client 0: its smashed"):
+        agree_on_shape(Described(says(width=4)), upper)
+
+
+def test_steps_are_the_mean_number_of_full_batches() -> None:
+    sizes = (3, 11, 40)  # 0, 2 and 10 full batches
+    clients = Described(*(says(num_examples=size) for size in sizes))
+    assert agree_on_shape(clients, nn.Identity())[1] == 4
+    assert agree_on_shape(Described(says(num_examples=1)), nn.Identity())[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"batch_size": 0}, "says that its batch-size is 0; it must be an integer of at least 1"),
+        ({"patches": -1}, "its patches is -1"),
+        ({"width": "3"}, "its width is '3'"),
+        ({"prefix": None}, "its prefix is None"),
+        ({"num_examples": True}, "its num-examples is True"),
+        ({"num_examples": 0}, "its num-examples is 0"),
+        ({"num_examples": 10**5000}, "its num-examples is more than 2147483647"),
+        ({"num_examples": -(10**5000)}, "its num-examples is less than -2147483647"),
+        ({"num_examples": [10**5000]}, "its num-examples is a list"),
+    ],
+)
+def test_a_client_that_describes_itself_badly_is_left_out(
+    changes: dict[str, Any], sentence: str
+) -> None:
+    clients = Described(says(**changes), says())
+    agree_on_shape(clients, nn.Identity())
+    assert clients.alive == (1,)
+    assert sentence in clients.failures[0]
+
+
+def test_reasons_are_listed_up_to_five() -> None:
+    clients = Described(*(says() for _ in range(8)))
+    for client in range(7):
+        clients.fail(client, "late")
+    assert reasons(clients).startswith("client 0: late; client 1: late")
+    assert reasons(clients).endswith("client 4: late; and 2 more")
+
+
+def test_a_client_that_exaggerates_does_not_keep_the_others_busy() -> None:
+    assert plausible([10, 12, 11]) == [10, 12, 11]
+    assert plausible([10, 12, 10**12]) == [10, 12, 1200]
+    assert plausible([12, 10**400]) == [12, 1200]  # nor a single other one
+    clients = Described(says(), says(), says(num_examples=10**12))
+    _, steps = agree_on_shape(clients, nn.Identity())
+    assert steps < 100 * 12
+
+
+def test_metrics_that_would_spoil_the_average_cost_their_sender() -> None:
+    toy = Toy(clients=4)
+    clients = list(toy.make_clients(sgd(0.1)))
+    right = SplitClient.release
+
+    def release(self: SplitClient) -> Any:
+        arrays, metrics = right(self)
+        wrong: dict[int, dict[str, float]] = {
+            1: {"num-examples": 10**9},
+            2: {"odd": 1.0},
+            3: {"num-steps": float("nan")},
+        }
+        return arrays, {**metrics, **wrong.get(self.order.client, {})}
+
+    seen: list[RoundDone] = []
+
+    class Rounds(Observer):
+        def on_round(self, event: RoundDone) -> None:
+            seen.append(event)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SplitClient, "release", release)
+        SFL(toy.upper(), device="cpu", observers=[Rounds()]).fit(clients, 1)
+    assert sorted(seen[0].failures) == [1, 2, 3]
+    assert "1000000000 examples now, and said 12 before" in seen[0].failures[1]

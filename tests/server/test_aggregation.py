@@ -1,0 +1,189 @@
+"""Flower strategies as aggregators of lower segments: which, how, and what is kept of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
+from flwr.serverapp import strategy as flower
+
+from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.schedule import constant
+from flwr_splitmix.server.aggregation import AggregatorError, LowerAggregator
+from flwr_splitmix.strategies import PSL, SFL
+from flwr_splitmix.testing.toy import Toy, sgd
+
+ANY_NODES: dict[str, Any] = {
+    "min_train_nodes": 1,
+    "min_evaluate_nodes": 1,
+    "min_available_nodes": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: flower.FedProx(proximal_mu=0.1), "FedProx cannot aggregate.*proximal term"),
+        (
+            lambda: flower.QFedAvg(client_learning_rate=0.1),
+            "QFedAvg cannot aggregate.*own training",
+        ),
+        (flower.FedXgbBagging, "FedXgbBagging cannot aggregate.*trees"),
+        (flower.FedXgbCyclic, "FedXgbCyclic cannot aggregate.*trees"),
+        (
+            lambda: flower.DifferentialPrivacyClientSideFixedClipping(flower.FedAvg(), 1.0, 1.0, 2),
+            "needs a clipping mod at the client",
+        ),
+    ],
+)
+def test_aggregators_that_need_client_code_are_refused(make: Any, sentence: str) -> None:
+    with pytest.raises(AggregatorError, match=sentence):
+        SFL(Toy().upper(), aggregator=make(), device="cpu")
+
+
+def test_a_subclass_of_a_refused_strategy_is_refused() -> None:
+    class Mine(flower.FedProx):
+        pass
+
+    with pytest.raises(AggregatorError, match="FedProx cannot aggregate"):
+        LowerAggregator(Mine(proximal_mu=0.1))
+
+
+def test_only_a_flower_strategy_aggregates() -> None:
+    with pytest.raises(AggregatorError, match=r"flwr.serverapp.strategy, not str"):
+        LowerAggregator("FedAvg")  # type: ignore[arg-type]
+
+
+def test_an_aggregator_that_configures_its_rounds_is_refused_outside_a_flower_run() -> None:
+    toy = Toy(clients=2)
+    strategy = SFL(toy.upper(), aggregator=flower.FedAdam(), device="cpu")
+    with pytest.raises(
+        AggregatorError, match=r"FedAdam configures its rounds through a Flower grid"
+    ):
+        strategy.fit(toy.make_clients(), 1)
+
+
+def test_fedmedian_takes_the_median_of_the_lower_segments() -> None:
+    toy = Toy(clients=3)
+    strategy = SFL(
+        toy.upper(),
+        aggregator=flower.FedMedian(**ANY_NODES),
+        optimizer=sgd(0.1),
+        schedule=constant,
+        device="cpu",
+    )
+    clients = toy.make_clients(sgd(0.1))
+    result = strategy.fit(clients, 1)
+    assert result.arrays is not None
+    found = to_tensors(result.arrays)
+    for name in dict(clients[0].segment.named_parameters()):
+        own = np.stack([client.segment.state_dict()[name].numpy() for client in clients])
+        np.testing.assert_array_equal(found[name].numpy(), np.median(own, axis=0))
+        assert np.ptp(own, axis=0).any()
+
+
+def test_krum_picks_one_of_the_lower_segments() -> None:
+    toy = Toy(clients=4)
+    strategy = SFL(
+        toy.upper(),
+        aggregator=flower.Krum(num_malicious_nodes=1, **ANY_NODES),
+        optimizer=sgd(0.1),
+        device="cpu",
+    )
+    clients = toy.make_clients(sgd(0.1))
+    result = strategy.fit(clients, 1)
+    assert result.arrays is not None
+    found = to_tensors(result.arrays)["embed.weight"]
+    assert any(torch.equal(found, c.segment.state_dict()["embed.weight"]) for c in clients)
+
+
+def test_an_averaged_round_starts_from_one_segment_and_an_unaveraged_one_from_each_own() -> None:
+    """With a learning rate of 0 in the second round, clients hold what they started from."""
+    toy = Toy(clients=3)
+    for kind, same in ((SFL, True), (PSL, False)):
+        clients = toy.make_clients(sgd(0.5), schedule=lambda progress, rounds: float(progress < 1))
+        kind(toy.upper(), optimizer=sgd(0.5), device="cpu").fit(clients, 2)
+        held = {bytes(c.segment.state_dict()["position"].numpy().data) for c in clients}
+        assert len(held) == (1 if same else 3)
+
+
+def numbers(seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {"embed.weight": rng.random((3, 4)), "norm.count": np.array(seed)}
+
+
+def test_the_moments_of_fedadam_survive_a_checkpoint() -> None:
+    first, second = flower.FedAdam(), flower.FedAdam()
+    for strategy, start in ((first, 1), (second, 5)):
+        strategy.m_t, strategy.v_t = numbers(start), numbers(start + 1)
+        strategy.current_arrays = numbers(start + 2)
+    tensors = LowerAggregator(first).state()
+    assert all(name.startswith("aggregator.") for name in tensors)
+    second.m_t = second.v_t = None
+    LowerAggregator(second).restore({"upper.weight": torch.zeros(1), **tensors})
+    for name in ("m_t", "v_t", "current_arrays"):
+        expected, found = getattr(first, name), getattr(second, name)
+        assert expected.keys() == found.keys()
+        for key, array in expected.items():
+            assert found[key].dtype == array.dtype
+            np.testing.assert_array_equal(found[key], array)
+
+
+def test_records_lists_and_numbers_survive_a_checkpoint() -> None:
+    class Mine(flower.FedAvg):
+        record: Any = None
+        listed: Any = None
+        scalar = 0.0
+
+    first, second = Mine(), Mine()
+    first.record = ArrayRecord({k: Array(a) for k, a in numbers(1).items()})
+    first.listed = [np.full(2, i) for i in range(12)]
+    first.scalar = 0.25
+    LowerAggregator(second).restore(LowerAggregator(first).state())
+    assert isinstance(second.record, ArrayRecord)
+    np.testing.assert_array_equal(second.record["embed.weight"].numpy(), numbers(1)["embed.weight"])
+    assert [int(a[0]) for a in second.listed] == list(range(12))
+    assert second.scalar == 0.25
+
+
+def test_nothing_is_averaged_without_an_aggregator() -> None:
+    aggregator = LowerAggregator(None)
+    assert not aggregator.averages
+    assert aggregator.aggregate(1, []) == (None, None)
+    assert aggregator.state() == {}
+
+
+class FakeGrid:
+    """A grid with nodes that never grow in number."""
+
+    def __init__(self, nodes: Sequence[int]) -> None:
+        self.nodes = nodes
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [*self.nodes, 99]
+
+
+def test_an_aggregator_that_waits_for_more_nodes_is_an_error_not_a_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    aggregator = LowerAggregator(flower.FedAvg(min_available_nodes=5))
+    grid = cast(Grid, FakeGrid([1, 2]))
+    with pytest.raises(AggregatorError, match="FedAvg waits for more nodes than the 2 that take"):
+        aggregator.configure(1, ArrayRecord(), ConfigRecord(), grid, [1, 2])
+
+
+def test_an_aggregator_that_asks_nobody_is_an_error() -> None:
+    class Silent(flower.FedAvg):
+        def configure_train(self, *arguments: Any) -> list[Message]:
+            return []
+
+    with pytest.raises(AggregatorError, match="Silent asked no node to train in round 4"):
+        LowerAggregator(Silent()).configure(
+            4, ArrayRecord(), ConfigRecord(), cast(Grid, FakeGrid([1])), [1]
+        )

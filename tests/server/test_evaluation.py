@@ -1,0 +1,157 @@
+"""Federated, benchmark and central evaluation against numbers computed by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flwr_splitmix.clients import SplitClient, exchange
+from flwr_splitmix.observers import Observer
+from flwr_splitmix.observers.events import RoundDone
+from flwr_splitmix.schedule import constant
+from flwr_splitmix.server.evaluation import split as module
+from flwr_splitmix.strategies import PSL, SFL, central_evaluation
+from flwr_splitmix.testing.toy import Examples, Toy, sgd
+
+TOY = Toy(clients=3, tests=7)
+
+
+class Rounds(Observer):
+    def __init__(self) -> None:
+        self.events: list[RoundDone] = []
+
+    def on_round(self, event: RoundDone) -> None:
+        self.events.append(event)
+
+
+def score(lower: torch.nn.Module, upper: torch.nn.Module, data: Any) -> tuple[Tensor, Tensor]:
+    """Hits and losses, example by example."""
+    with torch.no_grad():
+        logits = upper.eval()(lower.eval()(data.inputs))
+    losses = F.cross_entropy(logits, data.labels, reduction="none")
+    return logits.argmax(1) == data.labels, losses
+
+
+def fit(clients: Any, rounds: int = 1, kind: Any = PSL, **options: Any) -> tuple[Any, Rounds]:
+    seen = Rounds()
+    strategy = kind(
+        TOY.upper(), optimizer=sgd(0.1), schedule=constant, device="cpu", observers=[seen],
+        **options,
+    )  # fmt: skip
+    strategy.fit(clients, rounds)
+    return strategy, seen
+
+
+def test_federated_evaluation_weights_each_pair_by_its_test_split(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "BATCH", 3)  # several exchanges, the last one short
+    clients = TOY.make_clients(sgd(0.1))
+    sizes = (7, 4, 1)
+    for client, size in zip(clients, sizes, strict=True):
+        data = client.tests["federated"]
+        assert isinstance(data, Examples)
+        client.tests["federated"] = Examples(data.inputs[:size], data.labels[:size])
+    strategy, seen = fit(clients, evaluation="federated")
+    found = seen.events[-1].evaluation
+    assert found is not None
+    parts = [score(c.segment, strategy.upper.module, c.tests["federated"]) for c in clients]
+    each = [float(hits.double().mean()) for hits, _ in parts]
+    assert found.kind == "federated"
+    assert found.examples == 12
+    assert found.accuracy == pytest.approx(np.average(each, weights=sizes))
+    assert found.loss == pytest.approx(float(torch.cat([p[1] for p in parts]).mean()), rel=1e-5)
+    assert found.spread == pytest.approx(np.std(each))
+
+
+def test_benchmark_evaluation_is_the_mean_over_pairs_on_common_data() -> None:
+    common = TOY.test_data(0)
+    clients = TOY.make_clients(sgd(0.1), benchmark_data=common)
+    strategy, seen = fit(clients, evaluation="benchmark")
+    found = seen.events[-1].evaluation
+    assert found is not None
+    each = [
+        float(score(c.segment, strategy.upper.module, common)[0].double().mean()) for c in clients
+    ]
+    assert (found.kind, found.examples) == ("benchmark", 21)
+    assert found.accuracy == pytest.approx(np.mean(each))
+    assert found.spread == pytest.approx(np.std(each))
+
+
+def test_central_evaluation_scores_the_average() -> None:
+    data, seen = TOY.test_data(0), Rounds()
+    assert data is not None
+    strategy = SFL(TOY.upper(), optimizer=sgd(0.1), device="cpu", observers=[seen])
+    lower = TOY.lower()
+    evaluate = central_evaluation(strategy.upper, lower, data)
+    result = strategy.fit(TOY.make_clients(sgd(0.1)), 2, evaluate_fn=evaluate)
+    hits, losses = score(lower, strategy.upper.module, data)
+    record = result.evaluate_metrics_serverapp[2]
+    assert record["accuracy"] == pytest.approx(float(hits.double().mean()))
+    assert record["loss"] == pytest.approx(float(losses.mean()), rel=1e-5)
+    assert seen.events[-1].evaluation is not None
+    assert seen.events[-1].evaluation.kind == "central"
+
+
+def test_evaluation_comes_when_it_is_due_and_after_the_last_round() -> None:
+    _, seen = fit(TOY.make_clients(), 5, evaluation="federated", evaluate_every=2)
+    assert [e.evaluation is not None for e in seen.events] == [False, True, False, True, True]
+
+
+def test_evaluation_changes_nothing() -> None:
+    with_it, without = TOY.make_clients(sgd(0.1)), TOY.make_clients(sgd(0.1))
+    fit(with_it, 3, evaluation="federated")
+    fit(without, 3)
+    for a, b in zip(with_it, without, strict=True):
+        for name, tensor in a.segment.state_dict().items():
+            assert torch.equal(tensor, b.segment.state_dict()[name]), name
+
+
+class Liar(SplitClient):
+    """Trains well and sends nonsense when it is tested."""
+
+    lie: Any = None
+
+    @exchange
+    def encode_test(self, *, kind: str, start: int, stop: int) -> dict[str, Any]:
+        return {**super().encode_test(kind=kind, start=start, stop=stop), **(self.lie or {})}
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"smashed": [torch.zeros(7, 6, 4, dtype=torch.float64)]},
+        {"smashed": [torch.full((7, 6, 3), float("nan"), dtype=torch.float64)]},
+        {"smashed": None},
+        {"labels": torch.full((7,), 99)},
+        {"labels": "0"},
+    ],
+    ids=["shape", "nan", "none", "class", "text"],
+)
+def test_nonsense_in_evaluation_costs_its_own_contribution_only(lie: dict[str, Any]) -> None:
+    clients = TOY.make_clients(kind=Liar)
+    clients[1].lie = lie  # type: ignore[attr-defined]
+    _, seen = fit(clients, 2, evaluation="federated")
+    assert len(seen.events) == 2
+    for event in seen.events:
+        assert event.clients_alive == 3
+        assert event.evaluation is not None
+        assert event.evaluation.examples == 14
+
+
+def test_test_sets_that_cannot_be_scored_are_refused() -> None:
+    strategy = PSL(TOY.upper(), device="cpu")
+    empty = Examples(torch.zeros(0, 6, 4), torch.zeros(0, dtype=torch.int64))
+    with pytest.raises(ValueError, match="the test set is empty"):
+        central_evaluation(strategy.upper, TOY.lower(), empty)
+    inputs = torch.zeros(2, 6, 4, dtype=torch.float64)
+    evaluate = central_evaluation(
+        strategy.upper, TOY.lower(), Examples(inputs, torch.tensor([0, 3]))
+    )
+    with pytest.raises(ValueError, match=r"labels 0..3, the model has classes 0..2"):
+        strategy.fit(TOY.make_clients(), 1, evaluate_fn=evaluate)

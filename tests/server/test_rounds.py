@@ -1,0 +1,262 @@
+"""The loop of rounds: who takes part, who fails, what repeats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.observers import Observer
+from flwr_splitmix.observers.events import Exchange, RoundDone, StepDone
+from flwr_splitmix.schedule import constant
+from flwr_splitmix.strategies import PSL, SFL, CutMixSL
+from flwr_splitmix.testing.toy import Toy, sgd
+from tests.laws.makers import NAMES, maker, toy_for
+
+
+class Seen(Observer):
+    def __init__(self) -> None:
+        self.exchanges: list[Exchange] = []
+        self.steps: list[StepDone] = []
+        self.rounds: list[RoundDone] = []
+
+    def on_exchange(self, event: Exchange) -> None:
+        self.exchanges.append(event)
+
+    def on_step(self, event: StepDone) -> None:
+        self.steps.append(event)
+
+    def on_round(self, event: RoundDone) -> None:
+        self.rounds.append(event)
+
+
+class Faulty(SplitClient):
+    """Fails, or sends nonsense, at one place of the run."""
+
+    at: tuple[int, int] = (-1, -1)
+    nonsense = False
+
+    def run(self, method: str, arguments: Any) -> dict[str, Any]:
+        if (self.order.server_round, arguments["number"]) != self.at:
+            return super().run(method, arguments)
+        if not self.nonsense:
+            raise RuntimeError("the battery is empty")
+        reply = super().run(method, arguments)
+        return {**reply, "smashed": [torch.full_like(t, float("nan")) for t in reply["smashed"]]}
+
+
+def run(
+    kind: Any, toy: Toy, rounds: int = 1, faulty: dict[int, tuple[int, int]] | None = None,
+    nonsense: bool = False, **options: Any,
+) -> tuple[Any, Seen, Any]:  # fmt: skip
+    seen = Seen()
+    options = {"optimizer": sgd(0.1), "schedule": constant, "device": "cpu", **options}
+    strategy = kind(toy.upper(), observers=[seen], **options)
+    clients = toy.make_clients(sgd(0.1), kind=Faulty, shares=strategy.mixer.shares)
+    for client, place in (faulty or {}).items():
+        clients[client].at = place  # type: ignore[attr-defined]
+        clients[client].nonsense = nonsense  # type: ignore[attr-defined]
+    strategy.fit(clients, rounds)
+    return strategy, seen, clients
+
+
+def weights(strategy: Any, clients: Any) -> dict[str, Tensor]:
+    found = {f"upper {n}": t for n, t in strategy.upper.module.state_dict().items()}
+    for index, client in enumerate(clients):
+        found |= {f"{index} {n}": t for n, t in client.segment.state_dict().items()}
+    return found
+
+
+@pytest.mark.parametrize("nonsense", [False, True], ids=["raises", "sends NaN"])
+def test_a_client_that_fails_mid_round_costs_its_own_contribution(nonsense: bool) -> None:
+    strategy, seen, clients = run(
+        PSL, Toy(clients=3), 2, {1: (1, 1)}, nonsense, server_update="sum"
+    )
+    assert [len(step.uploads) for step in seen.steps] == [3, 2, 2, 3, 3, 3]
+    assert [event.clients_alive for event in seen.rounds] == [2, 3]
+    reason = "NaN or infinite" if nonsense else "RuntimeError: the battery is empty"
+    assert reason in seen.rounds[0].failures[1]
+    assert seen.rounds[1].failures == {}
+    assert all(t.isfinite().all() for t in weights(strategy, clients).values())
+
+
+def test_the_group_of_a_client_that_fails_goes_on_with_the_patches_that_came() -> None:
+    _, seen, _ = run(CutMixSL, Toy(clients=4), 1, {1: (1, 1)}, k=4, alpha=None, min_nodes=2)
+    before, now, after = seen.steps
+    assert before.mixed.sources[0].ratio == 1
+    (source,) = now.mixed.sources
+    assert sorted(m.client for m in source.members) == [0, 2, 3]
+    assert 0 < source.ratio < 1
+    torch.testing.assert_close(now.mixed.targets.sum(1), torch.ones(4, dtype=torch.float64))
+    lost = next(m for m in now.plan.passes[0][0].members if m.client == 1)
+    at = lost.share.positions(4)  # type: ignore[attr-defined]
+    assert not now.mixed.smashed[:, at].any()
+    assert after.mixed.sources[0].ratio == 1  # three clients, planned anew
+
+
+def test_the_survivor_without_a_patch_skips_the_step() -> None:
+    """Two clients, one of which keeps nothing in the step in which the other fails."""
+    toy = Toy(clients=2)
+    options: dict[str, Any] = {"alpha": 0.01, "min_nodes": 1}
+    _, seen, _ = run(CutMixSL, toy, **options)
+    empty, number = next(
+        (m.client, step.number)
+        for step in seen.steps
+        for m in step.plan.passes[0][0].members
+        if m.share.lam == 0
+    )
+    _, seen, _ = run(CutMixSL, toy, 1, {1 - empty: (1, number)}, **options)
+    assert [event.clients_alive for event in seen.rounds] == [1]
+    assert [step.number for step in seen.steps] == [n for n in range(3) if n != number]
+
+
+def test_below_min_nodes_the_round_ends_with_the_reasons() -> None:
+    with pytest.raises(
+        LinkError,
+        match=r"round 2: 1 clients are left, min-nodes is 2: client 0: RuntimeError: the battery",
+    ):
+        run(CutMixSL, Toy(clients=2), 3, {0: (2, 1)})
+    with pytest.raises(LinkError, match="there are 2 clients, min-nodes is 3"):
+        run(PSL, Toy(clients=2), min_nodes=3)
+
+
+def test_clients_that_make_other_shapes_are_left_out() -> None:
+    toy, seen = Toy(clients=3), Seen()
+    clients = [*toy.make_clients(), *Toy(clients=1, patches=7).make_clients()]
+    strategy = PSL(toy.upper(), device="cpu", observers=[seen])
+    strategy.fit(clients, 1)
+    assert list(seen.rounds[0].failures) == [3]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_identical_runs_are_bit_identical(name: str) -> None:
+    toy = toy_for(name, clients=4)
+    results = []
+    for noise in (0, 1):
+        torch.manual_seed(noise)  # the caller's generator has no part in it
+        strategy, seen, clients = run(maker(name), toy, 2, fraction_train=0.75, seed=4)
+        results.append((weights(strategy, clients), [float(s.result.loss) for s in seen.steps]))
+    (first, losses), (second, again) = results
+    assert losses == again
+    assert all(torch.equal(t, second[name]) for name, t in first.items())
+
+
+def test_another_seed_is_another_run() -> None:
+    losses = {
+        tuple(float(s.result.loss) for s in run(PSL, Toy(clients=2), seed=seed)[1].steps)
+        for seed in range(3)
+    }
+    assert len(losses) == 3
+
+
+def test_training_learns() -> None:
+    for name in NAMES:
+        if name.endswith("SFL"):  # learns as the one without averaging does
+            continue
+        toy = toy_for(name, clients=4, batch=4, dropout=0.0)
+        _, seen, _ = run(maker(name), toy, 60, server_update="sum")
+        losses = [float(step.result.loss) for step in seen.steps]
+        assert sum(losses[-20:]) < 0.95 * sum(losses[:20]), name
+
+
+def test_a_fraction_of_the_clients_takes_part_and_all_in_the_long_run() -> None:
+    _, seen, _ = run(PSL, Toy(clients=6), 12, fraction_train=0.5)
+    sampled = [tuple(sorted(step.uploads)) for step in seen.steps if step.number == 0]
+    assert all(len(clients) == 3 for clients in sampled)
+    assert {client for clients in sampled for client in clients} == set(range(6))
+    assert len(set(sampled)) > 3
+
+
+def test_a_step_costs_one_exchange_and_a_round_one_more() -> None:
+    _, seen, _ = run(CutMixSL, Toy(clients=4), 2, steps_per_round=3)
+    for client in range(4):
+        down = [e for e in seen.exchanges if (e.client, e.direction) == (client, "down")]
+        assert [(e.server_round, e.payload["number"]) for e in down] == [
+            (r, n) for r in (1, 2) for n in range(4)
+        ]
+        assert [e.payload["plan"] is None for e in down] == [False, False, False, True] * 2
+        assert [e.payload["gradient"] is None for e in down] == [True, False, False, False] * 2
+        assert [e.payload["progress"] for e in down[:4]] == [0, 1 / 3, 2 / 3, 1]
+
+
+def test_steps_follow_from_batches_and_epochs() -> None:
+    toy = Toy(clients=2, examples=(12, 20))  # 3 and 5 full batches
+    assert run(PSL, toy)[1].rounds[0].steps == 4
+    assert run(PSL, toy, epochs_per_round=3)[1].rounds[0].steps == 12
+    assert run(PSL, toy, steps_per_round=2)[1].rounds[0].steps == 2
+
+
+def test_groups_of_an_epoch_change_with_the_epoch() -> None:
+    _, seen, _ = run(CutMixSL, Toy(clients=8), regroup="epoch", epochs_per_round=2)
+    grouped = [
+        frozenset(frozenset(m.client for m in g.members) for g in step.plan.passes[0])
+        for step in seen.steps
+    ]
+    assert len(grouped) == 6
+    assert len(set(grouped[:3])) == len(set(grouped[3:])) == 1
+    assert grouped[0] != grouped[3]
+
+
+def test_a_client_left_over_is_said_every_round_small_data_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        run(CutMixSL, Toy(clients=3, examples=(12, 12, 3)), 3)
+    lines = [record.getMessage() for record in caplog.records]
+    left_over = [line for line in lines if "left over when groups were formed" in line]
+    assert [line.split(":")[0] for line in left_over] == ["round 1", "round 2", "round 3"]
+    assert lines.count("client 2 has less than one batch of 4 and draws with replacement") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"fraction_train": 0.0}, "fraction_train is 0.0; allowed is 0 < fraction <= 1"),
+        ({"fraction_train": 1.1}, "fraction_train is 1.1"),
+        ({"evaluation": "central"}, "allowed are none, federated, benchmark"),
+        ({"evaluate_every": 0}, "evaluate_every is 0; it must be at least 1"),
+        ({"checkpoint_every": 0}, "checkpoint_every is 0"),
+        ({"steps_per_round": 0}, "steps_per_round is 0"),
+        ({"epochs_per_round": 0}, "epochs_per_round is 0"),
+        ({"min_nodes": 0}, "min_nodes is 0"),
+    ],
+)
+def test_impossible_options_are_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        PSL(Toy().upper(), device="cpu", **options)
+
+
+class Poisoned(SplitClient):
+    """Trains like any other, and returns NaN in its lower segment."""
+
+    def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
+        arrays, metrics = super().release()
+        return {name: t * float("nan") for name, t in arrays.items()}, metrics
+
+
+def test_a_poisoned_lower_segment_is_not_averaged() -> None:
+    toy, seen = Toy(clients=3), Seen()
+    clients = list(toy.make_clients(sgd(0.1)))
+    clients[0] = toy.make_clients(sgd(0.1), kind=Poisoned)[0]
+    strategy = SFL(toy.upper(), device="cpu", observers=[seen])
+    result = strategy.fit(clients, 2)
+    assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
+    reason = {0: "returned a lower segment with NaN or infinite numbers"}
+    assert [event.failures for event in seen.rounds] == [reason, reason]
+
+
+def test_a_client_that_is_alone_since_another_dropped_out_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # Client 3 drops out in the first of three steps: in the two that are left, one is alone.
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        run(CutMixSL, Toy(clients=4), rounds=2, faulty={3: (1, 0)})
+    said = [r.getMessage() for r in caplog.records if "left over" in r.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith("round 1: ")
+    assert "in 2 uploads in all" in said[0]
