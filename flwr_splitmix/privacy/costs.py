@@ -7,6 +7,8 @@ straight line through the origin, `order * rho`, and its slope `rho` is all that
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -14,6 +16,14 @@ from flwr_splitmix.privacy.events import Relation, Release, check_relation
 from flwr_splitmix.privacy.noise import GaussianNoise
 
 Floats = NDArray[np.float64]
+
+_FLOAT32 = np.finfo(np.float32)
+
+RESOLUTION = float(_FLOAT32.eps)
+"""Of the floats that noise is added in, relative to the numbers it is added to."""
+
+SMALLEST, LARGEST = float(_FLOAT32.tiny), float(_FLOAT32.max)
+"""The normal numbers of those floats."""
 
 
 def release_costs(
@@ -36,71 +46,103 @@ def release_costs(
     Returns
     -------
     float64 (..., 2): `rho` of the smashed data and of the labels, times `release.times`. Infinite
-    where there is no bound; zero where the ratio is zero, since nothing is sent then.
+    where there is no bound: without clipping or noise, and with noise below the resolution of
+    float32 relative to what it is added to. Zero where the ratio is zero, since nothing is sent
+    then.
 
     Source: DP-CutMixSL, appendix E, with the sensitivity of a one-hot label (2, not its length)
     and with each placement of the noise and each view of the mixer told apart.
     """
     check_relation(relation)
     m = np.asarray(release.ratio if ratios is None else ratios, dtype=np.float64)
-    members, squares = 1, m**2
+    group = None
     if release.seen == "sum" and release.family != "full":
         group = np.asarray(release.ratios if groups is None else groups, dtype=np.float64)
-        members, squares = group.shape[-1], (group**2).sum(axis=-1)
-    shifts = np.stack(
-        [
-            _smashed_shift(release, m, members) * unit_sensitivity(release, relation),
-            _label_shift(release, m, members, squares) * (2.0 if relation == "replace" else 1.0),
-        ],
-        axis=-1,
-    )
-    bounded = [
-        release.noise.clip != "none" and release.noise.sigma_s > 0,
-        release.noise.sigma_y > 0,
-    ]
-    variances = np.array([release.noise.sigma_s, release.noise.sigma_y]) ** 2
-    scale = np.where(bounded, release.times / (2 * np.where(variances > 0, variances, 1)), np.inf)
-    return np.multiply(shifts, scale, out=np.zeros_like(shifts), where=shifts > 0)
+    noise = release.noise
+    # A number too large for a float is a cost without bound, and one too small is none.
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        smashed = _smashed_cost(release, m, 1 if group is None else group.shape[-1], relation)
+        labels = _label_cost(release, m, group, relation)
+    if noise.clip == "none" or not _hides(noise.sigma_s, noise.clip_norm):
+        smashed = np.where(m > 0, np.inf, 0.0)
+    if not _hides(noise.sigma_y, 1.0):
+        labels = np.where(m > 0, np.inf, 0.0)
+    costs: Floats = np.stack([smashed, labels], axis=-1) * release.times
+    return costs
 
 
 def unit_sensitivity(release: Release, relation: Relation) -> float:
-    """Return the squared distance, in L2, that one record can move one patch (or one sample).
+    """Return the distance, in L2, that one record can move one patch (or one sample).
 
-    "patch" and "sample": (2 C)^2 for a replaced record, C^2 for one that is added to or removed
-    from zeros. "range": Delta^2 d, whatever stands in place of the record. "none": 1, without
+    "patch" and "sample": 2 C for a replaced record, C for one that is added to or removed from
+    zeros. "range": Delta sqrt(d), whatever stands in place of the record. "none": C, without
     meaning.
     """
     bound = release.noise.clip_norm
     if release.noise.clip == "range":
-        return bound**2 * release.width
-    return (2 * bound) ** 2 if relation == "replace" else bound**2
+        return bound * math.sqrt(release.width)
+    return 2 * bound if relation == "replace" else bound
 
 
-def _smashed_shift(release: Release, m: Floats, members: int) -> Floats:
-    """Return squared sensitivity over noise variance, in units of one patch's (or sample's)."""
+def _hides(sigma: float, bound: float) -> bool:
+    """Return whether noise is more than the rounding of numbers as large as `bound`.
+
+    The closed forms are those of real numbers. In floats, noise below their resolution leaves the
+    data as they are, and so does a sigma or a bound that is no normal number of theirs.
+    """
+    return (
+        SMALLEST <= bound <= LARGEST
+        and SMALLEST <= sigma <= LARGEST
+        and sigma >= RESOLUTION * bound
+    )
+
+
+def _half_square(shift: ArrayLike) -> Floats:
+    """Return the slope of a mean that is shifted by so many standard deviations."""
+    return 0.5 * np.square(np.asarray(shift, dtype=np.float64))
+
+
+def _smashed_cost(release: Release, m: Floats, members: int, relation: Relation) -> Floats:
+    """Return the slope of the smashed data of one release.
+
+    Ratios are taken before anything is squared: the square of a small sigma is 0 in floats.
+    """
     noise: GaussianNoise = release.noise
+    if not noise.sigma_s:
+        return np.full_like(m, np.inf)
+    unit = unit_sensitivity(release, relation) / noise.sigma_s
     whole = noise.clip == "sample"
     tokens = 1.0 if whole else float(release.patches + release.prefix)
     if release.family == "full":
-        return np.full_like(m, tokens)
+        return np.broadcast_to(tokens * _half_square(unit), m.shape)
     if release.family == "mixup":
-        return tokens * m**2 / members
+        return tokens * _half_square(m * unit) / members
     # Only with noise on all positions does a patch, seen in the sum, hide in the others' noise.
     hidden = members if noise.smashed_noise == "all" else 1
-    if whole:
-        return np.where(m > 0, 1.0 / hidden, 0.0)  # the kept patches may carry all of the norm
-    return release.patches * m / hidden + release.prefix * m**2 / members
+    if whole:  # the kept patches may carry all of the norm
+        return np.where(m > 0, _half_square(unit) / hidden, 0.0)
+    kept = np.where(m > 0, release.patches * m * (_half_square(unit) / hidden), 0.0)
+    if not release.prefix:
+        return kept
+    return kept + release.prefix * _half_square(m * unit) / members
 
 
-def _label_shift(release: Release, m: Floats, members: int, squares: Floats) -> Floats:
-    """Return squared scale over noise variance, in units of `sigma_y` squared."""
+def _label_cost(release: Release, m: Floats, group: Floats | None, relation: Relation) -> Floats:
+    """Return the slope of the labels of one release; of one-hot labels C is sqrt 2, or 1."""
     noise = release.noise
+    if not noise.sigma_y:
+        return np.full_like(m, np.inf)
+    unit = (math.sqrt(2) if relation == "replace" else 1.0) / noise.sigma_y
     if release.family == "full":
-        return np.ones_like(m)
+        return np.broadcast_to(_half_square(unit), m.shape)
     if noise.clamp_labels:
         # A sum of clamped labels is no function of the sum of plain ones: where the others' noise
         # was clamped away it hides nothing. Each label's own noise is all that counts.
-        members, squares = 1, m**2
+        group = None
     if noise.label_noise == "after":
-        return m**2 / members
-    return np.divide(m**2, squares, out=np.zeros_like(m), where=m > 0)
+        return _half_square(m * unit) / (1 if group is None else group.shape[-1])
+    if group is None:
+        return np.where(m > 0, _half_square(unit), 0.0)
+    most = np.where(m > 0, group.max(axis=-1), 1.0)
+    norm = np.sqrt(np.square(group / most[..., None]).sum(axis=-1))
+    return np.where(m > 0, _half_square(m / most / norm * unit), 0.0)

@@ -88,7 +88,8 @@ class Ledger:
                 notes += event.gaps
                 count += event.times
             elif isinstance(event, Gaussian):
-                everywhere += event.times / (2 * event.noise_multiplier**2)
+                shift = 1 / event.noise_multiplier  # before squaring, which may underflow
+                everywhere += event.times * (shift * shift) / 2
                 count += event.times
             elif isinstance(event, Exposure):
                 notes.append(event.channel)

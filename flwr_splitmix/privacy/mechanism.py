@@ -19,6 +19,9 @@ def clip_smashed(smashed: Tensor, noise: GaussianNoise) -> Tensor:
     [0, Delta] after the fixed shift of Delta/2, which is taken back so that an upper segment sees
     smashed data centred as ever. Being public, the shift costs nothing.
 
+    NaN and infinite numbers become zeros first, each by itself: clipping them would leave them as
+    they are, and through crafted weights their places tell what the sample is.
+
     Parameters
     ----------
     smashed
@@ -29,6 +32,7 @@ def clip_smashed(smashed: Tensor, noise: GaussianNoise) -> Tensor:
     Tensor of the same shape, dtype and device.
     """
     bound = noise.clip_norm
+    smashed = torch.where(smashed.isfinite(), smashed, 0.0)
     length: Tensor
     if noise.clip == "patch":
         length = torch.linalg.vector_norm(smashed, dim=2, keepdim=True)

@@ -54,12 +54,14 @@ class PaperSetting:
     @property
     def smashed_term(self) -> float:
         """`order Delta^2 D_s / (2 sigma_s^2)`: the paper's epsilon_{1,s}; not a guarantee."""
-        return self.order * self.bound**2 * self.d_s / (2 * self.sigma_s**2)
+        shift = self.bound / self.sigma_s
+        return self.order * self.d_s * (shift * shift) / 2
 
     @property
     def label_term(self) -> float:
         """`order D_y / (2 sigma_y^2)`: the paper's epsilon_{1,y}; not a guarantee."""
-        return self.order * self.d_y / (2 * self.sigma_y**2)
+        shift = 1 / self.sigma_y
+        return self.order * self.d_y * (shift * shift) / 2
 
     def offset(self, delta: float) -> float:
         """`log(1/delta) / (order - 1)`: the paper's epsilon_o, by which it converts."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from flwr_splitmix.privacy import GaussianNoise, Relation, Release
-from flwr_splitmix.privacy.costs import release_costs
+from flwr_splitmix.privacy import GaussianNoise, Ledger, Relation, Release
+from flwr_splitmix.privacy.costs import RESOLUTION, release_costs
 from flwr_splitmix.privacy.noise import Clip
 from tests.privacy.placements import CLASSES, PATCHES, WIDTH, Placement, placements, worst_pair
 
@@ -162,3 +166,75 @@ def test_an_event_that_makes_no_sense_is_refused(wrong: dict[str, object], said:
 def test_an_unknown_relation_is_refused() -> None:
     with pytest.raises(ValueError, match="relation is 'swap'; allowed are replace, add-remove"):
         release_costs(release(), "swap")  # type: ignore[arg-type]
+
+
+def edges(least: float = 5e-324, most: float = 1.7e308) -> st.SearchStrategy[float]:
+    """Numbers over all magnitudes that a float has, its edges among them."""
+    exponents = st.integers(-323, 308).map(lambda power: float(f"1e{power}"))
+    return st.one_of(exponents, st.floats(least, most)).filter(lambda x: least <= x <= most)
+
+
+@given(
+    sigmas=st.tuples(edges(), edges()),
+    bound=edges(),
+    ratio=edges(most=1.0),
+    family=st.sampled_from(["full", "mixup", "cutmix"]),
+    clip=st.sampled_from(["patch", "range", "sample"]),
+    label_noise=st.sampled_from(["after", "before"]),
+)
+@settings(max_examples=400, deadline=None)
+def test_no_number_that_a_server_may_send_is_priced_below_what_it_costs(
+    sigmas: tuple[float, float],
+    bound: float,
+    ratio: float,
+    family: Any,
+    clip: Clip,
+    label_noise: Any,
+) -> None:
+    """Against exact rational numbers; float32's resolution is the limit of any bound."""
+    noise = GaussianNoise(
+        sigma_s=sigmas[0], sigma_y=sigmas[1], clip=clip, clip_norm=bound, label_noise=label_noise
+    )
+    m = 1.0 if family == "full" else ratio
+    release = Release(noise=noise, patches=4, width=2, family=family, ratio=m)
+    smashed, labels = release_costs(release, "replace")
+    exact_m, unit = Fraction(m), Fraction(bound) / Fraction(sigmas[0])
+    squared = unit**2 * (2 if clip == "range" else 4)
+    tokens = 1 if clip == "sample" else 4
+    exact = {
+        "full": tokens * squared / 2,
+        "mixup": tokens * squared * exact_m**2 / 2,
+        "cutmix": squared / 2 if clip == "sample" else 4 * exact_m * squared / 2,
+    }[family]
+    assert smashed >= below(exact)
+    scale = exact_m**2 if label_noise == "after" else 1
+    assert labels >= below(2 * scale / Fraction(sigmas[1]) ** 2 / 2)
+    if sigmas[0] < RESOLUTION * bound:
+        assert smashed == np.inf
+    if sigmas[1] < RESOLUTION:
+        assert labels == np.inf
+
+
+def below(exact: Fraction) -> float:
+    """Return a float that a rounded `exact` is not below, unless it is too small to count."""
+    if exact > Fraction(1.7e308):
+        return 1.7e308
+    return max(0.0, float(exact) * (1 - 1e-12) - 1e-300)
+
+
+def test_a_sigma_whose_square_is_zero_has_no_price() -> None:
+    """It was priced as sigma 1: labels and patches went out as they are at epsilon 0.045."""
+    noise = GaussianNoise(sigma_s=1e-170, sigma_y=1e-170)
+    release = Release(noise=noise, patches=16, width=192, family="mixup", ratio=0.01)
+    assert np.isinf(release_costs(release, "replace")).all()
+    ledger = Ledger()
+    ledger.charge(release)
+    assert ledger.epsilon(1e-5) == np.inf
+
+
+@pytest.mark.parametrize("bound", [1e-320, 1e-39, 1e39])
+def test_a_bound_that_float32_has_not_is_no_bound(bound: float) -> None:
+    release = Release(
+        noise=GaussianNoise(sigma_s=bound, sigma_y=1.0, clip_norm=bound), patches=4, width=2
+    )
+    assert release_costs(release, "replace")[0] == np.inf

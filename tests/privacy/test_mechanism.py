@@ -141,3 +141,22 @@ def test_the_variance_of_what_is_seen(placement: Placement) -> None:
     scale = 1.0 if noise.label_noise == "after" else 1 / k**2
     np.testing.assert_allclose(smashed, 0.5**2 * spread, rtol=0.05)
     np.testing.assert_allclose(labels, 2.0**2 * members * scale, rtol=0.05)
+
+
+@pytest.mark.parametrize("clip", ["patch", "range", "sample"])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_numbers_that_are_not_finite_become_zeros_each_by_itself(clip: Clip, bad: float) -> None:
+    """Through crafted weights the places of NaN are the image's mask, at any sigma."""
+    noise = replace(NOISE, clip=clip, clip_norm=1.0)
+    smashed = torch.full((2, 3, 4), 0.1)
+    holed = smashed.clone()
+    holed[0, 1, 2] = holed[1, :, 0] = bad
+    clipped = clip_smashed(holed, noise)
+    expected = clip_smashed(torch.where(holed.isfinite(), holed, 0.0), noise)
+    assert torch.equal(clipped, expected)
+    assert add_noise(clipped, 0.5, seeded()).isfinite().all()
+    finite = torch.randn(2, 3, 4, generator=seeded())
+    leaf = finite.clone().requires_grad_()
+    clip_smashed(torch.where(holed.isfinite(), leaf, bad), noise).sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.isfinite().all()
