@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hiding": {"data", "scoring", *NEUTRAL},
     "runs": {"storage"},
     "clients": {"segments", "mixers", "hiding", "privacy", "data", "scoring", *NEUTRAL},
-    "links": {"clients", "observers", "runs", *NEUTRAL},
+    "links": {"clients", "observers", "privacy", "runs", *NEUTRAL},
     "observers": {"privacy", "mixers", "runs", *NEUTRAL},
     "attacks": {"observers", "segments", *NEUTRAL},
     "client_app": {"clients", "links"},

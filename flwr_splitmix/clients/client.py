@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.seeding import derive_seed, secrets_are_seeded, seeded_secrets, torch_seed
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -99,6 +101,40 @@ class Client(ABC):
         ):
             reply: dict[str, Any] = function(self, **arguments)
         return reply
+
+    @property
+    def epsilon(self) -> float | None:
+        """What has been spent of the client's privacy; None: nobody counts."""
+        return None
+
+    def govern(self, policy: NodePolicy, ledger: Path | None, run: str) -> None:
+        """Keep to what the node allows; called once, before the client is attached.
+
+        Parameters
+        ----------
+        policy
+            Of the node's operator.
+        ledger
+            The node's file of what its data have cost; None: the node has no place for one.
+        run
+            Tells runs apart whose records are not the same.
+
+        Raises
+        ------
+        ClientError
+            If the policy does not allow this client.
+        """
+        if not policy.plain:
+            why = "allow-plain = false"
+            if policy.max_epsilon is not None:
+                why = f"max-epsilon = {policy.max_epsilon:g}"
+            raise ClientError(
+                f"this node's policy says {why}, and a {type(self).__name__} sends what has no "
+                "epsilon"
+            )
+
+    def close(self) -> None:
+        """Let go of files; nothing is asked of the client any more."""
 
     @abstractmethod
     def weights(self) -> dict[str, Tensor]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import ClientError, Order
 from flwr_splitmix.clients.lower import has_batch_norm
@@ -16,6 +19,9 @@ from flwr_splitmix.mixers import Share
 from flwr_splitmix.mixers.accounting import earlier_releases, release_of
 from flwr_splitmix.privacy import Event, Exposure, Ledger, Relation
 from flwr_splitmix.privacy.accountant import check_delta
+from flwr_splitmix.privacy.journal import JournalError
+from flwr_splitmix.privacy.ledger_file import LedgerFile
+from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.seeding import secrets_are_seeded
 
 log = logging.getLogger("flwr.splitmix")
@@ -23,10 +29,11 @@ log = logging.getLogger("flwr.splitmix")
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyBudget:
-    """What a client allows in one run, whatever noise and masks a server asks for.
+    """What a client allows, whatever noise and masks a server asks for.
 
-    The ledger that it is held against is kept with the client's state, once a round: another run
-    begins a new one, and a client that is built anew from an older state has what that state says.
+    On a SuperNode the ledger that it is held against is a file of the node's: it holds over all
+    runs, and every charge is on the disk before the upload leaves. In a simulation, and in `fit`,
+    it is kept with the client's state, for one run.
 
     Parameters
     ----------
@@ -40,6 +47,12 @@ class PrivacyBudget:
     public_evaluation
         Whether the client's own test split is public. If not, sending it unmixed and without noise
         ends every bound, and is refused where there is a `max_epsilon`.
+    allow_averaging
+        Whether, with a `max_epsilon`, the lower segment may be sent to be averaged, and replaced
+        within a run. No epsilon covers what it has learned of the client's data: through crafted
+        gradients a server can read them from it.
+    allow_plain
+        Whether anything may be sent that has no epsilon. With a `max_epsilon` nothing may.
 
     Raises
     ------
@@ -51,11 +64,70 @@ class PrivacyBudget:
     max_epsilon: float | None = None
     relation: Relation = "replace"
     public_evaluation: bool = False
+    allow_averaging: bool = False
+    allow_plain: bool = True
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
         if self.max_epsilon is not None and not self.max_epsilon > 0:
             raise ValueError(f"max_epsilon is {self.max_epsilon}; a budget must be above 0")
+
+    @classmethod
+    def on_node(cls, run: PrivacyBudget | None, policy: NodePolicy) -> PrivacyBudget:
+        """Return what a run's budget and a node's policy both allow: the stricter of each.
+
+        On a node a record is always taken to be replaced, which costs the most.
+        """
+        own = run or cls()
+        limits = [x for x in (own.max_epsilon, policy.max_epsilon) if x is not None]
+        return cls(
+            delta=min(own.delta, policy.delta or 1.0),
+            max_epsilon=min(limits, default=None),
+            relation="replace",
+            public_evaluation=policy.allow_evaluation is True,
+            allow_averaging=policy.allow_averaging is True,
+            allow_plain=own.allow_plain and policy.plain,
+        )
+
+
+@dataclass(frozen=True)
+class NodeLedger:
+    """Where a node keeps what its client has spent.
+
+    Parameters
+    ----------
+    path
+        The file; None: the node has no place for one.
+    run
+        Tells runs apart whose records are not the same.
+    """
+
+    path: Path | None
+    run: str
+
+    def open(self, records: int, budget: PrivacyBudget) -> LedgerFile | None:
+        """Open the file; without a limit it may be missing.
+
+        Raises
+        ------
+        ClientError
+            If there is a `max_epsilon`, and no file can be kept.
+        """
+        reason = "the node has no state-dir"
+        if self.path is not None:
+            try:
+                return LedgerFile(self.path, self.run, records)
+            except OSError as error:
+                reason = str(error.strerror or error)
+            except JournalError as error:
+                reason = str(error)
+        if budget.max_epsilon is not None:
+            raise ClientError(
+                f"this node has max_epsilon = {budget.max_epsilon:g}, and no privacy ledger can be "
+                f"kept on it ({reason}), so nothing is sent"
+            )
+        log.warning("the privacy ledger is not kept on this node: %s", reason)
+        return None
 
 
 class PrivacyGuard:
@@ -69,15 +141,69 @@ class PrivacyGuard:
         Number of training examples.
     segment
         The lower segment.
+    file
+        Where the node keeps what it has spent; None keeps it with the client's state.
     """
 
-    def __init__(self, budget: PrivacyBudget, records: int, segment: nn.Module) -> None:
+    def __init__(
+        self,
+        budget: PrivacyBudget,
+        records: int,
+        segment: nn.Module,
+        file: LedgerFile | None = None,
+    ) -> None:
         self.budget = budget
-        self.ledger = Ledger(budget.relation, records)
+        self.ledger = Ledger(budget.relation, records) if file is None else file.ledger
         self.spent = False
         """Whether a release was refused."""
+        self._file = file
+        self._weights = ""
         self._trainable = any(p.requires_grad for p in segment.parameters())
         self._batch_norm = has_batch_norm(segment)
+
+    @property
+    def epsilon(self) -> float:
+        """What the client has spent, at the budget's delta."""
+        return self.ledger.epsilon(self.budget.delta)
+
+    def admit_round(self, order: Order, arrays: Mapping[str, Tensor] | None) -> None:
+        """Refuse to take part in what would let the lower segment out, or put another in place.
+
+        Parameters
+        ----------
+        arrays
+            The lower segment that the server sent, if it did.
+
+        Raises
+        ------
+        ClientError
+            If there is a `max_epsilon` and averaging is not allowed.
+        """
+        limit = self.budget.max_epsilon
+        if limit is None or self.budget.allow_averaging:
+            return
+        if order.averaged:
+            raise ClientError(
+                f"this client has max_epsilon = {limit:g}, and averaging would send its lower "
+                "segment, from which crafted gradients read its data; take a strategy that does "
+                "not average, or allow it (a node: allow-averaging)"
+            )
+        if arrays is None:
+            return
+        digest = _digest(arrays)
+        first = self._first_weights(digest)
+        if first != digest:
+            raise ClientError(
+                f"this client has max_epsilon = {limit:g}, and the server sends another lower "
+                "segment within the run; that is averaging, which must be allowed (a node: "
+                "allow-averaging)"
+            )
+
+    def _first_weights(self, digest: str) -> str:
+        if self._file is not None:
+            return self._file.first("weights", digest)
+        self._weights = self._weights or digest
+        return self._weights
 
     def admit(
         self,
@@ -104,12 +230,14 @@ class PrivacyGuard:
         Raises
         ------
         ClientError
-            If there is a budget, and the uploads have no epsilon at all.
+            If there is a budget and the uploads have no epsilon at all, or their charge cannot be
+            written to the node's disk.
         """
         events = self._events(shares, shape, order)
         limit = self.budget.max_epsilon
-        if limit is not None:
+        if limit is not None or not self.budget.allow_plain:
             self._check_bounded(events)
+        if limit is not None:
             if not self.spent and self.ledger.would_exceed(
                 *events, max_epsilon=limit, delta=self.budget.delta, records=records
             ):
@@ -122,8 +250,20 @@ class PrivacyGuard:
                 )
             if self.spent:
                 return False
-        self.ledger.charge(*events, records=records)
+        self._charge(events, records)
         return True
+
+    def _charge(self, events: Sequence[Event], records: np.ndarray | None = None) -> None:
+        if self._file is None:
+            self.ledger.charge(*events, records=records)
+            return
+        try:
+            self._file.charge(self.ledger.price(*events), records)
+        except OSError as error:
+            reason = error.strerror or error
+            raise ClientError(
+                f"this node's privacy ledger cannot be written ({reason}), so nothing is sent"
+            ) from None
 
     def _check_bounded(self, events: Sequence[Event]) -> None:
         alone = Ledger(self.budget.relation)
@@ -131,9 +271,14 @@ class PrivacyGuard:
         because = alone.statement(self.budget.delta).unbounded_because
         if because:
             raise ClientError(
-                f"this client has max_epsilon = {self.budget.max_epsilon:g}, and what is asked of "
-                f"it has no epsilon: {'; '.join(because)}"
+                f"this client has {self._allowance}, and what is asked of it has no epsilon: "
+                f"{'; '.join(because)}"
             )
+
+    @property
+    def _allowance(self) -> str:
+        limit = self.budget.max_epsilon
+        return "allow_plain = false" if limit is None else f"max_epsilon = {limit:g}"
 
     def admit_evaluation(self) -> None:
         """Charge unmixed test data without noise, or refuse to send them.
@@ -145,17 +290,17 @@ class PrivacyGuard:
         """
         if self.budget.public_evaluation:
             return
-        if self.budget.max_epsilon is not None:
+        if self.budget.max_epsilon is not None or not self.budget.allow_plain:
             raise ClientError(
                 "evaluation would send this client's own test data without noise, which no "
                 "epsilon covers; measure on public data (benchmark or central evaluation)"
             )
-        self.ledger.charge(Exposure("evaluation"))
+        self._charge([Exposure("evaluation")])
 
     def close_round(self, order: Order) -> None:
         """Note what the round let out besides uploads, and say where the ledger stands."""
         if order.averaged:
-            self.ledger.charge(Exposure("lower-segments"))
+            self._charge([Exposure("lower-segments")])
         # A node with a budget is told where it stands; a simulation has a line for every client.
         level = logging.DEBUG if self.budget.max_epsilon is None else logging.INFO
         if log.isEnabledFor(level):
@@ -178,11 +323,26 @@ class PrivacyGuard:
             events.append(Exposure("batch-norm"))
         return events
 
+    def close(self) -> None:
+        """Let go of the node's file."""
+        if self._file is not None:
+            self._file.close()
+
     def state(self) -> dict[str, Any]:
         """Return the ledger and whether it has ended as plain values."""
         return {"ledger": self.ledger.state_dict(), "spent": self.spent}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`."""
-        self.ledger.load_state_dict(state["ledger"])
-        self.spent = bool(state["spent"])
+        """Continue from `state`; what the node's own file says is not replaced by it."""
+        if self._file is None:
+            self.ledger.load_state_dict(state["ledger"])
+            self.spent = bool(state["spent"])
+
+
+def _digest(arrays: Mapping[str, Tensor]) -> str:
+    digest = blake2b(digest_size=16)
+    for name in sorted(arrays):
+        digest.update(name.encode())
+        numbers = arrays[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(numbers.numpy().tobytes())
+    return digest.hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ from torch.utils.data import Dataset
 from flwr_splitmix.clients.client import Client, ClientError, Order, exchange
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.clients.lower import describe_segment, has_batch_norm, load_segment
-from flwr_splitmix.clients.privacy_guard import PrivacyBudget, PrivacyGuard
+from flwr_splitmix.clients.privacy_guard import NodeLedger, PrivacyBudget, PrivacyGuard
+from flwr_splitmix.clients.requests import check_numbers, check_plan, check_range, check_sizes
 from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.mixers import SHARES, InputShare, NoisyShare, Share, share_from_wire
+from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.schedule import (
     OptimizerFactory,
     Schedule,
@@ -97,9 +100,8 @@ class SplitClient(Client):
         self.shares = (*SHARES, *shares)
         self.repeatable_secrets = repeatable_secrets
         self.privacy = privacy
-        self.guard: PrivacyGuard | None = None
-        if privacy is not None:
-            self.guard = PrivacyGuard(privacy, self.batches.examples, self.segment)
+        self._node: NodeLedger | None = None
+        self.guard = None if privacy is None else self._make_guard(privacy)
         self.optimizer = ScheduledOptimizer(
             self.segment, optimizer or adamw(), schedule or WarmupCosine()
         )
@@ -113,7 +115,10 @@ class SplitClient(Client):
         self._order = order
         self._pending = self._drawn = None
         self.steps = 0
+        if self.guard is not None:
+            self.guard.admit_round(order, arrays)
         if arrays is not None:
+            check_numbers("the server's lower segment:", arrays, bounded=self._limited)
             load_segment(self.segment, arrays)
         return {
             "num-examples": self.batches.examples,
@@ -172,10 +177,12 @@ class SplitClient(Client):
                 self._learn(pending, gradient)
         if plan is None:
             return {}
+        check_plan(plan)
         shares = [None if p is None else share_from_wire(p, self.shares) for p in plan]
         inputs, labels = self._inputs(number, shares)
         self.segment.train()
         smashed = self.segment(inputs.to(self.device))
+        check_sizes(shares, smashed[0].numel())
         if not self._admit(shares, smashed):
             return {"budget-spent": True}
         pairs = [(None, None) if s is None else s.upload(smashed) for s in shares]
@@ -187,9 +194,42 @@ class SplitClient(Client):
         if self.guard is None:
             if not any(isinstance(share, NoisyShare) for share in shares):
                 return True
-            self.guard = PrivacyGuard(PrivacyBudget(), self.batches.examples, self.segment)
+            self.guard = self._make_guard(PrivacyBudget())
         shape = (len(smashed), smashed.shape[1], smashed.shape[2])
         return self.guard.admit(shares, shape, self.batches.indices, self.order)
+
+    @property
+    def _limited(self) -> bool:
+        return self.privacy is not None and self.privacy.max_epsilon is not None
+
+    def govern(self, policy: NodePolicy, ledger: Path | None, run: str) -> None:
+        """Keep to what the node allows; its privacy ledger is then a file of the node's.
+
+        Raises
+        ------
+        ClientError
+            If there is a `max_epsilon`, and no ledger can be kept on the node.
+        """
+        if self.privacy is not None or policy != NodePolicy():
+            self.privacy = PrivacyBudget.on_node(self.privacy, policy)
+        self._node = NodeLedger(ledger, run)
+        if self.privacy is not None:
+            self.guard = self._make_guard(self.privacy)
+
+    @property
+    def epsilon(self) -> float | None:
+        """What has been spent of the client's privacy; None without a ledger."""
+        return None if self.guard is None else self.guard.epsilon
+
+    def close(self) -> None:
+        """Let go of the node's ledger."""
+        if self.guard is not None:
+            self.guard.close()
+
+    def _make_guard(self, budget: PrivacyBudget) -> PrivacyGuard:
+        records = self.batches.examples
+        file = None if self._node is None else self._node.open(records, budget)
+        return PrivacyGuard(budget, records, self.segment, file)
 
     def batch(self, number: int) -> Example:
         """Return the batch of one step of the round; it is drawn once, whoever asks first."""
@@ -233,6 +273,9 @@ class SplitClient(Client):
         ]
         if not any(_says_something(gradient) for _, gradient in pairs):
             return
+        if self._limited or all(gradient.device.type == "cpu" for _, gradient in pairs):
+            received = {str(i): gradient for i, (_, gradient) in enumerate(pairs)}
+            check_numbers("the server's gradient of pass", received, bounded=self._limited)
         self.optimizer.zero_grad()
         torch.autograd.backward([a for a, _ in pairs], [g for _, g in pairs])
         self.optimizer.step(pending.progress, self.order.num_rounds)
@@ -249,6 +292,7 @@ class SplitClient(Client):
         data = self.tests.get(kind)
         if data is None:
             raise ClientError(f"this client has no {kind} test data")
+        check_range(kind, start, stop, len(data))  # type: ignore[arg-type]
         if kind == "federated" and self.guard is not None:
             self.guard.admit_evaluation()
         inputs, labels = fetch(data, np.arange(start, stop))
@@ -285,7 +329,7 @@ class SplitClient(Client):
         self.batches.drawn = int(meta["drawn"])
         if "privacy" in meta:
             if self.guard is None:
-                self.guard = PrivacyGuard(PrivacyBudget(), self.batches.examples, self.segment)
+                self.guard = self._make_guard(PrivacyBudget())
             self.guard.restore(meta["privacy"])
         self.optimizer.restore(tensors, meta)
 

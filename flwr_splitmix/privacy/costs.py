@@ -128,21 +128,21 @@ def _smashed_cost(release: Release, m: Floats, members: int, relation: Relation)
 
 
 def _label_cost(release: Release, m: Floats, group: Floats | None, relation: Relation) -> Floats:
-    """Return the slope of the labels of one release; of one-hot labels C is sqrt 2, or 1."""
+    """Return the slope of the labels of one release: one-hot ones are sqrt 2 apart, 1 from 0."""
     noise = release.noise
     if not noise.sigma_y:
         return np.full_like(m, np.inf)
-    unit = (math.sqrt(2) if relation == "replace" else 1.0) / noise.sigma_y
+    apart, unit = (2.0 if relation == "replace" else 1.0), 1 / noise.sigma_y
     if release.family == "full":
-        return np.broadcast_to(_half_square(unit), m.shape)
+        return np.broadcast_to(apart * _half_square(unit), m.shape)
     if noise.clamp_labels:
         # A sum of clamped labels is no function of the sum of plain ones: where the others' noise
         # was clamped away it hides nothing. Each label's own noise is all that counts.
         group = None
     if noise.label_noise == "after":
-        return _half_square(m * unit) / (1 if group is None else group.shape[-1])
+        return apart * _half_square(m * unit) / (1 if group is None else group.shape[-1])
     if group is None:
-        return np.where(m > 0, _half_square(unit), 0.0)
+        return np.where(m > 0, apart * _half_square(unit), 0.0)
     most = np.where(m > 0, group.max(axis=-1), 1.0)
     norm = np.sqrt(np.square(group / most[..., None]).sum(axis=-1))
-    return np.where(m > 0, _half_square(m / most / norm * unit), 0.0)
+    return np.where(m > 0, apart * _half_square(m / most / norm * unit), 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,29 @@ from flwr_splitmix.privacy.events import (
 from flwr_splitmix.privacy.statement import Statement
 
 _VERSION = 1
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What something costs that is sent about one batch.
+
+    Parameters
+    ----------
+    batch
+        Slopes of the smashed data and of the labels, for each record of the batch; None charges no
+        record in particular.
+    everywhere
+        Slope for every record of the client.
+    notes
+        What has no number: keys of `UNBOUNDED` and `OUTSIDE`.
+    count
+        How many releases it is.
+    """
+
+    batch: tuple[float, float] | None = None
+    everywhere: float = 0.0
+    notes: tuple[str, ...] = ()
+    count: int = 0
 
 
 class Ledger:
@@ -80,6 +104,16 @@ class Ledger:
         ValueError
             If an earlier pass comes back, or an exact ledger has no valid records; likewise.
         """
+        self.post(self.price(*events), epoch=epoch, records=records)
+
+    def price(self, *events: Event) -> Charge:
+        """Return what it would cost to send `events` together about one batch.
+
+        Raises
+        ------
+        TypeError
+            If an event is not understood.
+        """
         costs, everywhere, count = np.zeros(2), 0.0, 0
         notes: list[str] = []
         for event in events:
@@ -98,12 +132,18 @@ class Ledger:
                     f"{type(event).__name__} is no event that the ledger understands; "
                     "those are Release, Gaussian and Exposure"
                 )
-        if any(isinstance(event, Release) for event in events):
+        batch = any(isinstance(event, Release) for event in events)
+        smashed, labels = costs.tolist()
+        return Charge((smashed, labels) if batch else None, everywhere, tuple(notes), count)
+
+    def post(self, charge: Charge, *, epoch: int = 0, records: ArrayLike | None = None) -> None:
+        """Charge what `price` returned; parameters and errors as `charge`'s."""
+        if charge.batch is not None:
             rows = None if records is None else np.asarray(records)[None]
-            self._book.charge(costs[None], np.array([epoch]), rows)
-        self._book.charge_all(everywhere)
-        self._notes.update(dict.fromkeys(notes))
-        self._releases += count
+            self._book.charge(np.array(charge.batch)[None], np.array([epoch]), rows)
+        self._book.charge_all(charge.everywhere)
+        self._notes.update(dict.fromkeys(charge.notes))
+        self._releases += charge.count
 
     def charge_series(
         self,
@@ -214,6 +254,10 @@ class Ledger:
         after = copy.deepcopy(self)
         after.charge(*events, epoch=epoch, records=records)
         return after.epsilon(delta) > max_epsilon
+
+    def total(self) -> Charge:
+        """Return what the worst record has paid, as a charge for every record, with all notes."""
+        return Charge(None, float(self._book.spent()[2]), tuple(self._notes), self._releases)
 
     def spent(self) -> Floats:
         """Return the worst slopes (3,): smashed data, labels, total; see `costs`."""

@@ -15,6 +15,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr_splitmix.clients import Client, ClientError
 from flwr_splitmix.links.host import ClientHost, build, public_sentence
 from flwr_splitmix.links.link import LinkError, Outcome
+from flwr_splitmix.links.node.guards import NodeGuards
 from flwr_splitmix.links.node.state import open_store
 from flwr_splitmix.links.stream.session import ClientIdentity, Session
 from flwr_splitmix.links.ticket import RECORD, Ticket, arrays_of, to_arrays
@@ -35,25 +36,34 @@ def serve_round(
     The content of the reply: after training metrics and, if the ticket wants them, arrays; one
     sentence if the round went on without this client.
     """
+    guards: NodeGuards | None = None
     try:
+        guards = NodeGuards(context, ticket)
         host = ClientHost(open_store(ticket.run, context), public_sentence)
-        description = host.attach(
-            ticket, partial(build, client_fn, context, public_sentence), arrays_of(message.content)
-        )
+        make = partial(guards.build, partial(build, client_fn, context, public_sentence))
+        description = host.attach(ticket, make, arrays_of(message.content))
+        guards.audit.write("attach", description)
         if message.metadata.message_type != "train":
             with _keeping(host, ticket):
-                _serve(host, ticket, context, description)
+                _serve(host, ticket, context, description, guards)
             return RecordDict()
         with _keeping(host, ticket, only_if_it_fails=True):
-            _serve(host, ticket, context, description)
+            _serve(host, ticket, context, description, guards)
         arrays, metrics, warning = host.finish(ticket)
+        guards.audit.write("release", {"lower-segment": arrays, "metrics": dict(metrics)})
     except Exception as error:
         # The server gets a sentence; a traceback stays here, if it says more than that.
         if not isinstance(error, (ClientError, LinkError)) or error.__cause__ is not None:
             log.exception("client %d failed in round %d", ticket.client, ticket.server_round)
         else:
             log.warning("client %d, round %d: %s", ticket.client, ticket.server_round, error)
-        return RecordDict({RECORD: ConfigRecord({"error": public_sentence(error)})})
+        said = public_sentence(error)
+        if guards is not None:
+            guards.audit.refuse("round", said)
+        return RecordDict({RECORD: ConfigRecord({"error": said})})
+    finally:
+        if guards is not None:
+            guards.close()
     content = RecordDict({"metrics": MetricRecord(dict(metrics))})
     if arrays:
         content["arrays"] = to_arrays(arrays)
@@ -63,10 +73,15 @@ def serve_round(
 
 
 def _serve(
-    host: ClientHost, ticket: Ticket, context: Context, description: Mapping[str, Any]
+    host: ClientHost,
+    ticket: Ticket,
+    context: Context,
+    description: Mapping[str, Any],
+    guards: NodeGuards,
 ) -> None:
     def answer(method: str, arguments: Mapping[str, Any]) -> Outcome:
-        return host.call(method, {ticket.client: arguments})[ticket.client]
+        outcome = host.call(method, {ticket.client: arguments})[ticket.client]
+        return guards.note(method, arguments, outcome)
 
     Session(ticket, context.node_id, description, answer, _identity(context)).run()
 

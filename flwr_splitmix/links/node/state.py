@@ -40,12 +40,35 @@ _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _KEY = "splitmix-state"
 
 
+def node_folder(context: Context) -> Path | None:
+    """Return the directory in which this node keeps what outlives a round; it is there then.
+
+    It is the node configuration's `state-dir`, else `nodes` below $SPLITMIX_HOME or ~/.splitmix.
+    None where that is "" or cannot be written.
+    """
+    chosen = context.node_config.get(STATE_DIR)
+    if chosen is None:
+        home = os.environ.get("SPLITMIX_HOME") or "~/.splitmix"
+        folder = Path(home).expanduser() / "nodes"
+    elif chosen == "":
+        return None
+    else:
+        folder = Path(str(chosen)).expanduser()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        log.warning(
+            "%s cannot be written (%s): state goes into the context", folder, error.strerror
+        )
+        return None
+    return folder
+
+
 def open_store(run: str, context: Context) -> StateStore:
     """Return where this node keeps its client's state.
 
-    The directory is the node configuration's `state-dir`, else `nodes` below $SPLITMIX_HOME or
-    ~/.splitmix; each run has its own below it. Where it is "" or cannot be written, the state
-    goes into `context.state`.
+    Each run has a directory of its own below the node's. Without one, the state goes into
+    `context.state`.
 
     Parameters
     ----------
@@ -60,16 +83,9 @@ def open_store(run: str, context: Context) -> StateStore:
     run = run or f"flwr-{context.run_id}"
     if not _RUN.fullmatch(run):
         raise LinkError("the server's run id is no name of a directory")
-    chosen = context.node_config.get(STATE_DIR)
-    if chosen is None:
-        home = os.environ.get("SPLITMIX_HOME") or "~/.splitmix"
-        folder = Path(home).expanduser() / "nodes"
-    elif chosen == "":
+    if (folder := node_folder(context)) is None:
         return ContextStore(context)
-    else:
-        folder = Path(str(chosen)).expanduser()
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         forget_runs(folder, FORGET_DAYS)
         (folder / run).mkdir(mode=0o700, exist_ok=True)
         os.utime(folder / run)

@@ -1,0 +1,88 @@
+"""What a server may ask of a client: bounded by the client's own sizes, before anything is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.mixers import InputShare, NoisyShare, Share
+
+MAX_PASSES = 64
+"""Most passes of one step, and most parts of a mixed input."""
+
+MIN_LABELS = 2**18
+"""Numbers that the soft labels of one example may always have, over all passes."""
+
+LARGEST = 1e6
+"""Largest weight or gradient that a server may send: what is far beyond it is no model's."""
+
+
+def check_plan(plan: Sequence[Any]) -> None:
+    """Raise ClientError unless a step's plan has shares, and not too many.
+
+    Labels leave a client only through a share: a plan without any would ask for labels alone.
+    """
+    if not any(share is not None for share in plan):
+        raise ClientError("the server's plan has no share for this client, so nothing is sent")
+    if len(plan) > MAX_PASSES:
+        raise ClientError(f"the server's plan has {len(plan)} passes; allowed are {MAX_PASSES}")
+
+
+def check_sizes(shares: Sequence[Share | None], sample: int) -> None:
+    """Raise ClientError if the soft labels of a step would need more memory than the smashed data.
+
+    Parameters
+    ----------
+    sample
+        Numbers in the smashed data of one example.
+    """
+    classes = 0
+    for share in shares:
+        inner = share.inner if isinstance(share, NoisyShare) else share
+        if isinstance(inner, InputShare) and len(inner.parts) > MAX_PASSES:
+            raise ClientError(
+                f"the server mixes {len(inner.parts)} inputs into one; allowed are {MAX_PASSES}"
+            )
+        classes += getattr(share, "classes", 0)
+    most = max(MIN_LABELS, 4 * sample)
+    if classes > most:
+        raise ClientError(
+            f"the server asks for labels of {classes} numbers for each example; allowed are {most}"
+        )
+
+
+def check_range(kind: str, start: int, stop: int, size: int) -> None:
+    """Raise ClientError unless `start` to `stop` are some of `size` test examples."""
+    if not (type(start) is type(stop) is int and 0 <= start < stop <= size):
+        raise ClientError(
+            f"the server asks for {kind} test examples {_shown(start)} to {_shown(stop)}; there "
+            f"are {size}"
+        )
+
+
+def check_numbers(what: str, tensors: Mapping[str, Tensor], *, bounded: bool) -> None:
+    """Raise ClientError if a server's numbers are no model's: NaN, infinite, or absurdly large.
+
+    Parameters
+    ----------
+    what
+        What they are, for the sentence.
+    bounded
+        Whether also finite numbers beyond `LARGEST` are rejected.
+    """
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or not tensor.numel():
+            continue
+        least, most = tensor.aminmax()
+        if not bool(torch.isfinite(least) & torch.isfinite(most)):
+            raise ClientError(f"{what} {name} has NaN or infinite numbers")
+        if bounded and max(-float(least), float(most)) > LARGEST:
+            raise ClientError(f"{what} {name} has numbers beyond {LARGEST:g}")
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:40] if isinstance(value, int) and abs(value) < 10**18 else "no place"

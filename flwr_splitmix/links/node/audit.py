@@ -1,0 +1,129 @@
+"""A node's own record of what left it: what a site's operator shows to their privacy officer."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from flwr_splitmix.links.link import LinkError
+from flwr_splitmix.privacy.journal import Journal, JournalError
+
+log = logging.getLogger("flwr.splitmix")
+
+
+class AuditLog:
+    """Writes a line for each reply of one client in one round, before the reply leaves.
+
+    Parameters
+    ----------
+    path
+        The file, an append-only journal of JSON lines; None keeps none.
+    facts
+        What stands in every line: run, round, client.
+    strict
+        Whether nothing may leave that cannot be written down, and each line must be on the disk.
+
+    Raises
+    ------
+    LinkError
+        If it is strict and the file cannot be written.
+    """
+
+    def __init__(self, path: Path | None, facts: Mapping[str, Any], *, strict: bool) -> None:
+        self._facts = dict(facts)
+        self._strict = strict
+        self._journal: Journal | None = None
+        if path is None:
+            self._give_up("the node has no state-dir")
+            return
+        try:
+            self._journal = Journal(path, verify=False, durable=strict)
+        except (OSError, JournalError) as error:
+            self._give_up(str(error))
+
+    def _give_up(self, reason: str) -> None:
+        if self._strict:
+            raise LinkError(
+                f"this node's audit log cannot be written, so nothing is sent: {reason}"
+            )
+        log.warning("what leaves this node is not written down: %s", reason)
+
+    def write(
+        self,
+        exchange: str,
+        content: Any,
+        *,
+        step: int | None = None,
+        share: Any = None,
+        epsilon: float | None = None,
+    ) -> None:
+        """Write down what leaves.
+
+        Parameters
+        ----------
+        exchange
+            The client's method that the server called; or what else let it out.
+        content
+            Tensors and plain values, as they leave.
+        step
+            The step of the round.
+        share
+            What the server asked for, as plain values.
+        epsilon
+            What the client has spent, this included.
+        """
+        items = list(_items(content, ""))
+        self._append(
+            {
+                "exchange": exchange,
+                "step": step,
+                "sent": items,
+                "bytes": sum(item.get("bytes", 0) for item in items),
+                "share": share,
+                "epsilon": _plain_number(epsilon),
+            }
+        )
+
+    def refuse(self, exchange: str, reason: str, *, step: int | None = None) -> None:
+        """Write down what did not leave, and why."""
+        self._append({"exchange": exchange, "step": step, "refused": reason})
+
+    def _append(self, entry: Mapping[str, Any]) -> None:
+        if self._journal is None:
+            return
+        try:
+            self._journal.append({"time": round(time.time(), 3), **self._facts, **entry})
+        except OSError as error:
+            self._give_up(str(error.strerror or error))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+
+def _items(value: Any, name: str) -> Iterator[dict[str, Any]]:
+    """Return one entry for each tensor or plain value: shape and bytes, never the numbers."""
+    if isinstance(value, Tensor):
+        kind = str(value.dtype).removeprefix("torch.")
+        size = value.numel() * value.element_size()
+        yield {"name": name, "shape": list(value.shape), "dtype": kind, "bytes": size}
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _items(part, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _items(part, name)
+    elif value is not None:
+        yield {"name": name, "value": type(value).__name__}
+
+
+def _plain_number(value: float | None) -> float | str | None:
+    return "inf" if value is not None and math.isinf(value) else value

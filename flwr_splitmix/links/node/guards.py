@@ -1,0 +1,105 @@
+"""What a node holds against any server: its policy, its privacy ledger, its audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any
+
+from flwr.app import Context
+
+from flwr_splitmix.clients import Client
+from flwr_splitmix.links.link import LinkError, Outcome
+from flwr_splitmix.links.node.audit import AuditLog
+from flwr_splitmix.links.node.state import node_folder
+from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.privacy.policy import NodePolicy, PolicyError
+
+INDEX = "partition-id"
+
+
+class NodeGuards:
+    """A node's guards in one round.
+
+    They are set by the node's operator, in its configuration; no run can change them. Ledger and
+    audit log belong to the node and its part of the data, not to a run: a server that names
+    another run, or an earlier round, finds what was spent as it was.
+
+    Parameters
+    ----------
+    context
+        Of the message: the node's configuration, and the run's as the client will see it.
+    ticket
+        The server's; it must name the client that this node is.
+
+    Raises
+    ------
+    LinkError
+        If it names another one, the policy is wrong, or what it asks for cannot be kept.
+    """
+
+    def __init__(self, context: Context, ticket: Ticket) -> None:
+        own = context.node_config.get(INDEX)
+        if own != ticket.client:
+            raise LinkError(
+                f"the server's ticket is for client {ticket.client}, and this node's {INDEX} is "
+                f"{own!r}"
+            )
+        try:
+            self.policy = NodePolicy.of_node(context.node_config)
+        except PolicyError as error:
+            raise LinkError(f"this node's configuration: {error}") from None
+        self.run = ticket.run or f"flwr-{context.run_id}"
+        self._folder = node_folder(context)
+        self._config = dict(context.run_config)
+        self._index = ticket.client
+        self._client: Client | None = None
+        self.audit = AuditLog(
+            None if self._folder is None else self._folder / f"audit-{self._index}.jsonl",
+            {"run": self.run, "round": ticket.server_round, "client": self._index},
+            strict=self.policy.max_epsilon is not None,
+        )
+
+    def build(self, make: Callable[[], Client]) -> Client:
+        """Make the client and hold it to the node's policy.
+
+        Raises
+        ------
+        ClientError
+            As `make` does, or because the policy does not allow such a client.
+        """
+        self._client = make()
+        if isinstance(self._client, Client):
+            path = None
+            if self._folder is not None:
+                path = self._folder / f"privacy-ledger-{self._index}.jsonl"
+            self._client.govern(self.policy, path, self._records_of_run)
+        return self._client
+
+    @property
+    def _records_of_run(self) -> str:
+        """Tells runs apart in which a record may have another index."""
+        text = repr(sorted(self._config.items()))
+        return f"{self.run}:{blake2b(text.encode(), digest_size=8).hexdigest()}"
+
+    def note(self, method: str, arguments: Mapping[str, Any], outcome: Outcome) -> Outcome:
+        """Write down a reply, or why there is none; what cannot be written down is withheld."""
+        step = arguments.get("number")
+        step = step if isinstance(step, int) else None
+        try:
+            if outcome.error is not None:
+                self.audit.refuse(method, outcome.error, step=step)
+            else:
+                epsilon = None if self._client is None else self._client.epsilon
+                share = arguments.get("plan")
+                self.audit.write(method, outcome.reply, step=step, share=share, epsilon=epsilon)
+        except LinkError as error:
+            return replace(outcome, reply=None, error=str(error))
+        return outcome
+
+    def close(self) -> None:
+        """Let go of the node's files."""
+        self.audit.close()
+        if self._client is not None:
+            self._client.close()

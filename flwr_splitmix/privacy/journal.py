@@ -1,0 +1,192 @@
+"""An append-only file of JSON lines in which a changed or missing line is noticed."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+CHECK = "check"
+"""Key of each line's digest, which covers the digest of the line before."""
+
+
+TAIL = 1 << 20
+"""More bytes than a line has."""
+
+
+class JournalError(RuntimeError):
+    """A journal cannot be trusted, or another process writes it."""
+
+
+class Journal:
+    """An append-only file; each line is on the disk when `append` returns.
+
+    One process writes at a time: it holds a lock on the file until `close` or its end. A line that
+    a crash left unfinished at the end is cut off: it was never acknowledged.
+
+    Parameters
+    ----------
+    path
+        The file; it is made, with its directory, readable by its owner only.
+    verify
+        Whether to compare every line's digest first, or only to read the last one.
+    durable
+        Whether `append` waits for the disk; without it the newest lines may be lost with power.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be opened or made.
+    JournalError
+        If another process writes it, or a line was changed.
+    """
+
+    def __init__(self, path: Path, *, verify: bool = True, durable: bool = True) -> None:
+        self.path = path
+        self._durable = durable
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file = _open_locked(path)
+        try:
+            self._check, whole = _verified(path) if verify else _last(path)
+            os.ftruncate(self._file, whole)
+            os.lseek(self._file, whole, os.SEEK_SET)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def append(self, *entries: Mapping[str, Any]) -> None:
+        """Write lines; when this returns they are on the disk, if the journal is durable.
+
+        Raises
+        ------
+        OSError
+            If they cannot be written; the file is as it was then.
+        """
+        check, lines = self._check, []
+        for entry in entries:
+            check = _digest(check, entry)
+            lines.append(json.dumps({**entry, CHECK: check}) + "\n")
+        before = os.lseek(self._file, 0, os.SEEK_CUR)
+        try:
+            _write_all(self._file, "".join(lines).encode())
+            if self._durable:
+                os.fsync(self._file)
+        except OSError:
+            os.ftruncate(self._file, before)
+            os.lseek(self._file, before, os.SEEK_SET)
+            raise
+        self._check = check
+
+    def replace(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Put other entries in place of all that there are, whole or not at all.
+
+        Raises
+        ------
+        OSError
+            If they cannot be written; the old ones are intact then.
+        """
+        beside = self.path.with_name(f".{self.path.name}.new")
+        beside.unlink(missing_ok=True)
+        new = Journal(beside)
+        try:
+            new.append(*entries)
+            os.replace(beside, self.path)
+        except OSError:
+            new.close()
+            beside.unlink(missing_ok=True)
+            raise
+        old, self._file, self._check = self._file, new._file, new._check
+        os.close(old)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._file)
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """Return a journal's entries, oldest first; an unfinished last line is left out.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    JournalError
+        If a line was changed, or one between two others is missing.
+    """
+    return [entry for entry, _ in _entries(path)]
+
+
+def _open_locked(path: Path) -> int:
+    """Open a file and lock it, if it is still the one at that path."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file), os.stat(path)):
+                return file
+        except FileNotFoundError:
+            pass  # replaced just now: the next one is another file
+        except BlockingIOError:
+            os.close(file)
+            raise JournalError(f"{path} is being written by another process") from None
+        os.close(file)
+
+
+def _entries(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """Return (entry, end of its line in bytes), each after its digest was compared."""
+    check, end = "", 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                entry = json.loads(line)
+                written = entry.pop(CHECK)
+            except (ValueError, KeyError, AttributeError, TypeError) as error:
+                raise JournalError(f"line {number} of {path} is damaged") from error
+            check = _digest(check, entry)
+            if written != check:
+                raise JournalError(
+                    f"line {number} of {path} was changed, or a line before it is missing"
+                )
+            end += len(line)
+            yield entry, end
+
+
+def _verified(path: Path) -> tuple[str, int]:
+    """Return the digest of the last whole line and the bytes up to its end."""
+    check, end = "", 0
+    for entry, position in _entries(path):
+        check, end = _digest(check, entry), position
+    return check, end
+
+
+def _last(path: Path) -> tuple[str, int]:
+    """Return what `_verified` does, from the end of the file alone."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        file.seek(max(0, size - TAIL))
+        tail = file.read()
+    whole, newline, unfinished = tail.rpartition(b"\n")
+    if not newline:
+        return "", 0
+    try:
+        check = json.loads(whole.rpartition(b"\n")[2])[CHECK]
+    except (ValueError, KeyError, TypeError) as error:
+        raise JournalError(f"the last line of {path} is damaged") from error
+    return str(check), size - len(unfinished)
+
+
+def _digest(before: str, entry: Mapping[str, Any]) -> str:
+    text = before + json.dumps(entry, sort_keys=True)
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]

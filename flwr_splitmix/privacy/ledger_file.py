@@ -1,0 +1,131 @@
+"""What a node's data have cost in all runs, on its disk before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from flwr_splitmix.privacy.events import Relation
+from flwr_splitmix.privacy.journal import Journal, JournalError, read_journal
+from flwr_splitmix.privacy.ledger import Charge, Ledger
+
+VERSION = 1
+
+RELATION: Relation = "replace"
+"""Neighbouring data sets of every such file: a record is another one, which costs the most."""
+
+
+class LedgerFile:
+    """One node's charges over all runs; what they come to never falls.
+
+    Within a run each record pays for the batches that it was in. Another run may divide the data
+    in another way, so that its records are not these: what the worst record has paid so far is
+    charged to every record then.
+
+    Parameters
+    ----------
+    path
+        The file; another process cannot write it at the same time.
+    run
+        Tells runs apart whose records are not the same.
+    records
+        Number of records of the client in this run.
+
+    Attributes
+    ----------
+    ledger
+        What the node has spent; charge it through `charge` only.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened or written.
+    JournalError
+        If it is damaged, of another version, or being written by another process.
+    """
+
+    def __init__(self, path: Path, run: str, records: int) -> None:
+        self.journal = Journal(path)
+        self._firsts: dict[str, Any] = {}
+        try:
+            self.ledger = self._open(run, records)
+        except BaseException:
+            self.journal.close()
+            raise
+
+    def _open(self, run: str, records: int) -> Ledger:
+        head = {"version": VERSION, "run": run, "records": records}
+        past, *charges = read_journal(self.journal.path) or [head]
+        if past.get("version") != VERSION:
+            raise JournalError(f"{self.journal.path} is no ledger of version {VERSION}")
+        ledger = Ledger(RELATION, past["records"])
+        for entry in charges:
+            if "key" in entry:
+                self._firsts.setdefault(entry["key"], entry["value"])
+            else:
+                charge, charged = _charge(entry)
+                ledger.post(charge, records=charged)
+        if charges and past == head:
+            return ledger
+        self._firsts.clear()
+        carried = ledger.total()
+        self.journal.replace([head, _plain(carried, None)])
+        ledger = Ledger(RELATION, records)
+        ledger.post(carried)
+        return ledger
+
+    def charge(self, charge: Charge, records: ArrayLike | None) -> None:
+        """Charge the ledger; when this returns, it is on the disk.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written: then nothing is charged, and nothing may be sent.
+        """
+        self.journal.append(_plain(charge, records))
+        self.ledger.post(charge, records=records)
+
+    def first(self, key: str, value: str | int) -> Any:
+        """Return the first value that was noted under a key in this run: this one, if none was.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written.
+        """
+        if key not in self._firsts:
+            self.journal.append({"key": key, "value": value})
+            self._firsts[key] = value
+        return self._firsts[key]
+
+    def close(self) -> None:
+        """Let another process write the file."""
+        self.journal.close()
+
+
+def _plain(charge: Charge, records: ArrayLike | None) -> dict[str, Any]:
+    """Return a charge as values that JSON has; infinity is text."""
+    return {
+        "batch": None if charge.batch is None else [repr(cost) for cost in charge.batch],
+        "everywhere": repr(charge.everywhere),
+        "notes": list(charge.notes),
+        "count": charge.count,
+        "records": None if records is None else np.asarray(records).tolist(),
+    }
+
+
+def _charge(entry: Mapping[str, Any]) -> tuple[Charge, ArrayLike | None]:
+    batch = entry["batch"]
+    return (
+        Charge(
+            None if batch is None else (float(batch[0]), float(batch[1])),
+            float(entry["everywhere"]),
+            tuple(entry["notes"]),
+            int(entry["count"]),
+        ),
+        entry["records"],
+    )

@@ -1,0 +1,118 @@
+"""What a node allows, whatever run it takes part in: plain values that its operator sets."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr_splitmix.privacy.accountant import check_delta
+
+POLICY = "privacy-policy"
+"""Key of the node's configuration: a TOML file that holds the other keys."""
+
+
+class PolicyError(ValueError):
+    """A node's policy is wrong; the sentence names key, value and what is allowed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodePolicy:
+    """What leaves a node at most; its operator's word, over all runs.
+
+    Parameters
+    ----------
+    max_epsilon
+        What this node's data may cost in all runs together; None sets no limit.
+    delta
+        Of the (epsilon, delta) that is accounted for.
+    allow_averaging
+        Whether the lower segment may be sent to be averaged, and replaced within a run.
+    allow_evaluation
+        Whether the node's own test data may be sent without noise.
+    allow_plain
+        Whether anything may be sent without noise; None is "yes, unless there is a limit".
+
+    Raises
+    ------
+    PolicyError
+        If a value is out of its range, or two contradict each other.
+    """
+
+    max_epsilon: float | None = None
+    delta: float | None = None
+    allow_averaging: bool | None = None
+    allow_evaluation: bool | None = None
+    allow_plain: bool | None = None
+
+    def __post_init__(self) -> None:
+        limit = self.max_epsilon
+        if limit is not None and not (_is_number(limit) and math.isfinite(limit) and limit > 0):
+            raise PolicyError(f"max-epsilon is {limit!r}; allowed is a number above 0")
+        if self.delta is not None:
+            if not _is_number(self.delta):
+                raise PolicyError(f"delta is {self.delta!r}; allowed is a number in 0..1")
+            try:
+                check_delta(self.delta)
+            except ValueError as error:
+                raise PolicyError(str(error)) from None
+        for key in _SWITCHES:
+            value = getattr(self, _field(key))
+            if value is not None and not isinstance(value, bool):
+                raise PolicyError(f"{key} is {value!r}; allowed are true and false")
+        if limit is not None and self.allow_plain:
+            raise PolicyError(
+                f"max-epsilon is {limit:g} and allow-plain is true; what is sent without noise has "
+                "no epsilon, so only one of the two can hold"
+            )
+
+    @property
+    def plain(self) -> bool:
+        """Whether anything may be sent without noise."""
+        return self.max_epsilon is None if self.allow_plain is None else self.allow_plain
+
+    @classmethod
+    def of_node(cls, node: Mapping[str, Any]) -> NodePolicy:
+        """Read the policy of a node's configuration; keys beside the file win over those in it.
+
+        Raises
+        ------
+        PolicyError
+            If the file cannot be read, holds another key, or a value is wrong.
+        """
+        values: dict[str, Any] = {}
+        if path := node.get(POLICY):
+            values = _read_file(Path(str(path)).expanduser())
+        values |= {key: node[key] for key in KEYS if key in node}
+        return cls(**{_field(key): value for key, value in values.items()})
+
+
+_SWITCHES = ("allow-averaging", "allow-evaluation", "allow-plain")
+
+KEYS = ("max-epsilon", "delta", *_SWITCHES)
+"""Keys of a node's configuration, or of the file that it names."""
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise PolicyError(f"{POLICY} {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PolicyError(f"{POLICY} {path} is no TOML file: {error}") from None
+    if unknown := sorted(set(values) - set(KEYS)):
+        raise PolicyError(
+            f"{POLICY} {path} has an unknown key {unknown[0]!r}; allowed are {', '.join(KEYS)}"
+        )
+    return values
+
+
+def _field(key: str) -> str:
+    return key.replace("-", "_")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

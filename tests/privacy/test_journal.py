@@ -1,0 +1,114 @@
+"""A journal keeps what was acknowledged, and notices what was changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flwr_splitmix.privacy.journal import Journal, JournalError, read_journal
+
+ENTRIES = [{"n": 0, "text": "a"}, {"n": 1, "text": "b\n"}, {"n": 2}]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    journal = Journal(tmp_path / "new" / "journal.jsonl")
+    journal.append(ENTRIES[0])
+    journal.append(*ENTRIES[1:])
+    journal.close()
+    return journal.path
+
+
+def test_what_was_appended_is_read_also_after_another_process_went_on(path: Path) -> None:
+    assert read_journal(path) == ENTRIES
+    again = Journal(path)
+    again.append({"n": 3})
+    again.close()
+    assert [entry["n"] for entry in read_journal(path)] == [0, 1, 2, 3]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_unfinished_last_line_was_never_acknowledged(path: Path) -> None:
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"n": 3, "che')
+    assert read_journal(path) == ENTRIES
+    again = Journal(path)
+    again.append({"n": 3})
+    again.close()
+    assert [entry["n"] for entry in read_journal(path)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("line", [0, 1, 2])
+def test_a_changed_line_is_noticed(path: Path, line: int) -> None:
+    lines = path.read_text().splitlines()
+    entry = json.loads(lines[line])
+    lines[line] = json.dumps({**entry, "n": 7})
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(JournalError, match=f"line {line + 1} of .*was changed"):
+        Journal(path)
+
+
+def test_a_missing_line_is_noticed(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], lines[2]]) + "\n")
+    with pytest.raises(JournalError, match="a line before it is missing"):
+        read_journal(path)
+
+
+@pytest.mark.parametrize("text", ["no json", "[1]", '{"n": 1}', "3"])
+def test_what_is_no_journal_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "other"
+    path.write_text(text + "\n")
+    with pytest.raises(JournalError, match="line 1 of .*other is damaged"):
+        Journal(path)
+
+
+def test_one_process_writes_at_a_time(path: Path) -> None:
+    mine = Journal(path)
+    code = (
+        "import sys; from pathlib import Path; from flwr_splitmix.privacy.journal import *\n"
+        "try: Journal(Path(sys.argv[1]))\nexcept JournalError as error: print(error)"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "is being written by another process" in said
+    mine.close()
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said == ""
+
+
+def test_a_full_disk_leaves_the_journal_as_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(path)
+    real, written = os.write, []
+
+    def full(file: int, data: memoryview) -> int:
+        if written:
+            raise OSError(28, "No space left on device")
+        written.append(real(file, data[:5]))
+        return written[0]
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        journal.append({"n": 3})
+    monkeypatch.undo()
+    journal.append({"n": 4})
+    journal.close()
+    assert [entry["n"] for entry in read_journal(path)] == [0, 1, 2, 4]
+
+
+def test_replacing_is_whole_and_keeps_the_lock(path: Path) -> None:
+    journal = Journal(path)
+    journal.replace([{"n": 9}])
+    with pytest.raises(JournalError, match="another process"):
+        Journal(path)
+    journal.append({"n": 10})
+    journal.close()
+    assert [entry["n"] for entry in read_journal(path)] == [9, 10]
+    assert [file.name for file in path.parent.iterdir()] == [path.name]

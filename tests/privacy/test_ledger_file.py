@@ -1,0 +1,96 @@
+"""A node's epsilon never falls, whatever run asks, and is on the disk before it is spent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flwr_splitmix.privacy import Exposure, GaussianNoise, Ledger, Release
+from flwr_splitmix.privacy.journal import JournalError
+from flwr_splitmix.privacy.ledger_file import LedgerFile
+
+NOISE = GaussianNoise(sigma_s=20.0, sigma_y=10.0)
+RELEASE = Release(noise=NOISE, patches=4, width=2, family="full")
+DELTA = 1e-5
+
+
+def spend(file: LedgerFile, records: list[int]) -> float:
+    file.charge(file.ledger.price(RELEASE), np.array(records))
+    return file.ledger.epsilon(DELTA)
+
+
+def test_a_run_goes_on_record_by_record_in_another_process(tmp_path: Path) -> None:
+    first = LedgerFile(tmp_path / "ledger", "run-1", 4)
+    spend(first, [0, 1])
+    spend(first, [2, 3])
+    first.close()
+    second = LedgerFile(tmp_path / "ledger", "run-1", 4)
+    expected = Ledger("replace", 4)
+    for records in ([0, 1], [2, 3], [0, 2]):
+        expected.charge(RELEASE, records=records)
+    assert spend(second, [0, 2]) == expected.epsilon(DELTA)
+    second.close()
+
+
+def test_another_run_begins_where_the_worst_record_stands(tmp_path: Path) -> None:
+    last = 0.0
+    for run, records in (("a", 4), ("b", 4), ("b", 5), ("a", 4), ("", 1)):
+        file = LedgerFile(tmp_path / "ledger", run, records)
+        assert file.ledger.epsilon(DELTA) == pytest.approx(last)
+        after = spend(file, [0])
+        assert after > last
+        last = after
+        file.close()
+    whole = Ledger("replace", 1)
+    whole.charge(RELEASE, RELEASE, RELEASE, RELEASE, RELEASE, records=[0])
+    assert last == pytest.approx(whole.epsilon(DELTA))
+
+
+def test_what_has_no_number_stays_too(tmp_path: Path) -> None:
+    file = LedgerFile(tmp_path / "ledger", "a", 4)
+    file.charge(file.ledger.price(Exposure("evaluation")), None)
+    file.close()
+    again = LedgerFile(tmp_path / "ledger", "b", 4)
+    assert again.ledger.epsilon(DELTA) == np.inf
+    again.close()
+
+
+def test_a_run_that_sent_nothing_leaves_what_there_was(tmp_path: Path) -> None:
+    file = LedgerFile(tmp_path / "ledger", "a", 4)
+    before = spend(file, [0])
+    file.close()
+    for run in "bcd":
+        LedgerFile(tmp_path / "ledger", run, 4).close()
+    again = LedgerFile(tmp_path / "ledger", "a", 4)
+    assert again.ledger.epsilon(DELTA) == before
+    again.close()
+
+
+def test_a_charge_that_cannot_be_written_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = LedgerFile(tmp_path / "ledger", "a", 4)
+    before = spend(file, [0])
+    monkeypatch.setattr("os.fsync", _full)
+    with pytest.raises(OSError, match="No space left"):
+        spend(file, [0])
+    monkeypatch.undo()
+    assert file.ledger.epsilon(DELTA) == before
+    file.close()
+    again = LedgerFile(tmp_path / "ledger", "a", 4)
+    assert again.ledger.epsilon(DELTA) == before
+    again.close()
+
+
+def _full(file: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_ledger_of_another_version_is_refused(tmp_path: Path) -> None:
+    file = LedgerFile(tmp_path / "ledger", "a", 4)
+    file.journal.replace([{"version": 99}])
+    file.close()
+    with pytest.raises(JournalError, match="version 1"):
+        LedgerFile(tmp_path / "ledger", "a", 4)
