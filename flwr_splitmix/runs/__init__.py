@@ -1,5 +1,17 @@
 """What a run leaves on disk: configuration, metrics, checkpoints, summary. Needs no torch."""
 
-from flwr_splitmix.runs.run import Row, Run, RunError
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flwr_splitmix.runs.run import Row, Run, RunError
 
 __all__ = ["Row", "Run", "RunError"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is asked for: a node keeps checkpoints, and need not have pyarrow."""
+    if name in __all__:
+        from flwr_splitmix.runs import run
+
+        return getattr(run, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
