@@ -65,7 +65,7 @@ def test_a_client_that_cannot_be_built_says_so_without_data(tmp_path: Path) -> N
         raise FileNotFoundError("/data/jane-doe.csv")
 
     ticket = replace(TICKET, link="stream", address="127.0.0.1:1", tls=False)
-    config = {"state-dir": str(tmp_path)}
+    config = {"state-dir": str(tmp_path), "partition-id": TICKET.client}
     reply = SplitClientApp(client_fn)(message("train", ticket), context(**config))
     assert reply.content.config_records[RECORD]["error"] == (
         "client_fn raised FileNotFoundError; the log of its node says more"
@@ -77,7 +77,11 @@ def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
         return TOY.make_clients()[0]
 
     ticket = replace(TICKET, link="stream", address="127.0.0.1:1")
-    config = {"state-dir": str(tmp_path), "ssl-certfile": "client.crt"}
+    config = {
+        "state-dir": str(tmp_path),
+        "ssl-certfile": "client.crt",
+        "partition-id": TICKET.client,
+    }
     reply = SplitClientApp(client_fn)(message("train", ticket), context(**config))
     assert "ssl-certfile and ssl-keyfile must be given together" in str(
         reply.content.config_records[RECORD]["error"]
@@ -118,7 +122,7 @@ context = Context(
 reply = SplitClientApp(client_fn)(message, context).content
 assert not any(sys.modules[name] for name in BLOCKED)
 # What runs a server, or reads its results, is not imported either.
-server = ("strategies", "cli", "experiments", "observers", "attacks", "runs", "app_config")
+server = ("strategies", "cli", "experiments", "observers", "attacks", "runs.run", "apps")
 assert not {f"flwr_splitmix.{part}" for part in server} & sys.modules.keys()
 save_file(arrays_of(reply) or {}, order["out"])
 print(json.dumps({key: dict(record) for key, record in reply.items() if key != "arrays"}))

@@ -133,7 +133,7 @@ class Client(ABC):
                 "epsilon"
             )
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # most clients have no files
         """Let go of files; nothing is asked of the client any more."""
 
     @abstractmethod

@@ -64,7 +64,7 @@ def test_a_missing_line_is_noticed(path: Path) -> None:
 def test_what_is_no_journal_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "other"
     path.write_text(text + "\n")
-    with pytest.raises(JournalError, match="line 1 of .*other is damaged"):
+    with pytest.raises(JournalError, match=r"line 1 of .*other is damaged"):
         Journal(path)
 
 

@@ -49,9 +49,7 @@ class AuditLog:
 
     def _give_up(self, reason: str) -> None:
         if self._strict:
-            raise LinkError(
-                f"this node's audit log cannot be written, so nothing is sent: {reason}"
-            )
+            raise LinkError(f"this node's audit log cannot be written ({reason}): nothing is sent")
         log.warning("what leaves this node is not written down: %s", reason)
 
     def write(

@@ -1,0 +1,388 @@
+"""A node with a budget of epsilon 1, against whatever a server asks of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.clients import ClientError, PrivacyBudget
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.links.link import Outcome
+from flwr_splitmix.mixers import FullShare, NoisyShare, PatchShare, Share, WeightedShare
+from flwr_splitmix.privacy import GaussianNoise
+from tests.links.node.worst_server import TICKET, TOY, Node
+
+N, L = TOY.patches, TOY.classes
+NOISE = GaussianNoise(sigma_s=40.0, sigma_y=20.0)
+
+
+def noisy(inner: Share | None = None, **changes: Any) -> dict[str, Any]:
+    return NoisyShare.around(inner or FullShare(), replace(NOISE, **changes), L).to_wire()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path / "node", **{"max-epsilon": 1.0})
+
+
+def refused(outcome: Outcome, why: str) -> None:
+    assert outcome.reply is None
+    assert outcome.error is not None
+    assert why in outcome.error
+
+
+@pytest.mark.parametrize("plan", [[], [None], [None, None]])
+def test_labels_leave_only_through_a_share(node: Node, plan: Any) -> None:
+    """A plan without shares returned all labels of the batch at epsilon 0."""
+    node.begin()
+    refused(node.step(plan), "no share for this client")
+    assert node.client.epsilon == 0
+    assert node.audit()[-1]["refused"].startswith("the server's plan has no share")
+    node.end()
+
+
+@pytest.mark.parametrize(
+    "share",
+    [
+        FullShare().to_wire(),
+        noisy(sigma_s=0.0),
+        noisy(sigma_s=1e-170, sigma_y=1e-170),
+        noisy(WeightedShare(lam=0.01), sigma_s=1e-170, sigma_y=1e-170),
+        noisy(sigma_s=1e-9),
+        noisy(clip_norm=1e-170, sigma_s=1e-170),
+        noisy(clip="none"),
+    ],
+    ids=["plain", "labels", "tiny", "tiny-mixup", "rounding", "tiny-clip", "no-clip"],
+)
+def test_noise_that_hides_nothing_is_refused(node: Node, share: dict[str, Any]) -> None:
+    node.begin()
+    outcome = node.step([share])
+    withheld = outcome.error is not None or outcome.reply == {"budget-spent": True}
+    assert withheld, outcome
+    assert node.client.epsilon == 0
+    node.end()
+
+
+class NotANumberWhereBright(nn.Module):
+    """A crafted lower segment: NaN where the input is bright."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        smashed: Tensor = self.inner(inputs)
+        return smashed.where(smashed > 0, torch.nan)
+
+
+def test_the_places_of_numbers_that_are_not_finite_do_not_leave(node: Node) -> None:
+    """They were the image's mask at sigma 1000 and epsilon 0.012."""
+    node.lower = NotANumberWhereBright(TOY.lower().double())
+    node.begin()
+    reply = node.step([noisy(sigma_s=1000.0, sigma_y=1000.0)]).reply
+    assert reply is not None
+    assert reply["smashed"][0].isfinite().all()
+    node.end()
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e9])
+def test_weights_and_gradients_that_are_no_models_are_refused(node: Node, bad: float) -> None:
+    weights = {name: t.clone() for name, t in TOY.lower().state_dict().items()}
+    name = next(iter(weights))
+    weights[name].view(-1)[0] = bad
+    with pytest.raises(ClientError, match="the server's lower segment"):
+        node.begin(arrays=weights)
+    node.end(finish=False)
+    node.begin()
+    reply = node.step([noisy()]).reply
+    assert reply is not None
+    gradient = torch.zeros_like(reply["smashed"][0])
+    gradient.view(-1)[0] = bad
+    refused(node.step([noisy()], 1, [gradient]), "the server's gradient of pass 0")
+    node.end()
+
+
+def test_an_epsilon_never_falls_whatever_round_or_run_the_server_names(node: Node) -> None:
+    """With `state_round=0`, or another run's id, the same batch came again at the same epsilon."""
+    node.config["max-epsilon"] = 4.0
+    spent: list[float] = []
+    for changes in ({}, {"state_round": 0}, {"run": "another"}, {"run": "third"}, {}):
+        node.begin(**changes)  # type: ignore[arg-type]
+        assert node.client.epsilon == pytest.approx(spent[-1] if spent else 0.0)
+        assert node.step([noisy()]).reply
+        spent.append(node.client.epsilon or 0.0)
+        node.end(finish=False)
+    assert (np.diff(spent) > 0).all()
+
+
+def test_over_all_runs_a_node_stops_at_its_limit(node: Node) -> None:
+    sent = 0
+    for run in range(40):
+        node.begin(run=f"run-{run}")
+        outcome = node.step([noisy()])
+        assert outcome.reply is not None
+        sent += "smashed" in outcome.reply
+        assert (node.client.epsilon or 0.0) <= 1.0
+        node.end(finish=False)
+    assert 0 < sent < 40
+
+
+def test_what_cannot_be_charged_on_the_disk_does_not_leave(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a full state-dir rounds 2 to 4 sent the same batch, and the epsilon stayed."""
+    node.begin()
+    assert node.step([noisy()]).reply
+    before = node.client.epsilon
+    monkeypatch.setattr(os, "write", _no_space)
+    refused(node.step([noisy()], 1), "audit log cannot be written (No space left on device)")
+    monkeypatch.undo()
+    assert node.client.epsilon == before
+    node.end(finish=False)
+
+
+def _no_space(*arguments: Any) -> int:
+    raise OSError(28, "No space left on device")
+
+
+def test_without_a_place_for_the_ledger_nothing_leaves(tmp_path: Path) -> None:
+    node = Node(tmp_path, **{"max-epsilon": 1.0, "state-dir": ""})
+    with pytest.raises(LinkError, match="the node has no state-dir"):
+        node.begin()
+
+
+@pytest.mark.parametrize(
+    ("run", "own", "meant"), [(0.5, 1.0, 0.5), (50.0, 1.0, 1.0), (None, 1.0, 1.0), (2.0, None, 2.0)]
+)
+def test_the_stricter_of_node_and_run_holds(
+    tmp_path: Path, run: float | None, own: float | None, meant: float
+) -> None:
+    node = Node(tmp_path, **({} if own is None else {"max-epsilon": own, "delta": 1e-6}))
+    budget = PrivacyBudget(
+        max_epsilon=run, relation="add-remove", public_evaluation=True, allow_averaging=True
+    )
+    node.options = {"privacy": None if run is None else budget}
+    node.begin()
+    assert node.client.privacy is not None
+    assert node.client.privacy.max_epsilon == meant
+    assert node.client.privacy.delta == (1e-5 if own is None else 1e-6)
+    assert node.client.privacy.relation == "replace"
+    assert not node.client.privacy.allow_averaging
+    node.end(finish=False)
+
+
+def test_averaging_and_other_weights_within_a_run_need_the_nodes_word(tmp_path: Path) -> None:
+    """Crafted gradients and averaging read raw pixels."""
+    weights = TOY.lower().state_dict()
+    others = {name: t + 1 if t.is_floating_point() else t for name, t in weights.items()}
+    node = Node(tmp_path / "a", **{"max-epsilon": 1.0})
+    with pytest.raises(ClientError, match="averaging would send its lower segment, from which"):
+        node.begin(returns_arrays=True)
+    node.end(finish=False)
+    node.begin(arrays=weights)
+    node.end(finish=False)
+    node.begin(arrays=weights)
+    node.end(finish=False)
+    with pytest.raises(ClientError, match="another lower segment within the run"):
+        node.begin(arrays=others)
+    node.end(finish=False)
+    trusting = Node(tmp_path / "b", **{"max-epsilon": 1.0, "allow-averaging": True})
+    for arrays in (weights, others):
+        trusting.begin(arrays=arrays, returns_arrays=True)
+        trusting.end(finish=False)
+
+
+@pytest.mark.parametrize("allowed", [None, False, True])
+def test_own_test_data_leave_only_where_the_node_allows_it(
+    tmp_path: Path, allowed: bool | None
+) -> None:
+    config = {} if allowed is None else {"allow-evaluation": allowed}
+    node = Node(tmp_path, **{"max-epsilon": 1.0, **config})
+    node.begin()
+    outcome = node.ask("encode_test", kind="federated", start=0, stop=2)
+    assert (outcome.reply is not None) == (allowed is True)
+    node.end(finish=False)
+
+
+def test_a_node_that_allows_nothing_plain_takes_noise_only(tmp_path: Path) -> None:
+    node = Node(tmp_path, **{"allow-plain": False})
+    node.begin()
+    refused(node.step([FullShare().to_wire()]), "allow_plain = false")
+    assert node.step([noisy()]).reply
+    node.end(finish=False)
+
+
+def test_a_ticket_for_another_client_is_refused(node: Node) -> None:
+    with pytest.raises(LinkError, match=r"is for client 1, and this node.s partition-id is 0"):
+        node.begin(client=1)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "why"),
+    [
+        ("encode_test", {"kind": "benchmark", "start": 0, "stop": 10**13}, "there are 12"),
+        ("encode_test", {"kind": "benchmark", "start": -1, "stop": 2}, "there are 12"),
+        ("step", {"plan": [noisy()] * 65}, "has 65 passes; allowed are 64"),
+        (
+            "step",
+            {"plan": [{**noisy(), "classes": 10**6}]},
+            "asks for labels of 1000000 numbers for each example",
+        ),
+    ],
+    ids=["tests", "negative", "passes", "classes"],
+)
+def test_nothing_costs_a_client_more_than_its_own_sizes(
+    node: Node, method: str, arguments: dict[str, Any], why: str
+) -> None:
+    node.options = {"benchmark_data": TOY.data(0)}
+    node.begin()
+    if method == "step":
+        arguments = {"number": 0, "progress": 0.0, "gradient": None, **arguments}
+    refused(node.ask(method, **arguments), why)
+    node.end(finish=False)
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"max-epsilon": 0}, "max-epsilon is 0; allowed is a number above 0"),
+        ({"max-epsilon": "1"}, "max-epsilon is '1'"),
+        ({"delta": 2.0}, "delta is 2.0"),
+        ({"allow-averaging": "yes"}, "allow-averaging is 'yes'; allowed are true and false"),
+        ({"max-epsilon": 1.0, "allow-plain": True}, "only one of the two can hold"),
+        ({"privacy-policy": "/nowhere.toml"}, "privacy-policy /nowhere.toml cannot be read"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_wrong_policy_names_its_key(tmp_path: Path, config: dict[str, Any], why: str) -> None:
+    with pytest.raises(LinkError) as caught:
+        Node(tmp_path, **config).begin()
+    assert why in str(caught.value)
+
+
+def test_a_policy_may_be_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text("max-epsilon = 0.25\nallow-averaging = true\n")
+    node = Node(tmp_path / "node", **{"privacy-policy": str(file), "allow-averaging": False})
+    node.begin()
+    assert node.client.privacy == PrivacyBudget(max_epsilon=0.25, allow_plain=False)
+    node.end(finish=False)
+    file.write_text("max-epsilom = 0.25\n")
+    with pytest.raises(LinkError, match="unknown key 'max-epsilom'; allowed are max-epsilon"):
+        node.begin()
+
+
+def random_number(rng: np.random.Generator) -> float:
+    edges = [0.0, 1e-320, 1e-170, 1e-38, 1e-7, 0.01, 1.0, 40.0, 1e3, 1e30, 1e200, 1.7e308]
+    return float(rng.choice(edges) * rng.choice([1, 1, 1, -1, math.nan, math.inf]))
+
+
+def random_share(rng: np.random.Generator) -> Any:
+    count = int(rng.integers(0, N + 1))
+    inner = [
+        FullShare().to_wire(),
+        PatchShare(lam=count / N, patches=N, seed=1, start=0, stop=count).to_wire(),
+        WeightedShare(lam=float(rng.random())).to_wire(),
+        {"share": "ids", "lam": 1.0, "learns": False},
+        {"share": "patches", "lam": 0.5, "patches": 10**12, "seed": 1, "start": 0, "stop": 9},
+        None,
+        7,
+    ][rng.integers(7)]
+    if rng.random() < 0.2:
+        return inner
+    noise = dict(NOISE.to_plain())
+    for key in ("sigma_s", "sigma_y", "clip_norm"):
+        if rng.random() < 0.3:
+            noise[key] = random_number(rng)
+    noise["clip"] = str(rng.choice(["patch", "patch", "range", "sample", "none"]))
+    classes = [L, L, L, 1, 0, 10**6, 2.5][rng.integers(7)]
+    return {"share": "noisy", "inner": inner, "noise": noise, "classes": classes}
+
+
+def random_ask(rng: np.random.Generator, number: int) -> tuple[str, dict[str, Any]]:
+    kind = rng.random()
+    if kind < 0.1:
+        return "encode_test", {
+            "kind": str(rng.choice(["federated", "benchmark", "train"])),
+            "start": int(rng.integers(-2, 5)),
+            "stop": int(rng.choice([3, 6, 10**13])),
+        }
+    if kind < 0.15:
+        return str(rng.choice(["weights", "state", "release", "_labels", "batch"])), {}
+    plan: Any = [random_share(rng) for _ in range(int(rng.integers(0, 4)))]
+    return "step", {
+        "number": number if rng.random() < 0.8 else int(rng.integers(-3, 3)),
+        "progress": random_number(rng),
+        "gradient": None,
+        "plan": plan if rng.random() < 0.95 else None,
+    }
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_thousand_asks_of_the_worst_server_are_all_priced_and_written_down(
+    tmp_path: Path,
+) -> None:
+    """Nothing that holds data leaves unless the audit log has its price, and the sum is bounded."""
+    limit = 30.0
+    node = Node(tmp_path, **{"max-epsilon": limit})
+    rng = np.random.default_rng(0)
+    uploads, refusals, lines = 0, 0, 0
+    for process in range(25):
+        node.begin(run=f"run-{process % 3}", state_round=int(rng.integers(0, 2)))
+        for number in range(40):
+            before, charged = node.client.epsilon or 0.0, node.releases
+            method, arguments = random_ask(rng, number)
+            outcome = node.ask(method, **arguments)
+            lines += 1
+            entry = node.audit()[-1]
+            assert len(node.audit()) == lines
+            assert entry["exchange"] == method
+            if outcome.reply is None:
+                refusals += 1
+                assert entry["refused"] == outcome.error
+            tensors = _tensors(outcome.reply)
+            assert sum(t.numel() * t.element_size() for t in tensors) == entry.get("bytes", 0)
+            after = node.client.epsilon or 0.0
+            assert before <= after <= limit
+            if tensors:
+                uploads += 1
+                # An epsilon is that of the record which paid most; every upload pays for some.
+                assert entry["epsilon"] == after
+                assert node.releases == charged + len([s for s in entry["share"] if s])
+                assert all(t.isfinite().all() for t in tensors)
+        node.end(finish=False)
+    assert uploads > 20
+    assert refusals > 200
+    assert json.dumps(node.audit())
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [t for part in value.values() for t in _tensors(part)]
+    return [t for part in value for t in _tensors(part)] if isinstance(value, list) else []
+
+
+def test_the_audit_log_holds_shapes_and_no_number_of_the_data(node: Node) -> None:
+    node.begin(TICKET)
+    reply = node.step([noisy()], number=3).reply
+    assert reply is not None
+    node.end(finish=False)
+    (entry,) = node.audit()
+    assert (entry["run"], entry["round"], entry["step"], entry["client"]) == ("r", 1, 3, 0)
+    smashed, labels = entry["sent"]
+    assert (smashed["name"], smashed["shape"]) == ("smashed", list(reply["smashed"][0].shape))
+    assert (labels["name"], labels["shape"]) == ("labels", list(reply["labels"][0].shape))
+    assert entry["bytes"] == smashed["bytes"] + labels["bytes"]
+    assert entry["share"] == [noisy()]
+    assert 0 < entry["epsilon"] < 1

@@ -1,0 +1,96 @@
+"""A node in this process, and a server that may ask it for anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, RecordDict
+from torch import Tensor
+
+from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.links.host import ClientHost, build, public_sentence
+from flwr_splitmix.links.link import Outcome
+from flwr_splitmix.links.node.guards import NodeGuards
+from flwr_splitmix.links.node.state import open_store
+from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.privacy.journal import read_journal
+from flwr_splitmix.testing.toy import Toy, sgd
+
+TOY = Toy(clients=1, batch_norm=False, examples=12, tests=6)
+TICKET = Ticket(
+    client=0, seed=7, server_round=1, num_rounds=3, arrays="initial", returns_arrays=False, run="r"
+)
+
+
+class Node:
+    """One node, whose processes begin and end as a server's messages make them.
+
+    Parameters
+    ----------
+    folder
+        Its state-dir.
+    toy
+        Makes its client.
+    config
+        Of the node, besides its index and its folder.
+    """
+
+    def __init__(self, folder: Path, toy: Toy = TOY, **config: Any) -> None:
+        self.folder = folder
+        self.toy = toy
+        self.config = {"partition-id": 0, "state-dir": str(folder), **config}
+        self.options: dict[str, Any] = {}
+        self.lower: Any = None
+
+    def begin(
+        self, ticket: Ticket = TICKET, arrays: dict[str, Tensor] | None = None, **changes: Any
+    ) -> dict[str, Any]:
+        """Start a process for a round and attach its client; returns its description."""
+        ticket = replace(ticket, **changes)
+        context = Context(
+            run_id=1, node_id=9, node_config=self.config, state=RecordDict(), run_config={}
+        )
+        self.ticket = ticket
+        self.guards = NodeGuards(context, ticket)
+        self.host = ClientHost(open_store(ticket.run, context), public_sentence)
+        make = partial(self.guards.build, partial(build, self._client, context, public_sentence))
+        return self.host.attach(ticket, make, arrays)
+
+    def _client(self, context: Context) -> SplitClient:
+        (client,) = self.toy.make_clients(sgd(0.1), **self.options)
+        if self.lower is not None:
+            client.segment = self.lower
+        return client
+
+    def ask(self, method: str, **arguments: Any) -> Outcome:
+        """Call the client as a server does; what it may not answer is withheld."""
+        outcome = self.host.call(method, {0: arguments})[0]
+        return self.guards.note(method, arguments, outcome)
+
+    def step(self, plan: Any, number: int = 0, gradient: Any = None) -> Outcome:
+        return self.ask("step", number=number, progress=0.0, gradient=gradient, plan=plan)
+
+    def end(self, *, finish: bool = True) -> None:
+        """End the process, after the round or in the midst of it."""
+        if finish:
+            self.host.finish(self.ticket)
+        self.guards.close()
+
+    @property
+    def client(self) -> SplitClient:
+        client = self.host.clients[0]
+        assert isinstance(client, SplitClient)
+        return client
+
+    @property
+    def releases(self) -> int:
+        """How many releases the node's ledger has been charged for."""
+        assert self.client.guard is not None
+        return self.client.guard.ledger.releases
+
+    def audit(self) -> list[dict[str, Any]]:
+        """Return what the node has written down."""
+        return read_journal(self.folder / "audit-0.jsonl")
