@@ -93,4 +93,5 @@ class Node:
 
     def audit(self) -> list[dict[str, Any]]:
         """Return what the node has written down."""
-        return read_journal(self.folder / "audit-0.jsonl")
+        path = self.folder / "audit-0.jsonl"
+        return read_journal(path) if path.exists() else []

@@ -1,0 +1,68 @@
+"""`splitmix audit-log`: what has left a node, as it wrote it down itself."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from flwr_splitmix.cli.terminal import console, megabytes, table, text
+
+
+def audit_log(
+    path: Annotated[Path, typer.Argument(help="A node's audit-N.jsonl, in its state-dir.")],
+    output: Annotated[
+        Literal["table", "json"], typer.Option("--format", help="table, or json: every line.")
+    ] = "table",
+) -> None:
+    """Print and sum up a node's audit log; a line that was changed ends it with an error."""
+    from flwr_splitmix.privacy.journal import JournalError, read_journal
+
+    try:
+        entries = read_journal(path)
+    except OSError as error:
+        typer.echo(f"{path} cannot be read: {error.strerror}", err=True)
+        raise typer.Exit(1) from error
+    except JournalError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
+    if output == "json":
+        typer.echo(json.dumps(entries, indent=2))
+        return
+    rounds: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for entry in entries:
+        rounds.setdefault((entry["run"], entry["round"]), []).append(entry)
+    listing = table("run", ">round", "until", "what left", ">sent", ">epsilon", ">rejected")
+    for (run, server_round), lines in rounds.items():
+        listing.add_row(run, str(server_round), *_line(lines))
+    console().print(listing)
+    reasons = Counter(entry["refused"] for entry in entries if "refused" in entry)
+    for reason, count in reasons.most_common():
+        typer.echo(f"rejected {count} times: {reason}")
+    sent = sum(entry.get("bytes", 0) for entry in entries)
+    typer.echo(
+        f"{len(entries)} lines, {megabytes(sent)} sent, {reasons.total()} requests rejected, "
+        f"epsilon {_epsilon(entries)}"
+    )
+
+
+def _line(entries: list[dict[str, Any]]) -> list[str]:
+    what = Counter(
+        item["name"] for entry in entries for item in entry.get("sent", ()) if "shape" in item
+    )
+    return [
+        datetime.fromtimestamp(entries[-1]["time"]).strftime("%Y-%m-%d %H:%M:%S"),
+        ", ".join(f"{count} x {name}" for name, count in what.items()) or "nothing",
+        megabytes(sum(entry.get("bytes", 0) for entry in entries)),
+        _epsilon(entries),
+        str(sum("refused" in entry for entry in entries)),
+    ]
+
+
+def _epsilon(entries: list[dict[str, Any]]) -> str:
+    known = [entry["epsilon"] for entry in entries if entry.get("epsilon") is not None]
+    return text(known[-1] if isinstance(known[-1], str) else f"{known[-1]:.4g}") if known else "-"

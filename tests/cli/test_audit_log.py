@@ -1,0 +1,52 @@
+"""`splitmix audit-log` shows what a node wrote down, and notices what was changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from flwr_splitmix.links.node.audit import AuditLog
+from tests.cli.conftest import Splitmix
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "audit-0.jsonl"
+    for server_round in (1, 2):
+        log = AuditLog(path, {"run": "psl-1", "round": server_round, "client": 0}, strict=True)
+        smashed = {"smashed": [torch.zeros(4, 1000)], "labels": torch.zeros(4)}
+        log.write("step", smashed, step=0, share=[{"share": "noisy"}], epsilon=server_round / 4)
+        log.refuse("step", "no epsilon", step=1)
+        log.close()
+    return path
+
+
+def test_it_sums_up_rounds_and_rejections(splitmix: Splitmix, path: Path) -> None:
+    lines = splitmix("audit-log", str(path)).stdout.splitlines()
+    assert [line.split()[:2] for line in lines[1:3]] == [["psl-1", "1"], ["psl-1", "2"]]
+    assert "1 x smashed, 1 x labels" in lines[1]
+    assert lines[1].split()[-2:] == ["0.25", "1"]
+    assert lines[3] == "rejected 2 times: no epsilon"
+    assert lines[4] == "4 lines, 0.0 MB sent, 2 requests rejected, epsilon 0.5"
+
+
+def test_as_json_it_prints_every_line(splitmix: Splitmix, path: Path) -> None:
+    entries = json.loads(splitmix("audit-log", str(path), "--format", "json").stdout)
+    assert [entry["bytes"] for entry in entries if "bytes" in entry] == [16016, 16016]
+
+
+def test_a_changed_line_ends_it_with_an_error(splitmix: Splitmix, path: Path) -> None:
+    path.write_text(path.read_text().replace("0.25", "0.05"))
+    result = splitmix("audit-log", str(path))
+    assert result.exit_code == 1
+    assert "line 1 of" in result.stderr
+    assert "was changed" in result.stderr
+
+
+def test_a_missing_file_is_named(splitmix: Splitmix, tmp_path: Path) -> None:
+    result = splitmix("audit-log", str(tmp_path / "no.jsonl"))
+    assert result.exit_code == 1
+    assert "no.jsonl cannot be read: No such file" in result.stderr
