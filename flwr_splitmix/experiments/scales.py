@@ -99,7 +99,7 @@ class Scale:
             options["positions"] = known.positions  # added before a shuffle they would undo it
         recipe = self.recipes[track]
         if variant.method == "SpectralShuffleSL" and recipe.head_lr is not None:
-            # Spectra need twice the learning rates (Patch Shuffling, section V.A).
+            # Spectra need twice the learning rates (Patch Shuffling, section V-A).
             recipe = replace(recipe, lr=2 * recipe.lr, head_lr=2 * recipe.head_lr)
         return Cell(
             method=variant.method,

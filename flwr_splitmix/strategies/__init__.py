@@ -7,9 +7,9 @@ for.
 from typing import TYPE_CHECKING, Any
 
 from flwr_splitmix import methods
-from flwr_splitmix.server.evaluation.split import central_evaluation
-from flwr_splitmix.strategies.split import SplitStrategy
-from flwr_splitmix.strategies.ushape import UShapeStrategy
+from flwr_splitmix.server.evaluation.split import central_evaluation as central_evaluation
+from flwr_splitmix.strategies.split import SplitStrategy as SplitStrategy
+from flwr_splitmix.strategies.ushape import UShapeStrategy as UShapeStrategy
 
 STRATEGIES: dict[str, type[SplitStrategy]]
 """All strategies of the L shape by name: what an app offers and the laws run over."""
