@@ -18,6 +18,7 @@ NEUTRAL = {"seeding", "schedule", "storage", "device"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "seeding": set(),
+    "methods": set(),
     "schedule": {"storage"},
     "storage": set(),
     "device": set(),

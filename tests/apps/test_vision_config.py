@@ -120,7 +120,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         {**NOISE, "max_epsilon": 8.0, "model": "resnet18"},
         ["max-epsilon is 8.0", "resnet18 has BatchNorm", "without BatchNorm before the cut"],
     ),
-    ({**NOISE, "strategy": "InputMixupSL"}, ["InputLevel takes no noise", "mixes inputs"]),
+    ({**NOISE, "strategy": "InputMixupSL"}, ["InputLevel(Mixup) takes no noise", "mixes inputs"]),
     ({**NOISE, "strategy": "SpectralShuffleSL"}, ["FrozenEdge takes no noise", "no labels"]),
     # What the model and the data say.
     ({"patch_size": 7}, ["patch_size 7", "divide image_size 32"]),

@@ -10,7 +10,7 @@ import pytest
 
 from flwr_splitmix.clients import PrivacyBudget
 from flwr_splitmix.observers import PrivacyLedger
-from flwr_splitmix.privacy import GaussianNoise, Plan, Relation, Release
+from flwr_splitmix.privacy import GaussianNoise, Relation, Release, ReleasePlan
 from flwr_splitmix.strategies import STRATEGIES
 from tests.apps.vision_app import context, module, run_config
 from tests.apps.vision_fit import fit, read
@@ -38,7 +38,9 @@ def epsilon(passes: int, relation: Relation = "replace", delta: float = 1e-5) ->
     """Return what so many passes with `EVEN` cost a record: 16 patches of 192 numbers."""
     noise = GaussianNoise(sigma_s=5.0, sigma_y=2.0)
     release = Release(noise=noise, patches=16, width=192)
-    plan = Plan(release=release, passes=passes, delta=delta, kept=0.5, k=2, relation=relation)
+    plan = ReleasePlan(
+        release=release, passes=passes, delta=delta, kept=0.5, k=2, relation=relation
+    )
     return plan.epsilon()
 
 

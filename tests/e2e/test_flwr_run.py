@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flwr_splitmix import Run
-from flwr_splitmix.privacy import GaussianNoise, Plan, Release
+from flwr_splitmix.privacy import GaussianNoise, Release, ReleasePlan
 from flwr_splitmix.sandbox.superlink import toml
 from tests.apps import vision_app
 from tests.e2e.flower_run import TINY, Ended, Runner, measured, run_here
@@ -154,7 +154,7 @@ def test_a_privacy_budget_ends_the_run_before_it_is_exceeded(
     noise = GaussianNoise(sigma_s=5.0, sigma_y=2.0)
     release = Release(noise=noise, patches=16, width=192)
     # Even masks: each client keeps half of the patches in every step, and a round is one pass.
-    passes = [Plan(release=release, passes=n, delta=1e-5, kept=0.5, k=2) for n in (1, 2, 3)]
+    passes = [ReleasePlan(release=release, passes=n, delta=1e-5, kept=0.5, k=2) for n in (1, 2, 3)]
     first, second, third = (plan.epsilon() for plan in passes)
     values = {
         **TINY,

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from flwr_splitmix.methods import BY_NAME, TABLES, options_table, plain_options, renewed
 from flwr_splitmix.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[2]
@@ -55,21 +56,32 @@ def test_keys_and_defaults_are_those_of_the_app(app: str) -> None:
     assert {key: default for key, (_, default) in documented(app).items()} == in_app(app)
 
 
-def test_strategies_have_the_options_that_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_own_options_are_keys_that_the_app_hands_on(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the page's table lists, which is made from the catalogue."""
+    noise = {"sigma-s": 1.0, "sigma-y": 1.0} if "noise" in BY_NAME[name].needs else {}
     config = checked_by("vision", monkeypatch)
-    text = section("`apps/vision`")
-    table = text[text.index("| strategies | ") :].split("\n\n")[0].splitlines()[2:]
-    said = {}
-    for names, _, keys in (line.strip("|").split(" | ") for line in table):
-        for name in re.findall(r"`(\w+)`", names):
-            said[name] = set(re.findall(r"`([\w-]+)`", keys))
-    found = {}
-    for name in STRATEGIES:
-        noise = {"sigma-s": 1.0, "sigma-y": 1.0} if name.startswith("DP") else {}
-        found[name] = config.read({**in_app("vision"), "strategy": name, **noise}).own_options()
-    assert said == {
-        name: {option.replace("_", "-") for option in options} for name, options in found.items()
-    }
+    handed_on = config.read({**in_app("vision"), "strategy": name, **noise}).own_options()
+    assert set(plain_options(STRATEGIES[name])) == handed_on.keys()
+
+
+@pytest.mark.parametrize("page", ["configuration.md", "methods.md"])
+def test_tables_of_strategies_are_those_of_the_catalogue(page: str) -> None:
+    """If not: python -m flwr_splitmix.methods docs/methods.md docs/configuration.md."""
+    text = (PAGE.parent / page).read_text(encoding="utf-8")
+    assert text == renewed(text)
+    shown = re.findall(r"^<!-- table: (.+) -->$", text, re.M)
+    assert shown == [name for name in TABLES if (name == "options") == (page != "methods.md")]
+
+
+def test_a_table_is_renewed_in_its_place() -> None:
+    page = "before\n\n<!-- table: options -->\nold\n<!-- end of table -->\nafter\n"
+    begin, end = "<!-- table: options -->\n\n", "\n\n<!-- end of table -->\nafter\n"
+    assert renewed(page) == f"before\n\n{begin}{options_table()}{end}"
+    with pytest.raises(ValueError, match="'options' has no line <!-- end of table -->"):
+        renewed("<!-- table: options -->\n| strategies |\n")
 
 
 @every_app

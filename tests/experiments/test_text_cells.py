@@ -28,7 +28,7 @@ from flwr_splitmix.experiments import (
     variant,
 )
 from flwr_splitmix.experiments.baselines import WholeClient
-from flwr_splitmix.experiments.claims import claimed
+from flwr_splitmix.experiments.cell_runs import held_run
 from flwr_splitmix.experiments.running import run_cell
 from flwr_splitmix.experiments.scales import ENCODER
 from flwr_splitmix.experiments.whole_texts import WholeTextClient, WholeTexts
@@ -81,7 +81,7 @@ def run(
     source: str = GENERATED,
     on_round: Callable[[RoundDone], None] = lambda event: None,
 ) -> Run:
-    with claimed(cell, home, source) as found:
+    with held_run(cell, home, source) as found:
         run_cell(cell, found, source, device="cpu", on_round=on_round)
     return found
 

@@ -1,4 +1,4 @@
-"""Law 6 over all strategies; and it must see what should not cross."""
+"""Law 6 over all mixers; and it must see what should not cross."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.laws.makers import NAMES, maker, toy_for
 
 @pytest.mark.parametrize("prefix", [0, 2])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_strategy(name: str, prefix: int) -> None:
+def test_every_mixer(name: str, prefix: int) -> None:
     unchecked = check_wire(maker(name), toy_for(name, prefix=prefix))
     noise = isinstance(maker(name)(Toy().upper()).mixer, Noisy)
     assert unchecked == (["the numbers of uploads: NoisyShare draws noise"] if noise else [])
