@@ -83,11 +83,11 @@ def test_flower_has_the_options_that_are_given(program: str) -> None:
 
 
 def test_the_lines_to_watch_are_logged() -> None:
-    section = PAGE[PAGE.index("## What to watch") : PAGE.index("## What a failure costs")]
+    section = PAGE[PAGE.index("## Monitoring") : PAGE.index("## Failures")]
     lines = re.findall(r"^\| `(.*?)` \|", section, re.MULTILINE)
     assert len(lines) == 9
-    folders = (ROOT / "flwr_splitmix" / "links", ROOT / "strategies")
-    files = sorted(file for folder in folders for file in folder.glob("*.py"))
+    folders = (ROOT / "flwr_splitmix" / part for part in ("links", "server", "strategies"))
+    files = sorted(file for folder in folders for file in folder.rglob("*.py"))
     source = "\n".join(file.read_text(encoding="utf-8") for file in files)
     source = re.sub(r'"\s*\n\s*f?"', "", source)  # sentences that stand on two lines
     for line in lines:
