@@ -47,12 +47,12 @@ def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
         If the example or the smashed data have a shape that does not fit.
     """
     prefix, patches, width = _geometry(segment, example)
-    found: dict[str, Any] = {"prefix": prefix, "patches": patches, "width": width}
+    description: dict[str, Any] = {"prefix": prefix, "patches": patches, "width": width}
     edge = getattr(segment, "edge", None)
     if edge is not None:
-        found["edge"] = json.dumps(edge, sort_keys=True)
-        found["trainable"] = any(p.requires_grad for p in segment.parameters())
-    return found
+        description["edge"] = json.dumps(edge, sort_keys=True)
+        description["trainable"] = any(p.requires_grad for p in segment.parameters())
+    return description
 
 
 def has_batch_norm(segment: nn.Module) -> bool:

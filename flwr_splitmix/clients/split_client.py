@@ -280,7 +280,9 @@ class SplitClient(Client):
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state`: the same segment, optimizer and data are assumed."""
-        own = {k.removeprefix("segment."): t for k, t in tensors.items() if k.startswith("segment")}
+        own = {
+            k.removeprefix("segment."): t for k, t in tensors.items() if k.startswith("segment.")
+        }
         load_segment(self.segment, own)
         self.batches.drawn = int(meta["drawn"])
         if "privacy" in meta:
