@@ -125,7 +125,7 @@ def test_the_naive_mixture_is_of_neighbours_and_of_their_losses() -> None:
     )
     torch.testing.assert_close(sent.messages[0], mixed)
     assert sent.mask.tolist() == [[1, 1], [1, 1]]
-    log = client.tail(mixed, sent.mask).log_softmax(1)
+    log = client.tail(mixed, sent.mask).float().log_softmax(1)
     expected = -(0.7 * (log[0, 0] + log[1, 2]) + 0.3 * (log[0, 2] + log[1, 0])) / 2
     torch.testing.assert_close(client.loss(mixed, sent), expected)
 
@@ -148,7 +148,11 @@ def test_what_a_client_overrides_holds_for_all_its_texts(name: str) -> None:
     for kind in (UShapeClient, Doubling):
         toy = replace(TOY, kind=kind, hiding=HIDINGS[name], affine=True, dropout=0.0)
         strategy = USHAPE_STRATEGIES[name](
-            toy.server(), device="cpu", steps_per_round=1, evaluation="federated"
+            toy.server(),
+            optimizer=sgd(0.0),
+            device="cpu",
+            steps_per_round=1,
+            evaluation="federated",
         )
         for part in ("own", "past"):
             strategy.trunk.module.get_parameter(f"{part}.bias").data.zero_()
@@ -156,9 +160,11 @@ def test_what_a_client_overrides_holds_for_all_its_texts(name: str) -> None:
         strategy.fit([client], 1)
         row = strategy.recorder.metrics.rows[0]
         trained.append([row["loss"], row["eval_loss"], *client.hiding.metrics().values()])
-    assert trained[0][:2] == pytest.approx(trained[1][:2], rel=1e-6)
-    if name == "MixGuard":  # decoded public texts are twice as large, since nothing halves them
-        assert trained[1][2] > 0.9
+    # A calibrator that learns on other public texts is another one.
+    assert trained[0][:2] == pytest.approx(trained[1][:2], rel=1e-3 if name == "MixGuard" else 1e-6)
+    if name == "MixGuard":  # what decodes public texts is not overridden: they stay doubled
+        assert trained[0][2] < 1e-6
+        assert trained[1][2] == pytest.approx(1)
 
 
 def test_a_client_that_hides_nothing_has_no_public_texts() -> None:
