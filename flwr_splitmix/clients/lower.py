@@ -1,4 +1,4 @@
-"""What a client says of its lower segment, and how it takes another one's weights."""
+"""What a client says of its segments, and how it takes and keeps weights."""
 
 from __future__ import annotations
 
@@ -23,6 +23,15 @@ def load_segment(segment: nn.Module, arrays: Mapping[str, Tensor]) -> None:
     own = segment.state_dict()
     check_fits(own, arrays, "the server's lower segment does not fit this client's")
     segment.load_state_dict({k: arrays[k].to(own[k].dtype) for k in own})
+
+
+def kept_segment(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what of a client's kept tensors is its segment's: their names begin "segment."."""
+    return {
+        name.removeprefix("segment."): tensor
+        for name, tensor in tensors.items()
+        if name.startswith("segment.")
+    }
 
 
 def check_fits(own: Mapping[str, Tensor], arrays: Mapping[str, Tensor], what: str) -> None:

@@ -1,4 +1,4 @@
-"""MixGuardClient: what it sends hides in mixtures, and no secret outlives its step."""
+"""MixGuard at the client: what it sends hides in mixtures, and no secret outlives its step."""
 
 from __future__ import annotations
 
