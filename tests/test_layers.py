@@ -33,12 +33,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "links": {"clients", "observers", "runs", *NEUTRAL},
     "observers": {"privacy", "mixers", "runs", *NEUTRAL},
     "attacks": {"observers", "segments", *NEUTRAL},
+    "mixguard": {"hiding"},
     "client_app": {"clients", "links"},
     "events": {"observers"},
 }
 """What each part of the library may import of the library, besides itself."""
 
-LIBRARY_PARTS = set(MAY_IMPORT) - {"attacks", "client_app", "events"}
+LIBRARY_PARTS = set(MAY_IMPORT) - {"attacks", "client_app", "events", "mixguard"}
 MAY_IMPORT["server"] = LIBRARY_PARTS
 MAY_IMPORT["strategies"] = {*LIBRARY_PARTS, "server"}
 ON_TOP = {"apps", "cli", "experiments", "testing", "sandbox"}

@@ -1,4 +1,4 @@
-"""What a client says of its lower segment, and how it takes another one's weights."""
+"""What a client says of its segments, and how it takes and keeps weights."""
 
 from __future__ import annotations
 
@@ -25,6 +25,15 @@ def load_segment(segment: nn.Module, arrays: Mapping[str, Tensor]) -> None:
     segment.load_state_dict({k: arrays[k].to(own[k].dtype) for k in own})
 
 
+def kept_segment(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what of a client's kept tensors is its segment's: their names begin "segment."."""
+    return {
+        name.removeprefix("segment."): tensor
+        for name, tensor in tensors.items()
+        if name.startswith("segment.")
+    }
+
+
 def check_fits(own: Mapping[str, Tensor], arrays: Mapping[str, Tensor], what: str) -> None:
     """Raise ClientError, beginning with `what`, if names or shapes differ."""
     if arrays.keys() != own.keys() or any(
@@ -47,12 +56,12 @@ def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
         If the example or the smashed data have a shape that does not fit.
     """
     prefix, patches, width = _geometry(segment, example)
-    found: dict[str, Any] = {"prefix": prefix, "patches": patches, "width": width}
+    description: dict[str, Any] = {"prefix": prefix, "patches": patches, "width": width}
     edge = getattr(segment, "edge", None)
     if edge is not None:
-        found["edge"] = json.dumps(edge, sort_keys=True)
-        found["trainable"] = any(p.requires_grad for p in segment.parameters())
-    return found
+        description["edge"] = json.dumps(edge, sort_keys=True)
+        description["trainable"] = any(p.requires_grad for p in segment.parameters())
+    return description
 
 
 def has_batch_norm(segment: nn.Module) -> bool:

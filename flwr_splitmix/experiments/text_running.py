@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, UShapeClient
-from flwr_splitmix.clients.local_inference import CalibratedTrunk, score_locally
+from flwr_splitmix.clients.local_inference import score_locally
 from flwr_splitmix.data.texts.tokens import open_tokenizer
 from flwr_splitmix.experiments.baselines import Unsplit
 from flwr_splitmix.experiments.cells import Cell, ExperimentError
@@ -125,12 +125,10 @@ def model_folder(model: str) -> str:
 
 
 def _scored_locally(clients: Sequence[UShapeClient], trunk: nn.Module) -> dict[str, float]:
-    found = []
-    for client in clients:
-        calibration = getattr(client, "calibration", None)
-        behind = trunk if calibration is None else CalibratedTrunk(trunk, calibration)
-        found.append(score_locally(client, behind, "benchmark")["matthews"])
-    return {"local_matthews": fmean(found)}
+    scores = [
+        score_locally(client, client.hiding.local_trunk(trunk), "benchmark") for client in clients
+    ]
+    return {"local_matthews": fmean(each["matthews"] for each in scores)}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from flwr.serverapp import strategy as flower
 from torch import Tensor, nn
 
 from flwr_splitmix.device import Precision
+from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.links import Clients
 from flwr_splitmix.observers.events import EvaluationResult
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
@@ -83,11 +84,14 @@ class UShapeStrategy(RoundLoop):
     ----------
     averages
         Whether heads and tails are averaged by FedAvg where no aggregator is given.
+    hiding
+        How the strategy's clients hide their texts; of it the server reads the facts of a method.
 
     Source: MixGuard, section III; split learning's U shape (Vepakomma et al., 2018).
     """
 
     averages: ClassVar[bool] = False
+    hiding: ClassVar[type[Hiding]] = Hiding
 
     def __init__(
         self,
@@ -265,6 +269,8 @@ class UShapeStrategy(RoundLoop):
         )
         if self.recorder.run is not None:
             log.info("run %s: %s", self.recorder.run.id, self.recorder.run.path)
+        if self.hiding.warning:
+            log.warning(self.hiding.warning)
 
 
 def _whole_number(trunk: nn.Module, name: str) -> int | None:

@@ -91,9 +91,9 @@ def check_ushape_wire(
             _check_reply(event, toy.width, where)
         else:
             _check_tensors(event.payload, toy.width, where)
-        if event.nbytes != (found := recorded_bytes(event.payload)):
+        if event.nbytes != (recorded := recorded_bytes(event.payload)):
             raise AssertionError(
-                f"{where}: {event.nbytes} bytes were counted, the tensors have {found}"
+                f"{where}: {event.nbytes} bytes were counted, the tensors have {recorded}"
             )
     for client, reason in seen.failures.items():
         failure = failure or f"client {client}: {reason}"
@@ -115,10 +115,10 @@ def check_ushape_wire(
 
 def _check_reply(event: Exchange, width: int, where: str) -> None:
     needed, allowed = UP[event.method]
-    found = set(event.payload)
-    if found and not needed <= found <= needed | allowed:
+    keys = set(event.payload)
+    if keys and not needed <= keys <= needed | allowed:
         raise AssertionError(
-            f"{where} holds {', '.join(sorted(found))}; allowed are "
+            f"{where} holds {', '.join(sorted(keys))}; allowed are "
             f"{', '.join(sorted(needed | allowed)) or 'none'}"
         )
     if event.method == "score":

@@ -53,7 +53,7 @@ def test_what_was_averaged_is_exported(task: str, options: dict[str, Any], tmp_p
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     ids = torch.tensor([tokenizer("the cat sees a dog")["input_ids"]])
     client = fitted.clients[0]
-    client._load(averaged(fitted), "the averaged weights do not fit")
+    client.ends.load(averaged(fitted), "the averaged weights do not fit")
     found = answer(model, ids)
     torch.testing.assert_close(found, logits_of(fitted, client, ids), rtol=1e-4, atol=1e-5)
 

@@ -191,7 +191,7 @@ def bytes_of_a_step(kind: str) -> tuple[int, int]:
             pad_to=LENGTH,
         )
         client = MixGuardClient(*parts, texts, vocab_size=99, options=mixguard, **options)  # type: ignore[arg-type]
-        client.calibrated = True
+        client.hiding.calibrated = True
     seen = Seen()
     strategy = (USplitSL if kind == "plain" else MixGuard)(
         Wide(), device="cpu", steps_per_round=1, observers=[seen]
