@@ -1,4 +1,4 @@
-"""Running a cell of texts: a pretrained encoder in the U shape, or whole."""
+"""The run of a cell of texts: a pretrained encoder in the U shape, or whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any
 
 from torch import nn
 
-from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, UShapeClient
+from flwr_splitmix.apps.language.client import make_client
+from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.clients.local_inference import CalibratedTrunk, score_locally
 from flwr_splitmix.data.texts.tokens import open_tokenizer
 from flwr_splitmix.experiments.baselines import Unsplit
@@ -89,8 +90,8 @@ def run_texts(
     texts = load_cell_texts(cell, source, tokenizer)
     clock = ProcessorTime()
     trial = _Trial(cell, run, folder, tokenizer, texts, device, [clock, *observers])
-    found = trial.fit_whole() if cell.method == Unsplit.__name__ else trial.fit_split()
-    return {**found, "processor_s": round(clock.seconds, 1)}
+    said = trial.fit_whole() if cell.method == Unsplit.__name__ else trial.fit_split()
+    return {**said, "processor_s": round(clock.seconds, 1)}
 
 
 def _check(cell: Cell) -> None:
@@ -125,12 +126,12 @@ def model_folder(model: str) -> str:
 
 
 def _scored_locally(clients: Sequence[UShapeClient], trunk: nn.Module) -> dict[str, float]:
-    found = []
+    scores = []
     for client in clients:
         calibration = getattr(client, "calibration", None)
         behind = trunk if calibration is None else CalibratedTrunk(trunk, calibration)
-        found.append(score_locally(client, behind, "benchmark")["matthews"])
-    return {"local_matthews": fmean(found)}
+        scores.append(score_locally(client, behind, "benchmark")["matthews"])
+    return {"local_matthews": fmean(scores)}
 
 
 @dataclass(frozen=True)
@@ -167,29 +168,22 @@ class _Trial:
     ) -> UShapeClient:
         cell = self.cell
         assert cell.recipe.texts is not None
-        length = cell.recipe.texts.max_length
-        options: dict[str, Any] = dict(cell.options)
-        make: Any = UShapeClient
-        if cell.method == "NaiveMixSL":
-            make = partial(NaiveMixClient, **options)
-        elif cell.method == "MixGuard":
-            make = partial(
-                MixGuardClient,
-                public=self.texts.public,
-                vocab_size=parts.vocab_size,
-                special_ids=self.tokenizer.all_special_ids,
-                options=MixGuardOptions(max_length=length, **options),
-            )
-        made: UShapeClient = make(
+        own: dict[str, Any] = dict(cell.options)
+        return make_client(
+            cell.method,
             head,
             tail,
             data,
+            lam=own.get("lam", 0.5),
+            mixguard=partial(MixGuardOptions, max_length=cell.recipe.texts.max_length, **own),
+            public=lambda: self.texts.public,
+            vocab_size=parts.vocab_size,
+            special_ids=self.tokenizer.all_special_ids,
             optimizer=optimizer_of(cell.recipe, head),
             scores=ClassScores,
             repeatable_secrets=True,  # an experiment is repeated, and goes on where it was
             **self._client_options(),
         )
-        return made
 
     def fit_whole(self) -> dict[str, Any]:
         model = WholeTexts(*self._parts().all_here())

@@ -1,4 +1,4 @@
-"""Writing a run's model as one folder for transformers: `python export_run.py RUN FOLDER`."""
+"""A run's model as one folder that transformers loads, and the command that writes it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix import Run
+from flwr_splitmix.apps.language.config import LanguageConfig
+from flwr_splitmix.apps.language.model import build_parts
+from flwr_splitmix.apps.language.texts import tokenizer_of
 from flwr_splitmix.apps.run_config import ConfigError
-from flwr_splitmix.runs import RunError
+from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.segments.language import LanguageParts, export
+from flwr_splitmix.segments.language.cutting import PARTS
 from flwr_splitmix.storage import StorageError
 
-from language_config import PARTS, LanguageConfig
-from language_model import build_parts
-from language_texts import tokenizer_of
 
+def main(app: Path, arguments: Sequence[str] | None = None) -> int:
+    """Export as the command line says; returns the exit code.
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Export as the command line says; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    Parameters
+    ----------
+    app
+        The app's pyproject.toml: its configuration has the defaults of keys that a run lacks.
+    arguments
+        None: the process's own.
+    """
+    parser = argparse.ArgumentParser(
+        description="Write a run's model as one folder for transformers."
+    )
     parser.add_argument("run", help="the run's id")
     parser.add_argument("folder", type=Path, help="where the model is written")
     parser.add_argument("--run-dir", help="where runs are kept; by default as for flwr run")
@@ -38,10 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     try:
         run = Run.open(chosen.run, home=chosen.run_dir)
-        # A run of an earlier version lacks keys that have come since: they have their defaults.
-        config = LanguageConfig.read({**default_config(), **run.config})
-        parts = trained_parts(run, config, chosen.client)
-        export(parts, chosen.folder, tokenizer_of(config))
+        export_run(run, chosen.folder, client=chosen.client, defaults=app_config(app))
     except (OSError, ValueError, RunError, StorageError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -49,11 +55,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def default_config() -> dict[str, Any]:
-    """Return the app's run configuration as it stands beside this file."""
-    described = tomllib.loads(Path(__file__).with_name("pyproject.toml").read_text("utf-8"))
+def app_config(app: Path) -> dict[str, Any]:
+    """Return the run configuration that stands in an app's pyproject.toml."""
+    described = tomllib.loads(app.read_text("utf-8"))
     config: dict[str, Any] = described["tool"]["flwr"]["app"]["config"]
     return config
+
+
+def export_run(
+    run: Run, folder: Path, *, client: int | None = None, defaults: Mapping[str, Any] | None = None
+) -> None:
+    """Write the model of a run's newest checkpoint, with its tokenizer.
+
+    Parameters
+    ----------
+    client
+        Whose head and tail; None: those that were averaged.
+    defaults
+        Values of keys that have come since a run of an earlier version.
+
+    Raises
+    ------
+    ConfigError, StorageError
+        As `trained_parts` does, or if the run's configuration is not one of this app.
+    OSError, ValueError
+        If the folder cannot be written.
+    """
+    config = LanguageConfig.read({**(defaults or {}), **run.config})
+    export(trained_parts(run, config, client), folder, tokenizer_of(config))
 
 
 def trained_parts(run: Run, config: LanguageConfig, client: int | None) -> LanguageParts:
@@ -72,10 +101,10 @@ def trained_parts(run: Run, config: LanguageConfig, client: int | None) -> Langu
     kept = run.checkpoints.load()
     trunk.load_state_dict(_under("trunk.", kept.tensors))
     if client is not None:
-        found = ClientStore(run.clients_dir).load(client, at_most=kept.round)
-        if found is None:
+        state = ClientStore(run.clients_dir).load(client, at_most=kept.round)
+        if state is None:
             raise ConfigError(f"run {run.id}: there is no state of client {client} here")
-        own = _under("segment.", found[1])
+        own = _under("segment.", state[1])
     elif config.averages:
         own = _under("lower.", kept.tensors)
     else:
@@ -99,7 +128,3 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _put(segments: nn.Module, weights: Mapping[str, Tensor]) -> None:
     for name, weight in weights.items():
         segments.get_parameter(name).copy_(weight)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,32 +1,38 @@
-"""The ServerApp: from the run configuration to a trunk and a strategy, and the run."""
+"""The ServerApp's part: from the run configuration to a trunk and a strategy, and the run."""
 
 from __future__ import annotations
 
 import torch
 from flwr.app import ArrayRecord, Context
-from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp import strategy as flower
+from flwr.serverapp import Grid
 
-from flwr_splitmix import Run
+from flwr_splitmix.apps.language.config import LanguageConfig
+from flwr_splitmix.apps.language.model import build_parts, initial_segments
+from flwr_splitmix.runs import Run
 from flwr_splitmix.segments.language import Trunk
+from flwr_splitmix.server.aggregation import make_aggregator
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy
-
-from language_config import LanguageConfig
-from language_model import build_parts, initial_segments
-
-app = ServerApp()
 
 BALANCED = "balanced"
 """The device that is all accelerators together."""
 
 
-@app.main()
-def main(grid: Grid, context: Context) -> None:
-    """Train one run, or continue one."""
+def train(grid: Grid, context: Context) -> None:
+    """Train one run, or continue one.
+
+    Raises
+    ------
+    ConfigError, ValueError
+        If configuration or model do not allow it: before the run has a directory.
+    RunError
+        If there is no run to continue.
+    LinkError
+        If too few clients are left.
+    """
     config, resumed = LanguageConfig.of_run(context.run_config)
     if config.server_threads:
         torch.set_num_threads(config.server_threads)
-    # What can be refused is refused before the run has a directory.
+    # What can be rejected is rejected before the run has a directory.
     trunk = build_trunk(config)
     make_strategy(config, trunk, None)
     initial = initial_arrays(config)
@@ -37,7 +43,13 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def build_trunk(config: LanguageConfig) -> Trunk:
-    """Build the server's part of the model, on its devices if there are several."""
+    """Build the server's part of the model, on its devices if there are several.
+
+    Raises
+    ------
+    ConfigError
+        As `build_parts` does.
+    """
     placed = BALANCED if config.device == BALANCED else None
     trunk = build_parts(config, ("trunk",), device_map=placed).trunk
     assert trunk is not None
@@ -53,27 +65,22 @@ def initial_arrays(config: LanguageConfig) -> ArrayRecord:
 
 
 def make_strategy(config: LanguageConfig, trunk: Trunk, run: Run | None) -> UShapeStrategy:
-    """Make the strategy that the configuration names."""
-    aggregator = None
-    if config.aggregator != "auto":
-        kind: type[flower.FedAvg] = getattr(flower, config.aggregator)
-        aggregator = kind(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
+    """Make the strategy that the configuration names.
+
+    Raises
+    ------
+    ValueError
+        As the strategy does.
+    LinkError
+        If the stream's address or certificates are wrong.
+    """
     return USHAPE_STRATEGIES[config.strategy](
         trunk,
-        aggregator=aggregator,
-        optimizer=config.optimizer(),
+        aggregator=None if config.aggregator == "auto" else make_aggregator(config.aggregator),
         schedule=config.schedule(),
         device="placed" if config.device == BALANCED else config.device,
-        precision=config.precision,
         max_length=config.width,
-        steps_per_round=config.steps_per_round or None,
-        epochs_per_round=config.epochs_per_round,
-        fraction_train=config.fraction_train,
         min_nodes=config.min_nodes or 1,
         evaluation=config.evaluation_kind,
-        evaluate_every=config.evaluate_every,
-        checkpoint_every=config.checkpoint_every,
-        seed=config.seed,
-        run=run,
-        link=config.make_link(run),
+        **config.training_options(run),
     )

@@ -1,40 +1,37 @@
-"""The ClientApp: a node's client from the run configuration and its part of the data."""
+"""The ClientApp's part: a node's client from the run configuration and its part of the images."""
 
 from __future__ import annotations
 
 import copy
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context
 
-from flwr_splitmix import SplitClient, SplitClientApp
-
-from vision_config import VisionConfig
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.apps.vision.data import client_images, images_of
+from flwr_splitmix.apps.vision.model import segments_of
+from flwr_splitmix.clients import SplitClient
 
 
 def client_fn(context: Context) -> SplitClient:
-    """Make the client of one node; called once a run."""
+    """Make the client of one node; called once a run in a simulation, once a round on a SuperNode.
+
+    Raises
+    ------
+    ConfigError, ClientError, DataError, ValueError
+        If configuration, data or device do not allow it.
+    """
     config = VisionConfig.read(context.run_config)
-    train, test = config.client_images(
-        int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
+    train, test = client_images(
+        config, int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
     )
     return SplitClient(
-        copy.deepcopy(config.segments().lower),
+        copy.deepcopy(segments_of(config).lower),
         train,
         batch_size=config.batch_size,
         test_data=test,
-        benchmark_data=config.images().test,
+        benchmark_data=images_of(config).test,
         optimizer=config.optimizer(),
         schedule=config.schedule(),
         device=config.client_device,
         privacy=config.budget,
     )
-
-
-app = SplitClientApp(client_fn)
-
-
-@app.query("partitions")
-def partitions(message: Message, context: Context) -> Message:
-    """Say into how many parts the data are divided; only a node knows."""
-    number = ConfigRecord({"number": int(context.node_config["num-partitions"])})
-    return Message(RecordDict({"partitions": number}), reply_to=message)

@@ -1,19 +1,16 @@
-"""The model of a run, cut where the configuration and the strategy want it."""
+"""The model of a run, cut where its configuration and its strategy want it."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import nn
-
-from flwr_splitmix import split_vision_model
 from flwr_splitmix.apps.run_config import ConfigError
-from flwr_splitmix.segments import SplitModel, split_shuffled_edge
-from flwr_splitmix.strategies import SplitStrategy
-
-if TYPE_CHECKING:
-    from vision_config import VisionConfig
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.apps.vision.cutting import split_for
+from flwr_splitmix.apps.vision.data import images_of
+from flwr_splitmix.segments import SplitModel
+from flwr_splitmix.segments.batch_norm import has_batch_norm
 
 
 @lru_cache(maxsize=2)
@@ -25,25 +22,20 @@ def segments_of(config: VisionConfig) -> SplitModel:
     ConfigError
         If pretrained weights cannot be had, or a budget cannot be kept with such a lower segment.
     """
-    images, trial = config.images(), config.trial()
-    options: dict[str, Any] = {
-        "num_classes": len(images.classes),
-        "channels": images.train.shape[0],
-        "image_size": config.image_size,
-        "patch_size": config.patch_size,
-        "depth": config.depth or None,
-        "seed": config.seed,
-    }
-    if config.pretrained:
-        options["pretrained"] = True
+    images = images_of(config)
+    options: dict[str, Any] = {"pretrained": True} if config.pretrained else {}
     try:
-        if edge := edge_of(trial):
-            return split_shuffled_edge(config.model, **edge, **options)
-        segments = split_vision_model(
+        segments = split_for(
+            config.trial(),
             config.model,
             cut_at=config.cut_at,
             cell=config.cell,
-            positions=trial.mixer.positions or "lower",
+            num_classes=len(images.classes),
+            channels=images.train.shape[0],
+            image_size=config.image_size,
+            patch_size=config.patch_size,
+            depth=config.depth or None,
+            seed=config.seed,
             **options,
         )
     except (OSError, RuntimeError) as error:
@@ -53,19 +45,10 @@ def segments_of(config: VisionConfig) -> SplitModel:
         raise ConfigError(
             f"run-config: pretrained weights of {config.model} could not be loaded: {reason}"
         ) from error
-    if config.max_epsilon and _has_batch_norm(segments.lower):
+    if config.max_epsilon and has_batch_norm(segments.lower):
         raise ConfigError(
             f"run-config: max-epsilon is {config.max_epsilon}, but the lower segment of "
             f"{config.model} has BatchNorm, through which an image moves its whole batch, so that "
             "there is no epsilon; allowed with it are models without BatchNorm before the cut"
         )
     return segments
-
-
-def edge_of(strategy: SplitStrategy) -> dict[str, Any] | None:
-    """Return how the strategy's frozen edges shuffle; None: it has none."""
-    return getattr(strategy, "edge", None)
-
-
-def _has_batch_norm(segment: nn.Module) -> bool:
-    return any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in segment.modules())
