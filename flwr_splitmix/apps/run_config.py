@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
 
@@ -12,7 +12,6 @@ from flwr_splitmix.links import AutoLink, Link, LinkError, RayLink, StreamLink
 from flwr_splitmix.links.frames.wire import WireDtype
 from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import OptimizerFactory, adamw
-from flwr_splitmix.server.options import RoundOptions
 
 Count = Annotated[int, Field(ge=1)]
 CountOrAuto = Annotated[int, Field(ge=0)]
@@ -24,13 +23,19 @@ class ConfigError(ValueError):
     """The run configuration is wrong; the sentence names key, value and what is allowed."""
 
 
-class TrainingOptions(RoundOptions, total=False):
-    """The options that both shapes' strategies have, as far as every app has their keys."""
+class TrainingOptions(TypedDict):
+    """The options that the strategies of both shapes have and that keys of every app set."""
 
     optimizer: OptimizerFactory
     precision: Precision
     steps_per_round: int | None
     epochs_per_round: int
+    fraction_train: float
+    evaluate_every: int
+    checkpoint_every: int
+    seed: int
+    run: Run | None
+    link: Link
 
 
 class AppConfig(BaseModel):

@@ -13,8 +13,9 @@ from flwr_splitmix.apps.language import client as app_client
 from flwr_splitmix.apps.language.model import build_parts
 from flwr_splitmix.apps.language.server import build_trunk, initial_arrays
 from flwr_splitmix.apps.language.texts import client_rows, tokenizer_of
-from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, Order, UShapeClient
+from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, Order, TextSet, UShapeClient
 from flwr_splitmix.segments.language import LanguageParts, generate
+from flwr_splitmix.segments.language.cutting import PARTS
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from tests.apps.language_app import SHARED, TINY, client, fit, read, run_config
 from tests.apps.minilm import MINILM
@@ -102,28 +103,28 @@ def test_nothing_travels_at_first_if_nothing_is_averaged() -> None:
 def test_a_client_holds_no_layer_of_the_trunk() -> None:
     values = {**TINY, "small_layers": 6, "head_layers": 2, "tail_layers": 1}
     segments = client(0, 2, **values).segments
-    built = build_parts(read(**values), ("head", "trunk", "tail"))
-    trunk = sum(p.numel() for p in built.trunk.parameters())
-    rest = {id(p): p.numel() for p in [*built.head.parameters(), *built.tail.parameters()]}
+    head, trunk, tail = build_parts(read(**values), PARTS).all_here()
+    rest = {id(p): p.numel() for p in [*head.parameters(), *tail.parameters()]}
     assert sum(p.numel() for p in segments.parameters()) == sum(rest.values())
     # Three of six equal layers are the trunk's.
-    layer = sum(p.numel() for p in built.head.stack.layers[0].parameters())
-    assert trunk == 3 * layer
+    layer = sum(p.numel() for p in head.stack.layers[0].parameters())
+    assert sum(p.numel() for p in trunk.parameters()) == 3 * layer
 
 
 def test_adapters_are_all_that_learns_of_their_parts() -> None:
     values = {**TINY, "lora_rank": 2, "lora_parts": "head,trunk", "task": "classification"}
-    parts = build_parts(read(**values), ("head", "trunk", "tail"))
-    for part in (parts.head, parts.trunk):
+    head, trunk, tail = build_parts(read(**values), PARTS).all_here()
+    for part in (head, trunk):
         learns = [n for n, p in part.named_parameters() if p.requires_grad]
         assert learns
         assert all("lora_" in name for name in learns)
-    assert all(p.requires_grad for p in parts.tail.parameters())
+    assert all(p.requires_grad for p in tail.parameters())
 
 
 def test_a_new_classifier_learns_beside_adapters() -> None:
     values = {**TINY, "lora_rank": 2, "task": "classification"}
     tail = build_parts(read(**values), ("tail",)).tail
+    assert tail is not None
     learns = {name for name, p in tail.named_parameters() if p.requires_grad}
     assert any("score" in name for name in learns)
     assert any("lora_" in name for name in learns)
@@ -211,7 +212,9 @@ def test_a_nodes_own_file_is_all_its_own(tmp_path: Path) -> None:
     node.node_config["dataset"] = str(path)
     one = app_client.client_fn(node)
     assert one.batches.examples == 30
-    assert len(one.tests["federated"]) == 4
+    tests = one.tests["federated"]
+    assert isinstance(tests, TextSet)
+    assert len(tests) == 4
 
 
 def test_sources_of_cola_make_clients(tmp_path: Path) -> None:

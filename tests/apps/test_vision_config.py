@@ -166,7 +166,7 @@ def test_a_wrong_value_is_named(wrong: dict[str, Any], said: list[str]) -> None:
         assert part in sentence
 
 
-def start(values: dict[str, Any], nodes: Nodes) -> None:
+def start(values: dict[str, Any], nodes: Any) -> None:
     """Do what the ServerApp does before its run has a directory."""
     config = VisionConfig.read(values)
     segments = segments_of(config)

@@ -89,7 +89,9 @@ def test_the_keys_defaults_are_the_librarys() -> None:
 
 @pytest.mark.parametrize(("given", "lacking"), [("sigma_s", "sigma_y"), ("sigma_y", "sigma_s")])
 def test_noise_on_one_part_will_do_where_no_epsilon_is_asked_for(given: str, lacking: str) -> None:
-    assert read(strategy="DPSL", **{given: 1.0}).noise.gaps == (lacking,)
+    noise = read(strategy="DPSL", **{given: 1.0}).noise
+    assert noise is not None
+    assert noise.gaps == (lacking,)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -98,8 +100,8 @@ def test_a_strategy_takes_noise_or_says_that_it_does_not(name: str) -> None:
         with pytest.raises(ValueError, match=r"run-config: .* takes no noise"):
             read(strategy=name, **NOISE)
     else:
-        trial = read(strategy=name, **NOISE).trial()
-        assert trial.mixer.noise == GaussianNoise(**NOISE)
+        mixer: Any = read(strategy=name, **NOISE).trial().mixer
+        assert mixer.noise == GaussianNoise(**NOISE)
 
 
 def test_without_noise_nobody_keeps_a_ledger() -> None:

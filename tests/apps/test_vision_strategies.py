@@ -91,7 +91,7 @@ def test_infinity_and_zero_stand_for_none() -> None:
 def test_options_reach_the_mixer() -> None:
     config = read(strategy="CutoutSL", ratio=0.25, alpha=3.0, mask_per_sample=True, depth=1)
     strategy = make_strategy(config, segments_of(config).upper, None)
-    mixer = strategy.mixer
+    mixer: Any = strategy.mixer
     assert (mixer.ratio, mixer.alpha, mixer.mask_per_sample) == (0.25, 3.0, True)
 
 

@@ -37,5 +37,5 @@ def trial_strategy(strategy: str, options: Mapping[str, Any]) -> SplitStrategy:
     TypeError, ValueError
         As its constructor does.
     """
-    labels = {"labels": ()} if needs_labels(strategy) else {}
+    labels: dict[str, Any] = {"labels": ()} if needs_labels(strategy) else {}
     return STRATEGIES[strategy](nn.Identity(), num_classes=2, device="cpu", **labels, **options)
