@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -79,8 +79,7 @@ class LowerAggregator:
             if reason := _REFUSED.get(kind.__name__):
                 raise AggregatorError(
                     f"{kind.__name__} cannot aggregate lower segments: {reason}; allowed are "
-                    "FedAvg, FedAvgM, FedAdam, FedAdagrad, FedYogi, FedMedian, FedTrimmedAvg, "
-                    "Krum, MultiKrum, Bulyan and your own"
+                    f"{', '.join(get_args(AggregatorName))}, Krum, MultiKrum, Bulyan and your own"
                 )
         self.strategy = strategy
 
