@@ -34,7 +34,8 @@ class SplitClientApp(ClientApp):
     ----------
     client_fn
         Makes the node's client from the Flower context. In a simulation it is looked up by name
-        in the host's process, so define it at the top of a module of the app.
+        in the host's process, so define it at the top of a module of the app or of an installed
+        package.
     mods
         Flower mods around the train and evaluate messages.
     """

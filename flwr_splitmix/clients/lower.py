@@ -64,12 +64,6 @@ def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
     return description
 
 
-def has_batch_norm(segment: nn.Module) -> bool:
-    """Return whether one example can change what the segment makes of the others in its batch."""
-    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-    return any(isinstance(module, kinds) for module in segment.modules())
-
-
 def _geometry(segment: nn.Module, example: Tensor) -> tuple[int, int, int]:
     expected = getattr(segment, "input_shape", None)
     if expected is not None and tuple(example.shape[1:]) != tuple(expected):

@@ -11,12 +11,12 @@ import numpy as np
 from torch import nn
 
 from flwr_splitmix.clients.client import ClientError, Order
-from flwr_splitmix.clients.lower import has_batch_norm
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.mixers.accounting import earlier_releases, release_of
 from flwr_splitmix.privacy import Event, Exposure, Ledger, Relation
 from flwr_splitmix.privacy.accountant import check_delta
 from flwr_splitmix.seeding import secrets_are_seeded
+from flwr_splitmix.segments.batch_norm import has_batch_norm
 
 log = logging.getLogger("flwr.splitmix")
 

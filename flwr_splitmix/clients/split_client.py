@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import Client, ClientError, Order, exchange
 from flwr_splitmix.clients.input_mixing import mix_inputs
-from flwr_splitmix.clients.lower import describe_segment, has_batch_norm, kept_segment, load_segment
+from flwr_splitmix.clients.lower import describe_segment, kept_segment, load_segment
 from flwr_splitmix.clients.privacy_guard import PrivacyBudget, PrivacyGuard
 from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.device import pick_device
@@ -25,6 +25,7 @@ from flwr_splitmix.schedule import (
     WarmupCosine,
     adamw,
 )
+from flwr_splitmix.segments.batch_norm import has_batch_norm
 
 
 @dataclass

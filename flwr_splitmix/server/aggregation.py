@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -22,6 +22,11 @@ from torch import Tensor
 
 from flwr_splitmix.server.messages import messages_to
 
+AggregatorName = Literal[
+    "FedAvg", "FedAvgM", "FedAdam", "FedAdagrad", "FedYogi", "FedMedian", "FedTrimmedAvg"
+]
+"""Flower's strategies that need no option to aggregate lower segments."""
+
 PREFIX = "aggregator."
 
 _REFUSED: dict[str, str] = {
@@ -38,9 +43,15 @@ class AggregatorError(ValueError):
     """A Flower strategy cannot aggregate lower segments here."""
 
 
+def make_aggregator(name: AggregatorName) -> flower.Strategy:
+    """Make an aggregator by its name in Flower: content with a single node."""
+    kind: type[flower.FedAvg] = getattr(flower, name)
+    return kind(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
+
+
 def fedavg() -> flower.Strategy:
     """Return FedAvg as an aggregator: weighted by examples, content with a single node."""
-    return flower.FedAvg(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
+    return make_aggregator("FedAvg")
 
 
 class LowerAggregator:
@@ -68,8 +79,7 @@ class LowerAggregator:
             if reason := _REFUSED.get(kind.__name__):
                 raise AggregatorError(
                     f"{kind.__name__} cannot aggregate lower segments: {reason}; allowed are "
-                    "FedAvg, FedAvgM, FedAdam, FedAdagrad, FedYogi, FedMedian, FedTrimmedAvg, "
-                    "Krum, MultiKrum, Bulyan and your own"
+                    f"{', '.join(get_args(AggregatorName))}, Krum, MultiKrum, Bulyan and your own"
                 )
         self.strategy = strategy
 

@@ -16,6 +16,10 @@ import torch
 from flwr.app import ArrayRecord
 
 from flwr_splitmix import Run
+from flwr_splitmix.apps.vision.client import client_fn
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.apps.vision.model import segments_of
+from flwr_splitmix.apps.vision.server import make_strategy
 from flwr_splitmix.runs import Row
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.sandbox.deployment import LocalDeployment
@@ -178,14 +182,13 @@ def rows(run_dir: Path) -> list[Row]:
 def run_here(values: Mapping[str, Any], nodes: int, run_dir: Path) -> Run:
     """Do the same run in this process, over a LocalLink, with one thread for the server."""
     config_values = {**vision_app.run_config(), **values}
-    config = vision_app.module("vision_config").VisionConfig.read(config_values)
-    segments = config.segments()
-    make_client = vision_app.module("client_app").client_fn
-    clients = [make_client(vision_app.context(i, nodes, config_values)) for i in range(nodes)]
+    config = VisionConfig.read(config_values)
+    segments = segments_of(config)
+    clients = [client_fn(vision_app.context(i, nodes, config_values)) for i in range(nodes)]
     run = Run.create(config_values, name="here", home=run_dir)
     # The app's process ends with its run; here the segments are kept for the next one.
     upper = copy.deepcopy(segments.upper)
-    strategy = vision_app.module("server_app").make_strategy(config, upper, run)
+    strategy = make_strategy(config, upper, run)
     with one_thread():
         strategy.fit(
             clients,

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.data import client_split
 from flwr_splitmix.sandbox.flower import FlowerError
 from tests.apps import vision_app
@@ -45,10 +47,7 @@ def test_a_client_without_data_does_not_keep_the_others_from_training(
     runner: Runner, tmp_path: Path
 ) -> None:
     split = {"partition": "dirichlet", "partition-alpha": 0.01}
-    config = vision_app.module("vision_config").VisionConfig.read(
-        {**vision_app.run_config(), **TINY, **split}
-    )
-    images = config.images()
+    images = images_of(VisionConfig.read({**vision_app.run_config(), **TINY, **split}))
     sizes = [len(client_split(images, i, 12, scheme="dirichlet", alpha=0.01)[0]) for i in range(12)]
     assert 0 in sizes
     ended = runner.run({**TINY, **split, "strategy": "PSL"}, tmp_path, nodes=12)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
@@ -14,7 +14,12 @@ from flwr.serverapp import strategy as flower
 
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.schedule import constant
-from flwr_splitmix.server.aggregation import AggregatorError, LowerAggregator
+from flwr_splitmix.server.aggregation import (
+    AggregatorError,
+    AggregatorName,
+    LowerAggregator,
+    make_aggregator,
+)
 from flwr_splitmix.strategies import PSL, SFL
 from flwr_splitmix.testing.toy import Toy, sgd
 
@@ -44,6 +49,15 @@ ANY_NODES: dict[str, Any] = {
 def test_aggregators_that_need_client_code_are_refused(make: Any, sentence: str) -> None:
     with pytest.raises(AggregatorError, match=sentence):
         SFL(Toy().upper(), aggregator=make(), device="cpu")
+
+
+@pytest.mark.parametrize("name", get_args(AggregatorName))
+def test_an_aggregator_by_name_is_that_of_flower_and_takes_a_single_node(
+    name: AggregatorName,
+) -> None:
+    made: Any = LowerAggregator(make_aggregator(name)).strategy
+    assert type(made) is getattr(flower, name)
+    assert ANY_NODES.items() <= vars(made).items()
 
 
 def test_a_subclass_of_a_refused_strategy_is_refused() -> None:
