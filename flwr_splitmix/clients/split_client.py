@@ -25,6 +25,7 @@ from flwr_splitmix.schedule import (
     WarmupCosine,
     adamw,
 )
+from flwr_splitmix.storage import under
 
 
 @dataclass
@@ -280,8 +281,7 @@ class SplitClient(Client):
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state`: the same segment, optimizer and data are assumed."""
-        own = {k.removeprefix("segment."): t for k, t in tensors.items() if k.startswith("segment")}
-        load_segment(self.segment, own)
+        load_segment(self.segment, under("segment", tensors))
         self.batches.drawn = int(meta["drawn"])
         if "privacy" in meta:
             if self.guard is None:

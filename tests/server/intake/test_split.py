@@ -19,14 +19,8 @@ from flwr_splitmix.observers import Observer
 from flwr_splitmix.observers.events import RoundDone
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.segments import Geometry
-from flwr_splitmix.server.intake.split import (
-    UploadError,
-    agree_on_shape,
-    plausible,
-    read_test_upload,
-    read_upload,
-    reasons,
-)
+from flwr_splitmix.server.intake.checks import UploadError, plausible, reasons
+from flwr_splitmix.server.intake.split import agree_on_shape, read_test_upload, read_upload
 from flwr_splitmix.strategies import SFL
 from flwr_splitmix.testing.toy import Toy, sgd
 
