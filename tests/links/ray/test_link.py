@@ -114,10 +114,7 @@ def start_host(session: None) -> Iterator[Any]:
 def clients_of(handles: dict[int, Any], deadline: float, server_round: int = 1) -> RayClients:
     """Return the clients of a round as RayLink hands them to a strategy."""
     descriptions = {index: attach(handles[index], index, server_round) for index in handles}
-    clients = RayClients(server_round, descriptions, {}, None)
-    clients.handle_of = handles
-    clients.deadline = deadline
-    return clients
+    return RayClients(server_round, descriptions, {}, None, handle_of=handles, deadline=deadline)
 
 
 def payloads(number: int, gradients: dict[int, Any]) -> dict[int, Any]:
@@ -250,7 +247,7 @@ def test_hosts_end_with_their_link(session: None) -> None:
 
     link = RayLink(num_hosts=2)
     link.open(None)
-    pids = [ray.get(host.process_id.remote()) for host in link._hosts.values()]
+    pids = [ray.get(host.process_id.remote()) for host in link.handles]
     assert len(set(pids)) == 2
     link.close()
     deadline = time.monotonic() + 30
