@@ -1,10 +1,14 @@
-"""The events that observers see, by their public name; they are defined beside the observers."""
+"""The events that observers see, under their public name; `observers` defines them."""
 
 from flwr_splitmix.observers.events import (
     EvaluationResult,
     Exchange,
+    Messages,
+    Phase,
     RoundBegun,
     RoundDone,
+    RunEnded,
+    RunStarted,
     StepDone,
     StepResult,
 )
@@ -12,8 +16,12 @@ from flwr_splitmix.observers.events import (
 __all__ = [
     "EvaluationResult",
     "Exchange",
+    "Messages",
+    "Phase",
     "RoundBegun",
     "RoundDone",
+    "RunEnded",
+    "RunStarted",
     "StepDone",
     "StepResult",
 ]

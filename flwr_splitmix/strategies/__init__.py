@@ -1,6 +1,6 @@
 """Split learning as Flower strategies: one file a method, with and without averaging."""
 
-from flwr_splitmix.server.evaluation.split import central_evaluation
+from flwr_splitmix.server.evaluation.central import central_evaluation
 from flwr_splitmix.strategies.cutmix_sl import CutMixSFL, CutMixSL
 from flwr_splitmix.strategies.cutout_sl import CutoutSFL, CutoutSL
 from flwr_splitmix.strategies.dp_sl import (

@@ -38,9 +38,9 @@ def read_results(run: Run) -> Results:
     store = ClientStore(run.clients_dir)
     folders = run.clients_dir.iterdir() if run.clients_dir.is_dir() else ()
     for index in sorted(int(folder.name) for folder in folders):
-        found = store.load(index)
-        if found is not None:
-            _, state, meta = found
+        kept = store.load(index)
+        if kept is not None:
+            _, state, meta = kept
             tensors |= {f"client {index}: {name}": t for name, t in state.items()}
             tensors[f"client {index}: batches drawn"] = torch.tensor(meta["drawn"])
     return Results(run.rows, tensors)

@@ -23,7 +23,7 @@ LABELS = B * 8
 class Recording(Observer):
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []
-        self.steps: list[StepDone] = []
+        self.steps: list[Any] = []
 
     def on_exchange(self, event: Exchange) -> None:
         self.exchanges.append(event)

@@ -87,7 +87,7 @@ def truth(sent: Sent, client: int) -> float:
 class Seen(Observer):
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []
-        self.steps: list[StepDone] = []
+        self.steps: list[Any] = []
         self.rounds: list[RoundDone] = []
 
     def on_exchange(self, event: Exchange) -> None:

@@ -82,7 +82,7 @@ class TimedPSL(PSL):
             times.append((began, time.perf_counter()))
             return replies
 
-        clients.call = timed  # type: ignore[method-assign]
+        clients.call = timed  # type: ignore[method-assign, assignment]
         steps = super().train_round(clients, server_round)
         begins = [began for began, _ in times]
         self.exchange_ms.append([1000 * (ended - began) for began, ended in times])
