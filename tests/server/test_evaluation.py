@@ -112,6 +112,21 @@ def test_evaluation_changes_nothing() -> None:
             assert torch.equal(tensor, b.segment.state_dict()[name]), name
 
 
+class Boaster(SplitClient):
+    """Says of its tests what is no number."""
+
+    def attach(self, *arguments: Any) -> dict[str, Any]:
+        return {**super().attach(*arguments), "federated-examples": 10**40}
+
+
+def test_a_client_that_says_nonsense_of_its_tests_is_left_out() -> None:
+    clients = [*TOY.make_clients()[:2], TOY.make_clients(kind=Boaster)[2]]
+    _, seen = fit(clients, evaluation="federated")
+    evaluation = seen.events[-1].evaluation
+    assert evaluation is not None
+    assert evaluation.examples == 14  # of the two others, seven each
+
+
 class Liar(SplitClient):
     """Trains well and sends nonsense when it is tested."""
 
