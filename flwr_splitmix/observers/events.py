@@ -1,4 +1,4 @@
-"""What happens in a run, as the server sees it: typed events for observers."""
+"""The typed events of a run, as the server sees them and observers are told."""
 
 from __future__ import annotations
 

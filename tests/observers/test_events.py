@@ -114,6 +114,7 @@ def test_the_end_of_a_round_has_loss_bytes_and_the_row_of_metrics(toy: Any, kind
 
 def next_call(seen: Seen, step: StepDone, client: int) -> Exchange:
     """Return the call that brings a client what comes back of a step."""
+    call: Exchange
     (call,) = (
         e
         for e in seen.of(Exchange)

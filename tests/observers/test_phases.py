@@ -101,8 +101,8 @@ def test_the_u_shape_trains_evaluates_and_calibrates() -> None:
 
 def exchange_names() -> set[str]:
     """Return the names of the exchanges of every client class of the library."""
-    kinds = [k for k in vars(clients_package).values() if inspect.isclass(k)]
-    kinds = [kind for kind in kinds if issubclass(kind, Client)] + [WholeClient]
+    members = [kind for kind in vars(clients_package).values() if inspect.isclass(kind)]
+    kinds = [*(kind for kind in members if issubclass(kind, Client)), WholeClient]
     return {
         name
         for kind in kinds

@@ -1,4 +1,4 @@
-"""What both shapes share when each client scores, or is scored, over the link."""
+"""The part of an evaluation over the link that both shapes share: sizes, batches, metrics."""
 
 from __future__ import annotations
 

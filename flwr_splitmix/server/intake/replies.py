@@ -1,4 +1,4 @@
-"""What clients return at the end of a round, checked before it is averaged."""
+"""The intake of a round's replies, checked before they are averaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients of the L shape say and send, checked before it touches the upper segment."""
+"""The intake of the L shape: descriptions and uploads, checked before the upper segment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients of the U shape say and send, checked before it touches the trunk."""
+"""The intake of the U shape: descriptions, messages and gradients, checked before the trunk."""
 
 from __future__ import annotations
 
