@@ -14,8 +14,7 @@ from flwr_splitmix.clients import Client, SplitClient
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import EmptyMixtureError, Mixer, Noisy, NoMixing, Plan, Upload
-from flwr_splitmix.observers import PrivacyLedger
-from flwr_splitmix.observers.events import EvaluationResult, StepDone
+from flwr_splitmix.observers import EvaluationResult, PrivacyLedger, StepDone
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import derive_seed
