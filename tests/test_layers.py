@@ -30,16 +30,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hiding": {"data", "scoring", *NEUTRAL},
     "runs": {"storage"},
     "clients": {"segments", "mixers", "hiding", "privacy", "data", "scoring", *NEUTRAL},
-    "links": {"clients", "observers", "runs", *NEUTRAL},
-    "observers": {"privacy", "mixers", "runs", *NEUTRAL},
-    "attacks": {"observers", "segments", *NEUTRAL},
+    "links": {"clients", "events", "runs", *NEUTRAL},
+    "observers": {"events", "privacy", "mixers", "runs", *NEUTRAL},
+    "attacks": {"events", "observers", "segments", *NEUTRAL},
     "mixguard": {"hiding"},
     "client_app": {"clients", "links"},
-    "events": {"observers"},
+    "events": {"mixers"},
 }
 """What each part of the library may import of the library, besides itself."""
 
-LIBRARY_PARTS = set(MAY_IMPORT) - {"attacks", "client_app", "events", "mixguard"}
+LIBRARY_PARTS = set(MAY_IMPORT) - {"attacks", "client_app", "mixguard"}
 MAY_IMPORT["server"] = LIBRARY_PARTS
 MAY_IMPORT["strategies"] = {*LIBRARY_PARTS, "server"}
 ON_TOP = {"apps", "cli", "experiments", "testing", "sandbox"}

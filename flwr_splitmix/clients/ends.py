@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.clients.lower import check_fits, kept_segment
+from flwr_splitmix.clients.lower import check_fits
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.schedule import (
     OptimizerFactory,
@@ -18,6 +18,7 @@ from flwr_splitmix.schedule import (
     WarmupCosine,
     adamw,
 )
+from flwr_splitmix.storage import under
 
 
 class Ends:
@@ -118,6 +119,6 @@ class Ends:
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state`: the same head, tail and optimizer are assumed."""
-        own = kept_segment(tensors)
+        own = under("segment", tensors)
         self.load(own, "the kept head and tail do not fit this client's")
         self.optimizer.restore(tensors, meta)

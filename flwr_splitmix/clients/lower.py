@@ -25,15 +25,6 @@ def load_segment(segment: nn.Module, arrays: Mapping[str, Tensor]) -> None:
     segment.load_state_dict({k: arrays[k].to(own[k].dtype) for k in own})
 
 
-def kept_segment(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what of a client's kept tensors is its segment's: their names begin "segment."."""
-    return {
-        name.removeprefix("segment."): tensor
-        for name, tensor in tensors.items()
-        if name.startswith("segment.")
-    }
-
-
 def check_fits(own: Mapping[str, Tensor], arrays: Mapping[str, Tensor], what: str) -> None:
     """Raise ClientError, beginning with `what`, if names or shapes differ."""
     if arrays.keys() != own.keys() or any(

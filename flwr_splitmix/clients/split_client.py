@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import Client, ClientError, Order, exchange
 from flwr_splitmix.clients.input_mixing import mix_inputs
-from flwr_splitmix.clients.lower import describe_segment, kept_segment, load_segment
+from flwr_splitmix.clients.lower import describe_segment, load_segment
 from flwr_splitmix.clients.privacy_guard import PrivacyBudget, PrivacyGuard
 from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.device import pick_device
@@ -26,6 +26,7 @@ from flwr_splitmix.schedule import (
     adamw,
 )
 from flwr_splitmix.segments.batch_norm import has_batch_norm
+from flwr_splitmix.storage import under
 
 
 @dataclass
@@ -281,7 +282,7 @@ class SplitClient(Client):
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state`: the same segment, optimizer and data are assumed."""
-        load_segment(self.segment, kept_segment(tensors))
+        load_segment(self.segment, under("segment", tensors))
         self.batches.drawn = int(meta["drawn"])
         if "privacy" in meta:
             if self.guard is None:

@@ -116,8 +116,8 @@ def run_grid(
 
 def run_one(cell: Cell, place: Place, tell: OnProgress) -> None:
     """Run one cell in this process and tell its rounds and its end; only an interrupt is raised."""
+    from flwr_splitmix.events import RoundDone
     from flwr_splitmix.experiments.running import run_cell
-    from flwr_splitmix.observers.events import RoundDone
 
     top1: float | None = None
 

@@ -14,6 +14,7 @@ from flwr_splitmix.apps.vision.trial import needs_labels
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.data.batches import fetch
 from flwr_splitmix.device import pick_device
+from flwr_splitmix.events import RoundDone
 from flwr_splitmix.experiments.baselines import BASELINES, Unsplit, WholeClient
 from flwr_splitmix.experiments.cells import Cell
 from flwr_splitmix.experiments.costs import ClientCosts, measure
@@ -22,7 +23,6 @@ from flwr_splitmix.experiments.recipes import optimizer_of, schedule_of
 from flwr_splitmix.experiments.segments import make_segments, whole
 from flwr_splitmix.experiments.strategies import check_method, options_of
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import RoundDone
 from flwr_splitmix.runs import Run
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
 

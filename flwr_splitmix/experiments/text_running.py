@@ -18,6 +18,7 @@ from flwr_splitmix.apps.language.client import make_client
 from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.clients.local_inference import score_locally
 from flwr_splitmix.data.texts.tokens import open_tokenizer
+from flwr_splitmix.events import RoundDone
 from flwr_splitmix.experiments.baselines import Unsplit
 from flwr_splitmix.experiments.cells import Cell, ExperimentError
 from flwr_splitmix.experiments.recipes import optimizer_of, schedule_of
@@ -26,7 +27,6 @@ from flwr_splitmix.experiments.whole_texts import WholeTextClient, WholeTexts
 from flwr_splitmix.hiding.making import own_options
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import RoundDone
 from flwr_splitmix.runs import Run
 from flwr_splitmix.scoring.texts import ClassScores
 from flwr_splitmix.segments.language import LanguageCut, LanguageParts, build_language_parts

@@ -1,4 +1,4 @@
-"""What a train or evaluate message tells a client about the round, as a Flower ConfigRecord."""
+"""The ticket: what a message tells a client about the round, as a Flower ConfigRecord."""
 
 from __future__ import annotations
 

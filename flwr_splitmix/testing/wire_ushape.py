@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flwr_splitmix.events import Exchange, RoundDone
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import Exchange, RoundDone
-from flwr_splitmix.observers.metrics import TRAINING
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.testing.recording import copied, recorded_bytes
 from flwr_splitmix.testing.toy import MakeAny, sgd
@@ -104,7 +103,7 @@ def check_ushape_wire(
         total = sum(
             recorded_bytes(event.payload)
             for event in seen.events
-            if event.direction == direction and event.method in TRAINING
+            if event.direction == direction and event.phase == "train"
         )
         if row[column] != total:
             raise AssertionError(

@@ -149,5 +149,5 @@ def alive() -> list[str]:
 
 def homes(link: RayLink) -> list[str]:
     """Return the Ray node that each host really runs on."""
-    found: list[str] = ray.get([host.ready.remote() for host in link._hosts.values()], timeout=60)
+    found: list[str] = ray.get([host.ready.remote() for host in link.handles], timeout=60)
     return found

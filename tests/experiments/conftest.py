@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from flwr_splitmix.events import RoundDone
 from flwr_splitmix.experiments import SCALES, Cell, variant
 from flwr_splitmix.experiments.cell_runs import held_run
 from flwr_splitmix.experiments.running import run_cell
-from flwr_splitmix.observers.events import RoundDone
 from flwr_splitmix.runs import Run
 
 SMALL = "fashion-mnist-small"

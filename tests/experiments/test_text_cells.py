@@ -19,6 +19,7 @@ from flwr_splitmix.clients import TextSet, UShapeClient
 from flwr_splitmix.data import DataError
 from flwr_splitmix.data.texts.generated import GENERATED, generated_public
 from flwr_splitmix.data.texts.tokens import train_tokenizer
+from flwr_splitmix.events import RoundDone
 from flwr_splitmix.experiments import (
     EXPERIMENTS,
     SCALES,
@@ -32,7 +33,6 @@ from flwr_splitmix.experiments.cell_runs import held_run
 from flwr_splitmix.experiments.running import run_cell
 from flwr_splitmix.experiments.scales import ENCODER
 from flwr_splitmix.experiments.whole_texts import WholeTextClient, WholeTexts
-from flwr_splitmix.observers.events import RoundDone
 from flwr_splitmix.runs import Run
 from flwr_splitmix.segments.language import LanguageCut, build_language_parts
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients import SplitClient, exchange
+from flwr_splitmix.events import Exchange
 from flwr_splitmix.links import link
 from flwr_splitmix.mixers import (
     FullShare,
@@ -26,7 +27,6 @@ from flwr_splitmix.mixers import (
 )
 from flwr_splitmix.mixers.noisy import Noisy
 from flwr_splitmix.observers import Metrics
-from flwr_splitmix.observers.events import Exchange
 from flwr_splitmix.strategies import PSL, CutMixSL, SplitStrategy
 from flwr_splitmix.testing.laws import Toy, check_wire
 from tests.laws.makers import NAMES, maker, toy_for

@@ -23,7 +23,8 @@ from flwr_splitmix.mixers import (
     SmashedShape,
 )
 from flwr_splitmix.segments import split_vision_model
-from flwr_splitmix.server.intake.split import UploadError, read_upload
+from flwr_splitmix.server.intake.checks import UploadError
+from flwr_splitmix.server.intake.split import read_upload
 from flwr_splitmix.strategies import (
     BatchShuffleSL,
     CutMixSL,

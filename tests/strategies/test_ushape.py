@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import MixGuardClient, TextSet, UShapeClient
+from flwr_splitmix.events import Exchange, RoundDone
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import Exchange, RoundDone
 from flwr_splitmix.strategies import MixGuard, USplitFL, USplitSL
 from flwr_splitmix.testing.laws import TextToy, check_same_tensors, sgd
 

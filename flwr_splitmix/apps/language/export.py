@@ -20,7 +20,7 @@ from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.segments.language import LanguageParts, export
 from flwr_splitmix.segments.language.cutting import PARTS
-from flwr_splitmix.storage import StorageError
+from flwr_splitmix.storage import StorageError, under
 
 
 def main(app: Path, arguments: Sequence[str] | None = None) -> int:
@@ -99,14 +99,14 @@ def trained_parts(run: Run, config: LanguageConfig, client: int | None) -> Langu
     parts = build_parts(config, PARTS)
     head, trunk, tail = parts.all_here()
     kept = run.checkpoints.load()
-    trunk.load_state_dict(_under("trunk.", kept.tensors))
+    trunk.load_state_dict(under("trunk", kept.tensors))
     if client is not None:
         state = ClientStore(run.clients_dir).load(client, at_most=kept.round)
         if state is None:
             raise ConfigError(f"run {run.id}: there is no state of client {client} here")
-        own = _under("segment.", state[1])
+        own = under("segment", state[1])
     elif config.averages:
-        own = _under("lower.", kept.tensors)
+        own = under("lower", kept.tensors)
     else:
         raise ConfigError(
             f"run {run.id}: {config.strategy} leaves heads and tails with their clients; "
@@ -114,14 +114,6 @@ def trained_parts(run: Run, config: LanguageConfig, client: int | None) -> Langu
         )
     _put(nn.ModuleDict({"head": head, "tail": tail}), own)
     return parts
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }
 
 
 @torch.no_grad()

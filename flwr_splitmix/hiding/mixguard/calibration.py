@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flwr_splitmix.storage import pack_optimizer, unpack_optimizer
+from flwr_splitmix.storage import pack_optimizer, under, unpack_optimizer
 
 LEARNING_RATE = 1e-3
 
@@ -148,9 +148,7 @@ class Calibration:
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state`: the same calibrator is assumed."""
-        self.calibrator.load_state_dict(
-            {n.removeprefix("weight."): t for n, t in tensors.items() if n.startswith("weight.")}
-        )
+        self.calibrator.load_state_dict(under("weight", tensors))
         unpack_optimizer(self.optimizer, tensors, meta, "moment")
 
 

@@ -25,6 +25,7 @@ from flwr_splitmix.hiding.mixguard.secret import Secret
 from flwr_splitmix.hiding.mixguard.tokens import Inserted, SecretTokens
 from flwr_splitmix.scoring.texts import text_loss
 from flwr_splitmix.seeding import derive_seed, secret_uniform, torch_seed
+from flwr_splitmix.storage import under
 
 RECENT = 20
 """Calibration steps over which the errors of a round's metrics are a mean."""
@@ -289,12 +290,7 @@ class MixGuard(Hiding):
         self._drawn, self.calibrated = int(meta["public-drawn"]), bool(meta["calibrated"])
         self._errors = deque(map(tuple, meta["errors"]), RECENT)
         if self.calibration is not None:
-            own = {
-                name.removeprefix("calibration."): tensor
-                for name, tensor in tensors.items()
-                if name.startswith("calibration.")
-            }
-            self.calibration.restore(own, meta["calibration"])
+            self.calibration.restore(under("calibration", tensors), meta["calibration"])
 
     def local_trunk(self, trunk: nn.Module) -> nn.Module:
         """Return the trunk with the calibrator behind it: what the tail was trained behind."""

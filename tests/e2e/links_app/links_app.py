@@ -56,13 +56,13 @@ class KeptHost(RayLink):
 
     def open(self, grid: Grid | None) -> None:
         """Start the host, or empty the one that stands."""
-        if not self._hosts:
+        if not self.handles:
             super().open(grid)
         import ray
 
         anew = [
             host.__ray_call__.remote(RayHost.__init__, self.host_threads, str(self.state_dir))
-            for host in self._hosts.values()
+            for host in self.handles
         ]
         ray.get(anew)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from flwr_splitmix.clients.client import exchange
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.host import ClientHost
 from flwr_splitmix.links.ray.actor import RayHost
-from flwr_splitmix.links.ray.link import RayClients
+from flwr_splitmix.links.ray.link import RayClients, _Host
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.mixers import PatchCutMix, SmashedShape
 from flwr_splitmix.runs.checkpoints import ClientStore
@@ -114,10 +115,7 @@ def start_host(session: None) -> Iterator[Any]:
 def clients_of(handles: dict[int, Any], deadline: float, server_round: int = 1) -> RayClients:
     """Return the clients of a round as RayLink hands them to a strategy."""
     descriptions = {index: attach(handles[index], index, server_round) for index in handles}
-    clients = RayClients(server_round, descriptions, {}, None)
-    clients.handle_of = handles
-    clients.deadline = deadline
-    return clients
+    return RayClients(server_round, descriptions, {}, None, handle_of=handles, deadline=deadline)
 
 
 def payloads(number: int, gradients: dict[int, Any]) -> dict[int, Any]:
@@ -250,13 +248,36 @@ def test_hosts_end_with_their_link(session: None) -> None:
 
     link = RayLink(num_hosts=2)
     link.open(None)
-    pids = [ray.get(host.process_id.remote()) for host in link._hosts.values()]
+    pids = [ray.get(host.process_id.remote()) for host in link.handles]
     assert len(set(pids)) == 2
     link.close()
     deadline = time.monotonic() + 30
     while any(map(psutil.pid_exists, pids)):
         assert time.monotonic() < deadline, pids
         time.sleep(0.1)
+
+
+def test_hosts_of_lost_nodes_are_replaced_in_their_places_under_new_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(self: RayLink, ray: Any, number: int, nodes: Any) -> list[_Host]:
+        return [_Host(next(self._names), node["NodeID"], object()) for node in nodes * number]
+
+    nodes = [{"NodeID": "left", "Alive": True}, {"NodeID": "gone", "Alive": False}]
+    monkeypatch.setattr(RayLink, "_wait_for_ray", lambda self: SimpleNamespace(nodes=lambda: nodes))
+    monkeypatch.setattr(RayLink, "_start_hosts", start)
+    link = RayLink()
+    homes = ("gone", "left", "gone")
+    before = [_Host(next(link._names), home, object()) for home in homes]
+    link._hosts = list(before)
+    link._replace_lost_hosts()
+    assert [host.home for host in link._hosts] == ["left"] * 3
+    assert link._hosts[1] is before[1]
+    assert len({host.name for host in (*before, *link._hosts)}) == 5
+    assert link.handles == [host.handle for host in link._hosts]
+    after = list(link._hosts)
+    link._replace_lost_hosts()
+    assert link._hosts == after
 
 
 def test_a_ticket_travels_whole() -> None:

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from flwr_splitmix import Run, SplitClient, adamw
 from flwr_splitmix.clients.client import exchange
+from flwr_splitmix.events import StepDone
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.stream.certificates import Certificates, make_certificates
 from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import StepDone
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, SplitStrategy, UShapeStrategy
