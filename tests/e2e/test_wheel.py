@@ -24,7 +24,6 @@ from tests.e2e.flower_run import TINY
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-SHORT = {**TINY, "strategy": "CutMixSFL", "num-server-rounds": 1, "num-hosts": 1}
 PROGRAM = """#!{python}
 import sys
 from {module} import {function}
@@ -128,36 +127,60 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(checkout: Path, whee
     assert names == modules | data | {"flwr_splitmix/py.typed"}
 
 
-@pytest.mark.parametrize("where", ["in the checkout", "in an empty folder"])
-def test_flwr_run_trains_with_the_installed_package(
-    where: str, checkout: Path, programs: Path, environment: dict[str, str], tmp_path: Path
-) -> None:
-    """In the checkout its own `flwr_splitmix` comes before the installed one, and must do."""
-    app, folder = checkout / "apps" / "vision", tmp_path / "empty"
-    folder.mkdir()
-    if where == "in the checkout":
-        app, folder = app.relative_to(checkout), checkout
+def flwr_run(
+    app: Path, folder: Path, programs: Path, environment: dict[str, str], home: Path, *options: str
+) -> Run:
+    """Run an app to its end in a folder, as the README says; returns what it leaves behind."""
+    *federation, values = options
     done = subprocess.run(
-        [
-            programs / "flwr", "run", app, "--stream",
-            "--federation-config", "num-supernodes=2 client-resources-num-cpus=1",
-            "--run-config", toml({**SHORT, "run-dir": str(tmp_path / "runs")}),
-        ],
+        [programs / "flwr", "run", app, "--stream", *federation, "--run-config", values],
         cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
         check=False,
-    )  # fmt: skip
-    (run,) = Run.list(tmp_path / "runs")
+    )
+    (run,) = Run.list(home)
     assert run.status == "finished", done.stdout + done.stderr
+    return run
+
+
+def test_a_run_with_flowers_own_defaults_in_the_checkout(
+    checkout: Path, programs: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """The checkout's own `flwr_splitmix` comes before the installed one, and must do."""
+    values = {**TINY, "strategy": "PSL", "evaluation": "auto", "run-dir": str(tmp_path)}
+    app = Path("apps", "vision")
+    run = flwr_run(app, checkout, programs, environment, tmp_path, toml(values))
+    # 2 SuperNodes, each of which reserves 2 CPUs.
+    assert run.summary is not None
+    assert run.summary["clients"] == 2
+    assert run.summary["uplink_bytes"] == run.summary["uplink_bytes_psl"]
+    assert run.summary["evaluation"] == "benchmark"
     shown = subprocess.run(
-        [programs / "splitmix", "show", "latest", "--run-dir", tmp_path / "runs"],
-        cwd=folder,
+        [programs / "splitmix", "show", "latest", "--run-dir", tmp_path],
+        cwd=checkout,
         env=environment,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "CutMixSFL" in shown.stdout
-    assert "1 of 1" in shown.stdout
+    assert "2 of 2" in shown.stdout
+
+
+def test_five_of_a_hundred_virtual_clients_take_part_in_a_round_in_an_empty_folder(
+    checkout: Path, programs: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    empty, home = tmp_path / "empty", tmp_path / "runs"
+    empty.mkdir()
+    values = {**TINY, "strategy": "CutMixSL", "fraction-train": 0.05, "run-dir": str(home)}
+    federation = "num-supernodes=100 client-resources-num-cpus=1"
+    options = ("--federation-config", federation, toml(values))
+    run = flwr_run(checkout / "apps" / "vision", empty, programs, environment, home, *options)
+    assert [(row["clients_alive"], row["clients_failed"]) for row in run.rows] == [(5, 0), (5, 0)]
+    states = {int(folder.name): folder for folder in run.clients_dir.iterdir()}
+    newest = [max(file.name for file in folder.iterdir()) for folder in states.values()]
+    assert newest.count("round-000002.safetensors") == 5
+    assert states.keys() <= set(range(100))
+    assert run.summary is not None
+    assert run.summary["clients"] == len(states) > 5
