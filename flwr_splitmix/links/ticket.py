@@ -20,7 +20,7 @@ RECORD = "splitmix"
 VERSION = 2
 
 _READING = threading.Lock()
-"""numpy parses an array's header with `ast`, which CPython 3.11 cannot do in two threads at once."""
+"""Reading parses a header with `ast`, which CPython 3.11 cannot do in two threads at once."""
 
 
 @dataclass(frozen=True)

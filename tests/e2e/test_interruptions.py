@@ -23,7 +23,10 @@ pytestmark = pytest.mark.slow
 START = 240.0
 """Seconds in which a run has finished its first rounds, on a machine that does much else."""
 
-STEPS = 80
+ROUNDS = 12
+"""Of a run that is killed after two: enough that it does not end before."""
+
+STEPS = 120
 """Of a round: enough that it is not over when a host has begun it."""
 
 
@@ -60,7 +63,7 @@ def endless(superlink: Runner, tmp_path_factory: pytest.TempPathFactory) -> Iter
     # Once it computes, and does more than to take its clients' states from the disk, they have
     # attached.
     before = seconds_of(hosts[0])
-    wait_for("the second round's steps", lambda: seconds_of(hosts[0]) > before + 0.3, START)
+    wait_for("the second round's steps", lambda: seconds_of(hosts[0]) > before + 0.12, START)
     assert len(rows(home)) == 1, "round 2 was over before its host could be killed"
     end_processes(hosts[:1])
     superlink.reach(run_id, "the third round's end", lambda: len(rows(home)) >= 3, START)
@@ -101,14 +104,15 @@ def test_a_host_that_is_killed_costs_its_clients_one_round(endless: Endless) -> 
 def test_flwr_stop_loses_no_finished_round_and_leaves_no_process(
     endless: Endless, watch: Watch
 ) -> None:
-    runner, run = endless.runner, endless.run
-    finished = len(run.rows)
+    runner = endless.runner
+    finished = len(endless.run.rows)
     runner.flower.flwr("stop", str(endless.run_id))
     assert runner.flower.status(endless.run_id)[0] == "finished:stopped"
     wait_for("the end of the stopped run", lambda: not runner.simulations(), 120)
     # Ray's two agents wait a minute for their raylet: that they end too, the session checks.
     workers = ("RayHost", "ClientAppActor", "raylet/raylet", "gcs_server")
     wait_for("the end of Ray", lambda: not any(w in p for p in watch.left() for w in workers), 120)
+    run = endless.run
     assert run.status == "unfinished"
     assert [row["round"] for row in run.rows] == list(range(1, len(run.rows) + 1))
     newest = run.checkpoints.load().round
@@ -120,18 +124,23 @@ def test_flwr_stop_loses_no_finished_round_and_leaves_no_process(
 def test_a_run_whose_machine_died_is_resumed_as_if_it_had_not(
     runner: Runner, tmp_path: Path
 ) -> None:
-    values = {**TINY, "strategy": "CutMixSL", "num-server-rounds": 4, "steps-per-round": 40}
+    values = {
+        **TINY,
+        "strategy": "CutMixSL",
+        "num-server-rounds": ROUNDS,
+        "steps-per-round": 20,
+    }
     there, here = tmp_path / "there", tmp_path / "here"
-    run = killed_and_resumed(runner, values, there, nodes=4)
-    check_same_run(run, run_here(values, 4, here))
+    run = killed_and_resumed(runner, values, there, nodes=2)
+    check_same_run(run, run_here(values, 2, here))
 
 
 def test_a_resumed_run_of_texts_is_too(runner: Runner, tmp_path: Path) -> None:
     values: dict[str, Any] = {
         **language_app.TINY,
         "strategy": "USplitFL",
-        "num_server_rounds": 4,
-        "steps_per_round": 60,
+        "num_server_rounds": ROUNDS,
+        "steps_per_round": 20,
         "server_threads": 1,
     }
     given = {name.replace("_", "-"): value for name, value in values.items()}
@@ -145,13 +154,13 @@ def test_a_resumed_run_of_texts_is_too(runner: Runner, tmp_path: Path) -> None:
 def killed_and_resumed(
     runner: Runner, values: Mapping[str, Any], run_dir: Path, **options: Any
 ) -> Run:
-    """Start a run of four rounds, kill it in its third, continue it to its end."""
+    """Start a run of `ROUNDS` rounds, kill it after two, continue it to its end."""
     run_id = runner.start({**values, "run-dir": str(run_dir)}, **options)
     runner.reach(run_id, "the second round's end", lambda: len(rows(run_dir)) >= 2, START)
     runner.end_runs()
     broken = Run.open("latest", home=run_dir)
     assert broken.status == "unfinished"
-    assert len(broken.rows) in (2, 3)
+    assert 2 <= len(broken.rows) < ROUNDS
 
     resumed = runner.run({"resume": broken.id}, run_dir, **options)
     assert resumed.status == "finished:completed", resumed.details
@@ -162,11 +171,11 @@ def killed_and_resumed(
 
 def check_same_run(run: Run, whole: Run) -> None:
     """Compare a resumed run with one that nothing happened to: it must be that, bit for bit."""
-    assert [row["round"] for row in run.rows] == [1, 2, 3, 4]
+    assert [row["round"] for row in run.rows] == list(range(1, ROUNDS + 1))
     assert run.status == "finished"
     assert measured(run) == measured(whole)
     end, expected = run.checkpoints.load(), whole.checkpoints.load()
-    assert end.round == expected.round == 4
+    assert end.round == expected.round == ROUNDS
     assert end.tensors.keys() == expected.tensors.keys()
     for name, tensor in expected.tensors.items():
         assert torch.equal(end.tensors[name], tensor), name
