@@ -116,7 +116,7 @@ def start_host(session: None) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def host(session: None) -> Iterator[Any]:
     """Start one host for the tests that leave no trace in it."""
-    host = ray.remote(RayHost).options(num_cpus=0).remote(1, "")
+    host: Any = ray.remote(RayHost).options(num_cpus=0).remote(1, "")
     yield host
     ray.kill(host)
 

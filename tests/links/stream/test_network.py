@@ -49,7 +49,7 @@ def impatient() -> Iterator[StreamLink]:
     yield from opened(attach_timeout=8, step_timeout=60, reattach_timeout=3)
 
 
-def opened(**options: float) -> Iterator[StreamLink]:
+def opened(**options: Any) -> Iterator[StreamLink]:
     link = StreamLink(address="127.0.0.1:0", **options)
     link.open(None)
     yield link
