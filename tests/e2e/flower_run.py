@@ -39,8 +39,9 @@ TINY: dict[str, Any] = {
     "client-device": "cpu",
     "server-threads": 1,
     "evaluation": "none",
+    "num-hosts": 1,
 }
-"""Two steps a round of a model with one block: what a run costs is Ray's start."""
+"""Two steps a round of a model with one block: what a run costs is its processes' start."""
 
 MINUTES = 60.0
 SIMULATION = "flwr-simulation"
@@ -71,8 +72,8 @@ class Runs(ABC):
         """Wait for something that a run is to do; a run that ends without it fails at once."""
 
         def done() -> object:
-            if (found := true()) or self.in_progress():
-                return found
+            if (reached := true()) or self.in_progress():
+                return reached
             status, details = self.flower.status(run_id)
             ended = status.startswith("finished") and not true()
             assert not ended, f"run ended before {what}: {details} {self.flower.log(run_id)}"
@@ -110,10 +111,13 @@ class Runner(Runs):
         values: Mapping[str, Any],
         nodes: int = 2,
         app: Path = vision_app.APP,
-        **federation: Any,
+        cpus: int = 2,
     ) -> int:
-        """Submit a run; returns Flower's id of it."""
-        return self.flower.submit(app, toml(values), nodes, **federation)
+        """Submit a run; returns Flower's id of it.
+
+        Two CPUs for a virtual client are one process of ClientApps on two cores.
+        """
+        return self.flower.submit(app, toml(values), nodes, cpus)
 
     def in_progress(self) -> list[psutil.Process]:
         """Return the processes of simulations in progress."""
@@ -163,14 +167,14 @@ class Deployed(Runs):
 
     def results(self, run: Run) -> Results:
         """Read what the server and the nodes have kept of a run."""
-        found = read_results(run)
-        tensors = dict(found.tensors)
+        kept_here = read_results(run)
+        tensors = dict(kept_here.tensors)
         for node in self.flower.nodes:
             kept = ClientStore(node.state_dir / run.id).load(node.index)
             assert kept is not None, f"node {node.index} has kept no state of the run"
             tensors |= {f"client {node.index}: {name}": t for name, t in kept[1].items()}
             tensors[f"client {node.index}: batches drawn"] = torch.tensor(kept[2]["drawn"])
-        return Results(found.rows, tensors)
+        return Results(kept_here.rows, tensors)
 
 
 def rows(run_dir: Path) -> list[Row]:

@@ -10,6 +10,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 
 from flwr_splitmix.links import Clients
+from flwr_splitmix.links.ticket import to_numpy
 from flwr_splitmix.server.intake.checks import NAME
 
 
@@ -32,7 +33,7 @@ def keep_sound_segments(clients: Clients, like: ArrayRecord) -> None:
         examples = clients.descriptions[client]["num-examples"]
         if shapes != expected:
             clients.fail(client, "returned another lower segment than it was given")
-        elif not all(np.isfinite(array.numpy()).all() for array in records[0].values()):
+        elif not all(np.isfinite(array).all() for array in to_numpy(records[0]).values()):
             clients.fail(client, "returned a lower segment with NaN or infinite numbers")
         elif frozenset(metrics) != keys[0][0] or not np.isfinite(list(metrics.values())).all():
             clients.fail(client, "returned other metrics than the other clients, or NaN")
