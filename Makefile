@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo deploy-demo test test-units test-runs test-faults lint bench compat clean
+.PHONY: demo deploy-demo test test-benchmarks test-faults lint bench compat clean
 
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -21,20 +21,19 @@ deploy-demo: $(READY)  ## CutMixSFL on a SuperLink and three SuperNodes with TLS
 	  --run-config "$$(cat apps/vision/deploy.conf)"
 	$(BIN)/splitmix show latest --run-dir .demo
 
-# Two halves side by side: what starts Flower, Ray or programs, and everything else.
-RUNS := tests/e2e tests/examples tests/benchmarks tests/links/test_ray.py
+# Each worker takes the next file when it has done one; every process has one thread.
+WORKERS ?= 2
+PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-test: $(READY)
-	$(MAKE) --no-print-directory --jobs 2 test-units test-runs
+test: $(READY)  ## everything but the two targets below: 10 minutes on two cores
+	$(PYTEST) tests --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder \
+	  --ignore tests/benchmarks --ignore tests/faults
 
-test-units: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests $(addprefix --ignore ,$(RUNS) tests/faults)
-
-test-runs: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(RUNS)
+test-benchmarks: $(READY)  ## that the benchmarks run and write what they promise: 5 minutes
+	$(PYTEST) tests/benchmarks
 
 test-faults: $(READY)  ## killed, frozen and hostile processes, bad networks: 20 minutes at most
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/faults
+	$(PYTEST) tests/faults
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -45,6 +44,7 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.step_time --out out/step_time.json
+	$(BIN)/python -m benchmarks.waiting_threads --out out/waiting_threads.json
 	$(BIN)/python -m benchmarks.scale --out out/scale.json
 	$(BIN)/python -m benchmarks.methods --out out/methods.json
 	$(BIN)/python -m benchmarks.accounting --out out/accounting.json

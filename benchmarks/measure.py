@@ -1,11 +1,14 @@
-"""What the benchmarks share: medians and spreads, facts about the machine, a table."""
+"""What the benchmarks share: medians and spreads, facts about the machine, load on it, a table."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-from collections.abc import Sequence
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,19 @@ def spread(values: Sequence[float]) -> Row:
         "max": float(high),
         "n": len(values),
     }
+
+
+@contextmanager
+def busy_loops(number: int) -> Iterator[None]:
+    """Keep so many cores busy with something else."""
+    command = [sys.executable, "-c", "while True: pass"]
+    loops = [subprocess.Popen(command) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def machine() -> dict[str, Any]:

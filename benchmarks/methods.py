@@ -21,8 +21,8 @@ from benchmarks.apps.steps.step_app.lenet import BATCH, CLIENTS, images
 from benchmarks.measure import show, spread, write
 from benchmarks.mixer_parts import PARTS, MixerParts
 from flwr_splitmix import SplitClient, adamw, split_vision_model
+from flwr_splitmix.events import RoundDone
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import RoundDone
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.segments import SplitModel, split_shuffled_edge

@@ -16,7 +16,7 @@ import torch
 from benchmarks.apps.steps.step_app.lenet import CLIENTS
 from benchmarks.apps.steps.step_app.models import Unsplit, make_client, vit
 from benchmarks.apps.steps.step_app.stopwatch import WARM_UP, Stopwatch
-from benchmarks.measure import show_spreads, spread, write
+from benchmarks.measure import busy_loops, show_spreads, spread, write
 from flwr_splitmix.sandbox.flower import FlowerError, LocalFlower
 from flwr_splitmix.strategies import PSL
 
@@ -114,9 +114,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--repeats", type=int, default=15, help="pairs of steps")
+    parser.add_argument("--busy-loops", type=int, default=0, help="other programs beside it")
     parser.add_argument("--quick", action="store_true", help="one pair, one block: is it alive?")
     options = parser.parse_args()
-    figures = measure(*((1, 1) if options.quick else (6, options.repeats)))
+    with busy_loops(options.busy_loops):
+        figures = measure(*((1, 1) if options.quick else (6, options.repeats)))
+    figures["settings"]["busy_loops"] = options.busy_loops
     print_table(figures)
     write(options.out, figures)
 

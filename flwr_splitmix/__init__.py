@@ -8,6 +8,8 @@ ServerApp. Flower messages carry the rounds, a link carries the steps. Strategie
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from flwr_splitmix.threads import wait_passively
+
 if TYPE_CHECKING:
     from flwr_splitmix.client_app import SplitClientApp
     from flwr_splitmix.clients import SplitClient
@@ -41,6 +43,8 @@ _HOMES = {
     "adamw": "schedule",
     "split_vision_model": "segments",
 }
+
+wait_passively()  # before anything here imports torch
 
 
 def __getattr__(name: str) -> Any:

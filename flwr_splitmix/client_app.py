@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 
 from flwr_splitmix.clients import Client
 from flwr_splitmix.links.host import sentence
-from flwr_splitmix.links.ticket import RECORD, Ticket
+from flwr_splitmix.links.ticket import RECORD, Ticket, to_numpy
 
 ClientFn = Callable[[Context], Client]
 
@@ -34,7 +34,8 @@ class SplitClientApp(ClientApp):
     ----------
     client_fn
         Makes the node's client from the Flower context. In a simulation it is looked up by name
-        in the host's process, so define it at the top of a module of the app.
+        in the host's process, so define it at the top of a module of the app or of an installed
+        package.
     mods
         Flower mods around the train and evaluate messages.
     """
@@ -68,7 +69,7 @@ class SplitClientApp(ClientApp):
         from flwr_splitmix.links.ray.actor import call_host
 
         records = list(message.content.array_records.values())
-        arrays = {n: a.numpy() for n, a in records[0].items()} if records else None
+        arrays = to_numpy(records[0]) if records else None
         reply = _answer(
             lambda: call_host(
                 ticket,

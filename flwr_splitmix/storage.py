@@ -78,6 +78,12 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise StorageError(f"cannot read {path}: {error}") from error
 
 
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors named "PREFIX.name", by their names without it."""
+    start = f"{prefix}."
+    return {name.removeprefix(start): t for name, t in tensors.items() if name.startswith(start)}
+
+
 def pack_optimizer(
     optimizer: torch.optim.Optimizer, prefix: str = "optimizer"
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -104,8 +110,7 @@ def unpack_optimizer(
     state: dict[int, dict[str, Any]] = {
         int(index): dict(entries) for index, entries in meta["state"].items()
     }
-    for name, tensor in tensors.items():
-        if name.startswith(f"{prefix}."):
-            index, entry = name[len(prefix) + 1 :].split(".", 1)
-            state.setdefault(int(index), {})[entry] = tensor.clone()
+    for name, tensor in under(prefix, tensors).items():
+        index, entry = name.split(".", 1)
+        state.setdefault(int(index), {})[entry] = tensor.clone()
     optimizer.load_state_dict({"state": state, "param_groups": meta["groups"]})

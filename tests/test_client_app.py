@@ -122,7 +122,7 @@ context = Context(
 reply = SplitClientApp(client_fn)(message, context).content
 assert not any(sys.modules[name] for name in BLOCKED)
 # What runs a server, or reads its results, is not imported either.
-server = ("strategies", "cli", "experiments", "observers", "attacks", "runs.run", "apps")
+server = ("strategies", "cli", "experiments", "observers", "attacks", "runs.run", "apps", "server")
 assert not {f"flwr_splitmix.{part}" for part in server} & sys.modules.keys()
 save_file(arrays_of(reply) or {}, order["out"])
 print(json.dumps({key: dict(record) for key, record in reply.items() if key != "arrays"}))

@@ -18,11 +18,18 @@ from flwr_splitmix.storage import (
     load_tensors,
     pack_optimizer,
     save_tensors,
+    under,
     unpack_optimizer,
     write_atomic,
 )
 
 OptimizerOf = Callable[[list[Tensor]], torch.optim.Optimizer]
+
+
+def test_under_takes_what_has_the_prefix_and_its_dot() -> None:
+    names = ["segment.a.b", "segment.segment.c", "segments.d", "segment", "other.segment.e"]
+    tensors = {name: torch.tensor(float(place)) for place, name in enumerate(names)}
+    assert under("segment", tensors) == {"a.b": tensors[names[0]], "segment.c": tensors[names[1]]}
 
 
 def test_a_refused_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:

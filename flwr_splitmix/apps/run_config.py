@@ -1,15 +1,17 @@
-"""What every app can be told, whatever it trains: rounds, link, devices, what is kept."""
+"""The part of a run configuration that all apps have: rounds, link, devices, what is kept."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
 
+from flwr_splitmix.device import Precision
 from flwr_splitmix.links import AutoLink, Link, LinkError, RayLink, StreamLink
 from flwr_splitmix.links.frames.wire import WireDtype
 from flwr_splitmix.runs import Run
+from flwr_splitmix.schedule import OptimizerFactory, adamw
 
 Count = Annotated[int, Field(ge=1)]
 CountOrAuto = Annotated[int, Field(ge=0)]
@@ -19,6 +21,21 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 class ConfigError(ValueError):
     """The run configuration is wrong; the sentence names key, value and what is allowed."""
+
+
+class TrainingOptions(TypedDict):
+    """The options that the strategies of both shapes have and that keys of every app set."""
+
+    optimizer: OptimizerFactory
+    precision: Precision
+    steps_per_round: int | None
+    epochs_per_round: int
+    fraction_train: float
+    evaluate_every: int
+    checkpoint_every: int
+    seed: int
+    run: Run | None
+    link: Link
 
 
 class AppConfig(BaseModel):
@@ -35,12 +52,18 @@ class AppConfig(BaseModel):
     )
 
     num_server_rounds: Count
+    epochs_per_round: Count
+    steps_per_round: CountOrAuto
+    batch_size: Count
+    lr: Positive
+    weight_decay: NotNegative
+    warmup_epochs: NotNegative
     seed: Annotated[int, Field(ge=0)]
     fraction_train: Annotated[float, Field(gt=0, le=1)]
     min_nodes: CountOrAuto
     evaluate_every: Count
     device: str
-    precision: Literal["auto", "float32", "bfloat16"]
+    precision: Precision
     server_threads: CountOrAuto
     client_device: str
     link: Literal["auto", "ray", "stream"]
@@ -74,7 +97,7 @@ class AppConfig(BaseModel):
             return cls.model_validate(dict(values))
         except ValidationError as error:
             known = [name.replace("_", "-") for name in cls.model_fields]
-            said = [_sentence(found, known) for found in error.errors()]
+            said = [_sentence(wrong, known) for wrong in error.errors()]
             raise ConfigError("; ".join(said)) from None
 
     @classmethod
@@ -103,6 +126,31 @@ class AppConfig(BaseModel):
     def home(self) -> str | None:
         """Where runs are kept; None is the usual place."""
         return self.run_dir or None
+
+    def optimizer(self) -> OptimizerFactory:
+        """Return what makes the optimizer of either side."""
+        return adamw(self.lr, self.weight_decay)
+
+    def training_options(self, run: Run | None) -> TrainingOptions:
+        """Return the options of the app's strategy that follow from the keys of every app.
+
+        Raises
+        ------
+        LinkError
+            As `make_link`.
+        """
+        return {
+            "optimizer": self.optimizer(),
+            "precision": self.precision,
+            "steps_per_round": self.steps_per_round or None,
+            "epochs_per_round": self.epochs_per_round,
+            "fraction_train": self.fraction_train,
+            "evaluate_every": self.evaluate_every,
+            "checkpoint_every": self.checkpoint_every,
+            "seed": self.seed,
+            "run": run,
+            "link": self.make_link(run),
+        }
 
     @model_validator(mode="after")
     def _link_has_the_wire_format(self) -> Self:

@@ -1,4 +1,4 @@
-"""A recorder: keeps what an attacker at the server of a U shape would keep."""
+"""The recorder of what an attacker at the server of a U shape would keep."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flwr_splitmix.observers.events import Exchange
+from flwr_splitmix.events import Exchange
 from flwr_splitmix.observers.observer import Observer
 
 
@@ -55,19 +55,16 @@ class Recorder(Observer):
         return {client: list(kept) for client, kept in sorted(self._kept.items())}
 
     def on_exchange(self, event: Exchange) -> None:
-        """Keep the messages of an `encode`, and join them with the gradients of its `decode`."""
-        if event.direction != "up":
+        """Keep the messages of a training step, and join them with the gradients that follow."""
+        if event.direction != "up" or event.phase != "train":
             return
-        if event.method == "encode":
-            messages = _stacked(event.payload, "messages")
-            if messages is not None:
-                recording = Recording(event.server_round, event.client, messages)
-                self._kept[event.client].append(recording)
-        elif event.method == "decode":
-            gradients = _stacked(event.payload, "gradients")
-            kept = self._kept[event.client]
-            if gradients is not None and kept and kept[-1].messages.shape == gradients.shape:
-                kept[-1] = replace(kept[-1], gradients=gradients)
+        messages = _stacked(event.payload, "messages")
+        gradients = _stacked(event.payload, "gradients")
+        kept = self._kept[event.client]
+        if messages is not None:
+            kept.append(Recording(event.server_round, event.client, messages))
+        if gradients is not None and kept and kept[-1].messages.shape == gradients.shape:
+            kept[-1] = replace(kept[-1], gradients=gradients)
 
 
 def _stacked(payload: Mapping[str, Any], name: str) -> Tensor | None:

@@ -18,7 +18,7 @@ from flwr_splitmix.cli.terminal import console, table
 from flwr_splitmix.runs import RunError
 
 if TYPE_CHECKING:
-    from flwr_splitmix.privacy import Plan
+    from flwr_splitmix.privacy import ReleasePlan
 
 privacy = typer.Typer(
     name="privacy",
@@ -195,7 +195,7 @@ def compare(
         typer.echo(f"wrote {output}")
 
 
-def _print(plan: Plan, results: dict[str, str]) -> None:
+def _print(plan: ReleasePlan, results: dict[str, str]) -> None:
     from flwr_splitmix.privacy import RandomMasks
     from flwr_splitmix.privacy.events import OUTSIDE
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flwr_splitmix.privacy import Plan
+    from flwr_splitmix.privacy import ReleasePlan
     from flwr_splitmix.privacy.events import Family
 
 _FAILURE = 0.1  # of delta: for masks that are yet to be drawn
@@ -52,7 +52,7 @@ class Neighbours(StrEnum):
     add_remove = "add-remove"
 
 
-def make_plan(given: Mapping[str, Any]) -> Plan:
+def make_plan(given: Mapping[str, Any]) -> ReleasePlan:
     """Make the plan that the options of `epsilon` and `sigma` describe, by their names.
 
     Raises
@@ -60,7 +60,7 @@ def make_plan(given: Mapping[str, Any]) -> Plan:
     ValueError
         If a value is not allowed, or the number of passes is not said.
     """
-    from flwr_splitmix.privacy import GaussianNoise, Plan, Release
+    from flwr_splitmix.privacy import GaussianNoise, Release, ReleasePlan
 
     method, k = given["method"], given["k"] if given["method"] is not Method.sl else 1
     noise = GaussianNoise(
@@ -87,7 +87,7 @@ def make_plan(given: Mapping[str, Any]) -> Plan:
         seen="sum" if given["trusted_mixer"] else "alone",
         ratios=(1.0,),
     )
-    return Plan(
+    return ReleasePlan(
         release=release,
         passes=_passes(given),
         delta=given["delta"],

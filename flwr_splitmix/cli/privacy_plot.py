@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flwr_splitmix.cli.picture import two_panels
-from flwr_splitmix.privacy import GaussianNoise, Plan, Release
+from flwr_splitmix.privacy import GaussianNoise, Release, ReleasePlan
 from flwr_splitmix.privacy.events import Family
 from flwr_splitmix.privacy.paper import Method, PaperSetting, paper_corollary1, paper_theorem1
 
@@ -61,7 +61,7 @@ class Setting:
             seen="sum" if self.trusted_mixer else "alone",
             ratios=(1.0,),
         )
-        plan = Plan(release=release, passes=self.passes, delta=self.delta, kept=1 / k, k=k)
+        plan = ReleasePlan(release=release, passes=self.passes, delta=self.delta, kept=1 / k, k=k)
         return plan.epsilon()
 
     def papers(self, name: str, k: int) -> float:

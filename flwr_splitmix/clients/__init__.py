@@ -6,8 +6,9 @@ from flwr_splitmix.clients.mixguard_client import MixGuardClient
 from flwr_splitmix.clients.naive_mix_client import NaiveMixClient
 from flwr_splitmix.clients.privacy_guard import PrivacyBudget
 from flwr_splitmix.clients.split_client import SplitClient
-from flwr_splitmix.clients.ushape_client import Sent, UShapeClient
+from flwr_splitmix.clients.ushape_client import UShapeClient
 from flwr_splitmix.data.texts.batch import TextSet
+from flwr_splitmix.hiding import Sent
 
 __all__ = [
     "Client",

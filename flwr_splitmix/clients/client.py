@@ -23,10 +23,14 @@ def exchange(method: F) -> F:
     """Mark a client method as one that the server may call over a link.
 
     Its arguments and its reply are tensors and plain values (numbers, strings, None, lists and
-    dictionaries of them).
+    dictionaries of them). A subclass that overrides it must mark its own method too.
     """
     setattr(method, _EXCHANGE, True)
     return method
+
+
+def _marked(method: Any) -> bool:
+    return bool(getattr(method, _EXCHANGE, False))
 
 
 class ClientError(RuntimeError):
@@ -72,6 +76,25 @@ class Client(ABC):
     repeatable_secrets: bool = False
     """For tests and reproductions: secrets follow from the run's seed, and protect nothing."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a subclass that overrides an exchange without saying that it is one.
+
+        Raises
+        ------
+        TypeError
+            Naming the method. A server could not call it, and would learn so in the first round.
+        """
+        super().__init_subclass__(**options)
+        names = {
+            name for base in cls.__mro__ for name, value in vars(base).items() if _marked(value)
+        }
+        for name in sorted(names):
+            if not _marked(getattr(cls, name)):
+                raise TypeError(
+                    f"{cls.__name__}.{name} overrides an exchange, which the server calls over the "
+                    "link; decorate it with @exchange too (flwr_splitmix.clients.exchange)"
+                )
+
     def __init__(self) -> None:
         self._order: Order | None = None
 
@@ -91,7 +114,7 @@ class Client(ABC):
             If `method` is not marked as an exchange.
         """
         function = getattr(type(self), method, None)
-        if function is None or not getattr(function, _EXCHANGE, False):
+        if function is None or not _marked(function):
             raise ClientError(f"{method!r} is not an exchange of {type(self).__name__}")
         order = self.order
         place = (order.client, order.server_round, int(arguments.get("number", 0)))

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.ushape_client import UShapeClient
 from flwr_splitmix.data.batches import fetch
 from flwr_splitmix.data.texts.batch import TextBatch
-from flwr_splitmix.hiding.mixguard import Calibration
+from flwr_splitmix.hiding.mixguard import CalibratedTrunk
 
-
-class CalibratedTrunk(nn.Module):
-    """A trunk with a client's calibrator behind it; it takes what the trunk takes.
-
-    Put in place of the trunk it is what a tail was trained behind: for logits, for
-    `segments.language.generate`, for `score_locally`.
-    """
-
-    def __init__(self, trunk: nn.Module, calibration: Calibration) -> None:
-        super().__init__()
-        self.trunk = trunk
-        self.calibrator = calibration.calibrator
-
-    def forward(self, hidden: Tensor, mask: Tensor | None = None, *cache: Any) -> Tensor:
-        """Pass hidden states (b, T, d) through both; a cache goes to the trunk."""
-        calibrated: Tensor = self.calibrator(self.trunk(hidden, mask, *cache))
-        return calibrated
+__all__ = ["CalibratedTrunk", "score_locally"]
 
 
 @torch.no_grad()
@@ -42,7 +26,7 @@ def score_locally(
     Parameters
     ----------
     trunk
-        On the client's device: the server's, or a `CalibratedTrunk`.
+        On the client's device: the server's, or what `client.hiding.local_trunk` makes of it.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What a client says of its lower segment, and how it takes another one's weights."""
+"""What a client says of its segments, and how it takes and keeps weights."""
 
 from __future__ import annotations
 
@@ -47,18 +47,12 @@ def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
         If the example or the smashed data have a shape that does not fit.
     """
     prefix, patches, width = _geometry(segment, example)
-    found: dict[str, Any] = {"prefix": prefix, "patches": patches, "width": width}
+    description: dict[str, Any] = {"prefix": prefix, "patches": patches, "width": width}
     edge = getattr(segment, "edge", None)
     if edge is not None:
-        found["edge"] = json.dumps(edge, sort_keys=True)
-        found["trainable"] = any(p.requires_grad for p in segment.parameters())
-    return found
-
-
-def has_batch_norm(segment: nn.Module) -> bool:
-    """Return whether one example can change what the segment makes of the others in its batch."""
-    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-    return any(isinstance(module, kinds) for module in segment.modules())
+        description["edge"] = json.dumps(edge, sort_keys=True)
+        description["trainable"] = any(p.requires_grad for p in segment.parameters())
+    return description
 
 
 def _geometry(segment: nn.Module, example: Tensor) -> tuple[int, int, int]:

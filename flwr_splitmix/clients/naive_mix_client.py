@@ -1,30 +1,24 @@
-"""Naive mixing, MixGuard's baseline: two texts' hidden states in one, and nothing undone."""
+"""Naive mixing's client: a U-shaped client with `hiding=NaiveMix(lam)`, under a name of its own."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import Dataset
 
-from flwr_splitmix.clients.ushape_client import Sent, UShapeClient
+from flwr_splitmix.clients.ushape_client import UShapeClient
 from flwr_splitmix.data.batches import Example
-from flwr_splitmix.data.texts.batch import TextBatch
-from flwr_splitmix.scoring.texts import text_loss
+from flwr_splitmix.hiding import NaiveMix
 
 
 class NaiveMixClient(UShapeClient):
-    """A U-shaped client that sends `lam h_i + (1 - lam) h_j` for each text i of a batch.
-
-    Text j is the next one of the batch. The loss is mixed with the same ratio; an evaluation
-    sends mixtures too, and scores them on text i. A batch of one has no text j: it is sent as it
-    is.
+    """`UShapeClient(head, tail, data, hiding=NaiveMix(lam), **rest)`.
 
     Parameters
     ----------
     lam
-        The mixing ratio, 0 < lam <= 1.
+        As `flwr_splitmix.hiding.NaiveMix`, which says what is done.
     head, tail, data, **rest
         As `UShapeClient`.
 
@@ -32,9 +26,9 @@ class NaiveMixClient(UShapeClient):
     ------
     ValueError
         If lam is out of range.
-
-    Source: the baseline of MixGuard's Tables II and III; lam is ours (spec section 7).
     """
+
+    hiding: NaiveMix
 
     def __init__(
         self,
@@ -45,23 +39,4 @@ class NaiveMixClient(UShapeClient):
         lam: float = 0.5,
         **rest: Any,
     ) -> None:
-        if not 0 < lam <= 1:
-            raise ValueError(f"lam is {lam}; allowed is 0 < lam <= 1")
-        super().__init__(head, tail, data, **rest)
-        self.lam = lam
-
-    def obfuscate(self, batch: TextBatch) -> Sent:
-        """Mix each text's hidden states with the next one's; the mask covers both."""
-        hidden = self.head(batch.ids, batch.mask)
-        # Behind a text's end nothing of it is in the mixture.
-        hidden = hidden * batch.mask.unsqueeze(-1).to(hidden.dtype)
-        mixed = self.lam * hidden + (1 - self.lam) * hidden.roll(-1, 0)
-        union = batch.mask | batch.mask.roll(-1, 0)
-        return Sent([mixed], union, replace(batch, mask=union))
-
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return the losses on both texts, mixed as they are."""
-        logits, labels = self.logits(hidden, sent), sent.batch.labels
-        return self.lam * text_loss(logits, labels) + (1 - self.lam) * text_loss(
-            logits, labels.roll(-1, 0)
-        )
+        super().__init__(head, tail, data, hiding=NaiveMix(lam), **rest)

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import ClientError, Order
-from flwr_splitmix.clients.lower import has_batch_norm
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.mixers.accounting import earlier_releases, release_of
 from flwr_splitmix.privacy import Event, Exposure, Ledger, Relation
@@ -23,6 +22,7 @@ from flwr_splitmix.privacy.journal import JournalError
 from flwr_splitmix.privacy.ledger_file import LedgerFile
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.seeding import secrets_are_seeded
+from flwr_splitmix.segments.batch_norm import has_batch_norm
 
 log = logging.getLogger("flwr.splitmix")
 

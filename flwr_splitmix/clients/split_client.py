@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import Client, ClientError, Order, exchange
 from flwr_splitmix.clients.input_mixing import mix_inputs
-from flwr_splitmix.clients.lower import describe_segment, has_batch_norm, load_segment
+from flwr_splitmix.clients.lower import describe_segment, load_segment
 from flwr_splitmix.clients.privacy_guard import NodeLedger, PrivacyBudget, PrivacyGuard
 from flwr_splitmix.clients.requests import check_numbers, check_plan, check_range, check_sizes
 from flwr_splitmix.data.batches import Batches, Example, fetch
@@ -28,6 +28,8 @@ from flwr_splitmix.schedule import (
     WarmupCosine,
     adamw,
 )
+from flwr_splitmix.segments.batch_norm import has_batch_norm
+from flwr_splitmix.storage import under
 
 
 @dataclass
@@ -324,8 +326,7 @@ class SplitClient(Client):
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state`: the same segment, optimizer and data are assumed."""
-        own = {k.removeprefix("segment."): t for k, t in tensors.items() if k.startswith("segment")}
-        load_segment(self.segment, own)
+        load_segment(self.segment, under("segment", tensors))
         self.batches.drawn = int(meta["drawn"])
         if "privacy" in meta:
             if self.guard is None:

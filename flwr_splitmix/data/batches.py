@@ -25,17 +25,27 @@ class Batched(Protocol):
 class Batches:
     """Endless batches of `size` examples, reshuffled every epoch; a short last one is dropped.
 
-    Fewer examples than `size` are drawn with replacement (spec section 2).
+    Fewer examples than `size` are drawn with replacement.
+
+    Parameters
+    ----------
+    drawn
+        How many batches were drawn before.
+
+    Raises
+    ------
+    ValueError
+        If `size` is below 1.
     """
 
-    def __init__(self, data: Dataset[Example], size: int) -> None:
+    def __init__(self, data: Dataset[Example], size: int, *, drawn: int = 0) -> None:
         if size < 1:
             raise ValueError(f"batch_size is {size}; it must be at least 1")
         self.data = data
         self.size = size
         self.examples = len(data)  # type: ignore[arg-type]
         self.per_epoch = self.examples // size
-        self.drawn = 0
+        self.drawn = drawn
         self.indices = np.empty(0, dtype=np.int64)
         """The examples of the last batch, by their index in the data."""
 

@@ -3,9 +3,9 @@
 Nothing here loads torch on import; `running` does, when a cell is run.
 """
 
-from flwr_splitmix.experiments.catalogue import EXPERIMENTS, experiment_named
 from flwr_splitmix.experiments.cells import Cell, ExperimentError, Recipe, Variant, variant
 from flwr_splitmix.experiments.experiment import Entry, Experiment, Ordering
+from flwr_splitmix.experiments.named import EXPERIMENTS, experiment_named
 from flwr_splitmix.experiments.scales import SCALES, Scale, scale_named
 
 __all__ = [

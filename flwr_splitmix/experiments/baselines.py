@@ -1,4 +1,4 @@
-"""Whole models on the same data and budget: what splitting costs and saves.
+"""Whole models on the same data and budget, beside which split ones are shown.
 
 Optimizer, schedule, batches and seeds are those of split learning, and so are the run's rows,
 checkpoints and summary.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
@@ -20,12 +21,13 @@ from flwr_splitmix.clients import Client, ClientError, Order, SplitClient, excha
 from flwr_splitmix.clients.lower import load_segment
 from flwr_splitmix.data.batches import Example, fetch
 from flwr_splitmix.device import Precision, autocast, pick_precision
+from flwr_splitmix.events import EvaluationResult, RoundDone
 from flwr_splitmix.links import Clients
-from flwr_splitmix.observers import Metrics
-from flwr_splitmix.observers.events import EvaluationResult, RoundDone
+from flwr_splitmix.observers.metrics import Metrics, row_of
 from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.options import RoundOptions
 from flwr_splitmix.server.rounds import RoundLoop
+from flwr_splitmix.storage import under
 
 _TEST_BATCH = 250
 
@@ -55,16 +57,15 @@ class WholeClient(SplitClient):
     ) -> None:
         super().__init__(model, data, **options)
         self.dtype = pick_precision(precision, self.device)
-        self._kept: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None
+        self._restored = False
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round; `arrays` replace the model unless None."""
         self._order = order
-        if arrays is not None:
+        # The first arrays of a resumed run are those that all started from, or come once more.
+        if arrays is not None and not self._restored:
             load_segment(self.segment, arrays)
-        if self._kept is not None:  # a resumed run's first arrays are those that all started from
-            super().restore(*self._kept)
-            self._kept = None
+        self._restored = False
         return {"num-examples": self.batches.examples, "batch-size": self.batches.size}
 
     @exchange
@@ -107,45 +108,42 @@ class WholeClient(SplitClient):
             logits: Tensor = self.segment(inputs.to(self.device))
         return logits.float()
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return nothing: a model a client and round would fill a disk; see `WholeModels`."""
-        return {}, {}
-
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Do nothing; see `state`."""
-
-    def full_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return model, optimizer and data position."""
-        return super().state()
-
-    def go_on_from(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Continue from `full_state` when the client is attached."""
-        self._kept = tensors, meta
+        """Continue from `state` in the next round."""
+        super().restore(tensors, meta)
+        self._restored = True
 
 
 class WholeMetrics(Metrics):
-    """A round's row, with the loss and the bytes of rounds that have no exchanged steps."""
+    """Rows of rounds without exchanged steps, whose loss and bytes `WholeModels` says itself.
+
+    Attributes
+    ----------
+    loss
+        Mean over the clients of their mean losses.
+    round_bytes
+        Of the models, each way.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.loss: float | None = None
         self.round_bytes = 0
 
-    def on_round(self, event: RoundDone) -> None:
-        """Close the round's row."""
-        super().on_round(event)
-        self.rows[-1] |= {
-            "loss": self.loss,
-            "uplink_bytes": self.round_bytes,
-            "downlink_bytes": self.round_bytes,
-        }
+    def completed(self, event: RoundDone) -> RoundDone:
+        """Return the event with the round's loss, bytes and row."""
+        event = replace(
+            event, loss=self.loss, uplink_bytes=self.round_bytes, downlink_bytes=self.round_bytes
+        )
+        return replace(event, row=row_of(event))
 
 
 class WholeModels(RoundLoop):
     """A round is one epoch of every client's own whole model.
 
     Clients must live in this process (`fit`). Their states are part of the server's checkpoints,
-    which are written less often than a client's state is.
+    which are written less often than a client's state is: a model a client and round would fill a
+    disk.
 
     Parameters
     ----------
@@ -154,12 +152,14 @@ class WholeModels(RoundLoop):
     """
 
     averages: ClassVar[bool] = False
+    states_in_checkpoint: ClassVar[bool] = True
 
     def __init__(self, *, min_nodes: int = 1, **options: Unpack[RoundOptions]) -> None:
         aggregator = fedavg() if self.averages else None
-        super().__init__(aggregator=aggregator, min_nodes=min_nodes, **options)
         self._metrics = WholeMetrics()
-        self.observers[-1] = self.recorder.metrics = self._metrics
+        super().__init__(
+            aggregator=aggregator, min_nodes=min_nodes, metrics=self._metrics, **options
+        )
         self._clients: Sequence[WholeClient] = ()
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
@@ -191,7 +191,7 @@ class WholeModels(RoundLoop):
     def evaluate_round(self, clients: Clients) -> EvaluationResult | None:
         """Score every client's model on the common test set; averaged models are one."""
         asked = clients.alive[:1] if self.averages else clients.alive
-        replies = clients.call("score", {client: {} for client in asked})
+        replies = clients.call("score", {client: {} for client in asked}, phase="evaluate")
         if not replies:
             return None
         each = [reply["correct"] / reply["examples"] for reply in replies.values()]
@@ -212,7 +212,7 @@ class WholeModels(RoundLoop):
         tensors: dict[str, Tensor] = {}
         meta: dict[str, Any] = {}
         for index, client in enumerate(self._clients):
-            own, plain = client.full_state()
+            own, plain = client.state()
             tensors |= {f"client.{index}.{name}": tensor for name, tensor in own.items()}
             meta[str(index)] = plain
         return tensors, {"clients": meta}
@@ -220,9 +220,7 @@ class WholeModels(RoundLoop):
     def restore_server(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `server_state`."""
         for index, client in enumerate(self._clients):
-            start = f"client.{index}."
-            own = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
-            client.go_on_from(own, meta["clients"][str(index)])
+            client.restore(under(f"client.{index}", tensors), meta["clients"][str(index)])
 
     def summary(self) -> None:
         """Say nothing: the run's config says it."""

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
+from flwr_splitmix.experiments.option_types import scale_options
 from flwr_splitmix.runs import RunError
 
 Value = bool | int | float | str | None
@@ -20,12 +21,6 @@ Partition = Literal["iid", "dirichlet"]
 
 DIRICHLET = 0.1
 """Concentration of the non-IID partition over labels (CutMixSL, appendix C)."""
-
-_FLOATS = {
-    "alpha", "beta", "calibration_lr", "clip_norm", "delta", "kappa", "lam", "ratio", "sigma_s",
-    "sigma_y", "strength",
-}  # fmt: skip
-"""Options that are numbers on a scale: 6 and 6.0 are the same cell."""
 
 
 class ExperimentError(RunError):
@@ -73,7 +68,7 @@ def variant(
 def as_options(options: Mapping[str, Value]) -> Options:
     """Return keyword options as sorted pairs, numbers on a scale as floats."""
     return tuple(
-        (name, float(value) if name in _FLOATS and value is not None else value)
+        (name, float(value) if name in scale_options() and value is not None else value)
         for name, value in sorted(options.items())
     )
 
@@ -100,7 +95,7 @@ class TextRecipe:
     public_words: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """How a cell is trained and measured: what a scale fixes for all of a table's methods.
 
@@ -174,7 +169,7 @@ class Recipe:
         return -(-self.epochs // self.checkpoints)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cell:
     """One training run of a table: a variant on a data set, with a seed and a recipe.
 

@@ -16,7 +16,7 @@ CELEBA = "CelebA"
 
 
 @dataclass(frozen=True)
-class Score:
+class TableScore:
     """What a table shows of a run's summary.
 
     Parameters
@@ -35,7 +35,7 @@ class Score:
     digits: int = 2
 
 
-TOP1 = Score("top-1 (%)", "top1")
+TOP1 = TableScore("top-1 (%)", "top1")
 
 Measure = Literal["accuracy", "uplink"]
 Place = tuple[str, str]
@@ -131,7 +131,7 @@ class Experiment:
     orderings: tuple[Ordering, ...] = ()
     note: str = ""
     track: Track = "mixing"
-    scores: tuple[Score, ...] = (TOP1,)
+    scores: tuple[TableScore, ...] = (TOP1,)
 
     def cells(
         self,

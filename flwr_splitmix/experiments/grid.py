@@ -15,8 +15,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Literal
 
+from flwr_splitmix.experiments.cell_runs import clear, find_runs, held_run
 from flwr_splitmix.experiments.cells import Cell
-from flwr_splitmix.experiments.claims import claimed, clear, find_runs
 from flwr_splitmix.runs import Run
 
 _PATIENCE = 30.0  # seconds that a stopped process has to write its state
@@ -116,8 +116,8 @@ def run_grid(
 
 def run_one(cell: Cell, place: Place, tell: OnProgress) -> None:
     """Run one cell in this process and tell its rounds and its end; only an interrupt is raised."""
+    from flwr_splitmix.events import RoundDone
     from flwr_splitmix.experiments.running import run_cell
-    from flwr_splitmix.observers.events import RoundDone
 
     top1: float | None = None
 
@@ -128,7 +128,7 @@ def run_one(cell: Cell, place: Place, tell: OnProgress) -> None:
         tell(Progress(cell, "round", event.server_round, top1))
 
     try:
-        with claimed(cell, place.home, place.source) as run:
+        with held_run(cell, place.home, place.source) as run:
             if run.status != "finished":  # another process may have been faster
                 rounds = run.rows[-1]["round"] if run.checkpoints.rounds() and run.rows else 0
                 tell(Progress(cell, "begun", rounds))

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from flwr_splitmix.experiments.cell_runs import find_runs
 from flwr_splitmix.experiments.cells import Cell
-from flwr_splitmix.experiments.claims import find_runs
 from flwr_splitmix.experiments.experiment import (
     Entry,
     Experiment,
     Ordering,
     Place,
-    Score,
+    TableScore,
     paper_dataset,
 )
 from flwr_splitmix.experiments.scales import Scale
@@ -24,7 +24,7 @@ from flwr_splitmix.runs import Run
 Verdict = Literal["agrees", "disagrees", "not run", "not offered"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Line:
     """One place of the table.
 
@@ -124,8 +124,8 @@ def make_tables(
     }
     settings: dict[tuple[str, int], list[int]] = {}
     for run in runs.values():
-        found = run.config["dataset"], run.config["num-server-rounds"]
-        settings.setdefault(found, []).append(run.config["seed"])
+        setting = run.config["dataset"], run.config["num-server-rounds"]
+        settings.setdefault(setting, []).append(run.config["seed"])
     tables = []
     for (name, length), seeds in sorted(settings.items()):
         if (dataset in (None, name)) and (epochs in (None, length)):
@@ -160,28 +160,27 @@ def _table(
     return Table(experiment, scale, dataset, epochs, lines, claims)
 
 
-def _line(entry: Entry, found: Sequence[tuple[Cell, Run]], scores: Sequence[Score]) -> Line:
-    done = [(cell, run.summary or {}) for cell, run in found if run.status == "finished"]
+def _line(entry: Entry, runs: Sequence[tuple[Cell, Run]], scores: Sequence[TableScore]) -> Line:
+    done = [(cell, run.summary or {}) for cell, run in runs if run.status == "finished"]
     done = [(cell, summary) for cell, summary in done if summary.get(scores[0].key) is not None]
     shown = [_values(score, [summary for _, summary in done]) for score in scores]
     newest = done[-1][1] if done else None
-    client = newest.get("client-costs") if newest else None
     return Line(
-        entry,
-        tuple(cell.seed for cell, _ in done),
-        shown[0],
-        len(found) - len(done),
-        _bytes("uplink_bytes", done),
-        _bytes("downlink_bytes", done),
-        client,
-        _epsilon(entry, [run for _, run in found if run.status == "finished"]),
-        tuple(shown[1:]),
+        entry=entry,
+        seeds=tuple(cell.seed for cell, _ in done),
+        values=shown[0],
+        begun=len(runs) - len(done),
+        uplink=_bytes("uplink_bytes", done),
+        downlink=_bytes("downlink_bytes", done),
+        client=newest.get("client-costs") if newest else None,
+        epsilon=_epsilon(entry, [run for _, run in runs if run.status == "finished"]),
+        further=tuple(shown[1:]),
     )
 
 
-def _values(score: Score, summaries: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
-    found = [summary.get(score.key) for summary in summaries]
-    return tuple(score.factor * float(value) for value in found if value is not None)
+def _values(score: TableScore, summaries: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
+    values = [summary.get(score.key) for summary in summaries]
+    return tuple(score.factor * float(value) for value in values if value is not None)
 
 
 def _epsilon(entry: Entry, runs: Sequence[Run]) -> float | None:

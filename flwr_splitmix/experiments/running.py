@@ -1,33 +1,32 @@
-"""Running one cell: from its plain values to data, model, clients and strategy."""
+"""The run of one cell: from its plain values to data, model, clients and strategy."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from flwr_splitmix.apps.vision.trial import needs_labels
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.data.batches import fetch
 from flwr_splitmix.device import pick_device
+from flwr_splitmix.events import RoundDone
 from flwr_splitmix.experiments.baselines import BASELINES, Unsplit, WholeClient
-from flwr_splitmix.experiments.cells import Cell, ExperimentError
+from flwr_splitmix.experiments.cells import Cell
 from flwr_splitmix.experiments.costs import ClientCosts, measure
 from flwr_splitmix.experiments.data import CellData, ResidentImages, load_cell_data
 from flwr_splitmix.experiments.recipes import optimizer_of, schedule_of
-from flwr_splitmix.experiments.segments import SHUFFLED_EDGES, make_segments, whole
+from flwr_splitmix.experiments.segments import make_segments, whole
+from flwr_splitmix.experiments.strategies import check_method, options_of
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import RoundDone
-from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.runs import Run
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
 
 OnRound = Callable[[RoundDone], None]
-
-_NOISE = {value.name for value in fields(GaussianNoise)}
 
 
 class Told(Observer):
@@ -86,14 +85,6 @@ def _run_images(
     return {"client-costs": costs.to_json(), "averaging_bytes": averaged}
 
 
-def check_method(cell: Cell) -> None:
-    """Raise ExperimentError if there is no method of the cell's name."""
-    if cell.method not in STRATEGIES and cell.method not in BASELINES:
-        raise ExperimentError(
-            f"there is no method {cell.method!r}; there are {', '.join([*STRATEGIES, *BASELINES])}"
-        )
-
-
 @dataclass(frozen=True)
 class _Trial:
     cell: Cell
@@ -133,24 +124,18 @@ class _Trial:
         return costs
 
     def _strategy(self, upper: torch.nn.Module) -> SplitStrategy:
-        cell = self.cell
-        options: dict[str, Any] = {k: v for k, v in cell.options if k not in _NOISE}
-        if noise := {k: v for k, v in cell.options if k in _NOISE}:
-            options["noise"] = GaussianNoise.from_plain(noise)
-        if cell.method in SHUFFLED_EDGES:
+        cell, options = self.cell, options_of(self.cell)
+        if needs_labels(cell.method):
             options["labels"] = [torch.tensor(part.labels) for part in self.data.clients]
-        try:
-            return STRATEGIES[cell.method](
-                upper,
-                optimizer=optimizer_of(cell.recipe, upper),
-                schedule=schedule_of(cell.recipe),
-                server_update=cell.recipe.server_update,
-                device=self.device,
-                **self._round_options(cell.clients),
-                **options,
-            )
-        except TypeError as error:
-            raise ExperimentError(f"{cell.method} cannot be made: {error}") from error
+        return STRATEGIES[cell.method](
+            upper,
+            optimizer=optimizer_of(cell.recipe, upper),
+            schedule=schedule_of(cell.recipe),
+            server_update=cell.recipe.server_update,
+            device=self.device,
+            **self._round_options(cell.clients),
+            **options,
+        )
 
     def fit_whole(self) -> ClientCosts:
         """Train the cell's baseline; returns a client's costs."""

@@ -17,6 +17,7 @@ from flwr_splitmix.experiments.cells import (
     as_options,
     dataset_name,
 )
+from flwr_splitmix.methods import BY_NAME
 
 Track = Literal["mixing", "shuffling", "cola"]
 """Whose training recipe: that of the CutMix papers, of Patch Shuffling, of a language corpus."""
@@ -93,22 +94,23 @@ class Scale:
                 f"allowed are {', '.join(self.models)}"
             )
         options = dict(model.options)
-        if variant.method.startswith("Shuffled"):
-            options["positions"] = "upper"  # added before the shuffle they would undo it
+        known = BY_NAME.get(variant.method)  # None for whole models
+        if known is not None and known.positions is not None:
+            options["positions"] = known.positions  # added before a shuffle they would undo it
         recipe = self.recipes[track]
         if variant.method == "SpectralShuffleSL" and recipe.head_lr is not None:
-            # Spectra need twice the learning rates (Patch Shuffling, section V.A).
+            # Spectra need twice the learning rates (Patch Shuffling, section V-A).
             recipe = replace(recipe, lr=2 * recipe.lr, head_lr=2 * recipe.head_lr)
         return Cell(
-            variant.method,
-            variant.options,
-            model.name,
-            as_options(options),
-            variant.clients,
-            variant.partition,
-            dataset_name(source or self.source(track)),
-            seed,
-            recipe if epochs is None else recipe.with_epochs(epochs),
+            method=variant.method,
+            options=variant.options,
+            model=model.name,
+            model_options=as_options(options),
+            clients=variant.clients,
+            partition=variant.partition,
+            dataset=dataset_name(source or self.source(track)),
+            seed=seed,
+            recipe=recipe if epochs is None else recipe.with_epochs(epochs),
         )
 
 
@@ -117,10 +119,10 @@ ENCODER = "MiniLM-L6"
 
 
 def _cola(
-    scale: str, samples: int, epochs: int, test: int, length: int, public: int, batch: int = 16
+    scale: str, *, samples: int, epochs: int, test: int, length: int, public: int, batch: int = 16
 ) -> Recipe:
     return Recipe(
-        scale,
+        scale=scale,
         samples=samples,
         batch_size=batch,
         epochs=epochs,
@@ -151,10 +153,10 @@ SMOKE = Scale(
     "fashion-mnist-small",
     {
         "mixing": Recipe(
-            "smoke", samples=20, batch_size=10, epochs=2, warmup_epochs=1.0, test_images=40
+            scale="smoke", samples=20, batch_size=10, epochs=2, warmup_epochs=1.0, test_images=40
         ),
         "shuffling": Recipe(
-            "smoke", samples=60, batch_size=10, epochs=2, warmup_epochs=1.0, test_images=40
+            scale="smoke", samples=60, batch_size=10, epochs=2, warmup_epochs=1.0, test_images=40
         ),
         "cola": _cola("smoke", samples=16, epochs=2, test=16, length=16, public=8, batch=8),
     },
@@ -172,7 +174,7 @@ CPU = Scale(
     "fashion-mnist-small",
     {
         "mixing": Recipe(
-            "cpu",
+            scale="cpu",
             samples=100,
             batch_size=25,
             epochs=60,
@@ -182,7 +184,7 @@ CPU = Scale(
             checkpoints=4,
         ),
         "shuffling": Recipe(
-            "cpu",
+            scale="cpu",
             samples=1000,
             batch_size=50,
             epochs=60,
@@ -206,7 +208,7 @@ PAPER = Scale(
     "uoft-cs/cifar10",
     {
         "mixing": Recipe(
-            "paper",
+            scale="paper",
             samples=5000,
             batch_size=128,
             epochs=600,
@@ -215,7 +217,7 @@ PAPER = Scale(
             checkpoints=12,
         ),
         "shuffling": Recipe(
-            "paper",
+            scale="paper",
             samples=0,
             batch_size=50,
             epochs=60,

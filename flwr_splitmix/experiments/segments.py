@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
+from flwr_splitmix.apps.vision.cutting import split_for
+from flwr_splitmix.experiments.baselines import BASELINES
 from flwr_splitmix.experiments.cells import Cell
+from flwr_splitmix.experiments.strategies import trial_of
 from flwr_splitmix.segments import SplitModel, split_vision_model
-
-SHUFFLED_EDGES: dict[str, Literal["patch", "batch", "spectral"]] = {
-    "PatchShuffleSL": "patch",
-    "BatchShuffleSL": "batch",
-    "SpectralShuffleSL": "spectral",
-}
-"""Methods with a frozen edge, and how it shuffles."""
 
 
 def make_segments(cell: Cell, channels: int, num_classes: int) -> SplitModel:
@@ -22,6 +18,8 @@ def make_segments(cell: Cell, channels: int, num_classes: int) -> SplitModel:
 
     Raises
     ------
+    ExperimentError
+        If the method does not take the cell's options.
     ValueError
         As `split_vision_model` does.
     """
@@ -32,12 +30,9 @@ def make_segments(cell: Cell, channels: int, num_classes: int) -> SplitModel:
         "seed": cell.seed,
         **dict(cell.model_options),
     }
-    if cell.method in SHUFFLED_EDGES:
-        from flwr_splitmix.segments.vision.shuffled_edge import split_shuffled_edge
-
-        options |= {name: value for name, value in cell.options if name == "kappa"}
-        return split_shuffled_edge(cell.model, method=SHUFFLED_EDGES[cell.method], **options)
-    return split_vision_model(cell.model, **options)
+    if cell.method in BASELINES:  # it is put together again
+        return split_vision_model(cell.model, **options)
+    return split_for(trial_of(cell), cell.model, **options)
 
 
 def whole(segments: SplitModel) -> nn.Module:

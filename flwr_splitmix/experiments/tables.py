@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from flwr_splitmix.experiments.experiment import Score
+from flwr_splitmix.experiments.experiment import TableScore
 from flwr_splitmix.experiments.report import Claim, Line, Table
 
 NOTHING = "-"
@@ -73,7 +73,7 @@ def claim_rows(claims: Sequence[Claim]) -> list[list[str]]:
     return [[str(claim.ordering), claim.verdict, _margin(claim)] for claim in claims]
 
 
-def _scores(line: Line, scores: Sequence[Score]) -> list[str]:
+def _scores(line: Line, scores: Sequence[TableScore]) -> list[str]:
     """Return "72.41 ± 0.53", or as much of it as there is, for each score."""
     found = zip(scores, (line.values, *line.further), strict=True) if line.further else ()
     shown = {score.name: _mean(values, score.digits) for score, values in found}

@@ -15,7 +15,7 @@ from flwr_splitmix.data.texts.generated import GENERATED, generated_public
 from flwr_splitmix.data.texts.public import load_public_texts
 from flwr_splitmix.data.texts.rows import TextRows, TextSets, TextTask
 from flwr_splitmix.data.texts.sets import TextColumns, load_text_sets
-from flwr_splitmix.data.texts.tokens import classification_tokens, plain_tokens
+from flwr_splitmix.data.texts.token_sets import public_token_set, token_set
 from flwr_splitmix.experiments.cells import Cell, TextRecipe
 from flwr_splitmix.seeding import frozen_generator
 
@@ -82,8 +82,7 @@ def load_cell_texts(cell: Cell, source: str, tokenizer: Any) -> CellTexts:
     length = recipe.texts.max_length
 
     def tokenised(rows: TextRows) -> TextSet:
-        ids, labels = classification_tokens(rows, tokenizer, max_length=length, long_texts="cut")
-        return TextSet(ids, labels, max_length=length)
+        return token_set(rows, tokenizer, sets.task, max_length=length, long_texts="cut")
 
     order = np.random.default_rng(cell.seed).permutation(len(sets.train))
     each = recipe.samples or len(order) // cell.clients
@@ -93,14 +92,12 @@ def load_cell_texts(cell: Cell, source: str, tokenizer: Any) -> CellTexts:
             f"clients with {each} each"
         )
     parts = [order[start : start + each] for start in range(0, each * cell.clients, each)]
-    ids, _ = plain_tokens(
-        _public(source, recipe.texts, cell.seed), tokenizer, max_length=length, long_texts="cut"
-    )
+    public = _public(source, recipe.texts, cell.seed)
     return CellTexts(
         [tokenised(sets.train.subset(part)) for part in parts],
         tokenised(sets.train.subset(np.concatenate(parts))),
         tokenised(_chosen(sets.test, recipe.test_images)),
-        TextSet(ids, [0] * len(ids), max_length=length),
+        public_token_set(public, tokenizer, max_length=length),
         len(sets.classes),
     )
 

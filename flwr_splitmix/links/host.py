@@ -87,10 +87,10 @@ class ClientHost:
         if self.store is None:
             return 0
         self.store.drop_after(ticket.client, ticket.state_round)
-        found = self.store.load(ticket.client, at_most=ticket.state_round)
-        if found is None:
+        kept = self.store.load(ticket.client, at_most=ticket.state_round)
+        if kept is None:
             return 0
-        state_round, tensors, meta = found
+        state_round, tensors, meta = kept
         client.restore(tensors, meta)
         return state_round
 
@@ -134,7 +134,7 @@ class ClientHost:
         return ""
 
 
-def sentence(error: Exception) -> str:
+def sentence(error: BaseException) -> str:
     """Say in one line what went wrong."""
     text = str(error).strip().splitlines()
     if isinstance(error, (ClientError, LinkError)) and text:

@@ -1,4 +1,4 @@
-"""What every link gives a strategy: the clients of a round, called by index, in parallel."""
+"""The interface of links: the clients of a round, called by index, in parallel."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from flwr_splitmix.observers.events import Exchange
+from flwr_splitmix.events import Exchange, Phase
 
 Observe = Callable[[Exchange], None]
 
@@ -78,7 +78,7 @@ class Clients(ABC):
         self.failures.setdefault(client, reason)
 
     def call(
-        self, method: str, payloads: Mapping[int, Mapping[str, Any]]
+        self, method: str, payloads: Mapping[int, Mapping[str, Any]], *, phase: Phase = "train"
     ) -> dict[int, dict[str, Any]]:
         """Call one exchange on many clients at once.
 
@@ -88,6 +88,8 @@ class Clients(ABC):
             Name of an exchange of the client class.
         payloads
             Keyword arguments by client index; those of clients no longer alive are not sent.
+        phase
+            What the exchange is for, which observers go by.
 
         Returns
         -------
@@ -97,7 +99,7 @@ class Clients(ABC):
         alive = set(self.alive)
         payloads = {c: p for c, p in sorted(payloads.items()) if c in alive}
         for client, payload in payloads.items():
-            self._seen(client, method, "down", payload, self._wire_bytes(payload))
+            self._tell(client, method, "down", payload, self._wire_bytes(payload), phase)
         replies = {}
         for client, outcome in sorted(self._exchange(method, payloads).items()):
             self.seconds[client] += outcome.seconds
@@ -107,15 +109,23 @@ class Clients(ABC):
                 nbytes = (
                     self._wire_bytes(outcome.reply) if outcome.nbytes is None else outcome.nbytes
                 )
-                self._seen(client, method, "up", outcome.reply, nbytes)
+                self._tell(client, method, "up", outcome.reply, nbytes, phase)
                 replies[client] = outcome.reply
         return replies
 
-    def _seen(
-        self, client: int, method: str, direction: Any, payload: Mapping[str, Any], nbytes: int
+    def _tell(
+        self,
+        client: int,
+        method: str,
+        direction: Literal["down", "up"],
+        payload: Mapping[str, Any],
+        nbytes: int,
+        phase: Phase,
     ) -> None:
         if self._observe is not None:
-            self._observe(Exchange(self.server_round, client, method, direction, payload, nbytes))
+            self._observe(
+                Exchange(self.server_round, client, method, direction, payload, nbytes, phase)
+            )
 
     def _wire_bytes(self, payload: Mapping[str, Any]) -> int:
         """Return the bytes that a payload's tensors take on the wire."""

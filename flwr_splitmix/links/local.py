@@ -1,4 +1,4 @@
-"""Clients in the server's own process: for notebooks, tests and one GPU. No Flower run needed."""
+"""The local link: clients in the server's own process, for notebooks, tests and one GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,17 @@ log = logging.getLogger("flwr.splitmix")
 class LocalClients(Clients):
     """Clients that are called directly; tensors are handed over, not copied."""
 
-    host: ClientHost
+    def __init__(
+        self,
+        server_round: int,
+        descriptions: Mapping[int, dict[str, Any]],
+        failures: Mapping[int, str],
+        observe: Observe | None,
+        *,
+        host: ClientHost,
+    ) -> None:
+        super().__init__(server_round, descriptions, failures, observe)
+        self.host = host
 
     def _exchange(
         self, method: str, payloads: Mapping[int, Mapping[str, Any]]
@@ -76,8 +86,7 @@ class LocalLink(Link):
             except Exception as error:  # the same failure rule as over any other link
                 failures[index] = sentence(error)
         server_round = tickets[0].server_round if tickets else 0
-        clients = LocalClients(server_round, descriptions, failures, observe)
-        clients.host = self.host
+        clients = LocalClients(server_round, descriptions, failures, observe, host=self.host)
         yield clients
         for ticket, message in zip(tickets, messages, strict=True):
             if ticket.client in clients.alive and message.metadata.message_type == "train":

@@ -1,4 +1,4 @@
-"""Sending Flower messages and waiting for the replies, with our own bounded polling."""
+"""Flower messages and the wait for their replies, with our own bounded polling."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class Mail:
 
     def look(self) -> dict[int, Message]:
         """Ask once for replies; returns those that are new, by node id."""
-        found: dict[int, Message] = {}
+        new: dict[int, Message] = {}
         if self.unread:
             for reply in self._grid.pull_messages(sorted(self.unread)):
                 answered = reply.metadata.reply_to_message_id
                 self.unread.discard(answered)
                 if answered in self._wanted:
-                    found[reply.metadata.src_node_id] = reply
-        self.replies |= found
-        return found
+                    new[reply.metadata.src_node_id] = reply
+        self.replies |= new
+        return new
 
 
 def send_and_wait(grid: Grid, messages: Sequence[Message], timeout: float) -> dict[int, Message]:

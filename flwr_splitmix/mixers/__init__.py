@@ -1,5 +1,10 @@
 """What happens to smashed data between the clients and the upper segment: one file a mixer."""
 
+from collections.abc import Iterator
+from importlib import import_module
+from inspect import isabstract
+from pkgutil import iter_modules
+
 from flwr_splitmix.mixers.cutout import RandomCutout
 from flwr_splitmix.mixers.frozen_edge import FrozenEdge, IdShare
 from flwr_splitmix.mixers.grouping import GroupMixer
@@ -18,16 +23,18 @@ from flwr_splitmix.mixers.shuffled import Shuffled
 from flwr_splitmix.mixers.vanilla_cutmix import BoxShare, VanillaCutMix
 from flwr_splitmix.mixers.wrapper import WrappedMixer
 
-SHARES: tuple[type[Share], ...] = (
-    FullShare,
-    PatchShare,
-    WeightedShare,
-    BoxShare,
-    InputShare,
-    IdShare,
-    NoisyShare,
-)
-"""The kinds of shares that every client knows."""
+
+def _kinds_of_shares() -> Iterator[type[Share]]:
+    """Look the package's own modules through; a further mixer's share needs no line here."""
+    for place in sorted(iter_modules(__path__), key=lambda place: place.name):
+        for value in vars(import_module(f"{__name__}.{place.name}")).values():
+            own = isinstance(value, type) and value.__module__ == f"{__name__}.{place.name}"
+            if own and issubclass(value, Share) and not isabstract(value):
+                yield value
+
+
+SHARES: tuple[type[Share], ...] = tuple(_kinds_of_shares())
+"""The kinds of shares that every client knows: those of all modules of this package."""
 
 __all__ = [
     "SHARES",

@@ -148,9 +148,9 @@ class InputLevel(Mixer):
         (rows, columns) of the cells that every channel of an image is divided into; None is the
         grid of the patches at the cut.
     across
-        "clients": with the images of other clients, which must then be at hand. This exists within
-        one process (`fit`), to compare with; other links refuse it. "batch": with other images of
-        the client's own batch, anywhere.
+        "batch": with other images of the client's own batch, anywhere. "clients": with the images
+        of other clients, which must then be at hand. This exists within one process (`fit`), to
+        compare with; other links refuse it.
 
     Source: DP-CutMixSL, table 6 and appendix F.
     """
@@ -158,7 +158,7 @@ class InputLevel(Mixer):
     takes_noise = False
 
     def __init__(
-        self, mixer: Mixer, grid: tuple[int, int] | None = None, *, across: Across = "clients"
+        self, mixer: Mixer, grid: tuple[int, int] | None = None, *, across: Across = "batch"
     ) -> None:
         check_choice("across", across, get_args(Across))
         if grid is not None and min(grid) < 1:
@@ -169,6 +169,9 @@ class InputLevel(Mixer):
         self.raw_inputs_cross = across == "clients"
         self.min_members = mixer.min_members if self.raw_inputs_cross else 1
         self.regroup = mixer.regroup
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}({self.mixer})"
 
     def check_clients(self, n: int) -> None:
         """Ask the mixer inside, unless it only mixes within a batch."""

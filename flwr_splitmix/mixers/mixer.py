@@ -32,8 +32,8 @@ class Mixer(ABC):
     Attributes
     ----------
     shares
-        The kinds of shares that its plans contain besides the built-in ones; clients must know
-        them.
+        The kinds of shares that its plans contain besides those of this package, which every client
+        knows; clients must be given them.
     cover
         What the shares of a group do to a patch: "partition", exactly one member keeps it as it
         is; "weighted", all members contribute, by their mixing ratios; "partial", at most one

@@ -1,7 +1,35 @@
-"""What watches a run: metrics today; recorders and ledgers are observers too."""
+"""Observers of a run and the events that they see: metrics, the privacy ledger, and your own."""
 
+from flwr_splitmix.events import (
+    EvaluationResult,
+    Exchange,
+    Messages,
+    Phase,
+    RoundBegun,
+    RoundDone,
+    RunEnded,
+    RunStarted,
+    StepDone,
+    StepResult,
+)
 from flwr_splitmix.observers.ledger import PrivacyLedger
 from flwr_splitmix.observers.metrics import Metrics, progress_line
-from flwr_splitmix.observers.observer import Observer
+from flwr_splitmix.observers.observer import Audience, Observer
 
-__all__ = ["Metrics", "Observer", "PrivacyLedger", "progress_line"]
+__all__ = [
+    "Audience",
+    "EvaluationResult",
+    "Exchange",
+    "Messages",
+    "Metrics",
+    "Observer",
+    "Phase",
+    "PrivacyLedger",
+    "RoundBegun",
+    "RoundDone",
+    "RunEnded",
+    "RunStarted",
+    "StepDone",
+    "StepResult",
+    "progress_line",
+]

@@ -1,4 +1,4 @@
-"""What each client has spent of its privacy, as the server can tell."""
+"""The privacy ledger: what each client has spent, as the server can tell."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, StepDone
 from flwr_splitmix.mixers import SHARES, Share, share_from_wire
 from flwr_splitmix.mixers.accounting import earlier_releases, release_of
-from flwr_splitmix.observers.events import Exchange, RoundBegun, RoundDone, StepDone
 from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.privacy import Event, Exposure, Ledger, Relation, Release
 from flwr_splitmix.privacy.accountant import check_delta
@@ -120,7 +120,7 @@ class PrivacyLedger(Observer):
             batch, examples, prefix, patches, width, state_round = numbers
             per_epoch = examples // max(batch, 1)
             place = self._passes.setdefault(client, _Pass())
-            ledger = self.ledgers.setdefault(client, Ledger(self.relation))
+            ledger = self._ledger_of(client)
             resized = (batch, per_epoch) != (place.batch, place.per_epoch)
             if place.finished and (resized or state_round < place.finished):
                 # It did not finish a round, or went back: wherever it goes on, it pays again.
@@ -147,30 +147,40 @@ class PrivacyLedger(Observer):
         return 0 if place is None else place.unfinished
 
     def on_exchange(self, event: Exchange) -> None:
-        """Count the batches that clients draw, and charge what they send."""
-        if event.method == "step" and event.direction == "down":
-            plan = event.payload["plan"]
-            if plan is not None:
+        """Count the batches that clients draw, and charge what they send.
+
+        A call of training with a plan draws a batch; the smashed data of the reply are charged as
+        the plan's shares say. What else is sent in any phase is no release that has a number.
+        """
+        if event.phase == "evaluate":
+            if event.direction == "down":
+                self._private_tests = event.payload.get("kind") != "benchmark"
+            elif self._private_tests:
+                self._charge_tests(event.client)
+        elif event.direction == "down":
+            if (plan := event.payload.get("plan")) is not None:
                 self._passes[event.client].drawn += 1
                 self._asked[event.client] = [
                     None if share is None else share_from_wire(share, self._shares)
                     for share in plan
                 ]
-        elif event.method == "step" and "smashed" in event.payload and not self.trusted_mixer:
-            self._charge(event.client, self._asked[event.client], {})
-        elif event.method == "encode_test" and event.direction == "down":
-            self._private_tests = event.payload["kind"] == "federated"
-        elif event.method == "encode_test" and self._private_tests:
-            self._charge_tests(event.client)
+        elif "smashed" in event.payload and event.client in self._asked:
+            if not self.trusted_mixer:
+                self._charge(event.client, self._asked[event.client], {})
+        elif event.nbytes:
+            self._ledger_of(event.client).charge(Exposure("uncounted"))
 
     def _charge_tests(self, client: int) -> None:
         place = self._passes.get(client)  # None: it never trained, but was asked for its tests
         if place is None or not place.public_tests:
-            self.ledgers.setdefault(client, Ledger(self.relation)).charge(Exposure("evaluation"))
+            self._ledger_of(client).charge(Exposure("evaluation"))
+
+    def _ledger_of(self, client: int) -> Ledger:
+        return self.ledgers.setdefault(client, Ledger(self.relation))
 
     def on_step(self, event: StepDone) -> None:
         """Charge the sums, where only they are seen."""
-        if not self.trusted_mixer:
+        if not self.trusted_mixer or event.plan is None or event.mixed is None:
             return
         passes = len(event.plan.passes)
         shares: dict[int, list[Share | None]] = {}

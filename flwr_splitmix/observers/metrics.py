@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from flwr_splitmix.observers.events import Exchange, RoundDone, StepDone
+from flwr_splitmix.events import Exchange, RoundDone, StepDone
 from flwr_splitmix.observers.observer import Observer
 
 LABEL_BYTES = 8
@@ -16,15 +18,18 @@ LABEL_BYTES = 8
 LOSS = "train-loss"
 """What a client calls its mean loss, where the loss is computed there."""
 
-TRAINING = frozenset({"step", "encode", "decode"})
-"""The exchanges of a training step: of the L shape, and of the U shape."""
-
 
 class Metrics(Observer):
     """Counts bytes and averages the loss of a round.
 
-    Bytes are those of the training steps' tensors; what evaluation costs is not among them.
-    `uplink_bytes_psl` is what the same steps of the same clients would have sent without mixing.
+    Bytes are those of the tensors of phase "train"; what evaluation and calibration cost is not
+    among them. `uplink_bytes_psl` is what the same steps of the same clients would have sent
+    without mixing; it is counted in the L shape only.
+
+    Attributes
+    ----------
+    rows
+        One dictionary a round, by column.
     """
 
     def __init__(self) -> None:
@@ -36,8 +41,8 @@ class Metrics(Observer):
         self._losses: list[Tensor] = []
 
     def on_exchange(self, event: Exchange) -> None:
-        """Count the bytes of training steps."""
-        if event.method in TRAINING:
+        """Count the bytes of training."""
+        if event.phase == "train":
             if event.direction == "up":
                 self._up += event.nbytes
             else:
@@ -45,42 +50,49 @@ class Metrics(Observer):
 
     def on_step(self, event: StepDone) -> None:
         """Keep the loss (as a tensor: nothing waits for the device) and count PSL's bytes."""
-        self._losses.append(event.result.loss)
-        batch, tokens, width = event.plan.shape.size
-        sample = tokens * width * event.mixed.smashed.element_size() + LABEL_BYTES
-        self._psl += len(event.uploads) * batch * sample
+        if event.loss is not None:
+            self._losses.append(event.loss)
+        if event.plan is not None and event.mixed is not None:
+            batch, tokens, width = event.plan.shape.size
+            sample = tokens * width * event.mixed.smashed.element_size() + LABEL_BYTES
+            self._psl += len(event.uploads) * batch * sample
+
+    def completed(self, event: RoundDone) -> RoundDone:
+        """Return the event with the round's loss, bytes and row."""
+        losses = [float(loss) for loss in self._losses]
+        loss = sum(losses) / len(losses) if losses else event.client_means.get(LOSS)
+        event = replace(event, loss=loss, uplink_bytes=self._up, downlink_bytes=self._down)
+        return replace(event, row=row_of(event, self._psl))
 
     def on_round(self, event: RoundDone) -> None:
-        """Close the round's row."""
-        losses = [float(loss) for loss in self._losses]
-        slowest = max(
-            event.client_seconds, key=lambda c: (event.client_seconds[c], -c), default=None
-        )
-        shown = event.evaluation
-        self.rows.append(
-            {
-                "round": event.server_round,
-                "loss": sum(losses) / len(losses) if losses else event.client_means.get(LOSS),
-                "accuracy": shown.accuracy if shown else None,
-                "accuracy_kind": shown.kind if shown else None,
-                "accuracy_spread": shown.spread if shown else None,
-                "eval_loss": shown.loss if shown else None,
-                "seconds": event.seconds,
-                "steps": event.steps,
-                "steps_per_second": event.steps / event.step_seconds
-                if event.step_seconds
-                else None,
-                "uplink_bytes": self._up,
-                "downlink_bytes": self._down,
-                "uplink_bytes_psl": self._psl,
-                "clients_alive": event.clients_alive,
-                "clients_failed": len(event.failures),
-                "slowest_node": slowest,
-                **_scores(event),
-                **_spent(event),
-            }
-        )
+        """Keep the round's row: the event's, or where it has none, the one counted here."""
+        self.rows.append(dict(event.row or self.completed(event).row))
         self._clear()
+
+
+def row_of(event: RoundDone, uplink_bytes_psl: int = 0) -> dict[str, Any]:
+    """Return a round's row of metrics."""
+    slowest = max(event.client_seconds, key=lambda c: (event.client_seconds[c], -c), default=None)
+    shown = event.evaluation
+    return {
+        "round": event.server_round,
+        "loss": event.loss,
+        "accuracy": shown.accuracy if shown else None,
+        "accuracy_kind": shown.kind if shown else None,
+        "accuracy_spread": shown.spread if shown else None,
+        "eval_loss": shown.loss if shown else None,
+        "seconds": event.seconds,
+        "steps": event.steps,
+        "steps_per_second": event.steps / event.step_seconds if event.step_seconds else None,
+        "uplink_bytes": event.uplink_bytes,
+        "downlink_bytes": event.downlink_bytes,
+        "uplink_bytes_psl": uplink_bytes_psl,
+        "clients_alive": event.clients_alive,
+        "clients_failed": len(event.failures),
+        "slowest_node": slowest,
+        **_scores(event),
+        **_spent(event),
+    }
 
 
 def _scores(event: RoundDone) -> dict[str, float]:
@@ -106,7 +118,7 @@ def _spent(event: RoundDone) -> dict[str, Any]:
     return {"epsilon": largest, "epsilon_by_client": json.dumps(by_client)}
 
 
-def progress_line(row: dict[str, Any], num_rounds: int, seconds_left: float) -> str:
+def progress_line(row: Mapping[str, Any], num_rounds: int, seconds_left: float) -> str:
     """Say in one line how a round went and how long the run still takes."""
     parts = [f"round {row['round']}/{num_rounds}"]
     if row["accuracy"] is not None:

@@ -5,7 +5,7 @@ papers' formulas are in `flwr_splitmix.privacy.paper`, and what speaks to Flower
 in `flwr_splitmix.privacy.flower`.
 """
 
-from flwr_splitmix.privacy.calibration import Plan
+from flwr_splitmix.privacy.calibration import ReleasePlan
 from flwr_splitmix.privacy.events import Event, Exposure, Gaussian, Relation, Release
 from flwr_splitmix.privacy.ledger import Ledger
 from flwr_splitmix.privacy.masks import RandomMasks
@@ -18,9 +18,9 @@ __all__ = [
     "Gaussian",
     "GaussianNoise",
     "Ledger",
-    "Plan",
     "RandomMasks",
     "Relation",
     "Release",
+    "ReleasePlan",
     "Statement",
 ]

@@ -26,7 +26,7 @@ _STEPS = 256  # of Mixup's ratios
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ReleasePlan:
     """A future run, as one record of one client will meet it.
 
     Parameters

@@ -21,10 +21,11 @@ UNBOUNDED = {
     "leftover": "everything sent without noise by a client alone in its group (m = 1)",
     "evaluation": "evaluation without noise on data not declared public",
     "batch-norm": "BatchNorm in the lower segment: a record changes its whole batch's smashed data",
+    "uncounted": "uploads that no plan asked for and no ledger can count",
 }
 """Why an epsilon is infinite, in words."""
 
-WITHOUT_NOISE = frozenset({"leftover", "evaluation"})
+WITHOUT_NOISE = frozenset({"leftover", "evaluation", "uncounted"})
 """Those that leave the labels no epsilon, and neither the smashed data."""
 
 OUTSIDE = {
@@ -34,7 +35,9 @@ OUTSIDE = {
 }
 """What a finite epsilon says nothing about, in words."""
 
-Channel = Literal["leftover", "evaluation", "gradients", "lower-segments", "training", "batch-norm"]
+Channel = Literal[
+    "leftover", "evaluation", "uncounted", "gradients", "lower-segments", "training", "batch-norm"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,10 +149,10 @@ class Exposure:
     Parameters
     ----------
     channel
-        "leftover", "evaluation" and "batch-norm" make epsilon infinite; the others stand in words
-        beside it (see `UNBOUNDED` and `OUTSIDE`). "training" is to be recorded wherever the lower
-        segment learns from the client's own records, "batch-norm" where it normalises over a batch
-        of them.
+        "leftover", "evaluation", "uncounted" and "batch-norm" make epsilon infinite; the others
+        stand in words beside it (see `UNBOUNDED` and `OUTSIDE`). "training" is to be recorded
+        wherever the lower segment learns from the client's own records, "batch-norm" where it
+        normalises over a batch of them.
 
     Raises
     ------

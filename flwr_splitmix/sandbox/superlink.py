@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +18,8 @@ from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from flwr_splitmix.sandbox.processes import end_processes_of, processes_of
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -134,33 +135,12 @@ class SuperLink(ABC):
         return process
 
     def processes(self) -> list[Any]:
-        """Return every process (of psutil) that was started for this SuperLink and still runs.
-
-        A process whose parent was killed is nobody's descendant any more; what tells it from all
-        others is that FLWR_HOME lies in this SuperLink's directory, which no other has.
-        """
-        import psutil
-
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
-                own = Path(process.environ().get("FLWR_HOME", "/")).is_relative_to(self.home)
-                if own and process.pid != os.getpid() and process.status() != "zombie":
-                    found.append(process)
-        return found
+        """Return every process (of psutil) that was started for this SuperLink and still runs."""
+        return processes_of(self.home)
 
     def stop(self) -> None:
         """End the SuperLink and all that it has started, by process id, and remove its files."""
-        import psutil
-
-        for number, patience in ((signal.SIGTERM, 10), (signal.SIGKILL, 10), (signal.SIGKILL, 1)):
-            if not (alive := self.processes()):
-                break
-            for process in alive:
-                with contextlib.suppress(psutil.Error):
-                    process.send_signal(signal.SIGCONT)  # one that is frozen would not end
-                    process.send_signal(number)
-            psutil.wait_procs(alive, timeout=patience)
+        end_processes_of(self.home)
         for child in self._started:
             child.wait()
         self._started.clear()

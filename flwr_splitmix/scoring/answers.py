@@ -15,10 +15,10 @@ def final_number(answer: str) -> str | None:
 
     Source: Cobbe et al., "Training Verifiers to Solve Math Word Problems" (2021), GSM8K's answers.
     """
-    found = _NUMBER.search(answer)
-    if found is None:
+    match = _NUMBER.search(answer)
+    if match is None:
         return None
-    number = found[1].replace(",", "")
+    number = match[1].replace(",", "")
     if "." in number:
         number = number.rstrip("0").rstrip(".")
     return number

@@ -79,10 +79,10 @@ class TextScores:
     def result(self) -> dict[str, float]:
         """Return "loss" and "accuracy" over all that was scored, and what a subclass adds."""
         scored = max(self._scored, 1)
-        found = {"loss": self._loss / scored, "accuracy": self._right / scored}
+        scores = {"loss": self._loss / scored, "accuracy": self._right / scored}
         if self._tokens:
-            found["perplexity"] = math.exp(min(found["loss"], 700.0))
-        return found
+            scores["perplexity"] = math.exp(min(scores["loss"], 700.0))
+        return scores
 
 
 class ClassScores(TextScores):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -21,8 +22,17 @@ from flwr.serverapp import strategy as flower
 from torch import Tensor
 
 from flwr_splitmix.server.messages import messages_to
+from flwr_splitmix.storage import under
 
-PREFIX = "aggregator."
+AggregatorName = Literal[
+    "FedAvg", "FedAvgM", "FedAdam", "FedAdagrad", "FedYogi", "FedMedian", "FedTrimmedAvg"
+]
+"""Flower's strategies that need no option to aggregate lower segments."""
+
+PREFIX = "aggregator"
+
+WAIT_SECONDS = 60.0
+"""How long an aggregator may go on asking which nodes take part: their number does not grow."""
 
 _REFUSED: dict[str, str] = {
     "FedProx": "its proximal term must be computed by matching client code",
@@ -38,9 +48,15 @@ class AggregatorError(ValueError):
     """A Flower strategy cannot aggregate lower segments here."""
 
 
+def make_aggregator(name: AggregatorName) -> flower.Strategy:
+    """Make an aggregator by its name in Flower: content with a single node."""
+    kind: type[flower.FedAvg] = getattr(flower, name)
+    return kind(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
+
+
 def fedavg() -> flower.Strategy:
     """Return FedAvg as an aggregator: weighted by examples, content with a single node."""
-    return flower.FedAvg(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
+    return make_aggregator("FedAvg")
 
 
 class LowerAggregator:
@@ -68,8 +84,7 @@ class LowerAggregator:
             if reason := _REFUSED.get(kind.__name__):
                 raise AggregatorError(
                     f"{kind.__name__} cannot aggregate lower segments: {reason}; allowed are "
-                    "FedAvg, FedAvgM, FedAdam, FedAdagrad, FedYogi, FedMedian, FedTrimmedAvg, "
-                    "Krum, MultiKrum, Bulyan and your own"
+                    f"{', '.join(get_args(AggregatorName))}, Krum, MultiKrum, Bulyan and your own"
                 )
         self.strategy = strategy
 
@@ -113,6 +128,7 @@ class LowerAggregator:
         if self.strategy is None or grid is None:
             content = RecordDict({"arrays": arrays, "config": config})
             return messages_to(nodes, content, MessageType.TRAIN, in_run=grid is not None)
+        self._check_enough(len(nodes))
         view = cast(Grid, _SampledNodes(grid, nodes, type(self.strategy).__name__))
         messages = list(self.strategy.configure_train(server_round, arrays, config, view))
         for message in messages:
@@ -122,6 +138,13 @@ class LowerAggregator:
                 f"{type(self.strategy).__name__} asked no node to train in round {server_round}"
             )
         return messages
+
+    def _check_enough(self, nodes: int) -> None:
+        """Raise AggregatorError if Flower's own sampling would wait for more nodes, for ever."""
+        for strategy in _sampling_as_flower(self.strategy):
+            keys = ("min_train_nodes", "min_available_nodes")
+            if any(getattr(strategy, key, 0) > nodes for key in keys):
+                raise _waits_for_ever(type(strategy).__name__, nodes)
 
     def aggregate(
         self, server_round: int, replies: Sequence[Message]
@@ -136,17 +159,16 @@ class LowerAggregator:
         tensors: dict[str, Tensor] = {}
         for name, value in vars(self.strategy).items() if self.strategy else ():
             for key, array in _arrays(value).items():
-                tensors[f"{PREFIX}{name}.{key}"] = torch.from_numpy(np.array(array))
+                tensors[f"{PREFIX}.{name}.{key}"] = torch.from_numpy(np.array(array))
         return tensors
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Put back what `state` returned."""
-        found: dict[str, dict[str, np.ndarray]] = {}
-        for name, tensor in tensors.items():
-            if name.startswith(PREFIX):
-                attribute, key = name.removeprefix(PREFIX).split(".", 1)
-                found.setdefault(attribute, {})[key] = tensor.numpy()
-        for attribute, arrays in found.items():
+        kept: dict[str, dict[str, np.ndarray]] = {}
+        for name, tensor in under(PREFIX, tensors).items():
+            attribute, key = name.split(".", 1)
+            kept.setdefault(attribute, {})[key] = tensor.numpy()
+        for attribute, arrays in kept.items():
             kinds = {key.split(".", 1)[0] for key in arrays}
             (kind,) = kinds
             named = {key.split(".", 1)[1]: array for key, array in arrays.items()}
@@ -173,6 +195,23 @@ def _rebuild(kind: str, named: Mapping[str, np.ndarray]) -> Any:
     return float(named["value"]) if kind == "float" else dict(named)
 
 
+def _sampling_as_flower(strategy: flower.Strategy | None) -> Iterator[flower.Strategy]:
+    """Yield a strategy, and those it is wrapped around, as far as Flower's own code samples."""
+    while (
+        isinstance(strategy, flower.Strategy)
+        and type(strategy).configure_train.__module__.split(".")[0] == "flwr"
+    ):
+        yield strategy
+        strategy = getattr(strategy, "strategy", None)
+
+
+def _waits_for_ever(name: str, nodes: int) -> AggregatorError:
+    return AggregatorError(
+        f"{name} waits for more nodes than the {nodes} that take part in the round; lower its "
+        "min_train_nodes and min_available_nodes"
+    )
+
+
 class _SampledNodes:
     """The grid as an aggregator may see it: only the nodes that were sampled for the round."""
 
@@ -180,16 +219,12 @@ class _SampledNodes:
         self._grid = grid
         self._nodes = list(nodes)
         self._name = name
-        self._asked = 0
+        self._deadline = time.monotonic() + WAIT_SECONDS
 
     def get_node_ids(self) -> list[int]:
-        # FedAvg asks once for the number and then waits, without limit, until enough are there.
-        self._asked += 1
-        if self._asked > 2:
-            raise AggregatorError(
-                f"{self._name} waits for more nodes than the {len(self._nodes)} that take part in "
-                "the round; lower its min_train_nodes and min_available_nodes"
-            )
+        # An aggregator that samples by itself may wait, without limit, until enough are there.
+        if time.monotonic() > self._deadline:
+            raise _waits_for_ever(self._name, len(self._nodes))
         return list(self._nodes)
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a strategy, and how a strategy continues from it."""
+"""Checkpoints of a strategy: what one holds of it, and how it continues from one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from flwr_splitmix.links.ticket import to_arrays, to_tensors
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.runs.checkpoints import Checkpoint
 from flwr_splitmix.server.aggregation import LowerAggregator
+from flwr_splitmix.storage import under
 
-_LOWER = "lower."
+_LOWER = "lower"
 
 
 def pack(
@@ -35,7 +36,7 @@ def pack(
         By client index, the last round that it finished.
     """
     tensors, meta = server
-    lower = {f"{_LOWER}{name}": tensor for name, tensor in to_tensors(arrays).items()}
+    lower = {f"{_LOWER}.{name}": tensor for name, tensor in to_tensors(arrays).items()}
     return {**tensors, **lower, **aggregator.state()}, {
         **meta,
         "trained": {str(client): done for client, done in trained.items()},
@@ -54,10 +55,5 @@ def unpack(
     for observer, state in zip(observers, checkpoint.meta.get("observers", ()), strict=False):
         if state:
             observer.restore(state)
-    lower = {
-        name.removeprefix(_LOWER): tensor
-        for name, tensor in checkpoint.tensors.items()
-        if name.startswith(_LOWER)
-    }
     trained = {int(client): int(done) for client, done in checkpoint.meta["trained"].items()}
-    return to_arrays(lower), trained
+    return to_arrays(under(_LOWER, checkpoint.tensors)), trained

@@ -1,4 +1,4 @@
-"""Making a round's messages, inside a Flower run and outside of one."""
+"""A round's messages and their tickets, inside a Flower run and outside of one."""
 
 from __future__ import annotations
 

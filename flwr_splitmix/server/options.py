@@ -1,4 +1,4 @@
-"""The options that every strategy has."""
+"""The options of strategies: of every one, of the L shape, of the U shape."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
-from flwr_splitmix.server.evaluation.split import Evaluation
+from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.segments.upper import ServerUpdate
 
 
@@ -47,6 +47,21 @@ class Options(RoundOptions, total=False):
     delta: float
     trusted_mixer: bool
     relation: Relation
+
+
+class UShapeOptions(RoundOptions, total=False):
+    """Options of every strategy of the U shape; see `UShapeStrategy`."""
+
+    aggregator: flower.Strategy | None
+    optimizer: OptimizerFactory | None
+    schedule: Schedule | None
+    device: str
+    precision: Precision
+    width: int | None
+    max_length: int | None
+    steps_per_round: int | None
+    epochs_per_round: int
+    min_nodes: int
 
 
 def check_counts(**counts: int | None) -> None:

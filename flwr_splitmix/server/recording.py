@@ -1,7 +1,8 @@
-"""What a run leaves behind: metrics, checkpoints, a summary, a line a round."""
+"""The record of a run: metrics, checkpoints, a summary, a line a round."""
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import platform
@@ -13,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flwr_splitmix.events import RoundDone, RunStarted
 from flwr_splitmix.observers import Metrics, progress_line
-from flwr_splitmix.observers.events import RoundDone
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.checkpoints import Checkpoint
 
@@ -23,7 +24,7 @@ log = logging.getLogger("flwr.splitmix")
 Snapshot = Callable[[], tuple[dict[str, Tensor], dict[str, Any]]]
 
 
-class Recorder:
+class RunRecorder:
     """Writes a run's directory as the rounds end.
 
     A disk that is full costs a warning and the newest checkpoint, not the run: the last good
@@ -36,20 +37,26 @@ class Recorder:
     checkpoint_every
         Rounds between checkpoints. What finished rounds lie between is kept in memory and written
         if the run ends early.
+    metrics
+        Makes the rows; None makes those of every strategy.
     """
 
-    def __init__(self, run: Run | None, checkpoint_every: int) -> None:
+    def __init__(
+        self, run: Run | None, checkpoint_every: int, metrics: Metrics | None = None
+    ) -> None:
         if checkpoint_every < 1:
             raise ValueError(f"checkpoint_every is {checkpoint_every}; it must be at least 1")
         self.run = run
         self.every = checkpoint_every
-        self.metrics = Metrics()
+        self.metrics = metrics or Metrics()
         self._unsaved: Checkpoint | None = None
         self._ends: list[float] = []
         self._began = time.monotonic()
         self._seconds_before = 0.0
         self.attempt = 0
         """How often the round in progress was begun before, and not finished."""
+        self.resumed_config = ""
+        """JSON of the configuration that a resumed run was started with; "" if it is new."""
 
     def resume(self) -> Checkpoint | None:
         """Return the newest checkpoint, if the run has one, and forget what came after it."""
@@ -57,9 +64,17 @@ class Recorder:
             return None
         checkpoint = self.run.checkpoints.load()
         self.run.rewind(checkpoint.round)
+        self.resumed_config = json.dumps(self.run.config)
         self.metrics.rows = [dict(row) for row in self.run.rows]
         self._seconds_before = float(checkpoint.meta.get("wall_s", 0.0))
         return checkpoint
+
+    def started(self, strategy: str, num_rounds: int, first_round: int) -> RunStarted:
+        """Return what observers are told as the run starts."""
+        run = self.run
+        if run is None:
+            return RunStarted(strategy, num_rounds, first_round)
+        return RunStarted(strategy, num_rounds, first_round, run.config, run.id, run.path)
 
     def begin_round(self, server_round: int) -> None:
         """Write down that a round begins, before anything is sent in it."""
@@ -81,8 +96,8 @@ class Recorder:
         return self._seconds_before + time.monotonic() - self._began
 
     def end_round(self, event: RoundDone, snapshot: Snapshot) -> None:
-        """Write the metrics' newest row and, when it is due, a checkpoint; log one line."""
-        row = self.metrics.rows[-1]
+        """Write the round's row and, when it is due, a checkpoint; log one line."""
+        row = dict(event.row)
         if self.run is not None:
             self._try("metrics", lambda run: run.append_round(row))
             tensors, meta = snapshot()
@@ -104,10 +119,10 @@ class Recorder:
             self._save()
 
     def _save(self) -> None:
-        found = self._unsaved
-        assert found is not None
+        kept = self._unsaved
+        assert kept is not None
         if self._try(
-            "checkpoint", lambda run: run.checkpoints.save(found.round, found.tensors, found.meta)
+            "checkpoint", lambda run: run.checkpoints.save(kept.round, kept.tensors, kept.meta)
         ):
             self._unsaved = None
 
@@ -126,7 +141,7 @@ class Recorder:
         return True
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Write the summary.
+        """Write the summary, and the newest checkpoint if there was no room for it before.
 
         Raises
         ------
@@ -136,13 +151,13 @@ class Recorder:
         if self.run is None:
             return
         if self._unsaved is not None:
-            found = self._unsaved
-            self.run.checkpoints.save(found.round, found.tensors, found.meta)
-        self.run.write_summary({**self.summary(), **facts, "wall_s": round(self.wall_seconds, 3)})
+            kept = self._unsaved
+            self.run.checkpoints.save(kept.round, kept.tensors, kept.meta)
+        self.run.write_summary(self.summary(facts))
         log.info("run %s: %s", self.run.id, self.run.path)
 
-    def summary(self) -> dict[str, Any]:
-        """Sum up the rows: totals, and the last evaluation."""
+    def summary(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Sum up the rows: totals, the last evaluation, and what else is known of the run."""
         rows = self.metrics.rows
         measured = [row for row in rows if row["accuracy"] is not None]
         last = measured[-1] if measured else {}
@@ -165,6 +180,9 @@ class Recorder:
                 key: sum(row[key] for row in rows)
                 for key in ("uplink_bytes", "downlink_bytes", "uplink_bytes_psl")
             },
+            **facts,
+            "model": None if self.run is None else self.run.config.get("model"),
+            "wall_s": round(self.wall_seconds, 3),
         }
 
 

@@ -1,4 +1,4 @@
-"""What a user should know about a round's clients, said once."""
+"""Remarks on a round's clients that a user should know of, each logged once."""
 
 from __future__ import annotations
 

@@ -1,40 +1,57 @@
-"""The loop of rounds that every strategy shares: link, training, aggregation, checkpoints."""
+"""The loop of rounds that every strategy shares: link, messages, aggregation, checkpoints."""
 
 from __future__ import annotations
 
 import logging
 import time
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from torch import Tensor
 
 from flwr_splitmix.clients import Client
+from flwr_splitmix.events import EvaluationResult, RoundBegun, RoundDone, RunEnded
 from flwr_splitmix.links import Clients, Link, LinkError, LocalLink
-from flwr_splitmix.links.ticket import to_arrays
-from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import EvaluationResult, Exchange, RoundBegun, RoundDone
+from flwr_splitmix.links.auto import default_link
+from flwr_splitmix.links.host import sentence
+from flwr_splitmix.links.ticket import Ticket, to_arrays
+from flwr_splitmix.observers import Audience, Metrics, Observer
 from flwr_splitmix.runs import Run
+from flwr_splitmix.seeding import generator
+from flwr_splitmix.server.aggregation import LowerAggregator
 from flwr_splitmix.server.checkpointing import pack, unpack
-from flwr_splitmix.server.evaluation.split import EvaluateFn, Evaluation, central_result, to_record
+from flwr_splitmix.server.evaluation.central import EvaluateFn
+from flwr_splitmix.server.evaluation.of_round import evaluate_model
+from flwr_splitmix.server.evaluation.over_link import Evaluation
+from flwr_splitmix.server.intake.checks import reasons
 from flwr_splitmix.server.intake.replies import client_means, keep_sound_segments
-from flwr_splitmix.server.intake.split import reasons
+from flwr_splitmix.server.messages import messages_to, with_tickets
 from flwr_splitmix.server.options import check_options
-from flwr_splitmix.server.recording import Recorder
-from flwr_splitmix.server.round_messages import RoundMessages, default_link
+from flwr_splitmix.server.recording import RunRecorder
+from flwr_splitmix.server.shape import Shape
 
 log = logging.getLogger("flwr.splitmix")
 
 
-class RoundLoop(RoundMessages):
-    """A Flower strategy whose rounds have steps over a link.
+@dataclass(frozen=True)
+class _Job:
+    """What a run was started with, and Flower's result, which grows with its rounds."""
 
-    A subclass says what a round of training is (`train_round`), how the server's part is measured
-    over the link (`evaluate_round`), and what of the server's part a checkpoint holds.
+    grid: Grid | None
+    initial: ArrayRecord
+    evaluate_fn: EvaluateFn | None
+    train_config: ConfigRecord = field(default_factory=ConfigRecord)
+    evaluate_config: ConfigRecord = field(default_factory=ConfigRecord)
+    result: flower.Result = field(default_factory=flower.Result)
+
+
+class RoundLoop(Shape):
+    """A Flower strategy whose rounds have steps over a link; a subclass is a `Shape`.
 
     Parameters
     ----------
@@ -43,8 +60,20 @@ class RoundLoop(RoundMessages):
         with their clients.
     min_nodes
         With fewer clients a round ends with an error.
+    metrics
+        Makes the rows of the run; None makes those of every strategy.
 
     The other parameters are those of `SplitStrategy`.
+
+    Attributes
+    ----------
+    over
+        Why there is no next round, if there is none: set by a subclass within a round, or by an
+        observer that asks to stop.
+    trained
+        By client index, the last round that it finished.
+    recorder
+        Writes what the run leaves behind; its `metrics` has the rows.
     """
 
     def __init__(
@@ -60,45 +89,23 @@ class RoundLoop(RoundMessages):
         link: Link | None = None,
         observers: Sequence[Observer] = (),
         run: Run | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         check_options(fraction_train, evaluation, evaluate_every=evaluate_every)
-        recorder = Recorder(run, checkpoint_every)
-        super().__init__(aggregator, min_nodes, fraction_train, seed, link, recorder)
+        self.recorder = RunRecorder(run, checkpoint_every, metrics)
+        self.aggregator = LowerAggregator(aggregator)
+        self.min_nodes = min_nodes
+        self.fraction_train = fraction_train
         self.evaluation: Evaluation = evaluation
         self.evaluate_every = evaluate_every
-        self.observers = [*observers, recorder.metrics]
+        self.seed = seed
+        self.link = link
+        self.observers = [*observers, self.recorder.metrics]
+        self.audience = Audience(self.observers)
         self.over = ""
-        """Why there is no next round, if there is none: set by a subclass within a round."""
+        self.num_rounds = 0
         self.trained: dict[int, int] = {}
-        """By client index, the last round that it finished."""
-
-    @abstractmethod
-    def train_round(self, clients: Clients, server_round: int) -> int:
-        """Train for one round; returns the number of steps."""
-
-    @abstractmethod
-    def evaluate_round(self, clients: Clients) -> EvaluationResult | None:
-        """Measure the model over the link, as `evaluation` says."""
-
-    @abstractmethod
-    def server_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return all that the server learned: tensors and plain values."""
-
-    @abstractmethod
-    def restore_server(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Continue from `server_state`."""
-
-    @property
-    def keeps_ledger(self) -> bool:
-        """Whether what is sent is accounted for, also if a round is repeated."""
-        return False
-
-    def epsilons(self) -> Mapping[int, float]:
-        """Return by client index what of its privacy it has spent; empty without a ledger."""
-        return {}
-
-    def prepare(self, clients: Sequence[Client] | None) -> None:
-        """Get ready for clients of this process, or for clients behind a link (None)."""
+        self._finished = 0
 
     def start(
         self,
@@ -130,8 +137,8 @@ class RoundLoop(RoundMessages):
         self.prepare(None)
         if self.link is None:
             self.link = default_link(self.recorder.run, min(timeout, 120.0))
-        configs = (train_config or ConfigRecord(), evaluate_config or ConfigRecord())
-        return self._run(grid, initial_arrays, num_rounds, configs, evaluate_fn)
+        train, evaluate = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+        return self._run(_Job(grid, initial_arrays, evaluate_fn, train, evaluate), num_rounds)
 
     def fit(
         self,
@@ -152,68 +159,58 @@ class RoundLoop(RoundMessages):
         """
         self.aggregator.check_works_without_grid()
         self.prepare(clients)
-        run = self.recorder.run
+        run = None if self.states_in_checkpoint else self.recorder.run
         self.link = LocalLink(clients, None if run is None else run.clients_dir)
         arrays = initial_arrays or to_arrays(clients[0].weights())
-        return self._run(None, arrays, num_rounds, (ConfigRecord(), ConfigRecord()), evaluate_fn)
+        return self._run(_Job(None, arrays, evaluate_fn), num_rounds)
 
-    def _run(
-        self,
-        grid: Grid | None,
-        initial: ArrayRecord,
-        num_rounds: int,
-        configs: tuple[ConfigRecord, ConfigRecord],
-        evaluate_fn: EvaluateFn | None,
-    ) -> flower.Result:
-        link = self._open_link
-        self.num_rounds = num_rounds
-        result = flower.Result()
-        finished, result.arrays = self._resume(initial)
+    def _run(self, job: _Job, num_rounds: int) -> flower.Result:
+        self.num_rounds, self.over = num_rounds, ""
+        self._finished, job.result.arrays = self._resume(job.initial)
         self.summary()
+        error = ""
         try:
-            link.open(grid)
-            for server_round in range(finished + 1, num_rounds + 1):
-                self._round(grid, server_round, result, configs, evaluate_fn)
-                if self.over:
-                    log.warning("the run ends after round %d: %s", server_round, self.over)
-                    break
+            name = type(self).__name__
+            self.audience.on_start(self.recorder.started(name, num_rounds, self._finished + 1))
+            self._rounds(job)
+            self.recorder.finish(self._facts)
+        except BaseException as failure:
+            error = sentence(failure)
+            raise
+        finally:
+            summary = self.recorder.summary(self._facts)
+            self.audience.on_end(RunEnded(self._finished, summary, error))
+        return job.result
+
+    def _rounds(self, job: _Job) -> None:
+        link = self._open_link
+        try:
+            link.open(job.grid)
+            while self._finished < self.num_rounds and not self.over:
+                self._round(job, self._finished + 1)
+                self._finished += 1
+            if self.over:
+                log.warning("the run ends after round %d: %s", self._finished, self.over)
         finally:
             self.recorder.save_unsaved()
             link.close()
-        run = self.recorder.run
-        self.recorder.finish(
-            {
-                "strategy": type(self).__name__,
-                "model": None if run is None else run.config.get("model"),
-                "clients": len(self.trained),
-                "seed": self.seed,
-            }
-        )
-        return result
 
-    def _round(
-        self,
-        grid: Grid | None,
-        server_round: int,
-        result: flower.Result,
-        configs: tuple[ConfigRecord, ConfigRecord],
-        evaluate_fn: EvaluateFn | None,
-    ) -> None:
-        link = self._open_link
+    def _round(self, job: _Job, server_round: int) -> None:
+        result = job.result
         began = time.perf_counter()
         if self.keeps_ledger:
             self.recorder.begin_round(server_round)
-        messages = self.configure_train(server_round, result.arrays, configs[0], grid)
-        with link.round(grid, messages, self._on_exchange) as clients:
+        messages = self.configure_train(server_round, result.arrays, job.train_config, job.grid)
+        with self._open_link.round(job.grid, messages, self.audience.on_exchange) as clients:
             self.require(clients)
-            begun = RoundBegun(
-                server_round,
-                self.recorder.attempt,
-                self.aggregator.averages,
-                {client: clients.descriptions[client] for client in clients.alive},
+            self.audience.on_begin(
+                RoundBegun(
+                    server_round,
+                    self.recorder.attempt,
+                    self.aggregator.averages,
+                    {client: clients.descriptions[client] for client in clients.alive},
+                )
             )
-            for observer in self.observers:
-                observer.on_begin(begun)
             attached = time.perf_counter()
             steps = self.train_round(clients, server_round)
             step_seconds = time.perf_counter() - attached
@@ -226,59 +223,116 @@ class RoundLoop(RoundMessages):
         result.train_metrics_clientapp[server_round] = metrics or MetricRecord(dict(means))
         self.trained.update(dict.fromkeys(clients.alive, server_round))
         seconds = time.perf_counter() - began
-        evaluation: EvaluationResult | None = None
-        last = server_round == self.num_rounds or bool(self.over)
-        if server_round % self.evaluate_every == 0 or last:
-            evaluation = self._evaluate(grid, server_round, result, configs[1], evaluate_fn)
+        self.over = self.over or self.audience.stop
         event = RoundDone(
-            server_round,
-            self.num_rounds,
-            seconds,
-            steps,
-            step_seconds,
-            len(clients.alive),
-            clients.failures,
-            clients.seconds,
-            evaluation,
-            means,
-            self.epsilons(),
+            server_round=server_round,
+            num_rounds=self.num_rounds,
+            seconds=seconds,
+            steps=steps,
+            step_seconds=step_seconds,
+            clients_alive=len(clients.alive),
+            failures=clients.failures,
+            client_seconds=clients.seconds,
+            evaluation=self._evaluate(job, server_round),
+            client_means=means,
+            epsilons=self.epsilons(),
         )
-        for observer in self.observers:
-            observer.on_round(event)
+        event = self.recorder.metrics.completed(event)
+        self.audience.on_round(event)
+        self.over = self.over or self.audience.stop
         if clients.failures:
             log.warning("round %d went on without %s", server_round, reasons(clients))
         self.recorder.end_round(event, lambda: self._snapshot(result.arrays))
 
-    def _on_exchange(self, event: Exchange) -> None:
-        for observer in self.observers:
-            observer.on_exchange(event)
+    def _evaluate(self, job: _Job, server_round: int) -> EvaluationResult | None:
+        """Measure the model if it is due: every so many rounds, and after the last."""
 
-    def _evaluate(
-        self,
-        grid: Grid | None,
-        server_round: int,
-        result: flower.Result,
-        config: ConfigRecord,
-        evaluate_fn: EvaluateFn | None,
-    ) -> EvaluationResult | None:
-        central = None
-        if evaluate_fn is not None:
-            record = evaluate_fn(server_round, result.arrays)
-            if record is not None:
-                result.evaluate_metrics_serverapp[server_round] = record
-            central = central_result(record)
-        if self.evaluation == "none":
-            return central
-        messages = self.configure_evaluate(server_round, result.arrays, config, grid)
-        found = None
-        try:
-            with self._open_link.round(grid, messages, self._on_exchange) as clients:
-                found = self.evaluate_round(clients)
-        except LinkError as error:  # the training of the round has finished and is kept
-            log.warning("round %d could not be evaluated: %s", server_round, error)
-        if found is not None:
-            result.evaluate_metrics_clientapp[server_round] = to_record(found)
-        return central or found
+        def over_link() -> EvaluationResult | None:
+            arrays, config = job.result.arrays, job.evaluate_config
+            messages = self.configure_evaluate(server_round, arrays, config, job.grid)
+            with self._open_link.round(job.grid, messages, self.audience.on_exchange) as clients:
+                return self.evaluate_round(clients)
+
+        last = server_round == self.num_rounds or bool(self.over)
+        if server_round % self.evaluate_every and not last:
+            return None
+        asked = None if self.evaluation == "none" else over_link
+        return evaluate_model(server_round, job.result, job.evaluate_fn, asked)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid | None
+    ) -> list[Message]:
+        """Make the round's train messages: lower segment, configuration and ticket, by client."""
+        nodes = self._sample(grid, server_round, "train")
+        self.check_clients(len(nodes))
+        messages = self.aggregator.configure(
+            server_round, arrays, config, grid, list(nodes.values())
+        )
+        ticket = self._ticket(server_round, server_round - 1)
+        attempts = {client: ticket.attempt + self.unfinished(client) for client in nodes}
+        return with_tickets(messages, nodes, ticket, attempts)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate the lower segments, if the strategy does."""
+        return self.aggregator.aggregate(server_round, list(replies))
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid | None
+    ) -> list[Message]:
+        """Make the evaluate messages of the round's sample of nodes."""
+        nodes = self._sample(grid, server_round, "evaluate")
+        content = RecordDict({"arrays": arrays, "config": config})
+        messages = messages_to(
+            list(nodes.values()), content, MessageType.EVALUATE, in_run=grid is not None
+        )
+        return with_tickets(messages, nodes, self._ticket(server_round, server_round))
+
+    def require(self, clients: Clients) -> None:
+        """Raise LinkError if fewer than `min_nodes` clients are left."""
+        if len(clients.alive) < self.min_nodes:
+            raise LinkError(
+                f"round {clients.server_round}: {len(clients.alive)} clients are left, min-nodes "
+                f"is {self.min_nodes}: {reasons(clients) or 'no others were asked'}"
+            )
+
+    def rng(self, purpose: str, *place: int) -> np.random.Generator:
+        """Return the generator of one purpose at one place of the run."""
+        return generator(self.seed, purpose, *place)
+
+    @property
+    def _open_link(self) -> Link:
+        if self.link is None:
+            raise LinkError("a strategy has no link before start() or fit()")
+        return self.link
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        """What the summary says beside the rows."""
+        return {"strategy": type(self).__name__, "clients": len(self.trained), "seed": self.seed}
+
+    def _sample(self, grid: Grid | None, server_round: int, purpose: str) -> dict[int, int]:
+        """Draw the round's clients: client index -> node id, sorted by index."""
+        directory = self._open_link.directory(grid, self.min_nodes)
+        size = max(self.min_nodes, round(self.fraction_train * len(directory)))
+        chosen = self.rng(f"sample-{purpose}", server_round).permutation(sorted(directory))[:size]
+        return {int(client): directory[int(client)] for client in sorted(chosen)}
+
+    def _ticket(self, server_round: int, state_round: int) -> Ticket:
+        averages = self.aggregator.averages
+        return Ticket(
+            client=-1,
+            seed=self.seed,
+            server_round=server_round,
+            num_rounds=self.num_rounds,
+            arrays="always" if averages else "initial",
+            returns_arrays=averages,
+            state_round=state_round,
+            attempt=self.recorder.attempt,
+            kept_rounds=self.recorder.kept_rounds,
+            run_config=self.recorder.resumed_config,
+        )
 
     def _snapshot(self, arrays: ArrayRecord) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return pack(self.server_state(), arrays, self.aggregator, self.observers, self.trained)
@@ -288,7 +342,6 @@ class RoundLoop(RoundMessages):
         checkpoint = self.recorder.resume()
         if checkpoint is None:
             return 0, initial
-        self._resumed = True
         self.restore_server(checkpoint.tensors, checkpoint.meta)
         arrays, self.trained = unpack(checkpoint, self.aggregator, self.observers)
         log.info("resuming after round %d", checkpoint.round)

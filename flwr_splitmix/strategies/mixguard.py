@@ -2,57 +2,39 @@
 
 from __future__ import annotations
 
-import logging
-from typing import Unpack
-
-from torch import nn
-
-from flwr_splitmix.strategies.ushape import UShapeOptions, UShapeStrategy
-
-log = logging.getLogger("flwr.splitmix")
+from flwr_splitmix.hiding import MixGuard as MixGuardHiding
+from flwr_splitmix.hiding import NaiveMix
+from flwr_splitmix.strategies.ushape import UShapeStrategy
 
 
 class MixGuard(UShapeStrategy):
-    """Private split fine-tuning of language models; its clients are `MixGuardClient`s.
+    """Private split fine-tuning of language models.
 
-    The server does not know what its messages are: it passes them through the trunk, like any
+    The server's half of a run with MixGuard; the clients' is `flwr_splitmix.hiding.MixGuard`. The
+    server does not know what its messages are: it passes them through the trunk, like any
     U-shaped strategy's. Heads, tails and calibrators stay with their clients unless an aggregator
     is given.
 
     Parameters
     ----------
-    trunk
-        The trunk.
-    **options
+    trunk, **options
         See `UShapeStrategy`.
 
-    Source: MixGuard (papers: mixguard), sections IV and V.
+    Source: MixGuard (papers: mixguard), sections 4.2 to 4.5.
     """
 
-    def __init__(self, trunk: nn.Module, **options: Unpack[UShapeOptions]) -> None:
-        super().__init__(trunk, **options)
-
-    def summary(self) -> None:
-        """Log what the strategy is made of, and where to read what it does not hide."""
-        super().summary()
-        log.warning(
-            "MixGuard does not hide the texts' hidden states from an attentive server: "
-            "docs/mixguard.md says what it hides, with measured attacks"
-        )
+    hiding = MixGuardHiding
 
 
 class NaiveMixSL(UShapeStrategy):
-    """Naive mixing of two texts' hidden states; its clients are `NaiveMixClient`s.
+    """Naive mixing of two texts' hidden states.
 
     Parameters
     ----------
-    trunk
-        The trunk.
-    **options
+    trunk, **options
         See `UShapeStrategy`.
 
     Source: the baseline of MixGuard's Tables II and III.
     """
 
-    def __init__(self, trunk: nn.Module, **options: Unpack[UShapeOptions]) -> None:
-        super().__init__(trunk, **options)
+    hiding = NaiveMix

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import FrozenEdge
-from flwr_splitmix.observers.events import EvaluationResult
 from flwr_splitmix.server.options import Options
 from flwr_splitmix.strategies.split import SplitStrategy
 
@@ -34,7 +34,7 @@ class _ShuffledEdgeSL(SplitStrategy):
         If there are no labels, an aggregator is given, or the upper segment goes with another
         shuffle.
 
-    Source: Patch Shuffling, section III.
+    Source: Patch Shuffling, section IV.
     """
 
     method: ClassVar[str]
@@ -107,7 +107,7 @@ class _ShuffledEdgeSL(SplitStrategy):
 class PatchShuffleSL(_ShuffledEdgeSL):
     """PS: each image's tokens are permuted at the edge, behind a frozen embedding.
 
-    Source: Patch Shuffling, section III-B.
+    Source: Patch Shuffling, section IV-B.
     """
 
     method = "patch"
@@ -130,7 +130,7 @@ class BatchShuffleSL(_ShuffledEdgeSL):
     **options
         See `SplitStrategy`.
 
-    Source: Patch Shuffling, section III-C.
+    Source: Patch Shuffling, section IV-C.
     """
 
     method = "batch"
@@ -151,7 +151,7 @@ class BatchShuffleSL(_ShuffledEdgeSL):
 class SpectralShuffleSL(PatchShuffleSL):
     """PS+: patches of the image's spectrum are permuted; the server embeds them.
 
-    Source: Patch Shuffling, section III-D.
+    Source: Patch Shuffling, section IV-D.
     """
 
     method = "spectral"

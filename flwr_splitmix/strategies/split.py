@@ -14,20 +14,15 @@ from flwr_splitmix.clients import Client, SplitClient
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import EmptyMixtureError, Mixer, Noisy, NoMixing, Plan, Upload
-from flwr_splitmix.observers import PrivacyLedger
-from flwr_splitmix.observers.events import EvaluationResult, StepDone
+from flwr_splitmix.observers import EvaluationResult, PrivacyLedger, StepDone
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.split import evaluate_clients
+from flwr_splitmix.server.intake.checks import NOT_FINITE, UploadError
 from flwr_splitmix.server.intake.finite import FiniteCheck
-from flwr_splitmix.server.intake.split import (
-    NOT_FINITE,
-    UploadError,
-    agree_on_shape,
-    read_upload,
-)
+from flwr_splitmix.server.intake.split import agree_on_shape, read_upload
 from flwr_splitmix.server.options import RoundOptions, check_counts
 from flwr_splitmix.server.remarks import Remarks, name_clients
 from flwr_splitmix.server.rounds import RoundLoop
@@ -249,9 +244,18 @@ class SplitStrategy(RoundLoop):
                 self.rng("order", server_round, number),
             )
             gradients = self.mixer.split(result.gradient, mixed, plan)
-            event = StepDone(server_round, number, plan, uploads, mixed, result)
-            for observer in self.observers:
-                observer.on_step(event)
+            self.audience.on_step(
+                StepDone(
+                    server_round,
+                    number,
+                    uploads,
+                    gradients,
+                    loss=result.loss,
+                    plan=plan,
+                    mixed=mixed,
+                    result=result,
+                )
+            )
         self._step(clients, steps, server_round, gradients, None)
         for client in self._finite.late():
             clients.fail(client, NOT_FINITE)
@@ -296,7 +300,7 @@ class SplitStrategy(RoundLoop):
                     plan,
                     client,
                     self.upper.num_classes,
-                    self.upper.smashed_dtype,
+                    self.upper.input_dtype,
                     self._labels_of(client),
                     self._finite,
                 )

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
-
-from torch import nn
-
-from flwr_splitmix.strategies.ushape import UShapeOptions, UShapeStrategy
+from flwr_splitmix.strategies.ushape import UShapeStrategy
 
 
 class USplitSL(UShapeStrategy):
@@ -14,16 +10,11 @@ class USplitSL(UShapeStrategy):
 
     Parameters
     ----------
-    trunk
-        The trunk.
-    **options
+    trunk, **options
         See `UShapeStrategy`.
 
     Source: split learning without label sharing (Vepakomma et al., 2018).
     """
-
-    def __init__(self, trunk: nn.Module, **options: Unpack[UShapeOptions]) -> None:
-        super().__init__(trunk, **options)
 
 
 class USplitFL(USplitSL):

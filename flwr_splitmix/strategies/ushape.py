@@ -11,41 +11,28 @@ from flwr.serverapp import strategy as flower
 from torch import Tensor, nn
 
 from flwr_splitmix.device import Precision
+from flwr_splitmix.events import EvaluationResult, Messages, StepDone
+from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.links import Clients
-from flwr_splitmix.observers.events import EvaluationResult
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.ushape import evaluate_texts
+from flwr_splitmix.server.intake.checks import plausible, read_each, reasons
 from flwr_splitmix.server.intake.finite import all_finite
-from flwr_splitmix.server.intake.split import plausible, reasons
 from flwr_splitmix.server.intake.ushape import (
     agree_on_batches,
     public_groups,
-    read_each,
     read_gradients,
     read_messages,
 )
-from flwr_splitmix.server.options import RoundOptions, check_counts
+from flwr_splitmix.server.options import RoundOptions, UShapeOptions, check_counts
 from flwr_splitmix.server.rounds import RoundLoop
-from flwr_splitmix.server.segments.trunk import Messages, TrunkSegment
+from flwr_splitmix.server.segments.trunk import TrunkSegment
+
+__all__ = ["UShapeOptions", "UShapeStrategy"]
 
 log = logging.getLogger("flwr.splitmix")
-
-
-class UShapeOptions(RoundOptions, total=False):
-    """Options of every strategy of the U shape; see `UShapeStrategy`."""
-
-    aggregator: flower.Strategy | None
-    optimizer: OptimizerFactory | None
-    schedule: Schedule | None
-    device: str
-    precision: Precision
-    width: int | None
-    max_length: int | None
-    steps_per_round: int | None
-    epochs_per_round: int
-    min_nodes: int
 
 
 class UShapeStrategy(RoundLoop):
@@ -83,11 +70,14 @@ class UShapeStrategy(RoundLoop):
     ----------
     averages
         Whether heads and tails are averaged by FedAvg where no aggregator is given.
+    hiding
+        How the strategy's clients hide their texts; of it the server reads the facts of a method.
 
     Source: MixGuard, section III; split learning's U shape (Vepakomma et al., 2018).
     """
 
     averages: ClassVar[bool] = False
+    hiding: ClassVar[type[Hiding]] = Hiding
 
     def __init__(
         self,
@@ -150,6 +140,9 @@ class UShapeStrategy(RoundLoop):
             for client in returned.keys() - gradients.keys():
                 clients.fail(client, "its messages or gradients overflow in the trunk")
             self.require(clients)
+            self.audience.on_step(
+                StepDone(server_round, number, messages, gradients, returned=returned)
+            )
         self._encode(clients, steps, server_round, gradients, last=True)
         return steps
 
@@ -196,40 +189,42 @@ class UShapeStrategy(RoundLoop):
             return read_messages(
                 reply,
                 int(said["width"]),
-                self.trunk.hidden_dtype,
+                self.trunk.input_dtype,
                 batch=int(said["batch-size"]),
                 max_length=self.max_length,
             )
 
-        found = read_each(clients, replies, read)
+        messages = read_each(clients, replies, read)
         self.require(clients)
-        return found
+        return messages
 
     def _look(
         self, clients: Clients, replies: Mapping[int, Mapping[str, Any]]
     ) -> dict[int, list[list[Tensor]]]:
         """Pass groups of public texts through the trunk: nothing is learned from them here."""
         groups = read_each(clients, replies, lambda _, reply: public_groups(reply))
-        found: dict[int, list[list[Tensor]]] = {client: [] for client in groups}
+        outputs_of: dict[int, list[list[Tensor]]] = {client: [] for client in groups}
         for position in range(max(map(len, groups.values()), default=0)):
             part = {c: group[position] for c, group in groups.items() if position < len(group)}
             for client, outputs in self.trunk.look(self._read(clients, part)).items():
-                found[client].append(outputs)
-        return {c: outputs for c, outputs in found.items() if c in clients.alive}
+                outputs_of[client].append(outputs)
+        return {c: outputs for c, outputs in outputs_of.items() if c in clients.alive}
 
     def _calibrate(self, clients: Clients) -> None:
         said = {c: int(clients.descriptions[c]["calibration-steps"]) for c in clients.alive}
         # Who has calibrated already says 0, and does not cut a newcomer short.
         said = {c: number for c, number in said.items() if number}
-        steps = dict(zip(said, plausible(list(said.values())), strict=True)) if said else {}
+        steps = dict(zip(said, plausible(list(said.values())), strict=True))
         if steps:
             log.info("clients calibrate for up to %d steps on public texts", max(steps.values()))
         for number in range(max(steps.values(), default=0)):
             due = {c: {"number": number} for c in clients.alive if number < steps.get(c, 0)}
-            looked = self._look(clients, clients.call("encode_public", due))
+            replies = clients.call("encode_public", due, phase="calibrate")
+            looked = self._look(clients, replies)
             clients.call(
                 "decode_public",
                 {c: {"number": number, "public": outputs} for c, outputs in looked.items()},
+                phase="calibrate",
             )
             self.require(clients)
 
@@ -265,6 +260,8 @@ class UShapeStrategy(RoundLoop):
         )
         if self.recorder.run is not None:
             log.info("run %s: %s", self.recorder.run.id, self.recorder.run.path)
+        if self.hiding.warning:
+            log.warning(self.hiding.warning)
 
 
 def _whole_number(trunk: nn.Module, name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""When two sets of weights, or the results of two runs, agree; if not, where and by how much."""
+"""The agreement of weights, and of runs' results: whether, else where and by how much not."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def read_results(run: Run) -> Results:
     store = ClientStore(run.clients_dir)
     folders = run.clients_dir.iterdir() if run.clients_dir.is_dir() else ()
     for index in sorted(int(folder.name) for folder in folders):
-        found = store.load(index)
-        if found is not None:
-            _, state, meta = found
+        kept = store.load(index)
+        if kept is not None:
+            _, state, meta = kept
             tensors |= {f"client {index}: {name}": t for name, t in state.items()}
             tensors[f"client {index}: batches drawn"] = torch.tensor(meta["drawn"])
     return Results(run.rows, tensors)
@@ -73,7 +73,7 @@ def check_same_results(a: Results, b: Results, tolerance: float = 0.0) -> None:
 
 
 def check_same_tensors(
-    what: str, expected: Mapping[str, Tensor], found: Mapping[str, Tensor], tolerance: float = 0.0
+    what: str, expected: Mapping[str, Tensor], actual: Mapping[str, Tensor], tolerance: float = 0.0
 ) -> None:
     """Compare named tensors.
 
@@ -82,12 +82,12 @@ def check_same_tensors(
     AssertionError
         Beginning with `what`, naming the tensor that differs most.
     """
-    if expected.keys() != found.keys():
-        odd = sorted(expected.keys() ^ found.keys())
+    if expected.keys() != actual.keys():
+        odd = sorted(expected.keys() ^ actual.keys())
         raise AssertionError(f"{what}: only one side has {', '.join(odd[:5])}")
     worst, where = 0.0, ""
     for name, tensor in expected.items():
-        other = found[name]
+        other = actual[name]
         if tensor.shape != other.shape:
             raise AssertionError(
                 f"{what}: {name} is {tuple(other.shape)}, expected {tuple(tensor.shape)}"
@@ -102,7 +102,7 @@ def check_same_tensors(
     if not worst <= tolerance:
         raise AssertionError(
             f"{what}: {where} differs by {worst:.3g}, allowed is {tolerance:.3g} "
-            f"(expected {_shown(expected[where])}, found {_shown(found[where])})"
+            f"(expected {_shown(expected[where])}, found {_shown(actual[where])})"
         )
 
 

@@ -112,14 +112,14 @@ def check_mean_update_is_training_on_all_batches(
         drawn = [own.next_batch(SEED, i) for i, own in enumerate(batches)]
         inputs, labels = (torch.cat(parts) for parts in zip(*drawn, strict=True))
         _train(model, ordinary, (inputs, labels))
-    for name, expected, found in (
+    for name, expected, actual in (
         ("lower", model[0].state_dict(), to_tensors(_arrays(result.arrays))),
         ("upper", model[1].state_dict(), strategy.upper.module.state_dict()),
     ):
         check_same_tensors(
             f"{LAW}: the mean update is not training on all batches, {name} segment",
             expected,
-            found,
+            actual,
             tolerance,
         )
 

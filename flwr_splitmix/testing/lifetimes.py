@@ -7,8 +7,8 @@ from collections import Counter
 
 import torch
 
+from flwr_splitmix.events import Exchange
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import Exchange
 from flwr_splitmix.testing.toy import AnyToy, MakeAny, Toy, step_of
 
 
@@ -19,10 +19,10 @@ def live_tensors() -> Counter[tuple[int, ...]]:
     """
     gc.collect()
     return Counter(
-        tuple(found.shape)
-        for found in gc.get_objects()
+        tuple(each.shape)
+        for each in gc.get_objects()
         # By type: isinstance asks every object for its __class__, and some warn.
-        if issubclass(type(found), torch.Tensor) and (found.ndim or found.grad_fn is not None)
+        if issubclass(type(each), torch.Tensor) and (each.ndim or each.grad_fn is not None)
     )
 
 

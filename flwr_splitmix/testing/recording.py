@@ -1,4 +1,4 @@
-"""What crossed the link in a round, and what the clients' lower segments made meanwhile."""
+"""Recordings of what crosses the link in a round, and of what the lower segments make."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from flwr_splitmix.events import Exchange, RoundDone, StepDone
+from flwr_splitmix.mixers import Plan
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import Exchange, RoundDone, StepDone
 
 
 class Recording(Observer):
@@ -24,7 +25,7 @@ class Recording(Observer):
 
     def on_exchange(self, event: Exchange) -> None:
         """Keep a copy."""
-        if event.method == "step":
+        if event.phase == "train":
             kept = self.down if event.direction == "down" else self.up
             kept[event.client].append(copied(event))
 
@@ -35,6 +36,12 @@ class Recording(Observer):
     def on_round(self, event: RoundDone) -> None:
         """Keep why clients dropped out."""
         self.failures |= event.failures
+
+
+def plan_of(step: StepDone) -> Plan:
+    """Return the plan of a step of the L shape."""
+    assert step.plan is not None, "a step of the U shape has no plan"
+    return step.plan
 
 
 def watch_segment(segment: nn.Module) -> list[Tensor]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from flwr_splitmix.events import Exchange
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import Exchange
 from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import WarmupCosine, adamw
 from flwr_splitmix.testing.agreement import check_same_results, read_results

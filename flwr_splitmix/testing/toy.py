@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from flwr_splitmix.clients import Client, SplitClient
 from flwr_splitmix.data.batches import Example
-from flwr_splitmix.observers.events import Exchange
+from flwr_splitmix.events import Exchange
 from flwr_splitmix.schedule import OptimizerFactory, constant
 from flwr_splitmix.segments import Geometry
 
@@ -42,7 +42,7 @@ class AnyToy(Protocol):
 
 def step_of(event: Exchange) -> int:
     """Return the step of the round that a call begins, from 0; -1 if the event is another."""
-    begins = event.method in ("step", "encode") and event.direction == "down"
+    begins = event.phase == "train" and event.direction == "down" and "progress" in event.payload
     return int(event.payload["number"]) if begins else -1
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, TextSet, UShapeClient
-from flwr_splitmix.hiding.mixguard import MixGuardOptions
+from flwr_splitmix.hiding import Hiding, MixGuardOptions
 from flwr_splitmix.schedule import OptimizerFactory, constant
 from flwr_splitmix.testing.toy import sgd
 
@@ -79,6 +79,8 @@ class TextToy:
     ----------
     kind
         The class of the clients.
+    hiding
+        Makes each client's hiding; None leaves it to `kind`.
     affine
         Whether the trunk is affine: then MixGuard decodes exactly.
     examples, tests
@@ -88,6 +90,7 @@ class TextToy:
     """
 
     kind: type[UShapeClient] = UShapeClient
+    hiding: Callable[[], Hiding] | None = None
     clients: int = 3
     task: Literal["classification", "generation"] = "generation"
     width: int = 5
@@ -145,6 +148,8 @@ class TextToy:
         return [self._client(client, own) for client in range(self.clients)]
 
     def _client(self, client: int, options: dict[str, Any]) -> UShapeClient:
+        if self.hiding is not None:
+            options = {**options, "hiding": self.hiding()}
         test = self.texts(10_000 + client, self.tests) if self.tests else None
         parts = (self.head(), self.tail(), self.texts(client, self.examples))
         if issubclass(self.kind, MixGuardClient):

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import Order, UShapeClient
-from flwr_splitmix.clients.ushape_client import Sent
 from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.hiding import Sent
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.seeding import derive_seed, seeded_secrets, torch_seed
 from flwr_splitmix.testing.agreement import check_same_tensors

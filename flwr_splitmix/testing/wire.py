@@ -10,12 +10,12 @@ from torch import Tensor
 
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.data.batches import Batches
+from flwr_splitmix.events import Exchange, StepDone
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import SHARES, Mixer, Plan, Share, share_from_wire
-from flwr_splitmix.observers.events import Exchange, StepDone
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.strategies import SplitStrategy
-from flwr_splitmix.testing.recording import Recording, recorded_bytes, watch_segment
+from flwr_splitmix.testing.recording import Recording, plan_of, recorded_bytes, watch_segment
 from flwr_splitmix.testing.toy import Toy, sgd
 from flwr_splitmix.testing.whole import MakeStrategy
 
@@ -113,11 +113,11 @@ def check_recording(
     if failure or len(seen.steps) != steps:
         raise AssertionError(f"{LAW}: the round did not run through; {failure}")
     for step in seen.steps:
-        _check_patches(step.plan, strategy.mixer, f"{LAW}: step {step.number}")
+        _check_patches(plan_of(step), strategy.mixer, f"{LAW}: step {step.number}")
     (row,) = strategy.recorder.metrics.rows
     for events, column in ((seen.up, "uplink_bytes"), (seen.down, "downlink_bytes")):
         _check_bytes([e for own in events.values() for e in own], row[column], column)
-    return _unchecked([step.plan for step in seen.steps], strategy.mixer)
+    return _unchecked([plan_of(step) for step in seen.steps], strategy.mixer)
 
 
 def _check_uploads(
@@ -151,22 +151,22 @@ def _check_uploads(
         _check_labels(up.payload["labels"], shares, classes, ids, toy.classes, where)
 
 
-def _check_smashed(share: Share | None, found: Any, made: Tensor, where: str) -> None:
+def _check_smashed(share: Share | None, sent: Any, made: Tensor, where: str) -> None:
     if share is None:
-        if found is not None:
+        if sent is not None:
             raise AssertionError(f"{where} uploads in a pass in which it has no share")
         return
     batch, tokens, width = made.shape
     wanted = share.upload_shape((batch, tokens, width))
-    if not isinstance(found, Tensor) or tuple(found.shape) != wanted:
-        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    if not isinstance(sent, Tensor) or tuple(sent.shape) != wanted:
+        shape = tuple(sent.shape) if isinstance(sent, Tensor) else type(sent).__name__
         raise AssertionError(f"{where} uploads {shape}, its share is {wanted}")
-    if share.deterministic and not torch.equal(found, share.upload(made)[0]):
+    if share.deterministic and not torch.equal(sent, share.upload(made)[0]):
         raise AssertionError(f"{where} uploads other numbers than its share of the smashed data")
 
 
 def _check_labels(
-    found: Any,
+    sent: Any,
     shares: Sequence[Share | None],
     classes: Tensor,
     ids: Tensor,
@@ -177,17 +177,17 @@ def _check_labels(
     if "soft" not in kinds:
         (asked,) = kinds
         expected = ids if asked == "ids" else classes
-        if not isinstance(found, Tensor) or found.dtype != torch.int64:
+        if not isinstance(sent, Tensor) or sent.dtype != torch.int64:
             raise AssertionError(f"{where} sends labels that are no int64 {asked}")
-        if not torch.equal(found, expected):
+        if not torch.equal(sent, expected):
             raise AssertionError(
-                f"{where} sends {found.tolist()} as labels; its batch's {asked} are "
+                f"{where} sends {sent.tolist()} as labels; its batch's {asked} are "
                 f"{expected.tolist()}"
             )
         return
-    if not isinstance(found, list) or len(found) != len(shares):
+    if not isinstance(sent, list) or len(sent) != len(shares):
         raise AssertionError(f"{where} sends no list of soft labels, one for each of its passes")
-    for share, soft in zip(shares, found, strict=True):
+    for share, soft in zip(shares, sent, strict=True):
         if (share is None) != (soft is None):
             raise AssertionError(f"{where} sends labels in a pass in which it has no share")
         if share is None:
@@ -213,15 +213,16 @@ def _check_orders(
         where = f"{LAW}: step {number}, client {client}"
         if call.payload.keys() != TOLD:
             raise AssertionError(f"{where} is sent {', '.join(sorted(call.payload))}")
-        own = [None if share is None else share.to_wire() for share in step.plan.shares(client)]
-        if not call.payload["plan"] == step.plan.for_node(client) == own:
+        plan = plan_of(step)
+        own = [None if share is None else share.to_wire() for share in plan.shares(client)]
+        if not call.payload["plan"] == plan.for_node(client) == own:
             raise AssertionError(f"{where} is told other than its own part of the plan")
         others = set(_mentioned(own)) - {client}
         if others and not mixer.raw_inputs_cross:
             raise AssertionError(f"{where} is told of clients {sorted(others)}")
     for number, call in enumerate(calls[: len(steps) + 1]):
-        found = call.payload["gradient"]
-        shapes = found and [None if g is None else tuple(g.shape) for g in found]
+        sent = call.payload["gradient"]
+        shapes = sent and [None if g is None else tuple(g.shape) for g in sent]
         wanted = _gradient_shapes(client, steps[number - 1]) if number else None
         if shapes != wanted:
             raise AssertionError(
@@ -231,8 +232,11 @@ def _check_orders(
 
 
 def _gradient_shapes(client: int, step: StepDone) -> list[tuple[int, ...] | None]:
-    shapes: list[tuple[int, ...] | None] = [None] * len(step.plan.passes)
-    batch = step.plan.shape.batch
+    plan = plan_of(step)
+    assert step.mixed is not None
+    assert step.result is not None
+    shapes: list[tuple[int, ...] | None] = [None] * len(plan.passes)
+    batch = plan.shape.batch
     for row, source in enumerate(step.mixed.sources):
         part = step.result.gradient[row * batch : (row + 1) * batch]
         for member in source.members:

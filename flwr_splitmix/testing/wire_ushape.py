@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flwr_splitmix.events import Exchange, RoundDone
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import Exchange, RoundDone
-from flwr_splitmix.observers.metrics import TRAINING
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.testing.recording import copied, recorded_bytes
 from flwr_splitmix.testing.toy import MakeAny, sgd
@@ -91,9 +90,9 @@ def check_ushape_wire(
             _check_reply(event, toy.width, where)
         else:
             _check_tensors(event.payload, toy.width, where)
-        if event.nbytes != (found := recorded_bytes(event.payload)):
+        if event.nbytes != (recorded := recorded_bytes(event.payload)):
             raise AssertionError(
-                f"{where}: {event.nbytes} bytes were counted, the tensors have {found}"
+                f"{where}: {event.nbytes} bytes were counted, the tensors have {recorded}"
             )
     for client, reason in seen.failures.items():
         failure = failure or f"client {client}: {reason}"
@@ -104,7 +103,7 @@ def check_ushape_wire(
         total = sum(
             recorded_bytes(event.payload)
             for event in seen.events
-            if event.direction == direction and event.method in TRAINING
+            if event.direction == direction and event.phase == "train"
         )
         if row[column] != total:
             raise AssertionError(
@@ -115,10 +114,10 @@ def check_ushape_wire(
 
 def _check_reply(event: Exchange, width: int, where: str) -> None:
     needed, allowed = UP[event.method]
-    found = set(event.payload)
-    if found and not needed <= found <= needed | allowed:
+    keys = set(event.payload)
+    if keys and not needed <= keys <= needed | allowed:
         raise AssertionError(
-            f"{where} holds {', '.join(sorted(found))}; allowed are "
+            f"{where} holds {', '.join(sorted(keys))}; allowed are "
             f"{', '.join(sorted(needed | allowed)) or 'none'}"
         )
     if event.method == "score":

@@ -1,19 +1,21 @@
-"""apps/language as modules of the test's own process, and a run of it over a LocalLink."""
+"""The run configuration of apps/language, and a run of it over a LocalLink."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from flwr.serverapp.strategy import Result
 
 from flwr_splitmix import Run
+from flwr_splitmix.apps.language.client import client_fn
+from flwr_splitmix.apps.language.config import LanguageConfig
+from flwr_splitmix.apps.language.server import build_trunk, initial_arrays, make_strategy
 from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.runs import Row
 from flwr_splitmix.strategies import UShapeStrategy
-from tests.apps.app_modules import APPS, app_module, app_run_config
+from tests.apps.app_config import APPS, app_run_config
 from tests.apps.vision_app import context
 
 APP = APPS / "language"
@@ -40,25 +42,19 @@ TINY: dict[str, Any] = {
 """One step of a model with a layer in each part."""
 
 
-def module(name: str) -> ModuleType:
-    """Import one file of the app."""
-    return app_module("language", name)
-
-
 def run_config(**overrides: Any) -> dict[str, Any]:
     """Return the app's run configuration with some keys changed (`_` for `-`)."""
     return app_run_config("language", overrides)
 
 
-def read(**values: Any) -> Any:
+def read(**values: Any) -> LanguageConfig:
     """Return the app's configuration with some keys changed."""
-    return module("language_config").LanguageConfig.read(run_config(**values))
+    return LanguageConfig.read(run_config(**values))
 
 
 def client(index: int, n: int, **values: Any) -> UShapeClient:
     """Return what the app's client_fn makes of a node."""
-    made: UShapeClient = module("client_app").client_fn(context(index, n, run_config(**values)))
-    return made
+    return client_fn(context(index, n, run_config(**values)))
 
 
 @dataclass(frozen=True)
@@ -74,12 +70,10 @@ class Fitted:
 def fit(run_dir: Path, n: int = 2, **values: Any) -> Fitted:
     """Do a run of `n` clients: one round of one step, unless `values` say otherwise."""
     values = {**TINY, **values}
-    config, server = read(**values), module("server_app")
+    config = read(**values)
     clients = [client(i, n, **values) for i in range(n)]
     run = Run.create(run_config(**values), name="test", home=run_dir)
-    strategy = server.make_strategy(config, server.build_trunk(config), run)
-    result = strategy.fit(
-        clients, config.num_server_rounds, initial_arrays=server.initial_arrays(config)
-    )
+    strategy = make_strategy(config, build_trunk(config), run)
+    result = strategy.fit(clients, config.num_server_rounds, initial_arrays=initial_arrays(config))
     assert {(row["clients_alive"], row["clients_failed"]) for row in run.rows} == {(n, 0)}
     return Fitted(strategy, clients, run.rows, result)

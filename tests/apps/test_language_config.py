@@ -13,10 +13,12 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel
 
 from flwr_splitmix import Run
+from flwr_splitmix.apps.language.config import LanguageConfig
+from flwr_splitmix.apps.language.server import build_trunk, initial_arrays, make_strategy
 from flwr_splitmix.data.texts.generated import generated_public
 from flwr_splitmix.data.texts.tokens import train_tokenizer
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
-from tests.apps.language_app import TINY, client, module, read, run_config
+from tests.apps.language_app import TINY, client, read, run_config
 from tests.apps.minilm import MINILM
 
 CASES: list[tuple[dict[str, Any], list[str]]] = [
@@ -116,10 +118,9 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
 
 def start(values: dict[str, Any]) -> None:
     """Do what the ServerApp does before its run has a directory."""
-    server = module("server_app")
-    config = module("language_config").LanguageConfig.read(values)
-    server.make_strategy(config, server.build_trunk(config), None)
-    server.initial_arrays(config)
+    config = LanguageConfig.read(values)
+    make_strategy(config, build_trunk(config), None)
+    initial_arrays(config)
 
 
 @pytest.mark.parametrize(("wrong", "said"), CASES, ids=[str(wrong) for wrong, _ in CASES])
@@ -141,7 +142,7 @@ def test_a_missing_key_is_named() -> None:
     values = run_config()
     del values["m"]
     with pytest.raises(ValueError, match="run-config lacks 'm'"):
-        module("language_config").LanguageConfig.read(values)
+        LanguageConfig.read(values)
 
 
 def test_the_apps_own_configuration_is_valid() -> None:
@@ -283,9 +284,8 @@ def test_a_run_from_before_a_key_was_added_is_resumed(tmp_path: Path) -> None:
     values = run_config(strategy="USplitFL", run_dir=str(tmp_path))
     before = {name: value for name, value in values.items() if name != "support-scale"}
     run = Run.create({**before, "lr": 0.5}, name="before", home=tmp_path)
-    kind = module("language_config").LanguageConfig
-    config, resumed = kind.of_run({**values, "support-scale": 0.5, "resume": run.id})
+    config, resumed = LanguageConfig.of_run({**values, "support-scale": 0.5, "resume": run.id})
     assert resumed is not None
     assert resumed.id == run.id
     assert (config.lr, config.support_scale, config.resume) == (0.5, 0.5, "")
-    assert kind.read(resumed.config) == config  # which is what the clients are told
+    assert LanguageConfig.read(resumed.config) == config  # which is what the clients are told

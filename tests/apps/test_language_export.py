@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
+from flwr_splitmix.apps.language.export import main
 from flwr_splitmix.clients import UShapeClient
-from tests.apps.language_app import Fitted, fit, module
+from tests.apps.language_app import APP, Fitted, fit
+
+DESCRIBED = APP / "pyproject.toml"
 
 
 def run_of(fitted: Fitted) -> Any:
@@ -22,9 +27,7 @@ def run_of(fitted: Fitted) -> Any:
 def export(fitted: Fitted, folder: Path, *arguments: str) -> int:
     run = run_of(fitted)
     home = run.path.parents[1]
-    code = module("export_run").main([run.id, str(folder), "--run-dir", str(home), *arguments])
-    assert isinstance(code, int)
-    return code
+    return main(DESCRIBED, [run.id, str(folder), "--run-dir", str(home), *arguments])
 
 
 @torch.no_grad()
@@ -53,7 +56,7 @@ def test_what_was_averaged_is_exported(task: str, options: dict[str, Any], tmp_p
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     ids = torch.tensor([tokenizer("the cat sees a dog")["input_ids"]])
     client = fitted.clients[0]
-    client._load(averaged(fitted), "the averaged weights do not fit")
+    client.ends.load(averaged(fitted), "the averaged weights do not fit")
     found = answer(model, ids)
     torch.testing.assert_close(found, logits_of(fitted, client, ids), rtol=1e-4, atol=1e-5)
 
@@ -84,7 +87,7 @@ def test_what_cannot_be_exported_is_said(
     assert "USplitSL leaves heads and tails with their clients; name one" in capsys.readouterr().err
     assert export(fitted, tmp_path / "model", "--client", "7") == 1
     assert "there is no state of client 7 here" in capsys.readouterr().err
-    assert module("export_run").main(["nothing", str(tmp_path), "--run-dir", str(tmp_path)]) == 1
+    assert main(DESCRIBED, ["nothing", str(tmp_path), "--run-dir", str(tmp_path)]) == 1
     assert capsys.readouterr().err.startswith("error: ")
     taken = tmp_path / "a_file"
     taken.touch()
@@ -93,10 +96,19 @@ def test_what_cannot_be_exported_is_said(
     assert not (tmp_path / "model").exists()
 
 
-def test_a_run_from_before_a_key_was_added_is_exported(tmp_path: Path) -> None:
-    fitted = fit(tmp_path, strategy="USplitFL")
+def test_the_command_exports_a_run_from_before_a_key_was_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fitted = fit(tmp_path / "runs", strategy="USplitFL")
     file = run_of(fitted).path / "config.json"
     config = json.loads(file.read_text())
     del config["support-scale"]
     file.write_text(json.dumps(config))
-    assert export(fitted, tmp_path / "model") == 0
+    command = str(APP / "export_run.py")
+    folder = str(tmp_path / "model")
+    options = ["--run-dir", str(run_of(fitted).path.parents[1])]
+    monkeypatch.setattr(sys, "argv", [command, run_of(fitted).id, folder, *options])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        runpy.run_path(command, run_name="__main__")
+    assert capsys.readouterr().out.startswith(f"{folder}: load it with transformers")
+    AutoModelForCausalLM.from_pretrained(folder)

@@ -9,19 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, Order, UShapeClient
+from flwr_splitmix.apps.language import client as app_client
+from flwr_splitmix.apps.language.model import build_parts
+from flwr_splitmix.apps.language.server import build_trunk, initial_arrays
+from flwr_splitmix.apps.language.texts import client_rows, tokenizer_of
+from flwr_splitmix.clients import Order, TextSet
 from flwr_splitmix.segments.language import LanguageParts, generate
+from flwr_splitmix.segments.language.cutting import PARTS
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
-from tests.apps.language_app import SHARED, TINY, client, fit, module, read, run_config
+from tests.apps.language_app import SHARED, TINY, client, fit, read, run_config
 from tests.apps.minilm import MINILM
 from tests.apps.vision_app import context
-
-CLIENTS: dict[str, type[UShapeClient]] = {
-    "USplitSL": UShapeClient,
-    "USplitFL": UShapeClient,
-    "NaiveMixSL": NaiveMixClient,
-    "MixGuard": MixGuardClient,
-}
 
 
 @pytest.mark.parametrize("task", ["generation", "classification"])
@@ -31,7 +29,7 @@ def test_every_strategy_takes_a_step_with_every_client(
 ) -> None:
     done = fit(tmp_path, strategy=name, task=task)
     assert type(done.strategy) is USHAPE_STRATEGIES[name]
-    assert {type(each) for each in done.clients} == {CLIENTS[name]}
+    assert {type(each.hiding) for each in done.clients} == {USHAPE_STRATEGIES[name].hiding}
     (row,) = done.rows
     assert row["steps"] == 1
     assert math.isfinite(row["loss"])
@@ -41,7 +39,7 @@ def test_every_strategy_takes_a_step_with_every_client(
     own = {"eval_matthews"} if task == "classification" else {"eval_perplexity"}
     assert own <= row.keys()
 
-    before = module("server_app").build_trunk(read(**TINY, strategy=name, task=task)).state_dict()
+    before = build_trunk(read(**TINY, strategy=name, task=task)).state_dict()
     after = done.strategy.trunk.module.state_dict()
     assert any(not torch.equal(after[key], before[key]) for key in before)
     untouched = client(0, 2, **TINY, strategy=name, task=task).weights()
@@ -84,7 +82,7 @@ def test_heads_and_tails_are_averaged_if_an_aggregator_is_named(tmp_path: Path) 
 
 def test_every_client_starts_from_the_servers_segments() -> None:
     values = {**TINY, "strategy": "USplitFL", "lora_rank": 2}
-    arrays = module("server_app").initial_arrays(read(**values))
+    arrays = initial_arrays(read(**values))
     weights = client(1, 2, **values).weights()
     assert set(weights) == set(arrays)
     for name, tensor in weights.items():
@@ -92,34 +90,34 @@ def test_every_client_starts_from_the_servers_segments() -> None:
 
 
 def test_nothing_travels_at_first_if_nothing_is_averaged() -> None:
-    assert not module("server_app").initial_arrays(read(**TINY))
+    assert not initial_arrays(read(**TINY))
 
 
 def test_a_client_holds_no_layer_of_the_trunk() -> None:
     values = {**TINY, "small_layers": 6, "head_layers": 2, "tail_layers": 1}
     segments = client(0, 2, **values).segments
-    built = module("language_model").build_parts(read(**values), ("head", "trunk", "tail"))
-    trunk = sum(p.numel() for p in built.trunk.parameters())
-    rest = {id(p): p.numel() for p in [*built.head.parameters(), *built.tail.parameters()]}
+    head, trunk, tail = build_parts(read(**values), PARTS).all_here()
+    rest = {id(p): p.numel() for p in [*head.parameters(), *tail.parameters()]}
     assert sum(p.numel() for p in segments.parameters()) == sum(rest.values())
     # Three of six equal layers are the trunk's.
-    layer = sum(p.numel() for p in built.head.stack.layers[0].parameters())
-    assert trunk == 3 * layer
+    layer = sum(p.numel() for p in head.stack.layers[0].parameters())
+    assert sum(p.numel() for p in trunk.parameters()) == 3 * layer
 
 
 def test_adapters_are_all_that_learns_of_their_parts() -> None:
     values = {**TINY, "lora_rank": 2, "lora_parts": "head,trunk", "task": "classification"}
-    parts = module("language_model").build_parts(read(**values), ("head", "trunk", "tail"))
-    for part in (parts.head, parts.trunk):
+    head, trunk, tail = build_parts(read(**values), PARTS).all_here()
+    for part in (head, trunk):
         learns = [n for n, p in part.named_parameters() if p.requires_grad]
         assert learns
         assert all("lora_" in name for name in learns)
-    assert all(p.requires_grad for p in parts.tail.parameters())
+    assert all(p.requires_grad for p in tail.parameters())
 
 
 def test_a_new_classifier_learns_beside_adapters() -> None:
     values = {**TINY, "lora_rank": 2, "task": "classification"}
-    tail = module("language_model").build_parts(read(**values), ("tail",)).tail
+    tail = build_parts(read(**values), ("tail",)).tail
+    assert tail is not None
     learns = {name for name, p in tail.named_parameters() if p.requires_grad}
     assert any("score" in name for name in learns)
     assert any("lora_" in name for name in learns)
@@ -138,14 +136,13 @@ def test_an_answer_over_the_link_is_the_whole_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
-    app = module("client_app")
-    scores_of = app.scores_of
+    scores_of = app_client.scores_of
 
     def kept(*arguments: Any) -> Any:
         make = scores_of(*arguments)
         return lambda: made.append(make()) or made[-1]  # type: ignore[func-returns-value]
 
-    monkeypatch.setattr(app, "scores_of", kept)
+    monkeypatch.setattr(app_client, "scores_of", kept)
     values: dict[str, Any] = {
         "strategy": "USplitFL",
         "generation_scores": True,
@@ -155,8 +152,8 @@ def test_an_answer_over_the_link_is_the_whole_models(
     }
     done = fit(tmp_path, **values)
     config = read(**{**TINY, **values})
-    tokenizer = module("language_texts").tokenizer_of(config)
-    parts: LanguageParts = module("language_model").build_parts(config, ("trunk",))
+    tokenizer = tokenizer_of(config)
+    parts: LanguageParts = build_parts(config, ("trunk",))
     parts.trunk = done.strategy.trunk.module  # type: ignore[assignment]
     assert len(made) == len(done.clients)
     for scores, one in zip(made, done.clients, strict=True):
@@ -204,11 +201,13 @@ def test_a_nodes_own_file_is_all_its_own(tmp_path: Path) -> None:
     node = context(1, 2, values)
     del node.node_config["num-partitions"]
     with pytest.raises(ValueError, match="neither num-partitions nor a dataset of its own"):
-        module("client_app").client_fn(node)
+        app_client.client_fn(node)
     node.node_config["dataset"] = str(path)
-    one = module("client_app").client_fn(node)
+    one = app_client.client_fn(node)
     assert one.batches.examples == 30
-    assert len(one.tests["federated"]) == 4
+    tests = one.tests["federated"]
+    assert isinstance(tests, TextSet)
+    assert len(tests) == 4
 
 
 def test_sources_of_cola_make_clients(tmp_path: Path) -> None:
@@ -230,7 +229,7 @@ def test_sources_of_cola_make_clients(tmp_path: Path) -> None:
     done = fit(tmp_path, **values)
     assert [each.batches.examples for each in done.clients] == [8, 8]
     assert done.rows[0]["eval_loss"] == pytest.approx(math.log(2), rel=0.2)
-    groups = [module("language_texts").client_rows(read(**{**TINY, **values}), node)[0].groups
+    groups = [client_rows(read(**{**TINY, **values}), node)[0].groups
               for node in ({"partition-id": i, "num-partitions": 2} for i in range(2))]  # fmt: skip
     assert not set(groups[0]) & set(groups[1])
 

@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
+from flwr_splitmix.apps.vision import first_round
+from flwr_splitmix.apps.vision.client import client_fn
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.apps.vision.model import segments_of
+from flwr_splitmix.apps.vision.server import make_strategy
 from flwr_splitmix.clients import ClientError
 from flwr_splitmix.strategies import STRATEGIES
-from tests.apps.vision_app import Nodes, context, module, run_config
+from tests.apps.vision_app import Nodes, context, run_config
 
 NOISE = {"sigma_s": 0.5, "sigma_y": 0.5}
 
@@ -120,7 +125,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         {**NOISE, "max_epsilon": 8.0, "model": "resnet18"},
         ["max-epsilon is 8.0", "resnet18 has BatchNorm", "without BatchNorm before the cut"],
     ),
-    ({**NOISE, "strategy": "InputMixupSL"}, ["InputLevel takes no noise", "mixes inputs"]),
+    ({**NOISE, "strategy": "InputMixupSL"}, ["InputLevel(Mixup) takes no noise", "mixes inputs"]),
     ({**NOISE, "strategy": "SpectralShuffleSL"}, ["FrozenEdge takes no noise", "no labels"]),
     # What the model and the data say.
     ({"patch_size": 7}, ["patch_size 7", "divide image_size 32"]),
@@ -148,7 +153,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module("server_app"), "SETTLED_SECONDS", 0.3)
+    monkeypatch.setattr(first_round, "SETTLED_SECONDS", 0.3)
 
 
 @pytest.mark.parametrize(("wrong", "said"), CASES, ids=[str(wrong) for wrong, _ in CASES])
@@ -161,22 +166,22 @@ def test_a_wrong_value_is_named(wrong: dict[str, Any], said: list[str]) -> None:
         assert part in sentence
 
 
-def start(values: dict[str, Any], nodes: Nodes) -> None:
+def start(values: dict[str, Any], nodes: Any) -> None:
     """Do what the ServerApp does before its run has a directory."""
-    config = module("vision_config").VisionConfig.read(values)
-    segments, server = config.segments(), module("server_app")
-    strategy = server.make_strategy(config, segments.upper, None)
-    server.check_first_round(strategy, config, segments.lower.geometry, nodes)
+    config = VisionConfig.read(values)
+    segments = segments_of(config)
+    strategy = make_strategy(config, segments.upper, None)
+    first_round.check_first_round(strategy, config, segments.lower.geometry, nodes)
 
 
 def test_all_wrong_values_are_named_at_once() -> None:
     with pytest.raises(ValueError, match=r"k is 1;.*alpha is 0\.0;"):
-        module("vision_config").VisionConfig.read(run_config(k=1, alpha=0.0))
+        VisionConfig.read(run_config(k=1, alpha=0.0))
 
 
 def test_a_strategy_that_is_not_there_is_answered_with_all_that_are() -> None:
     with pytest.raises(ValueError, match="strategy is 'PS'") as caught:
-        module("vision_config").VisionConfig.read(run_config(strategy="PS"))
+        VisionConfig.read(run_config(strategy="PS"))
     assert all(repr(name) in str(caught.value) for name in STRATEGIES)
 
 
@@ -184,7 +189,7 @@ def test_a_missing_key_is_named() -> None:
     values = run_config()
     del values["k"]
     with pytest.raises(ValueError, match="run-config lacks 'k'"):
-        module("vision_config").VisionConfig.read(values)
+        VisionConfig.read(values)
 
 
 def test_the_apps_own_configuration_is_valid() -> None:
@@ -205,15 +210,14 @@ def test_nodes_that_are_still_to_come_are_waited_for() -> None:
 )
 def test_a_client_says_what_it_lacks(wrong: dict[str, Any], said: str) -> None:
     values = run_config(depth=1, **wrong)
-    make = module("client_app").client_fn
     with pytest.raises((ValueError, RuntimeError)) as caught:
-        deque(make(context(index, 10, values)) for index in range(10))
+        deque(client_fn(context(index, 10, values)) for index in range(10))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_client_is_what_the_configuration_says() -> None:
     values = run_config(depth=1, samples_per_client=70, batch_size=20)
-    client = module("client_app").client_fn(context(3, 10, values))
+    client = client_fn(context(3, 10, values))
     assert client.batches.examples == 70
     assert client.batches.per_epoch == 3

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from flwr_splitmix.apps.vision.client import client_fn
+from flwr_splitmix.apps.vision.data import images_of
+from flwr_splitmix.apps.vision.model import segments_of
+from flwr_splitmix.apps.vision.server import make_strategy
 from flwr_splitmix.clients import PrivacyBudget
 from flwr_splitmix.observers import PrivacyLedger
-from flwr_splitmix.privacy import GaussianNoise, Plan, Relation, Release
+from flwr_splitmix.privacy import GaussianNoise, Relation, Release, ReleasePlan
 from flwr_splitmix.strategies import STRATEGIES
-from tests.apps.vision_app import context, module, run_config
+from tests.apps.vision_app import context, run_config
 from tests.apps.vision_fit import fit, read
 
 NOISE: dict[str, Any] = {"sigma_s": 5.0, "sigma_y": 2.0}
@@ -38,13 +42,15 @@ def epsilon(passes: int, relation: Relation = "replace", delta: float = 1e-5) ->
     """Return what so many passes with `EVEN` cost a record: 16 patches of 192 numbers."""
     noise = GaussianNoise(sigma_s=5.0, sigma_y=2.0)
     release = Release(noise=noise, patches=16, width=192)
-    plan = Plan(release=release, passes=passes, delta=delta, kept=0.5, k=2, relation=relation)
+    plan = ReleasePlan(
+        release=release, passes=passes, delta=delta, kept=0.5, k=2, relation=relation
+    )
     return plan.epsilon()
 
 
 def strategy_of(**values: Any) -> Any:
     config = read(depth=1, **values)
-    return module("server_app").make_strategy(config, config.segments().upper, None)
+    return make_strategy(config, segments_of(config).upper, None)
 
 
 def own_epsilons(clients: list[Any], delta: float = 1e-5) -> list[float]:
@@ -85,7 +91,9 @@ def test_the_keys_defaults_are_the_librarys() -> None:
 
 @pytest.mark.parametrize(("given", "lacking"), [("sigma_s", "sigma_y"), ("sigma_y", "sigma_s")])
 def test_noise_on_one_part_will_do_where_no_epsilon_is_asked_for(given: str, lacking: str) -> None:
-    assert read(strategy="DPSL", **{given: 1.0}).noise.gaps == (lacking,)
+    noise = read(strategy="DPSL", **{given: 1.0}).noise
+    assert noise is not None
+    assert noise.gaps == (lacking,)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -94,13 +102,13 @@ def test_a_strategy_takes_noise_or_says_that_it_does_not(name: str) -> None:
         with pytest.raises(ValueError, match=r"run-config: .* takes no noise"):
             read(strategy=name, **NOISE)
     else:
-        trial = read(strategy=name, **NOISE).trial()
-        assert trial.mixer.noise == GaussianNoise(**NOISE)
+        mixer: Any = read(strategy=name, **NOISE).trial().mixer
+        assert mixer.noise == GaussianNoise(**NOISE)
 
 
 def test_without_noise_nobody_keeps_a_ledger() -> None:
     assert strategy_of(clip="none", delta=1e-3).ledger is None
-    client = module("client_app").client_fn(context(0, 10, run_config(depth=1)))
+    client = client_fn(context(0, 10, run_config(depth=1)))
     assert client.privacy is None
     assert client.guard is None
 
@@ -108,7 +116,7 @@ def test_without_noise_nobody_keeps_a_ledger() -> None:
 @pytest.mark.parametrize(("limit", "meant"), [(0.0, None), (8.0, 8.0)])
 def test_a_clients_budget_is_what_the_configuration_says(limit: float, meant: float | None) -> None:
     values = run_config(depth=1, **NOISE, delta=1e-3, max_epsilon=limit, relation="add-remove")
-    client = module("client_app").client_fn(context(3, 10, values))
+    client = client_fn(context(3, 10, values))
     assert client.privacy == PrivacyBudget(delta=1e-3, max_epsilon=meant, relation="add-remove")
 
 
@@ -160,5 +168,5 @@ def test_only_evaluation_on_clients_own_images_ends_the_bound(
 
 def test_benchmark_images_are_the_test_split_on_which_no_client_trains() -> None:
     values = run_config(depth=1, **NOISE)
-    config, client = read(depth=1, **NOISE), module("client_app").client_fn(context(0, 2, values))
-    assert client.tests["benchmark"] is config.images().test
+    config, client = read(depth=1, **NOISE), client_fn(context(0, 2, values))
+    assert client.tests["benchmark"] is images_of(config).test

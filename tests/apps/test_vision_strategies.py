@@ -13,10 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from flwr_splitmix.apps.vision.data import client_images, images_of
+from flwr_splitmix.apps.vision.model import segments_of
+from flwr_splitmix.apps.vision.server import make_strategy
 from flwr_splitmix.data.batches import fetch
 from flwr_splitmix.segments.vision.tokens import Positions
 from flwr_splitmix.strategies import STRATEGIES
-from tests.apps.vision_app import module
 from tests.apps.vision_fit import CLIENTS, fit, needed, read
 
 NO_KEYS = {"labels", "grid", "noise"}
@@ -88,16 +90,16 @@ def test_infinity_and_zero_stand_for_none() -> None:
 
 def test_options_reach_the_mixer() -> None:
     config = read(strategy="CutoutSL", ratio=0.25, alpha=3.0, mask_per_sample=True, depth=1)
-    strategy = module("server_app").make_strategy(config, config.segments().upper, None)
-    mixer = strategy.mixer
+    strategy = make_strategy(config, segments_of(config).upper, None)
+    mixer: Any = strategy.mixer
     assert (mixer.ratio, mixer.alpha, mixer.mask_per_sample) == (0.25, 3.0, True)
 
 
 @pytest.mark.parametrize("name", ["ShuffledPSL", "ShuffledCutMixSFL"])
 @pytest.mark.parametrize("model", ["vit_tiny_patch16_224", "pit_ti_224"])
 def test_shuffled_forms_have_their_positions_in_the_upper_segment(name: str, model: str) -> None:
-    shuffled = read(strategy=name, model=model, depth=1).segments()
-    plain = read(strategy="PSL", model=model, depth=1).segments()
+    shuffled = segments_of(read(strategy=name, model=model, depth=1))
+    plain = segments_of(read(strategy="PSL", model=model, depth=1))
     assert any(isinstance(part, Positions) for part in shuffled.upper)
     assert not any(isinstance(part, Positions) for part in plain.upper)
     assert shuffled.lower.geometry.positions == "upper"
@@ -138,7 +140,7 @@ def test_images_are_mixed_in_as_many_squares_as_there_are_patches(tmp_path: Path
 
 
 def test_depth_0_is_the_models_own() -> None:
-    upper = read(depth=0).segments().upper
+    upper = segments_of(read(depth=0)).upper
     assert sum(name.startswith("block_") for name, _ in upper.named_children()) == 12
 
 
@@ -153,8 +155,8 @@ def test_pretrained_weights_are_asked_of_timm(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(timm, "create_model", create_model)
     for strategy in ("CutMixSL", "PatchShuffleSL"):
-        read(strategy=strategy, depth=0, pretrained=True, seed=71).segments()
-        read(strategy=strategy, depth=0, pretrained=False, seed=71).segments()
+        segments_of(read(strategy=strategy, depth=0, pretrained=True, seed=71))
+        segments_of(read(strategy=strategy, depth=0, pretrained=False, seed=71))
     assert asked == [True, False, True, False]
 
 
@@ -166,7 +168,7 @@ def test_weights_that_cannot_be_had_are_one_sentence(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(timm, "create_model", create_model)
     with pytest.raises(ValueError, match="pretrained weights of vit_tiny") as caught:
-        read(depth=0, pretrained=True, seed=72).segments()
+        segments_of(read(depth=0, pretrained=True, seed=72))
     assert str(caught.value).endswith(
         "could not be loaded: these do not fit: size mismatch for pos_embed"
     )
@@ -174,8 +176,8 @@ def test_weights_that_cannot_be_had_are_one_sentence(monkeypatch: pytest.MonkeyP
 
 def test_a_dirichlet_partition_of_0_1_leaves_each_client_few_classes(tmp_path: Path) -> None:
     config = read(partition="dirichlet", partition_alpha=0.1)
-    labels = [config.client_images(i, 10)[0].labels for i in range(10)]
-    assert sorted(np.concatenate(labels)) == sorted(config.images().train.labels)
+    labels = [client_images(config, i, 10)[0].labels for i in range(10)]
+    assert sorted(np.concatenate(labels)) == sorted(images_of(config).train.labels)
     # Evenly divided, every class would be a tenth of each part.
     shares = [np.bincount(own, minlength=10).max() / len(own) for own in labels]
     assert min(len(own) for own in labels) > 0

@@ -1,20 +1,14 @@
-"""apps/vision as modules of the test's own process: the app is not in the wheel."""
+"""The run configuration of apps/vision, and what Flower hands to the app."""
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 from flwr.app import Context, RecordDict
 
-from tests.apps.app_modules import APPS, app_module, app_run_config
+from tests.apps.app_config import APPS, app_run_config
 
 APP = APPS / "vision"
-
-
-def module(name: str) -> ModuleType:
-    """Import one file of the app."""
-    return app_module("vision", name)
 
 
 def run_config(**overrides: Any) -> dict[str, Any]:

@@ -12,11 +12,16 @@ from flwr.app import ArrayRecord
 from torch import Tensor
 
 from flwr_splitmix import Run
+from flwr_splitmix.apps.vision.client import client_fn
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.apps.vision.data import client_images
+from flwr_splitmix.apps.vision.model import segments_of
+from flwr_splitmix.apps.vision.server import make_strategy
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.runs import Row
 from flwr_splitmix.segments import SplitModel
 from flwr_splitmix.strategies import SplitStrategy
-from tests.apps.vision_app import context, module, run_config
+from tests.apps.vision_app import context, run_config
 
 CLIENTS = 3
 ONE_STEP: dict[str, Any] = {
@@ -49,9 +54,9 @@ class Fitted:
         return row
 
 
-def read(**values: Any) -> Any:
+def read(**values: Any) -> VisionConfig:
     """Return the app's configuration with some keys changed (`_` for `-`)."""
-    return module("vision_config").VisionConfig.read(run_config(**values))
+    return VisionConfig.read(run_config(**values))
 
 
 def needed(strategy: str) -> dict[str, Any]:
@@ -62,12 +67,12 @@ def needed(strategy: str) -> dict[str, Any]:
 def fit(run_dir: Path, n: int = CLIENTS, **values: Any) -> Fitted:
     """Do a run of `n` clients: one round of one step, unless `values` say otherwise."""
     config, values = read(**{**ONE_STEP, **values}), run_config(**{**ONE_STEP, **values})
-    segments, server = config.segments(), module("server_app")
-    clients = [module("client_app").client_fn(context(i, n, values)) for i in range(n)]
-    labels = [torch.tensor(config.client_images(i, n)[0].labels) for i in range(n)]
+    segments = segments_of(config)
+    clients = [client_fn(context(i, n, values)) for i in range(n)]
+    labels = [torch.tensor(client_images(config, i, n)[0].labels) for i in range(n)]
     run = Run.create(values, name="test", home=run_dir)
     # The app's process ends with its run; here the segments are kept for the next test.
-    strategy = server.make_strategy(config, copy.deepcopy(segments.upper), run, labels)
+    strategy = make_strategy(config, copy.deepcopy(segments.upper), run, labels)
     initial = ArrayRecord(segments.lower.state_dict())
     result = strategy.fit(clients, config.num_server_rounds, initial_arrays=initial)
     assert {(row["clients_alive"], row["clients_failed"]) for row in run.rows} == {(n, 0)}

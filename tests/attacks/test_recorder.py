@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks import Recorder
-from flwr_splitmix.observers.events import Exchange
+from flwr_splitmix.events import Exchange
 
 Direction = Literal["up", "down"]
 

@@ -17,15 +17,15 @@ from tests.segments.language.tiny_models import config_of, whole_model
 
 
 @pytest.mark.parametrize("task", ["classification", "generation"])
-def test_what_a_split_evaluation_finds_is_found_here_too(task: Any) -> None:
+def test_what_a_split_evaluation_scores_is_scored_here_too(task: Any) -> None:
     toy = TextToy(clients=1, tests=10, task=task)
     strategy = USplitSL(toy.server(), device="cpu", evaluation="federated", steps_per_round=2)
     (client,) = toy.clients_for(strategy)
     result = strategy.fit([client], 1)
-    found = score_locally(client, strategy.trunk.module, "federated")
+    local = score_locally(client, strategy.trunk.module, "federated")
     split = result.evaluate_metrics_clientapp[1]
-    assert found["accuracy"] == pytest.approx(split["accuracy"])
-    assert found["loss"] == pytest.approx(split["loss"])
+    assert local["accuracy"] == pytest.approx(split["accuracy"])
+    assert local["loss"] == pytest.approx(split["loss"])
 
 
 def test_the_calibrator_stands_between_trunk_and_tail() -> None:

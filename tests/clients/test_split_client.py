@@ -73,8 +73,8 @@ def test_broadcast_pushes_the_whole_gradient_through_the_unmasked_smashed_data()
     names = [name for name, _ in copy.named_parameters()]
     exact = torch.autograd.grad((smashed * whole).sum(), list(copy.parameters()))
     for name, gradient in zip(names, exact, strict=True):
-        found = before[name] - client.segment.get_parameter(name)
-        torch.testing.assert_close(found, gradient, rtol=0, atol=1e-12)
+        moved = before[name] - client.segment.get_parameter(name)
+        torch.testing.assert_close(moved, gradient, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("optimizer", [sgd(0.1, momentum=0.9), adamw(0.1)], ids=["sgd", "adamw"])
@@ -174,10 +174,10 @@ def test_a_restored_client_goes_on_as_if_it_had_never_stopped() -> None:
     second.restore(tensors, meta)
     train(first, gradients[3:])
     train(second, gradients[3:])
-    expected, found = first.state(), second.state()
-    assert expected[1] == found[1]
-    assert expected[0].keys() == found[0].keys()
-    assert all(torch.equal(t, found[0][name]) for name, t in expected[0].items())
+    expected, actual = first.state(), second.state()
+    assert expected[1] == actual[1]
+    assert expected[0].keys() == actual[0].keys()
+    assert all(torch.equal(t, actual[0][name]) for name, t in expected[0].items())
     assert any(name.startswith("optimizer.") for name in expected[0])
 
 

@@ -121,15 +121,15 @@ def test_scores_are_those_of_the_whole_test_set() -> None:
     for start, stop in ((0, 4), (4, 7)):
         sent = client.run("encode_test", {"kind": "federated", "start": start, "stop": stop})
         assert client.run("decode_test", {"outputs": sent["messages"]}) == {}
-    found = client.run("score", {"kind": "federated"})
+    reply = client.run("score", {"kind": "federated"})
     texts = TextBatch.of(toy.texts(10_000, 7).batch(range(7)), torch.device("cpu"))  # type: ignore[arg-type]
     logits = client.tail(client.head(texts.ids, texts.mask), texts.mask)
-    assert found["examples"] == 7
-    assert found["scores"]["accuracy"] == pytest.approx(
+    assert reply["examples"] == 7
+    assert reply["scores"]["accuracy"] == pytest.approx(
         float((logits.argmax(1) == texts.labels).double().mean())
     )
     loss = torch.nn.functional.cross_entropy(logits, texts.labels)
-    assert found["scores"]["loss"] == pytest.approx(loss.item(), rel=1e-6)
+    assert reply["scores"]["loss"] == pytest.approx(loss.item(), rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -41,11 +41,11 @@ def test_it_starts_over_with_another_order() -> None:
 def test_less_than_a_batch_is_drawn_with_replacement() -> None:
     batches = Batches(numbered(3), 8)
     assert batches.per_epoch == 0
-    found = drawn(batches, 100)
-    assert all(len(batch) == 8 for batch in found)
-    share = np.bincount([i for batch in found for i in batch]) / 800
+    indices = drawn(batches, 100)
+    assert all(len(batch) == 8 for batch in indices)
+    share = np.bincount([i for batch in indices for i in batch]) / 800
     assert share == pytest.approx([1 / 3] * 3, abs=0.07)
-    assert found[0] != found[1]
+    assert indices[0] != indices[1]
 
 
 @pytest.mark.parametrize("examples", [11, 3])

@@ -16,6 +16,10 @@ import torch
 from flwr.app import ArrayRecord
 
 from flwr_splitmix import Run
+from flwr_splitmix.apps.vision.client import client_fn
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.apps.vision.model import segments_of
+from flwr_splitmix.apps.vision.server import make_strategy
 from flwr_splitmix.runs import Row
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.sandbox.deployment import LocalDeployment
@@ -35,8 +39,9 @@ TINY: dict[str, Any] = {
     "client-device": "cpu",
     "server-threads": 1,
     "evaluation": "none",
+    "num-hosts": 1,
 }
-"""Two steps a round of a model with one block: what a run costs is Ray's start."""
+"""Two steps a round of a model with one block: what a run costs is its processes' start."""
 
 MINUTES = 60.0
 SIMULATION = "flwr-simulation"
@@ -67,8 +72,8 @@ class Runs(ABC):
         """Wait for something that a run is to do; a run that ends without it fails at once."""
 
         def done() -> object:
-            if (found := true()) or self.in_progress():
-                return found
+            if (reached := true()) or self.in_progress():
+                return reached
             status, details = self.flower.status(run_id)
             ended = status.startswith("finished") and not true()
             assert not ended, f"run ended before {what}: {details} {self.flower.log(run_id)}"
@@ -106,10 +111,13 @@ class Runner(Runs):
         values: Mapping[str, Any],
         nodes: int = 2,
         app: Path = vision_app.APP,
-        **federation: Any,
+        cpus: int = 2,
     ) -> int:
-        """Submit a run; returns Flower's id of it."""
-        return self.flower.submit(app, toml(values), nodes, **federation)
+        """Submit a run; returns Flower's id of it.
+
+        Two CPUs for a virtual client are one process of ClientApps on two cores.
+        """
+        return self.flower.submit(app, toml(values), nodes, cpus)
 
     def in_progress(self) -> list[psutil.Process]:
         """Return the processes of simulations in progress."""
@@ -159,14 +167,14 @@ class Deployed(Runs):
 
     def results(self, run: Run) -> Results:
         """Read what the server and the nodes have kept of a run."""
-        found = read_results(run)
-        tensors = dict(found.tensors)
+        kept_here = read_results(run)
+        tensors = dict(kept_here.tensors)
         for node in self.flower.nodes:
             kept = ClientStore(node.state_dir / run.id).load(node.index)
             assert kept is not None, f"node {node.index} has kept no state of the run"
             tensors |= {f"client {node.index}: {name}": t for name, t in kept[1].items()}
             tensors[f"client {node.index}: batches drawn"] = torch.tensor(kept[2]["drawn"])
-        return Results(found.rows, tensors)
+        return Results(kept_here.rows, tensors)
 
 
 def rows(run_dir: Path) -> list[Row]:
@@ -178,14 +186,13 @@ def rows(run_dir: Path) -> list[Row]:
 def run_here(values: Mapping[str, Any], nodes: int, run_dir: Path) -> Run:
     """Do the same run in this process, over a LocalLink, with one thread for the server."""
     config_values = {**vision_app.run_config(), **values}
-    config = vision_app.module("vision_config").VisionConfig.read(config_values)
-    segments = config.segments()
-    make_client = vision_app.module("client_app").client_fn
-    clients = [make_client(vision_app.context(i, nodes, config_values)) for i in range(nodes)]
+    config = VisionConfig.read(config_values)
+    segments = segments_of(config)
+    clients = [client_fn(vision_app.context(i, nodes, config_values)) for i in range(nodes)]
     run = Run.create(config_values, name="here", home=run_dir)
     # The app's process ends with its run; here the segments are kept for the next one.
     upper = copy.deepcopy(segments.upper)
-    strategy = vision_app.module("server_app").make_strategy(config, upper, run)
+    strategy = make_strategy(config, upper, run)
     with one_thread():
         strategy.fit(
             clients,

@@ -14,7 +14,7 @@ import json, resource, signal, sys
 import torch
 from torch.utils.data import TensorDataset
 from flwr_splitmix import Run, SplitClient
-from flwr_splitmix.observers.events import RoundDone
+from flwr_splitmix.events import RoundDone
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.strategies import CutMixSL
 

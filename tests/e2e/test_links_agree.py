@@ -15,6 +15,8 @@ from flwr_splitmix import Run
 from flwr_splitmix.testing.laws import check_same_results, read_results
 from tests.e2e.flower_run import Runner
 
+pytestmark = pytest.mark.slow
+
 SOURCES = (
     Path(__file__).parent / "links_app",
     Path(__file__).parents[2] / "examples" / "block_cutmix.py",
@@ -38,7 +40,7 @@ def links_app(app: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType
         sys.modules.pop(name, None)
 
 
-def test_every_strategy_is_the_same_over_ray(
+def test_every_mixer_is_the_same_over_ray(
     runner: Runner, app: Path, links_app: ModuleType, tmp_path: Path
 ) -> None:
     over_ray, local = tmp_path / "ray", tmp_path / "local"

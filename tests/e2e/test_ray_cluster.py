@@ -67,7 +67,7 @@ class Cluster:
             assert node.poll() is None, log.read_text()
             return "--block" in log.read_text()
 
-        wait_for(f"the start of node {name}", up, 120)
+        wait_for(f"the start of node {name}", up, 240)
         return log.read_text()
 
     def stop(self) -> None:
@@ -78,7 +78,7 @@ class Cluster:
             node.send_signal(signal.SIGTERM)  # nothing happens to one that has ended
         for node in self.nodes:
             try:
-                node.wait(timeout=20)
+                node.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 node.kill()
                 node.wait()
@@ -92,7 +92,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster(watch: Watch) -> Iterator[Cluster]:
     cluster = Cluster(watch)
     try:
@@ -115,8 +115,8 @@ def cluster_runner(cluster: Cluster, watch: Watch) -> Iterator[Runner]:
 
 
 def test_hosts_spread_over_the_nodes_of_a_cluster(cluster_runner: Runner, tmp_path: Path) -> None:
-    values = {**TINY, "strategy": "CutMixSFL"}
-    ended = cluster_runner.run(values, tmp_path, nodes=4)
+    values = {**TINY, "strategy": "CutMixSFL", "num-hosts": 0}
+    ended = cluster_runner.run(values, tmp_path, nodes=4, cpus=1)
     assert ended.status == "finished:completed", ended.details + ended.log
     assert "2 client hosts on 2 Ray nodes" in ended.log
     assert ended.run is not None
@@ -126,6 +126,7 @@ def test_hosts_spread_over_the_nodes_of_a_cluster(cluster_runner: Runner, tmp_pa
 
 
 def test_hosts_of_a_lost_node_are_started_on_another(cluster: Cluster) -> None:
+    """The last test of this file: the cluster has one node less afterwards."""
     ray.init(address=cluster.address, log_to_driver=False)
     try:
         link = RayLink(num_hosts=3)
@@ -149,5 +150,5 @@ def alive() -> list[str]:
 
 def homes(link: RayLink) -> list[str]:
     """Return the Ray node that each host really runs on."""
-    found: list[str] = ray.get([host.ready.remote() for host in link._hosts.values()], timeout=60)
+    found: list[str] = ray.get([host.ready.remote() for host in link.handles], timeout=240)
     return found

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 
 import pytest
 
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.data import client_split
 from flwr_splitmix.sandbox.flower import FlowerError
 from tests.apps import vision_app
@@ -34,24 +37,16 @@ def test_a_mixing_group_larger_than_the_federation(runner: Runner, tmp_path: Pat
     assert ended.run is None, "a run that never began has a directory"
 
 
-def test_too_few_nodes_end_the_wait_for_them(runner: Runner, tmp_path: Path) -> None:
-    values = {**TINY, "strategy": "PSL", "min-nodes": 3, "attach-timeout": 5.0}
-    ended = runner.run(values, tmp_path)
-    # How many of the two answer in time depends on the machine.
-    check_failed(ended, "nodes answered within 5 s, min-nodes is 3")
-
-
 def test_a_client_without_data_does_not_keep_the_others_from_training(
     runner: Runner, tmp_path: Path
 ) -> None:
-    split = {"partition": "dirichlet", "partition-alpha": 0.01}
-    config = vision_app.module("vision_config").VisionConfig.read(
-        {**vision_app.run_config(), **TINY, **split}
-    )
-    images = config.images()
+    """With a model and a mixer of another kind than the other runs'."""
+    split = {"partition": "dirichlet", "partition-alpha": 0.01, "model": "pit_ti_224"}
+    images = images_of(VisionConfig.read({**vision_app.run_config(), **TINY, **split}))
     sizes = [len(client_split(images, i, 12, scheme="dirichlet", alpha=0.01)[0]) for i in range(12)]
     assert 0 in sizes
-    ended = runner.run({**TINY, **split, "strategy": "PSL"}, tmp_path, nodes=12)
+    values = {**TINY, **split, "strategy": "ShuffledCutMixSFL"}
+    ended = runner.run(values, tmp_path, nodes=12)
     assert ended.status == "finished:completed", ended.details
     assert ended.run is not None
     for row in ended.run.rows:
@@ -87,13 +82,22 @@ BROKEN_APP = {
         import torch
         from flwr.app import ArrayRecord
         from flwr.serverapp import ServerApp
+        from flwr_splitmix import RayLink
+        from flwr_splitmix.links import LinkError
         from flwr_splitmix.strategies import PSL
 
         app = ServerApp()
 
         @app.main()
         def main(grid, context):
-            strategy = PSL(torch.nn.Linear(4, 2), num_classes=2)
+            try:
+                start(grid, min_nodes=3, link=RayLink(attach_timeout=5.0))
+            except LinkError as error:
+                print("refused:", error)
+            start(grid)
+
+        def start(grid, **options):
+            strategy = PSL(torch.nn.Linear(4, 2), num_classes=2, **options)
             strategy.start(grid, initial_arrays=ArrayRecord(), num_rounds=1)
     """,
     "client_app.py": """
@@ -107,11 +111,21 @@ BROKEN_APP = {
 }
 
 
-def test_a_client_fn_that_raises_is_quoted(runner: Runner, tmp_path: Path) -> None:
-    app = tmp_path / "broken"
+@pytest.fixture(scope="module")
+def broken(superlink: Runner, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """Start two strategies in one run: for one there are too few nodes, for one no client."""
+    app = tmp_path_factory.mktemp("apps") / "broken"
     app.mkdir()
     for name, text in BROKEN_APP.items():
         (app / name).write_text(textwrap.dedent(text).lstrip())
-    ended = runner.finish(runner.start({}, app=app), tmp_path)
-    check_failed(ended, "client_fn raised FileNotFoundError: this device has no camera")
-    assert "0 clients are left, min-nodes is 1: client 0:" in ended.details
+    return superlink.finish(superlink.start({}, app=app), app.parent)
+
+
+def test_too_few_nodes_end_the_wait_for_them(broken: Ended) -> None:
+    # How many of the two answer in time depends on the machine.
+    assert re.search(r"refused: \d nodes answered within 5 s, min-nodes is 3", broken.log)
+
+
+def test_a_client_fn_that_raises_is_quoted(broken: Ended) -> None:
+    check_failed(broken, "client_fn raised FileNotFoundError: this device has no camera")
+    assert "0 clients are left, min-nodes is 1: client 0:" in broken.details

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flwr_splitmix.apps.language.config import LanguageConfig
+from flwr_splitmix.apps.run_config import AppConfig
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.methods import BY_NAME, TABLES, options_table, plain_options, renewed
 from flwr_splitmix.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "configuration.md"
 BOTH = "Both apps"
-APPS = {"vision": "VisionConfig", "language": "LanguageConfig"}
+APPS: dict[str, type[AppConfig]] = {"vision": VisionConfig, "language": LanguageConfig}
 
 every_app = pytest.mark.parametrize("app", APPS)
 
@@ -43,33 +45,34 @@ def in_app(app: str) -> dict[str, Any]:
     return config
 
 
-def checked_by(app: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return the app's configuration class."""
-    monkeypatch.syspath_prepend(str(ROOT / "apps" / app))
-    monkeypatch.delitem(sys.modules, f"{app}_config", raising=False)
-    return getattr(importlib.import_module(f"{app}_config"), APPS[app])
-
-
 @every_app
 def test_keys_and_defaults_are_those_of_the_app(app: str) -> None:
     assert {key: default for key, (_, default) in documented(app).items()} == in_app(app)
 
 
-def test_strategies_have_the_options_that_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = checked_by("vision", monkeypatch)
-    text = section("`apps/vision`")
-    table = text[text.index("| strategies | ") :].split("\n\n")[0].splitlines()[2:]
-    said = {}
-    for names, _, keys in (line.strip("|").split(" | ") for line in table):
-        for name in re.findall(r"`(\w+)`", names):
-            said[name] = set(re.findall(r"`([\w-]+)`", keys))
-    found = {}
-    for name in STRATEGIES:
-        noise = {"sigma-s": 1.0, "sigma-y": 1.0} if name.startswith("DP") else {}
-        found[name] = config.read({**in_app("vision"), "strategy": name, **noise}).own_options()
-    assert said == {
-        name: {option.replace("_", "-") for option in options} for name, options in found.items()
-    }
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_own_options_are_keys_that_the_app_hands_on(name: str) -> None:
+    """What the page's table lists, which is made from the catalogue."""
+    noise = {"sigma-s": 1.0, "sigma-y": 1.0} if "noise" in BY_NAME[name].needs else {}
+    handed_on = VisionConfig.read({**in_app("vision"), "strategy": name, **noise}).own_options()
+    assert set(plain_options(STRATEGIES[name])) == handed_on.keys()
+
+
+@pytest.mark.parametrize("page", ["configuration.md", "methods.md"])
+def test_tables_of_strategies_are_those_of_the_catalogue(page: str) -> None:
+    """If not: python -m flwr_splitmix.methods docs/methods.md docs/configuration.md."""
+    text = (PAGE.parent / page).read_text(encoding="utf-8")
+    assert text == renewed(text)
+    shown = re.findall(r"^<!-- table: (.+) -->$", text, re.M)
+    assert shown == [name for name in TABLES if (name == "options") == (page != "methods.md")]
+
+
+def test_a_table_is_renewed_in_its_place() -> None:
+    page = "before\n\n<!-- table: options -->\nold\n<!-- end of table -->\nafter\n"
+    begin, end = "<!-- table: options -->\n\n", "\n\n<!-- end of table -->\nafter\n"
+    assert renewed(page) == f"before\n\n{begin}{options_table()}{end}"
+    with pytest.raises(ValueError, match="'options' has no line <!-- end of table -->"):
+        renewed("<!-- table: options -->\n| strategies |\n")
 
 
 @every_app
@@ -80,8 +83,8 @@ def test_types_are_those_of_the_defaults(app: str) -> None:
 
 
 @every_app
-def test_keys_are_those_that_the_app_checks(app: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fields = checked_by(app, monkeypatch).model_fields
+def test_keys_are_those_that_the_app_checks(app: str) -> None:
+    fields = APPS[app].model_fields
     assert set(documented(app)) == {field.replace("_", "-") for field in fields}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 import subprocess
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.links import StreamLink
 from flwr_splitmix.links.node.round import CERTIFICATE, KEY
 from flwr_splitmix.links.node.state import CONTEXT_BYTES, FORGET_DAYS, STATE_DIR
@@ -52,19 +52,16 @@ def test_the_node_configurations_have_the_keys_of_a_node() -> None:
         assert {"partition-id", "num-partitions"} <= keys <= NODE_KEYS
 
 
-def test_the_app_takes_the_keys_of_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(APP))
-    monkeypatch.delitem(sys.modules, "vision_config", raising=False)
-    config = importlib.import_module("vision_config").VisionConfig
+def test_the_app_takes_the_keys_of_the_link() -> None:
     connection, link = map(tomllib.loads, blocks("toml"))
     assert set(connection["superlink"]["server"]) == {"address", "root-certificates"}
-    read = config.read({**in_app(), **link})
+    read = VisionConfig.read({**in_app(), **link})
     assert read.link == "auto"
     # What nodes dial is what the certificate of the page is made for.
     host = link["link-advertise"].partition(":")[0]
     assert f"subjectAltName=DNS:{host}," in PAGE
     for text in re.findall(r'--run-config "(.*?)"', PAGE):
-        config.read({**in_app(), **tomllib.loads(re.sub(r" (?=[\w-]+=)", "\n", text))})
+        VisionConfig.read({**in_app(), **tomllib.loads(re.sub(r" (?=[\w-]+=)", "\n", text))})
 
 
 @pytest.mark.slow
@@ -83,11 +80,11 @@ def test_flower_has_the_options_that_are_given(program: str) -> None:
 
 
 def test_the_lines_to_watch_are_logged() -> None:
-    section = PAGE[PAGE.index("## What to watch") : PAGE.index("## What a failure costs")]
+    section = PAGE[PAGE.index("## Monitoring") : PAGE.index("## Failures")]
     lines = re.findall(r"^\| `(.*?)` \|", section, re.MULTILINE)
     assert len(lines) == 9
-    folders = (ROOT / "flwr_splitmix" / "links", ROOT / "strategies")
-    files = sorted(file for folder in folders for file in folder.glob("*.py"))
+    folders = (ROOT / "flwr_splitmix" / part for part in ("links", "server", "strategies"))
+    files = sorted(file for folder in folders for file in folder.rglob("*.py"))
     source = "\n".join(file.read_text(encoding="utf-8") for file in files)
     source = re.sub(r'"\s*\n\s*f?"', "", source)  # sentences that stand on two lines
     for line in lines:

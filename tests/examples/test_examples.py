@@ -1,4 +1,7 @@
-"""The examples do what the README says; tests/laws runs the laws over the example's mixer."""
+"""The programs of README.md and docs/ do what these pages say.
+
+tests/laws runs the laws over the example's mixer too.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,14 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from flwr.serverapp.strategy import FedAvg
 
-from flwr_splitmix.clients import UShapeClient
+from flwr_splitmix.clients import SplitClient, UShapeClient
 from flwr_splitmix.mixers import SmashedShape
 from flwr_splitmix.sandbox.flower import LocalFlower
 from flwr_splitmix.strategies import SplitStrategy
@@ -37,10 +42,21 @@ def blocks() -> ModuleType:
     return module
 
 
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
 def readme_files() -> dict[str, str]:
     """Return the code blocks of the README that stand under a file name in bold."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return dict(re.findall(r"^\*\*`([\w.]+)`\*\*\n\n```\w+\n(.*?)^```$", text, re.S | re.M))
+    files = re.findall(r"^\*\*`([\w.]+)`\*\*\n\n```\w+\n(.*?)^```$", page("README.md"), re.S | re.M)
+    return dict(files)
+
+
+def program(name: str, part: str) -> str:
+    """Return the block of Python of a page that contains a part."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", page(name), re.S | re.M)
+    (block,) = (block for block in blocks if part in block)
+    return str(block)
 
 
 @pytest.mark.parametrize("clients", [2, 3, 5, 8])
@@ -91,25 +107,54 @@ def test_the_readme_prints_the_files_of_the_example() -> None:
     assert readme_files() == {name: (APP / name).read_text(encoding="utf-8") for name in APP_FILES}
 
 
-def test_the_readmes_own_client_of_the_u_shape_keeps_to_the_law() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (program,) = (b for b in re.findall(r"```python\n(.*?)```", text, re.S) if "NoisyClient" in b)
+@pytest.mark.slow
+def test_the_readmes_ten_lines_print_the_accuracy_that_it_says(tmp_path: Path) -> None:
+    code = program("README.md", ".fit(")
+    assert len([line for line in code.splitlines() if line]) == 10
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    (said,) = re.findall(r"accuracy that it prints is (0\.\d+)", page("README.md"))
+    assert float(done.stdout) == pytest.approx(float(said), abs=0.02)
+
+
+def test_a_client_of_ones_own_of_the_u_shape_keeps_to_the_law() -> None:
     names: dict[str, object] = {}
-    exec(program, names)
+    exec(program("docs/language.md", "NoisyClient"), names)
     kind = names["NoisyClient"]
     assert isinstance(kind, type)
     assert issubclass(kind, UShapeClient)
 
 
-def test_server_app_and_client_app_have_under_40_lines() -> None:
-    code = [
-        line
-        for name in APP_FILES
-        if name.endswith(".py")
-        for line in (APP / name).read_text(encoding="utf-8").splitlines()
-        if line.strip()
-    ]
-    assert len(code) < 40
+def test_an_observer_of_ones_own_counts_what_the_metrics_count(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names: dict[str, Any] = {}
+    exec(program("docs/own-app.md", "BytesByClient"), names)
+    toy, observer = laws.Toy(), names["BytesByClient"]()
+    strategy = SplitStrategy(toy.upper(), device="cpu", observers=[observer])
+    strategy.fit(toy.make_clients(), 1)
+    (row,) = strategy.recorder.metrics.rows
+    assert observer.total.total() == row["uplink_bytes"] + row["downlink_bytes"]
+    assert capsys.readouterr().out.startswith("round 1: ")
+
+
+def test_the_lines_on_mixers_fit_together(blocks: ModuleType) -> None:
+    toy = laws.Toy()
+    names: dict[str, Any] = {
+        **vars(blocks), "FedAvg": FedAvg, "upper": toy.upper(), "lower": toy.lower(),
+        "data": toy.data(0),
+    }  # fmt: skip
+    exec(program("docs/own-mixer.md", "shares=(BlockShare,)"), names)
+    exec(program("docs/own-mixer.md", "laws.check"), names)
+    partner = SplitClient(toy.lower(), toy.data(1), shares=(names["BlockShare"],))
+    names["strategy"].fit([names["client"], partner], 1)
 
 
 @pytest.mark.slow

@@ -56,10 +56,13 @@ def test_figures_are_those_that_were_measured() -> None:
     rows = re.findall(rf"^\| (embedding|layer \d) \| (\d+){4 * number}", PAGE, re.M)
     assert len(rows) == 6
     for place, k, *said in rows:
-        found = kept["messages"][f"{place}, m=3, k={k}"]
+        measured = kept["messages"][f"{place}, m=3, k={k}"]
         names = ("another text", "best message", "best FastICA", "best FastICA, mean known")
         for name, printed in zip(names, said, strict=True):
-            assert float(printed) == pytest.approx(found[name]["median"], abs=0.0051), (place, name)
+            assert float(printed) == pytest.approx(measured[name]["median"], abs=0.0051), (
+                place,
+                name,
+            )
 
 
 def test_what_little_distortion_costs_is_what_was_measured() -> None:
@@ -67,10 +70,10 @@ def test_what_little_distortion_costs_is_what_was_measured() -> None:
     number = r" \| ([\d.]+)"
     rows = re.findall(rf"^  \| (any|`max_d|`support_s)[^|]*{3 * number} \|$", PAGE, re.M)
     assert len(rows) == len(kept["distortion"])
-    for (_, *said), found in zip(rows, kept["distortion"].values(), strict=True):
+    for (_, *said), measured in zip(rows, kept["distortion"].values(), strict=True):
         names = ("decoding error", "best message", "picked message")
         for name, printed in zip(names, said, strict=True):
-            assert float(printed) == pytest.approx(found[name]["median"], abs=0.0051)
+            assert float(printed) == pytest.approx(measured[name]["median"], abs=0.0051)
     # Said in words.
     twice = [row["mixed twice"]["min"] for row in kept["messages"].values()]
     assert min(twice) > 0.9995

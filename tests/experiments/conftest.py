@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from flwr_splitmix.events import RoundDone
 from flwr_splitmix.experiments import SCALES, Cell, variant
-from flwr_splitmix.experiments.claims import claimed
+from flwr_splitmix.experiments.cell_runs import held_run
 from flwr_splitmix.experiments.running import run_cell
-from flwr_splitmix.observers.events import RoundDone
 from flwr_splitmix.runs import Run
 
 SMALL = "fashion-mnist-small"
@@ -35,7 +35,7 @@ def run(tmp_path: Path) -> RunCell:
         on_round: Callable[[RoundDone], None] = lambda event: None,
         home: str = "home",
     ) -> Run:
-        with claimed(cell, tmp_path / home, SMALL) as found:
+        with held_run(cell, tmp_path / home, SMALL) as found:
             run_cell(cell, found, SMALL, device="cpu", on_round=on_round)
         return found
 

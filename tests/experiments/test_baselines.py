@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -13,8 +14,10 @@ from torch.utils.data import Dataset, TensorDataset
 
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.data.batches import Example
-from flwr_splitmix.experiments.baselines import FedAvg, Standalone, WholeClient
+from flwr_splitmix.experiments.baselines import FedAvg, Standalone, WholeClient, WholeModels
 from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.observers import Observer, RoundDone
+from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import adamw, constant
 from tests.experiments.conftest import RunCell, cell_of
 
@@ -87,6 +90,43 @@ def test_fedavg_sends_every_model_both_ways() -> None:
     row = strategy.recorder.metrics.rows[-1]
     size = sum(t.nbytes for t in clients[0].segment.state_dict().values())
     assert row["uplink_bytes"] == row["downlink_bytes"] == 2 * size
+
+
+@pytest.mark.parametrize("kind", [Standalone, FedAvg])
+def test_a_resumed_run_goes_on_from_its_checkpoints_alone(
+    kind: type[WholeModels], tmp_path: Path
+) -> None:
+    """Models, optimizers and data positions; no client's state is written beside them."""
+    whole = make_clients()
+    kind(seed=5).fit(whole, 4)
+    run = Run.create({}, name="r", home=tmp_path)
+    kind(seed=5, run=run).fit(make_clients(), 2)
+    clients = make_clients()
+    resumed = Run.open(run.id, home=tmp_path)
+    kind(seed=5, run=resumed).fit(clients, 4)
+    assert [row["round"] for row in resumed.rows] == [1, 2, 3, 4]
+    for expected, client in zip(whole, clients, strict=True):
+        assert client.batches.drawn == expected.batches.drawn
+        for name, tensor in weights(expected).items():
+            assert torch.equal(tensor, weights(client)[name]), name
+    assert not list(run.clients_dir.rglob("*.safetensors"))
+
+
+def test_observers_see_the_loss_and_the_bytes_of_whole_models() -> None:
+    class Rounds(Observer):
+        def __init__(self) -> None:
+            self.told: list[RoundDone] = []
+
+        def on_round(self, event: RoundDone) -> None:
+            self.told.append(event)
+
+    seen = Rounds()
+    strategy = FedAvg(seed=5, observers=[seen])
+    strategy.fit(make_clients(), 2)
+    rows = strategy.recorder.metrics.rows
+    assert [event.row for event in seen.told] == rows
+    assert [event.loss for event in seen.told] == [row["loss"] for row in rows]
+    assert all(event.uplink_bytes == event.downlink_bytes > 0 for event in seen.told)
 
 
 def test_other_clients_are_refused() -> None:

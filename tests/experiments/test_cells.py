@@ -100,9 +100,9 @@ def test_an_unknown_model_is_one_sentence() -> None:
 
 
 def test_the_cpu_recipe_is_the_one_that_was_agreed() -> None:
-    """Issue and spec, section 8."""
+    """CutMixSL, section 4, with fewer images, patches and epochs."""
     assert CPU.recipes["mixing"] == Recipe(
-        "cpu",
+        scale="cpu",
         samples=100,
         batch_size=25,
         epochs=60,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flwr_splitmix.experiments import Cell, grid
-from flwr_splitmix.experiments.claims import claimed, find_runs
+from flwr_splitmix.experiments.cell_runs import find_runs, held_run
 from flwr_splitmix.experiments.grid import Place, Progress, run_grid, unfinished
 from flwr_splitmix.runs import Run
 from tests.experiments.conftest import SMALL, cell_of
@@ -68,7 +68,7 @@ def test_what_a_run_logs_goes_to_its_file(place: Place, capfd: pytest.CaptureFix
 
 def test_two_processes_do_not_write_one_run(place: Place) -> None:
     told: list[Progress] = []
-    with claimed(FIRST, place.home, SMALL) as run:
+    with held_run(FIRST, place.home, SMALL) as run:
         run_grid([FIRST], place, on_progress=told.append)
     assert [(p.state, p.sentence) for p in told] == [
         ("failed", f"another process is running it ({run.id})")
@@ -80,14 +80,14 @@ def test_a_run_that_another_process_made_meanwhile_is_taken(
 ) -> None:
     other = Run.create({"cell": FIRST.id}, name="other", home=place.home)
     with monkeypatch.context() as patch:
-        patch.setattr("flwr_splitmix.experiments.claims.find_runs", lambda home: {})
-        with claimed(FIRST, place.home, SMALL) as run:
+        patch.setattr("flwr_splitmix.experiments.cell_runs.find_runs", lambda home: {})
+        with held_run(FIRST, place.home, SMALL) as run:
             assert run.id == other.id
     assert [run.id for run in Run.list(place.home)] == [other.id]
 
 
-def test_a_claim_ends_with_its_block(place: Place) -> None:
-    with claimed(FIRST, place.home, SMALL) as run:
+def test_a_run_is_held_until_the_block_ends(place: Place) -> None:
+    with held_run(FIRST, place.home, SMALL) as run:
         pass
     with (run.path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -16,7 +16,7 @@ SHUFFLING = SCALES["paper"].recipes["shuffling"]
 
 
 def test_the_mixing_recipe_is_the_papers() -> None:
-    """Spec, section 8: AdamW, 1e-3, warm-up of 5 epochs from 1e-6, cosine to 1e-5."""
+    """CutMixSL, section 4; what it leaves open, both ends of the schedule too, is as in DeiT."""
     module = torch.nn.Linear(2, 2)
     (group,) = optimizer_of(MIXING, module)(module.parameters()).param_groups
     assert (group["lr"], group["weight_decay"], group["betas"]) == (1e-3, 0.05, (0.9, 0.999))
@@ -41,7 +41,7 @@ def rates_at(recipe: Recipe, epoch: float) -> tuple[set[float], set[float]]:
 
 
 def test_the_shuffling_recipe_has_a_rate_for_the_classifier() -> None:
-    """Spec, section 7: head 0.05 to 2e-4, blocks 5e-4 to 2e-6, momentum 0.9, decay 5e-4."""
+    """Patch Shuffling, section V-A: head 0.05 to 2e-4, blocks 5e-4 to 2e-6, decay 5e-4."""
     for epoch, expected in ((0, (0.05, 5e-4)), (60, (2e-4, 2e-6))):
         head, blocks = rates_at(SHUFFLING, epoch)
         assert [*head, *blocks] == pytest.approx(expected)

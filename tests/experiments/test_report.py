@@ -19,7 +19,7 @@ from flwr_splitmix.experiments import (
     tables,
     variant,
 )
-from flwr_splitmix.experiments.experiment import CIFAR, FASHION, Score
+from flwr_splitmix.experiments.experiment import CIFAR, FASHION, TableScore
 from flwr_splitmix.experiments.report import Table, make_tables
 from flwr_splitmix.runs import Run
 
@@ -129,7 +129,7 @@ def test_a_table_shows_the_scores_that_its_experiment_names(tmp_path: Path) -> N
     """The first is what orderings speak of, with their slack; a run may lack another."""
     scored = replace(
         TOY,
-        scores=(Score("Matthews", "eval_matthews"), Score("error", "error", 1.0, 3)),
+        scores=(TableScore("Matthews", "eval_matthews"), TableScore("error", "error", 1.0, 3)),
         orderings=(
             Ordering(("PSL", "n = 2"), ("SFL", "n = 2"), slack=5.0),
             Ordering(("PSL", "n = 2"), ("SFL", "n = 2"), slack=2.0),

@@ -19,6 +19,7 @@ from flwr_splitmix.clients import TextSet, UShapeClient
 from flwr_splitmix.data import DataError
 from flwr_splitmix.data.texts.generated import GENERATED, generated_public
 from flwr_splitmix.data.texts.tokens import train_tokenizer
+from flwr_splitmix.events import RoundDone
 from flwr_splitmix.experiments import (
     EXPERIMENTS,
     SCALES,
@@ -28,11 +29,10 @@ from flwr_splitmix.experiments import (
     variant,
 )
 from flwr_splitmix.experiments.baselines import WholeClient
-from flwr_splitmix.experiments.claims import claimed
+from flwr_splitmix.experiments.cell_runs import held_run
 from flwr_splitmix.experiments.running import run_cell
 from flwr_splitmix.experiments.scales import ENCODER
 from flwr_splitmix.experiments.whole_texts import WholeTextClient, WholeTexts
-from flwr_splitmix.observers.events import RoundDone
 from flwr_splitmix.runs import Run
 from flwr_splitmix.segments.language import LanguageCut, build_language_parts
 
@@ -81,7 +81,7 @@ def run(
     source: str = GENERATED,
     on_round: Callable[[RoundDone], None] = lambda event: None,
 ) -> Run:
-    with claimed(cell, home, source) as found:
+    with held_run(cell, home, source) as found:
         run_cell(cell, found, source, device="cpu", on_round=on_round)
     return found
 

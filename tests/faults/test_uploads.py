@@ -7,8 +7,9 @@ from types import ModuleType
 
 import torch
 
+from flwr_splitmix.events import StepDone
+from flwr_splitmix.mixers import Upload
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import StepDone
 from flwr_splitmix.testing.agreement import check_same_tensors
 from tests.e2e.flower_run import Deployed, measured
 from tests.faults.faulty_run import APP, config_of, run_here
@@ -57,13 +58,17 @@ class Foreign(Observer):
 
     def on_step(self, event: StepDone) -> None:
         """Compare each place of each mixture with the upload that belongs there."""
+        assert event.plan is not None
+        assert event.mixed is not None
         batch = event.plan.shape.batch
         for row, source in enumerate(event.mixed.sources):
             mixture = event.mixed.smashed[row * batch : (row + 1) * batch]
             foreign = (mixture == FOREIGN).all(2).all(0)
             for member in source.members:
                 own = member.share.pick(mixture)
-                (sent,) = event.uploads[member.client].smashed
+                upload = event.uploads[member.client]
+                assert isinstance(upload, Upload)
+                (sent,) = upload.smashed
                 assert sent is not None
                 assert torch.equal(own, sent)
                 if member.client == self.client:

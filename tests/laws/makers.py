@@ -1,15 +1,21 @@
-"""The strategies that the laws are run over: all that mix, and one of an example."""
+"""The strategies that the laws are run over: each mixer's, a few that average, an example's.
+
+A strategy that averages differs from its twin in that alone, as tests/strategies shows, and what
+averages is the loop of rounds, which knows no mixer: a few with averaging are enough.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flwr_splitmix.methods import BY_NAME, METHODS, Method
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.server.aggregation import fedavg
@@ -19,17 +25,38 @@ from flwr_splitmix.testing.whole import MakeStrategy
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "block_cutmix.py"
 
-NAMES = [*STRATEGIES, "BlockCutMix"]
+AVERAGING = ("SFL", "CutMixSFL", "DPCutMixSFL")
+"""Averaging with nothing else, with clients that are mixed, and with ledgers."""
+
+
+def alike(methods: Iterable[Method]) -> list[list[Method]]:
+    """Return the methods of the L shape, together those of one module that have one mixer."""
+    families: dict[tuple[str, str], list[Method]] = {}
+    for method in methods:
+        if method.shape == "L":
+            families.setdefault((method.module, method.mixer), []).append(method)
+    return list(families.values())
+
+
+NAMES = [*(family[0].name for family in alike(METHODS)), *AVERAGING, "BlockCutMix"]
+
+NOISE = GaussianNoise(sigma_s=0.1, sigma_y=0.05, clip_norm=1.5)
+
+# More clients than any toy here has; the labels of a client depend on its index alone.
+NEEDED: dict[str, Any] = {"noise": NOISE, "labels": Toy(clients=12).labels()}
+"""What some strategies cannot be made without."""
+
+
+def _with_what_it_needs(name: str) -> MakeStrategy:
+    return partial(STRATEGIES[name], **{need: NEEDED[need] for need in BY_NAME[name].needs})
 
 
 EDGES: dict[str, dict[str, Any]] = {
-    "PatchShuffleSL": {"method": "patch", "kappa": 1.0},
-    "BatchShuffleSL": {"method": "batch", "kappa": 0.4},
-    "SpectralShuffleSL": {"method": "spectral", "kappa": 1.0},
+    name: strategy.edge
+    for name in STRATEGIES
+    if hasattr(strategy := _with_what_it_needs(name)(Toy().upper()), "edge")
 }
 """What the strategies with frozen edges ask of them."""
-
-NOISE = GaussianNoise(sigma_s=0.1, sigma_y=0.05, clip_norm=1.5)
 
 
 def toy_for(name: str, **fields: Any) -> Toy:
@@ -38,14 +65,13 @@ def toy_for(name: str, **fields: Any) -> Toy:
 
 
 def maker(name: str) -> MakeStrategy:
-    if name in EDGES:
-        # More clients than any toy here has; the labels of a client depend on its index alone.
-        return partial(STRATEGIES[name], labels=Toy(clients=12).labels())
-    if name.startswith("DP"):
-        return partial(STRATEGIES[name], noise=NOISE)
     if name in STRATEGIES:
-        return STRATEGIES[name]
+        return _with_what_it_needs(name)
     return partial(SplitStrategy, mixer=block_cutmix(), aggregator=fedavg())
+
+
+def averages(name: str) -> bool:
+    return name == "BlockCutMix" or STRATEGIES[name].averages
 
 
 def block_cutmix(**options: Any) -> Mixer:

@@ -1,11 +1,11 @@
-"""Law 2 over all strategies: which cases apply follows from what a strategy is made of."""
+"""Law 2 over all mixers: which cases apply follows from what a strategy is made of."""
 
 from __future__ import annotations
 
 import pytest
 
 from flwr_splitmix.testing.laws import check_degenerate_cases
-from tests.laws.makers import NAMES, maker, toy_for
+from tests.laws.makers import NAMES, averages, maker, toy_for
 
 UNMIXED = {"PSL": ["one client"], "SFL": ["one client", "all batches", "average"]}
 
@@ -13,5 +13,4 @@ UNMIXED = {"PSL": ["one client"], "SFL": ["one client", "all batches", "average"
 @pytest.mark.parametrize("name", NAMES)
 def test_degenerate_cases(name: str) -> None:
     applied = check_degenerate_cases(maker(name), toy_for(name, clients=4))
-    averages = name.endswith("SFL") or name == "BlockCutMix"
-    assert applied == UNMIXED.get(name, ["average"] if averages else [])
+    assert applied == UNMIXED.get(name, ["average"] if averages(name) else [])

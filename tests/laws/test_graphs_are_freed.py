@@ -1,4 +1,4 @@
-"""Law 7 over all strategies."""
+"""Law 7 over all mixers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.laws.makers import NAMES, maker, toy_for
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_strategy(name: str) -> None:
+def test_every_mixer(name: str) -> None:
     check_graphs_are_freed(maker(name), toy_for(name, clients=2))
 
 

@@ -22,9 +22,8 @@ from flwr_splitmix.mixers import (
     Shuffled,
     VanillaCutMix,
 )
-from flwr_splitmix.strategies import STRATEGIES
 from flwr_splitmix.testing.laws import Toy, check_masks_partition
-from tests.laws.makers import block_cutmix, maker
+from tests.laws.makers import NAMES, block_cutmix, maker
 
 ALPHAS = st.one_of(st.none(), st.sampled_from([1e-3, 0.1, 1.0, 2.0, 6.0, 100.0]))
 
@@ -82,7 +81,7 @@ def test_the_mixer_of_an_example(seed: int) -> None:
     check_masks_partition(block_cutmix(), patches=16 + seed, prefix=seed % 3, seed=seed)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_mixer_of_every_strategy(name: str) -> None:
     mixer = maker(name)(Toy().upper()).mixer
     check_masks_partition(mixer)

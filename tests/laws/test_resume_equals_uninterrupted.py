@@ -1,4 +1,4 @@
-"""Law 5 over all strategies: stopped in the midst of a round, continued by new objects."""
+"""Law 5 over all mixers: stopped in the midst of a round, continued by new objects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.laws.makers import NAMES, maker, toy_for
     ],
     ids=["every round", "half of the clients", "killed", "killed, half of the clients"],
 )
-def test_every_strategy(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+def test_every_mixer(name: str, options: dict[str, Any], tmp_path: Path) -> None:
     fields = {"tests": 6, **options.get("toy", {})}
     rest = {key: value for key, value in options.items() if key != "toy"}
     check_resume_equals_uninterrupted(maker(name), tmp_path, toy_for(name, **fields), **rest)

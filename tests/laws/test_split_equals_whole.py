@@ -1,4 +1,4 @@
-"""Law 1 over all strategies, and over every form of CutMix that returns exact gradients."""
+"""Law 1 over all mixers, and over every form of CutMix that returns exact gradients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UPDATES: list[ServerUpdate] = ["sum", "mean", "sequential"]
 
 @pytest.mark.parametrize("server_update", UPDATES)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_strategy(name: str, server_update: ServerUpdate) -> None:
+def test_every_mixer(name: str, server_update: ServerUpdate) -> None:
     check_split_equals_whole(maker(name), toy_for(name), server_update=server_update, steps=3)
 
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients import MixGuardClient, UShapeClient
-from flwr_splitmix.clients.ushape_client import Sent
-from flwr_splitmix.hiding.mixguard import MixGuardOptions
-from flwr_splitmix.strategies import USHAPE_STRATEGIES, MixGuard, USplitSL
+from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.hiding import Hiding, MixGuardOptions, Sent
+from flwr_splitmix.strategies import USHAPE_STRATEGIES, MixGuard, UShapeStrategy, USplitSL
 from flwr_splitmix.testing.laws import (
     TextToy,
     check_graphs_are_freed,
@@ -84,6 +84,55 @@ def test_mixguard_on_an_affine_trunk_is_the_plain_u_shape() -> None:
         trained.append([c.weights() for c in clients])
     for one, other in zip(*trained, strict=True):
         check_same_tensors("MixGuard", one, other, 1e-9)
+
+
+class Noise(Hiding):
+    """A third party's: adds noise to what it sends, and shifts what it reads."""
+
+    warning = "noise of 0.1 hides little"
+
+    def obfuscate(self, batch: TextBatch) -> Sent:
+        sent = super().obfuscate(batch)
+        return replace(sent, messages=[m + 0.1 * torch.randn_like(m) for m in sent.messages])
+
+    def recover(self, outputs: Any, sent: Sent) -> Tensor:
+        return super().recover(outputs, sent) - 0.1
+
+
+class NoisySL(UShapeStrategy):
+    """Its server half: that it says what `Noise` warns of."""
+
+    hiding = Noise
+
+
+class TestAThirdPartysHiding:
+    toy = TextToy(hiding=Noise, clients=2, tests=6)
+
+    def test_split_equals_whole(self) -> None:
+        check_ushape_equals_whole(NoisySL, replace(self.toy, tests=0))
+
+    def test_resume_equals_uninterrupted(self, tmp_path: Path) -> None:
+        check_resume_equals_uninterrupted(NoisySL, tmp_path, self.toy)
+
+    def test_the_wire_carries_hidden_states_only(self) -> None:
+        noisy = check_ushape_wire(NoisySL, self.toy)
+        plain = check_ushape_wire(NoisySL, replace(self.toy, hiding=None))
+        for method in ("encode", "encode_test"):  # test texts are hidden as training texts are
+            one, other = (
+                next(e for e in events if e.method == method and "messages" in e.payload)
+                for events in (noisy, plain)
+            )
+            noise = one.payload["messages"][0] - other.payload["messages"][0]
+            assert 0.05 < noise.std() < 0.2
+
+    def test_graphs_are_freed(self) -> None:
+        check_graphs_are_freed(NoisySL, replace(self.toy, clients=1), many=120)
+
+    def test_its_strategy_logs_its_warning(self, caplog: pytest.LogCaptureFixture) -> None:
+        for kind in (USplitSL, NoisySL):
+            assert Noise.warning not in caplog.text
+            kind(self.toy.server(), device="cpu", steps_per_round=1).fit(self.toy.clients_for(), 1)
+        assert Noise.warning in caplog.text
 
 
 class Leaky(UShapeClient):

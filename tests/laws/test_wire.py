@@ -1,4 +1,4 @@
-"""Law 6 over all strategies; and it must see what should not cross."""
+"""Law 6 over all mixers; and it must see what should not cross."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients import SplitClient, exchange
+from flwr_splitmix.events import Exchange
 from flwr_splitmix.links import link
 from flwr_splitmix.mixers import (
     FullShare,
@@ -26,7 +27,6 @@ from flwr_splitmix.mixers import (
 )
 from flwr_splitmix.mixers.noisy import Noisy
 from flwr_splitmix.observers import Metrics
-from flwr_splitmix.observers.events import Exchange
 from flwr_splitmix.strategies import PSL, CutMixSL, SplitStrategy
 from flwr_splitmix.testing.laws import Toy, check_wire
 from tests.laws.makers import NAMES, maker, toy_for
@@ -34,7 +34,7 @@ from tests.laws.makers import NAMES, maker, toy_for
 
 @pytest.mark.parametrize("prefix", [0, 2])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_strategy(name: str, prefix: int) -> None:
+def test_every_mixer(name: str, prefix: int) -> None:
     unchecked = check_wire(maker(name), toy_for(name, prefix=prefix))
     noise = isinstance(maker(name)(Toy().upper()).mixer, Noisy)
     assert unchecked == (["the numbers of uploads: NoisyShare draws noise"] if noise else [])

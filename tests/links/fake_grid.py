@@ -27,6 +27,9 @@ Handler = Callable[[Message, Context], Message]
 
 TURN = threading.Lock()
 
+NEVER = threading.Event()
+"""A node that waits for it gives no answer, however long one waits for that."""
+
 
 class Turns(Client):
     """Takes turns with the other clients of this process: torch's generator belongs to all."""
@@ -104,7 +107,7 @@ class FakeGrid:
     def wait(self) -> None:
         """Wait until every node has answered."""
         for thread in self.threads:
-            thread.join(30)
+            thread.join(120)
             assert not thread.is_alive(), "a node still works on its message"
 
     def errors(self) -> list[str]:

@@ -9,7 +9,6 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from flwr_splitmix.links import AutoLink, Link, LinkError, StreamLink
-from flwr_splitmix.links.polling import Directory
 from flwr_splitmix.links.ticket import RECORD
 from flwr_splitmix.testing.toy import Toy
 from tests.links.fake_grid import FakeGrid, toy_app
@@ -45,6 +44,7 @@ def refused() -> Link:
 def test_virtual_nodes_are_reached_over_ray() -> None:
     link, ray = AutoLink(Stub, refused), says(True, True)
     link.open(ray.grid)
+    assert link.directory(ray.grid, 2) == {0: 100, 1: 101}
     assert isinstance(link.chosen, Stub)
     assert link.directory(ray.grid, 2) == {0: 100, 1: 101}
     assert len(ray.sent) == 2  # nobody was asked twice
@@ -56,29 +56,56 @@ def test_virtual_nodes_are_reached_over_ray() -> None:
 def test_real_nodes_are_reached_over_the_stream() -> None:
     link, grid = AutoLink(refused, Stub), FakeGrid(toy_app(Toy(clients=2)), 2)
     link.open(grid.grid)
-    assert isinstance(link.chosen, Stub)
     assert link.directory(grid.grid, 2) == {0: 100, 1: 101}
+    assert isinstance(link.chosen, Stub)
 
 
 def test_without_ray_there_is_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    asked: list[str] = []
+
+    class Asked(Stub):
+        def directory(self, grid: Any, min_nodes: int) -> dict[int, int]:
+            asked.append("the stream's own question")
+            return {}
+
     grid = says(False)
-    link = AutoLink(refused, Stub)
+    link = AutoLink(refused, Asked)
     link.open(grid.grid)
+    assert link.directory(grid.grid, 1) == {}
     assert grid.sent == []
+    assert len(asked) == 1
 
 
 def test_a_mixture_is_refused() -> None:
     link = AutoLink(refused, refused, timeout=5)
     grid = says(True, False)
-    # The first answer may come from either; only both together show the mixture.
-    monkey = Directory()
-    monkey.update(grid.grid, 2, 5)
-    assert sorted(monkey.simulated.values()) == [False, True]
-    with pytest.raises(LinkError, match="has not been opened"):
-        link.directory(grid.grid, 1)
+    link.open(grid.grid)
+    with pytest.raises(LinkError, match="some nodes of this run are virtual and others are not"):
+        link.directory(grid.grid, 2)
+
+
+@pytest.mark.parametrize("nodes", [0, 2])
+def test_too_few_nodes_are_told_with_the_number_that_the_user_set(nodes: int) -> None:
+    link, grid = AutoLink(refused, refused, timeout=0.2), says(*[True] * nodes)
+    link.open(grid.grid)
+    sentence = f"{nodes} nodes answered within 0.2 s, min-nodes is 3"
+    with pytest.raises(LinkError, match=sentence):
+        link.directory(grid.grid, 3)
+
+
+def test_no_link_is_chosen_before_the_nodes_were_asked() -> None:
+    link = AutoLink(refused, refused)
+    link.open(says(True).grid)
+    with pytest.raises(LinkError, match="has not asked its nodes yet"):
+        _ = link.chosen
+    link.close()
 
 
 def test_it_needs_a_run() -> None:
-    with pytest.raises(LinkError, match="inside a Flower run only"):
-        AutoLink(refused, refused).open(None)
+    for ask in (
+        lambda: AutoLink(refused, refused).open(None),
+        lambda: AutoLink(refused, refused).directory(None, 1),
+    ):
+        with pytest.raises(LinkError, match="inside a Flower run only"):
+            ask()

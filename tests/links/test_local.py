@@ -9,10 +9,10 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from flwr_splitmix.clients import ClientError, SplitClient
+from flwr_splitmix.events import Exchange
 from flwr_splitmix.links import LinkError, LocalLink
 from flwr_splitmix.links.ticket import Ticket, to_arrays, to_tensors
 from flwr_splitmix.mixers import FullShare
-from flwr_splitmix.observers.events import Exchange
 from flwr_splitmix.server.messages import messages_to, with_tickets
 from flwr_splitmix.testing.toy import Toy
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -92,6 +97,32 @@ def test_tensors_from_a_record_own_their_memory() -> None:
     record = to_arrays({"w": torch.zeros(2)})
     to_tensors(record)["w"].add_(1)
     assert not to_tensors(record)["w"].any()
+
+
+@pytest.fixture
+def busy_collector() -> Iterator[None]:
+    """Collect garbage all the time, with a callback, in which threads may change."""
+
+    def look_on(phase: str, info: dict[str, int]) -> None:
+        sum(range(5))
+
+    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
+    gc.set_threshold(3, 1_000_000, 1_000_000)
+    gc.callbacks.append(look_on)
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+    gc.callbacks.remove(look_on)
+    gc.set_threshold(*threshold)
+
+
+@pytest.mark.usefixtures("busy_collector")
+def test_arrays_can_be_read_in_several_threads() -> None:
+    """CPython 3.11 fails with "AST constructor recursion depth mismatch" if two parse at once."""
+    record = to_arrays({str(number): torch.zeros(2) for number in range(5)})
+    with ThreadPoolExecutor(4) as threads:
+        for tensors in threads.map(lambda _: to_tensors(record), range(200)):
+            assert tensors.keys() == record.keys()
 
 
 def test_arrays_are_found_whatever_they_are_called() -> None:

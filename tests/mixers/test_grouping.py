@@ -67,12 +67,12 @@ def test_who_is_alone_sends_everything_with_its_label_and_the_plan_says_so(mixer
 
 
 def test_inputs_of_a_client_alone_are_not_mixed_and_the_plan_says_so() -> None:
-    plan = plan_of(InputLevel(Mixup(3)), 10)
+    plan = plan_of(InputLevel(Mixup(3), across="clients"), 10)
     (alone,) = plan.unmixed
     (share,) = plan.shares(alone)
     assert isinstance(share, InputShare)
     assert share.parts == ((alone, FullShare()),)
-    assert plan_of(InputLevel(Mixup(3), across="batch"), 10).unmixed == ()
+    assert plan_of(InputLevel(Mixup(3)), 10).unmixed == ()
 
 
 EMPTY = [

@@ -130,7 +130,7 @@ def test_cutout_leaves_the_label_whole() -> None:
 
 def test_what_leaves_the_client_is_not_mixed_again() -> None:
     """Everything crosses, with the soft labels of the inputs; the mixture is the smashed data."""
-    mixer = InputLevel(PatchCutMix(), (ROWS, COLUMNS))
+    mixer = InputLevel(PatchCutMix(), (ROWS, COLUMNS), across="clients")
     plan = mixer.plan(range(4), SHAPE, np.random.default_rng(0))
     uploads, smashed, soft = {}, [], []
     for client in range(4):
@@ -162,7 +162,7 @@ def test_without_a_grid_the_cells_are_as_many_as_the_patches() -> None:
 
 
 def test_within_a_batch_a_client_needs_no_other() -> None:
-    within, across = InputLevel(Mixup(), across="batch"), InputLevel(Mixup())
+    within, across = InputLevel(Mixup()), InputLevel(Mixup(), across="clients")
     assert (within.min_members, within.raw_inputs_cross) == (1, False)
     assert (across.min_members, across.raw_inputs_cross) == (2, True)
     within.check_clients(1)
@@ -172,7 +172,7 @@ def test_within_a_batch_a_client_needs_no_other() -> None:
 
 
 def test_groups_of_an_epoch_stay() -> None:
-    mixer = InputLevel(Mixup(regroup="epoch"))
+    mixer = InputLevel(Mixup(regroup="epoch"), across="clients")
     partners = set()
     for step in range(5):
         rngs = np.random.default_rng(step), np.random.default_rng(7)

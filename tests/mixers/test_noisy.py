@@ -448,10 +448,10 @@ def test_a_noisy_share_has_the_ratio_of_the_one_inside() -> None:
 
 
 @pytest.mark.parametrize(
-    "mixer", [InputLevel(Mixup(), across="batch"), InputLevel(RandomCutout())], ids=str
+    "mixer", [InputLevel(Mixup()), InputLevel(RandomCutout(), across="clients")], ids=str
 )
 def test_mixers_of_inputs_take_no_noise(mixer: Mixer) -> None:
-    with pytest.raises(ValueError, match="InputLevel takes no noise"):
+    with pytest.raises(ValueError, match=r"InputLevel\(\w+\) takes no noise"):
         Noisy(mixer, NOISE)
 
 

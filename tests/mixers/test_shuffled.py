@@ -139,8 +139,8 @@ def test_what_the_wrapper_does_not_change_is_as_inside() -> None:
     mixer = Shuffled(PatchCutMix(4, regroup="epoch"))
     assert (mixer.min_members, mixer.regroup, mixer.cover) == (2, "epoch", "partition")
     assert Shuffled(Mixup()).cover == "weighted"
-    assert Shuffled(InputLevel(Mixup())).raw_inputs_cross
-    assert not Shuffled(InputLevel(Mixup(), across="batch")).raw_inputs_cross
+    assert Shuffled(InputLevel(Mixup(), across="clients")).raw_inputs_cross
+    assert not Shuffled(InputLevel(Mixup())).raw_inputs_cross
     assert str(mixer) == "Shuffled(PatchCutMix)"
     with pytest.raises(ValueError, match="k is 4, but only 3 clients take part"):
         mixer.check_clients(3)

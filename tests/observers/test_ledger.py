@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, StepDone, StepResult
 from flwr_splitmix.mixers import (
     FullShare,
     Group,
@@ -25,7 +26,6 @@ from flwr_splitmix.mixers import (
     WeightedShare,
 )
 from flwr_splitmix.observers import PrivacyLedger
-from flwr_splitmix.observers.events import Exchange, RoundBegun, RoundDone, StepDone, StepResult
 from flwr_splitmix.privacy import GaussianNoise
 
 DELTA = 1e-5
@@ -72,7 +72,17 @@ def send(
 
 def end(ledger: PrivacyLedger, server_round: int, failures: Sequence[int] = ()) -> None:
     why = dict.fromkeys(failures, "no reply")
-    ledger.on_round(RoundDone(server_round, 9, 1.0, 1, 1.0, 1, why))
+    ledger.on_round(
+        RoundDone(
+            server_round=server_round,
+            num_rounds=9,
+            seconds=1.0,
+            steps=1,
+            step_seconds=1.0,
+            clients_alive=1,
+            failures=why,
+        )
+    )
 
 
 def spent(ledger: PrivacyLedger, client: int = 0) -> float:
@@ -280,9 +290,9 @@ def mixed(server: PrivacyLedger, *groups: Sequence[tuple[int, Share]], came: set
     )
     plan = Plan(SmashedShape(4, N, D, classes=L), (plan_groups,))
     nothing = torch.zeros(())
-    server.on_step(
-        StepDone(1, 0, plan, {}, Mixed(nothing, nothing, sources), StepResult(nothing, nothing))
-    )
+    mixture = Mixed(nothing, nothing, sources)
+    result = StepResult(nothing, nothing)
+    server.on_step(StepDone(1, 0, {}, {}, plan=plan, mixed=mixture, result=result))
 
 
 def test_of_a_trusted_mixer_only_sums_are_charged_each_with_its_group() -> None:
@@ -318,8 +328,27 @@ def test_an_untrusted_mixer_has_seen_everything_before_it_mixes() -> None:
 
 
 def evaluate(ledger: PrivacyLedger, kind: str, client: int = 0) -> None:
-    ledger.on_exchange(Exchange(1, client, "encode_test", "down", {"kind": kind}, 0))
-    ledger.on_exchange(Exchange(1, client, "encode_test", "up", {"smashed": [], "labels": []}, 0))
+    sent: dict[str, list[int]] = {"smashed": [], "labels": []}
+    ledger.on_exchange(Exchange(1, client, "any", "down", {"kind": kind}, 0, "evaluate"))
+    ledger.on_exchange(Exchange(1, client, "any", "up", sent, 0, "evaluate"))
+
+
+def test_what_an_unknown_exchange_sends_ends_the_bound_until_somebody_counts_it() -> None:
+    ledger = PrivacyLedger(DELTA)
+    begin(ledger, clients=(0, 1, 2))
+    ledger.on_exchange(Exchange(1, 0, "statistics", "up", {"mean": torch.ones(3)}, 12))
+    ledger.on_exchange(Exchange(1, 1, "prepare", "up", {"mean": torch.ones(3)}, 12, "calibrate"))
+    ledger.on_exchange(Exchange(1, 2, "statistics", "up", {"done": True}, 0))
+    assert ledger.epsilons == {0: math.inf, 1: math.inf, 2: 0.0}
+    assert "uploads that no plan asked for" in ledger.report()
+
+
+def test_an_evaluation_that_does_not_say_whose_data_it_takes_is_private() -> None:
+    ledger = PrivacyLedger(DELTA)
+    begin(ledger)
+    ledger.on_exchange(Exchange(1, 0, "probe", "down", {}, 0, "evaluate"))
+    ledger.on_exchange(Exchange(1, 0, "probe", "up", {}, 0, "evaluate"))
+    assert ledger.epsilons == {0: math.inf}
 
 
 def test_private_tests_end_the_bound_of_who_sent_them_also_if_it_never_trained() -> None:

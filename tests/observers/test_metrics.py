@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from flwr_splitmix.events import Exchange, StepDone
 from flwr_splitmix.links.link import tensor_bytes
 from flwr_splitmix.mixers import PatchShare
 from flwr_splitmix.observers import Metrics, Observer, progress_line
-from flwr_splitmix.observers.events import Exchange, StepDone
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.strategies import PSL, CutMixSL
 from flwr_splitmix.testing.toy import Toy, sgd
@@ -23,7 +23,7 @@ LABELS = B * 8
 class Recording(Observer):
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []
-        self.steps: list[StepDone] = []
+        self.steps: list[Any] = []
 
     def on_exchange(self, event: Exchange) -> None:
         self.exchanges.append(event)

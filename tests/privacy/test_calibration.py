@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flwr_splitmix.mixers import sample_counts, sample_ratios
-from flwr_splitmix.privacy import GaussianNoise, Ledger, Plan, RandomMasks, Release
+from flwr_splitmix.privacy import GaussianNoise, Ledger, RandomMasks, Release, ReleasePlan
 from flwr_splitmix.privacy.costs import release_costs
 from flwr_splitmix.privacy.masks import even_ratio, kept_distribution
 from tests.privacy.placements import placements
@@ -23,7 +23,7 @@ RELEASE = Release(noise=NOISE, patches=16, width=192)
 def test_the_noise_for_an_epsilon_costs_that_epsilon(
     target: float, kept: float | RandomMasks
 ) -> None:
-    plan = Plan(release=RELEASE, passes=30, delta=1e-5, kept=kept, k=3)
+    plan = ReleasePlan(release=RELEASE, passes=30, delta=1e-5, kept=kept, k=3)
     noise = plan.noise_for(target)
     assert noise.sigma_y == pytest.approx(0.5 * noise.sigma_s)
     reached = replace(plan, release=replace(RELEASE, noise=noise)).epsilon()
@@ -34,7 +34,7 @@ def test_the_noise_for_an_epsilon_costs_that_epsilon(
 @pytest.mark.parametrize("placement", placements(clamp=False), ids=str)
 def test_a_plan_with_known_ratios_costs_what_the_ledger_will_charge(placement: Any) -> None:
     k, passes = placement.k, 4
-    plan = Plan(release=placement.release, passes=passes, delta=1e-5, kept=1 / k, k=k)
+    plan = ReleasePlan(release=placement.release, passes=passes, delta=1e-5, kept=1 / k, k=k)
     ledger = Ledger()
     for epoch in range(passes):
         ledger.charge(placement.release, epoch=epoch)
@@ -43,21 +43,21 @@ def test_a_plan_with_known_ratios_costs_what_the_ledger_will_charge(placement: A
 
 def test_enumerated_ratios_are_charged_one_by_one() -> None:
     ratios = np.random.default_rng(0).integers(0, 17, size=20) / 16
-    plan = Plan(release=RELEASE, passes=20, delta=1e-5, kept=ratios.tolist(), k=2)
+    plan = ReleasePlan(release=RELEASE, passes=20, delta=1e-5, kept=ratios.tolist(), k=2)
     ledger = Ledger()
     ledger.charge_series(RELEASE, ratios, epochs=np.arange(20))
     assert plan.epsilon() == pytest.approx(ledger.epsilon(1e-5), rel=1e-12)
 
 
 def test_what_is_known_of_the_masks_orders_the_plans() -> None:
-    plan = Plan(release=RELEASE, passes=200, delta=1e-5, k=2)
+    plan = ReleasePlan(release=RELEASE, passes=200, delta=1e-5, k=2)
     even = replace(plan, kept=even_ratio(16, 2)).epsilon()
     drawn = replace(plan, kept=RandomMasks(alpha=6.0, failure=1e-6)).epsilon()
     assert even < drawn < plan.epsilon()
 
 
 def test_the_rarer_the_failure_the_dearer_the_plan() -> None:
-    plan = Plan(release=RELEASE, passes=50, delta=1e-3, k=2)
+    plan = ReleasePlan(release=RELEASE, passes=50, delta=1e-3, k=2)
     found = [
         replace(plan, kept=RandomMasks(alpha=2.0, failure=failure)).rho
         for failure in (9e-4, 1e-5, 1e-9)
@@ -86,7 +86,7 @@ def test_masks_yet_to_be_drawn_cost_more_than_planned_as_rarely_as_promised(
     noise = replace(NOISE, label_noise=label_noise, clamp_labels=False, sigma_s=4.0)
     release = replace(RELEASE, noise=noise, family=family, seen=seen, ratios=(1.0,))
     masks = RandomMasks(alpha=alpha, failure=failure)
-    planned = Plan(release=release, passes=passes, delta=0.1, kept=masks, k=k).rho
+    planned = ReleasePlan(release=release, passes=passes, delta=0.1, kept=masks, k=k).rho
     rng = np.random.default_rng(0)
     if family == "cutmix":
         groups = np.array([sample_counts(16, k, alpha, rng) / 16 for _ in range(runs * passes)])
@@ -120,7 +120,7 @@ def test_even_masks_keep_at_most_the_rounded_up_share() -> None:
 )
 def test_a_plan_that_makes_no_sense_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Plan(**{"release": RELEASE, "passes": 2, "delta": 1e-5, **changes})
+        ReleasePlan(**{"release": RELEASE, "passes": 2, "delta": 1e-5, **changes})
 
 
 @pytest.mark.parametrize(
@@ -133,14 +133,14 @@ def test_a_plan_that_makes_no_sense_is_refused(changes: dict[str, Any], said: st
 )
 def test_no_sigma_makes_up_for_what_is_missing(noise: dict[str, Any], said: str) -> None:
     release = replace(RELEASE, noise=replace(NOISE, **noise))
-    plan = Plan(release=release, passes=1, delta=1e-5)
+    plan = ReleasePlan(release=release, passes=1, delta=1e-5)
     assert plan.epsilon() == np.inf
     with pytest.raises(ValueError, match=f"no sigma gives epsilon 8.0: {said}"):
         plan.noise_for(8.0)
 
 
 def test_nothing_sent_costs_nothing() -> None:
-    plan = Plan(release=RELEASE, passes=3, delta=1e-5, kept=0.0)
+    plan = ReleasePlan(release=RELEASE, passes=3, delta=1e-5, kept=0.0)
     assert plan.epsilon() == 0
     with pytest.raises(ValueError, match="nothing is sent"):
         plan.noise_for(1.0)

@@ -97,10 +97,10 @@ def test_scores_are_over_all_batches() -> None:
     scores = made()
     generate(scores, batch(([7], [8, 9])))
     generate(scores, batch(([7], [8, 8]), ([8], [9])))
-    found = scores.result()
-    assert found["exact_match"] == pytest.approx(2 / 3)
-    assert found["rouge_l"] == pytest.approx((1 + 0.5 + 1) / 3)
-    assert {"loss", "accuracy", "perplexity", "bleu"} <= found.keys()
+    result = scores.result()
+    assert result["exact_match"] == pytest.approx(2 / 3)
+    assert result["rouge_l"] == pytest.approx((1 + 0.5 + 1) / 3)
+    assert {"loss", "accuracy", "perplexity", "bleu"} <= result.keys()
     assert scores.examples == 3
 
 

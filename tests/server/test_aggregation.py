@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
@@ -14,7 +16,13 @@ from flwr.serverapp import strategy as flower
 
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.schedule import constant
-from flwr_splitmix.server.aggregation import AggregatorError, LowerAggregator
+from flwr_splitmix.server import aggregation
+from flwr_splitmix.server.aggregation import (
+    AggregatorError,
+    AggregatorName,
+    LowerAggregator,
+    make_aggregator,
+)
 from flwr_splitmix.strategies import PSL, SFL
 from flwr_splitmix.testing.toy import Toy, sgd
 
@@ -44,6 +52,15 @@ ANY_NODES: dict[str, Any] = {
 def test_aggregators_that_need_client_code_are_refused(make: Any, sentence: str) -> None:
     with pytest.raises(AggregatorError, match=sentence):
         SFL(Toy().upper(), aggregator=make(), device="cpu")
+
+
+@pytest.mark.parametrize("name", get_args(AggregatorName))
+def test_an_aggregator_by_name_is_that_of_flower_and_takes_a_single_node(
+    name: AggregatorName,
+) -> None:
+    made: Any = LowerAggregator(make_aggregator(name)).strategy
+    assert type(made) is getattr(flower, name)
+    assert ANY_NODES.items() <= vars(made).items()
 
 
 def test_a_subclass_of_a_refused_strategy_is_refused() -> None:
@@ -168,14 +185,59 @@ class FakeGrid:
         return [*self.nodes, 99]
 
 
-def test_an_aggregator_that_waits_for_more_nodes_is_an_error_not_a_wait(
+def noisy(strategy: flower.Strategy) -> flower.Strategy:
+    return flower.DifferentialPrivacyServerSideFixedClipping(strategy, 1.0, 1.0, 2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: flower.FedAvg(min_available_nodes=5),
+        lambda: flower.FedAvg(min_train_nodes=3, min_available_nodes=2),
+        lambda: flower.FedAdam(min_available_nodes=3),
+        lambda: noisy(flower.FedAvg(min_available_nodes=3)),
+    ],
+)
+def test_an_aggregator_that_waits_for_more_nodes_is_an_error_not_a_wait(make: Any) -> None:
+    aggregator = LowerAggregator(make())
+    grid = cast(Grid, FakeGrid([1, 2]))
+    began = time.monotonic()
+    with pytest.raises(AggregatorError, match=r"Fed\w+ waits for more nodes than the 2 that take"):
+        aggregator.configure(1, ArrayRecord(), ConfigRecord(), grid, [1, 2])
+    assert time.monotonic() - began < 0.9  # Flower's wait sleeps for a second
+
+
+class Waiting(flower.FedAvg):
+    """Waits in its own way, whatever its options say, and asks every now and then."""
+
+    def __init__(self, least: int, questions: int = 0) -> None:
+        super().__init__(min_available_nodes=9)
+        self.least = least
+        self.questions = questions
+
+    def configure_train(self, *arguments: Any) -> list[Message]:
+        grid = arguments[-1]
+        while self.questions or len(list(grid.get_node_ids())) < self.least:
+            self.questions -= 1
+            grid.get_node_ids()
+            time.sleep(0.01)
+        return [cast(Message, SimpleNamespace(content={}))]
+
+
+def test_an_aggregator_that_waits_in_its_own_way_is_stopped_by_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    aggregator = LowerAggregator(flower.FedAvg(min_available_nodes=5))
+    monkeypatch.setattr(aggregation, "WAIT_SECONDS", 0.1)
+    aggregator = LowerAggregator(Waiting(least=3))
     grid = cast(Grid, FakeGrid([1, 2]))
-    with pytest.raises(AggregatorError, match="FedAvg waits for more nodes than the 2 that take"):
+    with pytest.raises(AggregatorError, match="Waiting waits for more nodes than the 2 that take"):
         aggregator.configure(1, ArrayRecord(), ConfigRecord(), grid, [1, 2])
+
+
+def test_an_aggregator_may_ask_for_the_nodes_as_often_as_it_likes() -> None:
+    aggregator = LowerAggregator(Waiting(least=2, questions=20))
+    grid = cast(Grid, FakeGrid([1, 2]))
+    assert len(aggregator.configure(1, ArrayRecord(), ConfigRecord(), grid, [1, 2])) == 1
 
 
 def test_an_aggregator_that_asks_nobody_is_an_error() -> None:

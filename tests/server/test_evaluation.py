@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flwr_splitmix.clients import SplitClient, exchange
+from flwr_splitmix.events import RoundDone
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import RoundDone
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.server.evaluation import split as module
 from flwr_splitmix.strategies import PSL, SFL, central_evaluation
@@ -110,6 +110,21 @@ def test_evaluation_changes_nothing() -> None:
     for a, b in zip(with_it, without, strict=True):
         for name, tensor in a.segment.state_dict().items():
             assert torch.equal(tensor, b.segment.state_dict()[name]), name
+
+
+class Boaster(SplitClient):
+    """Says of its tests what is no number."""
+
+    def attach(self, *arguments: Any) -> dict[str, Any]:
+        return {**super().attach(*arguments), "federated-examples": 10**40}
+
+
+def test_a_client_that_says_nonsense_of_its_tests_is_left_out() -> None:
+    clients = [*TOY.make_clients()[:2], TOY.make_clients(kind=Boaster)[2]]
+    _, seen = fit(clients, evaluation="federated")
+    evaluation = seen.events[-1].evaluation
+    assert evaluation is not None
+    assert evaluation.examples == 14  # of the two others, seven each
 
 
 class Liar(SplitClient):

@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
+from flwr_splitmix.methods import METHODS, Method, strategy_class
 from flwr_splitmix.mixers import (
     FullShare,
     InputLevel,
@@ -22,9 +23,9 @@ from flwr_splitmix.mixers import (
     SmashedShape,
 )
 from flwr_splitmix.segments import split_vision_model
-from flwr_splitmix.server.intake.split import UploadError, read_upload
+from flwr_splitmix.server.intake.checks import UploadError
+from flwr_splitmix.server.intake.split import read_upload
 from flwr_splitmix.strategies import (
-    STRATEGIES,
     BatchShuffleSL,
     CutMixSL,
     CutoutSL,
@@ -39,17 +40,12 @@ from flwr_splitmix.testing.toy import Toy
 from tests.laws.makers import maker
 
 
-@pytest.mark.parametrize("name", [name for name in STRATEGIES if name.endswith("SFL")])
-def test_every_method_with_averaging_differs_in_that_alone(name: str) -> None:
-    averaging = maker(name)(Toy().upper())
-    sibling = f"{name.removesuffix('SFL')}SL"
-    plain = maker({"SL": "PSL", "ShuffledSL": "ShuffledPSL"}.get(sibling, sibling))(Toy().upper())
-    assert type(averaging.aggregator.strategy) is FedAvg
-    assert plain.aggregator.strategy is None
-    assert str(averaging.mixer) == str(plain.mixer)
-    shape = SmashedShape(4, 6, 3, grid=(2, 3), classes=3)
-    plans = [s.mixer.plan(range(5), shape, np.random.default_rng(3)) for s in (averaging, plain)]
-    assert plans[0] == plans[1]
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_who_averages_does_so_by_fedavg(method: Method) -> None:
+    assert strategy_class(method.name).averages is False
+    if method.twin is not None and method.shape == "L":
+        assert type(maker(method.twin)(Toy().upper()).aggregator.strategy) is FedAvg
+        assert maker(method.name)(Toy().upper()).aggregator.strategy is None
 
 
 @pytest.mark.parametrize(
@@ -92,7 +88,8 @@ def test_raw_inputs_do_not_cross_a_link() -> None:
     grid: Any = None
     with pytest.raises(ValueError, match=r"InputMixupSL mixes raw inputs across clients.*\(fit\)"):
         strategy.start(grid, ArrayRecord(), num_rounds=1)
-    shuffled = SplitStrategy(Toy().upper(), mixer=Shuffled(InputLevel(Mixup())), device="cpu")
+    mixer = Shuffled(InputLevel(Mixup(), across="clients"))
+    shuffled = SplitStrategy(Toy().upper(), mixer=mixer, device="cpu")
     with pytest.raises(ValueError, match="mixes raw inputs across clients"):
         shuffled.start(grid, ArrayRecord(), num_rounds=1)
 

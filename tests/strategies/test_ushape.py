@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import MixGuardClient, TextSet, UShapeClient
+from flwr_splitmix.events import Exchange, RoundDone
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import Exchange, RoundDone
 from flwr_splitmix.strategies import MixGuard, USplitFL, USplitSL
 from flwr_splitmix.testing.laws import TextToy, check_same_tensors, sgd
 
@@ -191,7 +191,7 @@ def bytes_of_a_step(kind: str) -> tuple[int, int]:
             pad_to=LENGTH,
         )
         client = MixGuardClient(*parts, texts, vocab_size=99, options=mixguard, **options)  # type: ignore[arg-type]
-        client.calibrated = True
+        client.hiding.calibrated = True
     seen = Seen()
     strategy = (USplitSL if kind == "plain" else MixGuard)(
         Wide(), device="cpu", steps_per_round=1, observers=[seen]

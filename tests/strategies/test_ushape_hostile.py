@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import UShapeClient
+from flwr_splitmix.events import Messages
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.segments.language import LanguageCut, build_language_parts
 from flwr_splitmix.segments.language.layout import Task
-from flwr_splitmix.server.intake.split import UploadError
+from flwr_splitmix.server.intake.checks import UploadError
 from flwr_splitmix.server.intake.ushape import read_scores
-from flwr_splitmix.server.segments.trunk import Messages, TrunkSegment
+from flwr_splitmix.server.segments.trunk import TrunkSegment
 from flwr_splitmix.strategies import USplitSL
 from flwr_splitmix.testing.laws import TextToy
 from tests.segments.language.tiny_models import CONFIGS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flwr_splitmix.experiments.cells import Value, variant
-from flwr_splitmix.experiments.experiment import Entry, Experiment, Ordering, Score, below
+from flwr_splitmix.experiments.experiment import Entry, Experiment, Ordering, TableScore, below
 from flwr_splitmix.experiments.scales import ENCODER
 
 _AT = ENCODER
@@ -50,14 +50,14 @@ MIXGUARD_COLA = Experiment(
     "decoded public texts, relative to what the trunk makes of the texts themselves. Light "
     "secrets have supports of less weight and distort little, as the paper's need not. Local: all "
     "parts at the client, nothing mixed.",
-    "cola",
-    (
-        Score("Matthews (x 100)", "eval_matthews"),
-        Score("local", "local_matthews"),
-        Score("accuracy (%)", "top1"),
-        Score("decode error", "train_decode_error", 1.0),
-        Score("calibrated", "train_calibrated_error", 1.0),
-        Score("processor s", "processor_s", 1.0, 0),
+    track="cola",
+    scores=(
+        TableScore("Matthews (x 100)", "eval_matthews"),
+        TableScore("local", "local_matthews"),
+        TableScore("accuracy (%)", "top1"),
+        TableScore("decode error", "train_decode_error", 1.0),
+        TableScore("calibrated", "train_calibrated_error", 1.0),
+        TableScore("processor s", "processor_s", 1.0, 0),
     ),
 )
 

@@ -37,7 +37,7 @@ TABLE_1 = Experiment(
     ),
     ordered(("DP", "PS+", "BS (kappa = 0.4)", "SL"), (_COLUMN,)),
     _NOTE + " CelebA's 40 attributes are one label here: another data set tells the ordering only.",
-    "shuffling",
+    track="shuffling",
 )
 
 TABLE_2 = Experiment(
@@ -51,7 +51,7 @@ TABLE_2 = Experiment(
     ),
     ordered(("BS (kappa = 0.75)", "PS", "SL"), (_COLUMN,)),
     _NOTE,
-    "shuffling",
+    track="shuffling",
 )
 
 _KAPPAS = ((0.5, 90.29), (0.4, 89.18), (0.25, 88.54), (0.15, 88.76))
@@ -66,7 +66,7 @@ TABLE_7 = Experiment(
     ),
     ordered(("BS (kappa = 0.25)", "BS (kappa = 0.4)", "BS (kappa = 0.5)"), (_COLUMN,)),
     _NOTE,
-    "shuffling",
+    track="shuffling",
 )
 
 PATCH_SHUFFLING = (TABLE_1, TABLE_2, TABLE_7)

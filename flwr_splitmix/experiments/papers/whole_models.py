@@ -6,7 +6,7 @@ from flwr_splitmix.experiments.cells import variant
 from flwr_splitmix.experiments.experiment import Entry, Experiment
 from flwr_splitmix.experiments.papers.cutmixsl import BEST
 
-BASELINES = Experiment(
+WHOLE_MODELS = Experiment(
     "baselines",
     "what splitting costs and saves: accuracy, bytes, client memory, multiply-adds",
     "this project",

@@ -7,20 +7,29 @@ the depth of the head, and the secret tokens. `benchmarks.mixguard_attacks` meas
 """
 
 from flwr_splitmix.hiding.mixguard.all_sources import balance_gradients
-from flwr_splitmix.hiding.mixguard.calibration import Calibration, Calibrator, calibration_loss
+from flwr_splitmix.hiding.mixguard.calibration import (
+    CalibratedTrunk,
+    Calibration,
+    Calibrator,
+    calibration_loss,
+)
 from flwr_splitmix.hiding.mixguard.options import MixGuardOptions
 from flwr_splitmix.hiding.mixguard.padding import Padded, pad_together
 from flwr_splitmix.hiding.mixguard.perturbation import Perturbation, perturb
+from flwr_splitmix.hiding.mixguard.protocol import MixGuard, Mixtures
 from flwr_splitmix.hiding.mixguard.sampler import SCALE, draw_secret
 from flwr_splitmix.hiding.mixguard.secret import Secret
 from flwr_splitmix.hiding.mixguard.tokens import Inserted, SecretTokens
 
 __all__ = [
     "SCALE",
+    "CalibratedTrunk",
     "Calibration",
     "Calibrator",
     "Inserted",
+    "MixGuard",
     "MixGuardOptions",
+    "Mixtures",
     "Padded",
     "Perturbation",
     "Secret",

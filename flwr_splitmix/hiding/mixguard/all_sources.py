@@ -42,7 +42,7 @@ def balance_gradients(secret: Secret, gradients: Tensor, *, strength: float = 1.
     ValueError
         If m < k, the number of gradients is not k, or strength is negative.
 
-    Source: none; an answer to the first break of our specification, section 6.
+    Source: none; an answer to the attack by gradient ratio (docs/mixguard.md).
     """
     if strength < 0:
         raise ValueError(f"strength is {strength}; it must be at least 0")

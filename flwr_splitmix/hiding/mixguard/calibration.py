@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flwr_splitmix.storage import pack_optimizer, unpack_optimizer
+from flwr_splitmix.storage import pack_optimizer, under, unpack_optimizer
 
 LEARNING_RATE = 1e-3
 
@@ -135,8 +135,8 @@ class Calibration:
         here = mask != 0
         size = plain[here].double().norm()
         before, after = (
-            float((found[here].double() - plain[here].double()).norm() / size)
-            for found in (decoded, self(decoded))
+            float((guess[here].double() - plain[here].double()).norm() / size)
+            for guess in (decoded, self(decoded))
         )
         return before, after
 
@@ -148,16 +148,34 @@ class Calibration:
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state`: the same calibrator is assumed."""
-        self.calibrator.load_state_dict(
-            {n.removeprefix("weight."): t for n, t in tensors.items() if n.startswith("weight.")}
-        )
+        self.calibrator.load_state_dict(under("weight", tensors))
         unpack_optimizer(self.optimizer, tensors, meta, "moment")
 
 
-def _check(found: Tensor, plain: Tensor, mask: Tensor) -> None:
-    if found.shape != plain.shape or mask.shape != plain.shape[:-1]:
+class CalibratedTrunk(nn.Module):
+    """A trunk with a client's calibrator behind it; it takes what the trunk takes.
+
+    Put in place of the trunk it is what a tail was trained behind: for logits, for
+    `segments.language.generate`, for `clients.score_locally`.
+
+    Source: MixGuard, section 4.5.
+    """
+
+    def __init__(self, trunk: nn.Module, calibration: Calibration) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.calibrator = calibration.calibrator
+
+    def forward(self, hidden: Tensor, mask: Tensor | None = None, *cache: Any) -> Tensor:
+        """Pass hidden states (b, T, d) through both; a cache goes to the trunk."""
+        calibrated: Tensor = self.calibrator(self.trunk(hidden, mask, *cache))
+        return calibrated
+
+
+def _check(decoded: Tensor, plain: Tensor, mask: Tensor) -> None:
+    if decoded.shape != plain.shape or mask.shape != plain.shape[:-1]:
         raise ValueError(
-            f"decoded, plain and mask have shapes {tuple(found.shape)}, {tuple(plain.shape)} and "
+            f"decoded, plain and mask have shapes {tuple(decoded.shape)}, {tuple(plain.shape)} and "
             f"{tuple(mask.shape)}; they must be (..., T, d), the same, and (..., T)"
         )
     if not bool((mask != 0).any()):

@@ -99,16 +99,16 @@ def draw_secret(
 
 def _faithful(count: int, draw: Callable[[int], Secret], bound: float) -> Secret:
     """Draw secrets until `count` of them distort no more than `bound`."""
-    found: list[Secret] = []
+    faithful: list[Secret] = []
     missing = count
     for _ in range(MAX_DRAWS):
         candidates = draw(max(CANDIDATES, 4 * missing))
         chosen = (candidates.distortion <= bound).nonzero().squeeze(-1)[:missing]
         if len(chosen):
-            found.append(candidates.of(chosen))
+            faithful.append(candidates.of(chosen))
             missing -= len(chosen)
         if not missing:
-            return Secret.join(found)
+            return Secret.join(faithful)
     raise ValueError(
         f"max_distortion is {bound}; of {MAX_DRAWS * CANDIDATES:,} secrets too few were below it, "
         "so it must be larger, or k or the scale smaller"
@@ -143,13 +143,13 @@ def _accepted(
     count: int, draw: Callable[[int], Tensor], accept: Callable[[Tensor], Tensor], m: int
 ) -> Tensor:
     """Redraw those of `count` draws that are not accepted, until all are."""
-    found = draw(count)
-    waiting = (~accept(found)).nonzero().squeeze(-1)
+    drawn = draw(count)
+    waiting = (~accept(drawn)).nonzero().squeeze(-1)
     for _ in range(MAX_REDRAWS):
         if not len(waiting):
-            return found
-        found[waiting] = draw(len(waiting))
-        waiting = waiting[~accept(found[waiting])]
+            return drawn
+        drawn[waiting] = draw(len(waiting))
+        waiting = waiting[~accept(drawn[waiting])]
     raise ValueError(
         f"no secret met the constraints in {MAX_REDRAWS} draws with m={m}; use fewer messages"
     )

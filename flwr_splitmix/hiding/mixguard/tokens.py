@@ -38,7 +38,7 @@ class SecretTokens:
 
     The places are a uniform subset of those of the longer text, between its special tokens: what
     begins a text (CLS, BOS) and what ends it (SEP, EOS) keeps doing so, since a model was trained
-    with them there. Padding stays where it was. Paper and spec fix neither.
+    with them there. Padding stays where it was. The paper fixes neither.
 
     Parameters
     ----------

@@ -61,13 +61,13 @@ def take_apart(value: Any, wire: WireDtype, tensors: list[Tensor], depth: int = 
         raise CodecError(f"{type(value).__name__} cannot travel: only tensors and plain values can")
     numbers, scale = narrow(value.detach(), wire)
     tensors.append(numbers)
-    found: dict[str, Any] = {"tensor": len(tensors) - 1}
+    described: dict[str, Any] = {"tensor": len(tensors) - 1}
     if numbers.dtype != value.dtype:
-        found["dtype"] = str(value.dtype).removeprefix("torch.")
+        described["dtype"] = str(value.dtype).removeprefix("torch.")
     if scale is not None:
         tensors.append(scale)
-        found["scale"] = len(tensors) - 1
-    return found
+        described["scale"] = len(tensors) - 1
+    return described
 
 
 class Assembler:

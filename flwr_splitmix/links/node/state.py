@@ -1,4 +1,4 @@
-"""Where a SuperNode keeps its client's state: on its disk, or else in Flower's context.
+"""The place of a client's state on a SuperNode: its disk, or else Flower's context.
 
 Every round of a deployment is a new process. A directory outlives also the Flower run, so a
 resumed run finds what belongs to its checkpoint; `context.state` ends with the Flower run.

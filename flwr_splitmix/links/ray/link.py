@@ -1,4 +1,4 @@
-"""Virtual clients in a few Ray actors, each of which holds many, inside a Flower simulation."""
+"""The link of Flower simulations: a few Ray actors, each of which holds many virtual clients."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import cycle, islice
+from dataclasses import dataclass, replace
+from itertools import count, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,45 @@ START_SECONDS = 120.0
 """Ray and the hosts may take this long to start, however short the timeouts of a round are."""
 
 
-class RayClients(Clients):
-    """Clients in actors; one call a host and exchange, whatever the number of clients."""
+@dataclass(frozen=True)
+class _Host:
+    """An actor, the name that it is found by, and the id of the Ray node that it lives on."""
 
-    handle_of: Mapping[int, Any]
-    deadline: float
+    name: str
+    home: str
+    handle: Any
+
+
+def _names() -> Iterator[str]:
+    """Yield names of actors that nobody else in a Ray cluster has, and none of them twice."""
+    token = secrets.token_hex(4)
+    return (f"splitmix-{token}-{place}" for place in count())
+
+
+class RayClients(Clients):
+    """Clients in actors; one call a host and exchange, whatever the number of clients.
+
+    Parameters
+    ----------
+    handle_of
+        By client index, the actor that holds it.
+    deadline
+        Seconds for a call.
+    """
+
+    def __init__(
+        self,
+        server_round: int,
+        descriptions: Mapping[int, dict[str, Any]],
+        failures: Mapping[int, str],
+        observe: Observe | None,
+        *,
+        handle_of: Mapping[int, Any],
+        deadline: float,
+    ) -> None:
+        super().__init__(server_round, descriptions, failures, observe)
+        self.handle_of = handle_of
+        self.deadline = deadline
 
     def _exchange(
         self, method: str, payloads: Mapping[int, Mapping[str, Any]]
@@ -101,9 +135,9 @@ class RayLink(Link):
         self.state_dir = state_dir
         self.attach_timeout = attach_timeout
         self.step_timeout = step_timeout
-        self._hosts: dict[str, Any] = {}
-        self._homes: dict[str, str] = {}
         self.nodes = Directory()
+        self._hosts: list[_Host] = []
+        self._names = _names()
 
     def open(self, grid: Grid | None) -> None:
         """Start the hosts and wait until they stand.
@@ -117,48 +151,58 @@ class RayLink(Link):
         nodes = _alive_nodes(ray)
         cpus = sum(int(node["Resources"].get("CPU", 0)) for node in nodes)
         wanted = self.num_hosts or max(len(nodes), min(cpus, 4), 1)
-        token = secrets.token_hex(4)
-        self._start_hosts(ray, [f"splitmix-{token}-{i}" for i in range(wanted)], nodes)
-        log.info("%d client hosts on %d Ray nodes", wanted, len(set(self._homes.values())))
+        self._hosts = self._start_hosts(ray, wanted, nodes)
+        homes = {host.home for host in self._hosts}
+        log.info("%d client hosts on %d Ray nodes", wanted, len(homes))
+
+    @property
+    def handles(self) -> list[Any]:
+        """The actors; a client's is the one at its index modulo their number."""
+        return [host.handle for host in self._hosts]
 
     @property
     def _patience(self) -> float:
         return max(self.attach_timeout, START_SECONDS)
 
-    def _start_hosts(self, ray: Any, names: Sequence[str], nodes: Sequence[_Node]) -> None:
+    def _start_hosts(self, ray: Any, number: int, nodes: Sequence[_Node]) -> list[_Host]:
+        """Start so many hosts, each under a name of its own, and wait until they stand."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         actor = ray.remote(RayHost)
-        for name, node in zip(names, self._place(nodes, len(names)), strict=True):
-            self._homes[name] = node["NodeID"]
-            self._hosts[name] = actor.options(
+        hosts = []
+        for node in self._place(nodes, number):
+            name, home = next(self._names), node["NodeID"]
+            handle = actor.options(
                 name=name,
                 num_cpus=0,
                 num_gpus=self.host_gpus,
                 max_restarts=-1,
                 # Ray's own "SPREAD", and a soft affinity too, put actors without CPUs anywhere.
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+                scheduling_strategy=NodeAffinitySchedulingStrategy(home, soft=False),
             ).remote(self.host_threads, str(self.state_dir or ""))
+            hosts.append(_Host(name, home, handle))
         try:
-            ray.get([self._hosts[name].ready.remote() for name in names], timeout=self._patience)
+            ray.get([host.handle.ready.remote() for host in hosts], timeout=self._patience)
         except ray.exceptions.GetTimeoutError:
+            for host in hosts:
+                ray.kill(host.handle)
             raise LinkError(
-                f"{len(names)} hosts with {self.host_gpus:g} GPUs each did not start within "
+                f"{number} hosts with {self.host_gpus:g} GPUs each did not start within "
                 f"{self._patience:g} s; free in the cluster are {ray.available_resources()}"
             ) from None
+        return hosts
 
     def _replace_lost_hosts(self) -> None:
         """Start the hosts of Ray nodes that are gone anew, on the nodes that are left."""
         ray = self._wait_for_ray()
         nodes = _alive_nodes(ray)
         alive = {node["NodeID"] for node in nodes}
-        lost = {name: f"{name}+" for name, home in self._homes.items() if home not in alive}
+        lost = [place for place, host in enumerate(self._hosts) if host.home not in alive]
         if lost:
             log.warning("%d client hosts were lost with their Ray node; starting others", len(lost))
-            # A new name in the old place: every client keeps its host, by the order of the names.
-            self._hosts = {lost.get(name, name): host for name, host in self._hosts.items()}
-            self._homes = {lost.get(name, name): home for name, home in self._homes.items()}
-            self._start_hosts(ray, list(lost.values()), nodes)
+            # In the old places: every client keeps its host's, by its index.
+            for place, host in zip(lost, self._start_hosts(ray, len(lost), nodes), strict=True):
+                self._hosts[place] = host
 
     def _place(self, nodes: Sequence[_Node], hosts: int) -> list[_Node]:
         """Choose a Ray node for each host, in turn among those with room for its GPUs."""
@@ -198,11 +242,10 @@ class RayLink(Link):
         """End the hosts."""
         import ray
 
-        for handle in self._hosts.values():
+        for handle in self.handles:
             if ray.is_initialized():
                 ray.kill(handle)
-        self._hosts = {}
-        self._homes = {}
+        self._hosts = []
 
     def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
         """Ask every virtual node for its partition-id, once."""
@@ -215,20 +258,25 @@ class RayLink(Link):
         """Have the ClientApps attach their clients to hosts, at the end collect their replies."""
         grid = _needed(grid)
         self._replace_lost_hosts()
-        names = list(self._hosts)
-        tickets = {}
+        tickets, handle_of = {}, {}
         for message in messages:
             ticket = Ticket.from_message(message)
-            host = names[ticket.client % len(names)]
-            ticket = replace(ticket, link="ray", host=host, timeout=self.attach_timeout)
+            host = self._hosts[ticket.client % len(self._hosts)]
+            handle_of[ticket.client] = host.handle
+            ticket = replace(ticket, link="ray", host=host.name, timeout=self.attach_timeout)
             message.content = with_record(message.content, ticket.to_record())
             tickets[message.metadata.dst_node_id] = ticket
         replies = send_and_wait(grid, messages, self.attach_timeout)
         descriptions, failures = _read_descriptions(tickets, replies, self.attach_timeout)
         server_round = next((t.server_round for t in tickets.values()), 0)
-        clients = RayClients(server_round, descriptions, failures, observe)
-        clients.handle_of = {t.client: self._hosts[t.host] for t in tickets.values()}
-        clients.deadline = self.step_timeout
+        clients = RayClients(
+            server_round,
+            descriptions,
+            failures,
+            observe,
+            handle_of=handle_of,
+            deadline=self.step_timeout,
+        )
         yield clients
         if messages and messages[0].metadata.message_type == "train":
             self._finish(grid, clients, tickets)

@@ -58,16 +58,16 @@ def make_certificates(
         .add_extension(_usage(signs_certificates=True), critical=True)
         .sign(authority_key, hashes.SHA256())
     )
-    found = Certificates(
+    made = Certificates(
         *(
             folder / name
             for name in ("ca.crt", "server.crt", "server.key", "client.crt", "client.key")
         )
     )
-    found.ca.write_bytes(ca.public_bytes(Encoding.PEM))
+    made.ca.write_bytes(ca.public_bytes(Encoding.PEM))
     for usage, certificate, key in (
-        (ExtendedKeyUsageOID.SERVER_AUTH, found.certificate, found.key),
-        (ExtendedKeyUsageOID.CLIENT_AUTH, found.client_certificate, found.client_key),
+        (ExtendedKeyUsageOID.SERVER_AUTH, made.certificate, made.key),
+        (ExtendedKeyUsageOID.CLIENT_AUTH, made.client_certificate, made.client_key),
     ):
         private = ec.generate_private_key(ec.SECP256R1())
         signed = (
@@ -85,7 +85,7 @@ def make_certificates(
         key.unlink(missing_ok=True)
         with os.fdopen(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(pem)
-    return found
+    return made
 
 
 def names_of(certificate: bytes) -> list[str]:
@@ -97,11 +97,11 @@ def names_of(certificate: bytes) -> list[str]:
         If it is no certificate.
     """
     try:
-        found = x509.load_pem_x509_certificate(certificate)
+        loaded = x509.load_pem_x509_certificate(certificate)
     except ValueError:
         raise LinkError("the link's certificate is no PEM certificate") from None
     try:
-        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return []
     return [

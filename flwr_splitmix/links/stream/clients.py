@@ -9,7 +9,7 @@ from typing import Any
 
 from flwr_splitmix.links.frames.payload import payload_bytes
 from flwr_splitmix.links.frames.wire import WireDtype
-from flwr_splitmix.links.link import Clients, Outcome
+from flwr_splitmix.links.link import Clients, Observe, Outcome
 from flwr_splitmix.links.stream.line import Line
 
 Changes = queue.SimpleQueue[int]
@@ -19,7 +19,7 @@ Changes = queue.SimpleQueue[int]
 class StreamClients(Clients):
     """Clients at the other ends of lines.
 
-    Attributes
+    Parameters
     ----------
     lines
         By client index.
@@ -29,11 +29,25 @@ class StreamClients(Clients):
         Seconds for a call, and for a node whose connection broke to be back.
     """
 
-    lines: Mapping[int, Line]
-    changes: Changes
-    wire_dtype: WireDtype
-    step_timeout: float
-    reattach_timeout: float
+    def __init__(
+        self,
+        server_round: int,
+        descriptions: Mapping[int, dict[str, Any]],
+        failures: Mapping[int, str],
+        observe: Observe | None,
+        *,
+        lines: Mapping[int, Line],
+        changes: Changes,
+        wire_dtype: WireDtype,
+        step_timeout: float,
+        reattach_timeout: float,
+    ) -> None:
+        super().__init__(server_round, descriptions, failures, observe)
+        self.lines = lines
+        self.changes = changes
+        self.wire_dtype = wire_dtype
+        self.step_timeout = step_timeout
+        self.reattach_timeout = reattach_timeout
 
     def fail(self, client: int, reason: str) -> None:
         """Leave a client out for the rest of the round, and tell it so."""
@@ -76,10 +90,10 @@ class StreamClients(Clients):
 
 def next_changes(changes: Changes, timeout: float) -> set[int]:
     """Wait for a change; returns all that there are, or none after `timeout` seconds."""
-    found: set[int] = set()
+    changed: set[int] = set()
     try:
-        found.add(changes.get(timeout=max(timeout, 0.0)))
+        changed.add(changes.get(timeout=max(timeout, 0.0)))
         while True:
-            found.add(changes.get_nowait())
+            changed.add(changes.get_nowait())
     except queue.Empty:
-        return found
+        return changed

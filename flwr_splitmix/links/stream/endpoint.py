@@ -1,4 +1,4 @@
-"""Where the stream link listens, what nodes dial, and the certificates in between."""
+"""The endpoint of the stream link: where it listens, what nodes dial, and the certificates."""
 
 from __future__ import annotations
 

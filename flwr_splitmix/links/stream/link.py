@@ -148,13 +148,16 @@ class StreamLink(Link):
             mail = Mail(grid, messages, self._unread)
             descriptions, failures = self._attach(grid, mail, seats, changes)
             clients = StreamClients(
-                seats[0].admission.server_round if seats else 0, descriptions, failures, observe
+                seats[0].admission.server_round if seats else 0,
+                descriptions,
+                failures,
+                observe,
+                lines={seat.client: seat.line for seat in seats},
+                changes=changes,
+                wire_dtype=self.wire_dtype,
+                step_timeout=self.step_timeout,
+                reattach_timeout=self.reattach_timeout,
             )
-            clients.lines = {seat.client: seat.line for seat in seats}
-            clients.changes = changes
-            clients.wire_dtype = self.wire_dtype
-            clients.step_timeout = self.step_timeout
-            clients.reattach_timeout = self.reattach_timeout
             yield clients
             for client in clients.alive:
                 clients.lines[client].end("finish")

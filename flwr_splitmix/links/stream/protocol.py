@@ -1,4 +1,4 @@
-"""What both ends of the stream agree on: names, versions, limits and pings."""
+"""The protocol that both ends of the stream agree on: names, versions, limits and pings."""
 
 from __future__ import annotations
 

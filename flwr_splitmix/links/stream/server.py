@@ -63,8 +63,8 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
         try:
             line.hello(context, next(requests))
             yield _WELCOME
-            while (found := line.next_frame(context)) is not None:
-                frame, last = found
+            while (following := line.next_frame(context)) is not None:
+                frame, last = following
                 yield frame
                 if last:
                     return

@@ -1,1 +1,1 @@
-"""What arrives from clients, checked before it touches a model."""
+"""The intake: what arrives from clients, checked before it touches a model."""

@@ -1,4 +1,4 @@
-"""Keeping NaN and infinite numbers away from the model, without waiting for an accelerator."""
+"""A guard against NaN and infinite numbers that does not wait for an accelerator."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class FiniteCheck:
 
     def late(self) -> list[int]:
         """Return the clients that sent what was not finite since the last time, and forget."""
-        found = sorted(client for client, bad in self._bad.items() if bool(bad))
+        senders = sorted(client for client, bad in self._bad.items() if bool(bad))
         self._bad.clear()
-        return found
+        return senders
 
 
 def all_finite(tensors: Sequence[Tensor]) -> bool:

@@ -1,9 +1,8 @@
-"""Checking what clients return at the end of a round, before it is averaged."""
+"""The intake of a round's replies, checked before they are averaged."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,9 +10,8 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 
 from flwr_splitmix.links import Clients
-
-NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}")
-"""What a client may call a number of its own."""
+from flwr_splitmix.links.ticket import to_numpy
+from flwr_splitmix.server.intake.checks import NAME
 
 
 def keep_sound_segments(clients: Clients, like: ArrayRecord) -> None:
@@ -30,12 +28,12 @@ def keep_sound_segments(clients: Clients, like: ArrayRecord) -> None:
     sound = []
     for client, reply in zip(clients.alive, clients.replies, strict=True):
         records = list(reply.content.array_records.values())
-        found = {name: a.shape for name, a in records[0].items()} if len(records) == 1 else None
+        shapes = {name: a.shape for name, a in records[0].items()} if len(records) == 1 else None
         metrics = _metrics(reply)
         examples = clients.descriptions[client]["num-examples"]
-        if found != expected:
+        if shapes != expected:
             clients.fail(client, "returned another lower segment than it was given")
-        elif not all(np.isfinite(array.numpy()).all() for array in records[0].values()):
+        elif not all(np.isfinite(array).all() for array in to_numpy(records[0]).values()):
             clients.fail(client, "returned a lower segment with NaN or infinite numbers")
         elif frozenset(metrics) != keys[0][0] or not np.isfinite(list(metrics.values())).all():
             clients.fail(client, "returned other metrics than the other clients, or NaN")

@@ -1,8 +1,7 @@
-"""Checking what clients say and send before it touches the model."""
+"""The intake of the L shape: descriptions and uploads, checked before the upper segment."""
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,24 +12,19 @@ from torch import Tensor, nn
 
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.mixers import Plan, Share, SmashedShape, Upload
+from flwr_splitmix.server.intake.checks import (
+    NOT_FINITE,
+    UploadError,
+    check_number,
+    check_shape,
+    check_size,
+    check_tensor,
+    plausible,
+    reasons,
+)
 from flwr_splitmix.server.intake.finite import FiniteCheck
 
 _LEAST = {"batch-size": 1, "patches": 1, "width": 1, "prefix": 0, "num-examples": 1}
-
-MUCH_MORE = 100
-"""How many times the median a client's data set may be, to count in full."""
-
-MOST = 2**31 - 1
-"""Bound on every number that a client says of itself."""
-
-LARGEST = 1e6
-"""Bound on what crosses the cut: finite numbers far beyond it overflow in the server's model."""
-
-NOT_FINITE = "uploaded NaN or infinite numbers"
-
-
-class UploadError(ValueError):
-    """A client's upload is not what its share of the plan asks for."""
 
 
 def read_upload(
@@ -69,7 +63,7 @@ def read_upload(
         if share is None:
             checked.append(None)
             continue
-        _check_shape(tensor, share.upload_shape(plan.shape.size), dtype)
+        check_shape(tensor, share.upload_shape(plan.shape.size), dtype)
         passes = finite.passes(tensor)
         if passes is False:
             raise UploadError(NOT_FINITE)
@@ -130,32 +124,6 @@ def read_test_upload(
     return smashed[0], _check_integers(labels, shape.batch, num_classes, "labels")
 
 
-def check_tensor(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Raise UploadError unless it is a finite tensor of that shape and dtype."""
-    _check_shape(tensor, shape, dtype)
-    if not FiniteCheck(waits=True).passes(tensor):
-        raise UploadError(NOT_FINITE)
-
-
-def check_size(tensor: Tensor) -> None:
-    """Raise UploadError if a number is beyond `LARGEST`; waits for the tensor's device."""
-    if not tensor.numel():
-        return
-    least, most = tensor.aminmax()
-    if max(-float(least), float(most)) > LARGEST:
-        raise UploadError(f"sent numbers beyond {LARGEST:g}, which would overflow in the model")
-
-
-def _check_shape(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    if not isinstance(tensor, Tensor) or tensor.dtype != dtype or tuple(tensor.shape) != shape:
-        found = (
-            f"{tuple(tensor.shape)} of {tensor.dtype}"
-            if isinstance(tensor, Tensor)
-            else type(tensor).__name__
-        )
-        raise UploadError(f"uploaded {found}, expected {shape} of {dtype}")
-
-
 def _check_integers(values: Any, batch: int, limit: int, what: str) -> Tensor:
     if not isinstance(values, Tensor):
         raise UploadError(f"uploaded no {what}")
@@ -210,40 +178,6 @@ def agree_on_shape(
     return chosen, max(1, round(sum(batches) / len(batches)))
 
 
-def plausible(sizes: Sequence[int]) -> list[int]:
-    """Return data set sizes, or other work, none above `MUCH_MORE` times the median.
-
-    What a client says of its size decides how long everybody works: one that exaggerates must not
-    keep the others busy for ever.
-    """
-    most = MUCH_MORE * max(1, statistics.median_low(sizes))  # of two, the smaller
-    return [min(size, most) for size in sizes]
-
-
-def check_number(key: str, value: object, least: int, most: int = MOST) -> None:
-    """Check a whole number that a client says of itself.
-
-    Raises
-    ------
-    UploadError
-        If it is none, or not in least..most.
-    """
-    if isinstance(value, int) and value > most:
-        raise UploadError(f"says that its {key} is more than {most}")
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise UploadError(
-            f"says that its {key} is {_shown(value)}; it must be an integer of at least {least}"
-        )
-
-
-def _shown(value: object) -> str:
-    """Say a value of a stranger in few characters; Python refuses to print very long integers."""
-    if isinstance(value, int) and abs(value) > MOST:
-        return f"less than -{MOST}"
-    simple = value is None or isinstance(value, (int, float, str))
-    return repr(value)[:40] if simple else f"a {type(value).__name__}"
-
-
 def _described_shape(description: Mapping[str, Any]) -> SmashedShape:
     for key, least in _LEAST.items():
         check_number(key, description.get(key), least)
@@ -256,10 +190,3 @@ def _differs(shape: SmashedShape, expected: str) -> str:
         f"its smashed data are {shape.batch} x ({prefix}{shape.patches} patches) x {shape.width}, "
         f"{expected}"
     )
-
-
-def reasons(clients: Clients) -> str:
-    """Say why clients are missing, at most five of them."""
-    items = sorted(clients.failures.items())
-    listed = [f"client {client}: {reason}" for client, reason in items[:5]]
-    return "; ".join(listed) + (f"; and {len(items) - 5} more" if len(items) > 5 else "")

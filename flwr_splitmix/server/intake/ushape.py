@@ -1,17 +1,18 @@
-"""Checking what clients of the U shape say and send before it touches the trunk."""
+"""The intake of the U shape: descriptions, messages and gradients, checked before the trunk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from flwr_splitmix.events import Messages
 from flwr_splitmix.links import Clients, LinkError
-from flwr_splitmix.server.intake.replies import NAME
-from flwr_splitmix.server.intake.split import (
+from flwr_splitmix.server.intake.checks import (
     MOST,
+    NAME,
     UploadError,
     check_number,
     check_size,
@@ -19,12 +20,9 @@ from flwr_splitmix.server.intake.split import (
     plausible,
     reasons,
 )
-from flwr_splitmix.server.segments.trunk import Messages
 
 MAX_MESSAGES = 64
 """How many messages a client may send for one batch."""
-
-Read = TypeVar("Read")
 
 MAX_GROUPS = 4
 """How many groups of public texts may travel with a batch."""
@@ -69,29 +67,14 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
     widths = [clients.descriptions[c]["width"] for c in clients.alive]
     expected = width or max(set(widths), key=widths.count, default=0)
     for client in clients.alive:
-        if (found := clients.descriptions[client]["width"]) != expected:
-            clients.fail(client, f"its hidden states have width {found}, the trunk's {expected}")
+        if (own := clients.descriptions[client]["width"]) != expected:
+            clients.fail(client, f"its hidden states have width {own}, the trunk's {expected}")
     if not clients.alive:
         raise LinkError(f"no client fits the trunk: {reasons(clients)}")
     known = [clients.descriptions[c] for c in clients.alive]
     sizes = plausible([int(said["num-examples"]) for said in known])
     batches = [size // int(said["batch-size"]) for size, said in zip(sizes, known, strict=True)]
     return max(1, round(sum(batches) / len(batches)))
-
-
-def read_each(
-    clients: Clients,
-    replies: Mapping[int, Mapping[str, Any]],
-    read: Callable[[int, Mapping[str, Any]], Read],
-) -> dict[int, Read]:
-    """Check every client's reply; one that raises UploadError leaves its client out."""
-    found: dict[int, Read] = {}
-    for client, reply in sorted(replies.items()):
-        try:
-            found[client] = read(client, reply)
-        except UploadError as error:
-            clients.fail(client, str(error))
-    return found
 
 
 def read_messages(

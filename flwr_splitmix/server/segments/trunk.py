@@ -5,39 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.device import Precision, autocast, pick_device, pick_precision
-from flwr_splitmix.schedule import (
-    OptimizerFactory,
-    Schedule,
-    ScheduledOptimizer,
-    WarmupCosine,
-    adamw,
-)
+from flwr_splitmix.device import Precision, autocast
+from flwr_splitmix.events import Messages
+from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import torch_seed
-from flwr_splitmix.server.intake.finite import all_finite, squares_finite
+from flwr_splitmix.server.intake.finite import all_finite
+from flwr_splitmix.server.segments.base import TrainedSegment
 
 log = logging.getLogger("flwr.splitmix")
-
-
-@dataclass(frozen=True)
-class Messages:
-    """What one client sent for the trunk.
-
-    Parameters
-    ----------
-    hidden
-        Tensors (b, T, d), all of one shape.
-    mask
-        uint8 (b, T): 1 where the trunk attends to; the same for all of them.
-    """
-
-    hidden: Sequence[Tensor]
-    mask: Tensor
 
 
 @dataclass
@@ -51,17 +31,18 @@ class _Passed:
     outputs: Tensor
 
 
-class TrunkSegment:
+class TrunkSegment(TrainedSegment):
     """A trunk and all that trains it.
 
     Parameters
     ----------
     module
         (hidden states (b, T, d), mask (b, T)) to hidden states (b, T, d).
-    device, precision
-        "auto" chooses: CUDA, then MPS, then the CPU; bfloat16 where a CUDA device has it. A trunk
-        whose modules are placed on several devices already takes "placed".
+    optimizer, schedule, device, precision
+        As of every `TrainedSegment`.
     """
+
+    name: ClassVar[str] = "trunk"
 
     def __init__(
         self,
@@ -72,20 +53,10 @@ class TrunkSegment:
         device: str = "auto",
         precision: Precision = "auto",
     ) -> None:
-        placed = device == "placed"
-        self.device = _device_of(module) if placed else pick_device(device)
-        self.dtype = pick_precision(precision, self.device)
-        self.module = module if placed else module.to(self.device)
-        self.optimizer = ScheduledOptimizer(
-            self.module, optimizer or adamw(), schedule or WarmupCosine()
+        super().__init__(
+            module, optimizer=optimizer, schedule=schedule, device=device, precision=precision
         )
         self._passed: list[_Passed] = []
-
-    @property
-    def hidden_dtype(self) -> torch.dtype:
-        """The dtype that messages must have: that of the trunk's parameters."""
-        found = (p.dtype for p in self.module.parameters() if p.dtype.is_floating_point)
-        return next(found, torch.float32)
 
     def forward(self, messages: Mapping[int, Messages], seed: int) -> dict[int, list[Tensor]]:
         """Pass the clients' messages through, keeping the graph for `backward`.
@@ -122,7 +93,7 @@ class TrunkSegment:
     def look(self, messages: Mapping[int, Messages]) -> dict[int, list[Tensor]]:
         """Pass messages through without dropout and without a graph."""
         self.module.eval()
-        found: dict[int, list[Tensor]] = {}
+        outputs_of: dict[int, list[Tensor]] = {}
         # Not inference mode: its tensors could not go on to a client of this process that trains.
         with torch.no_grad(), autocast(self.device, self.dtype):
             for clients in _by_length(messages):
@@ -130,8 +101,8 @@ class TrunkSegment:
                 outputs = self.module(inputs, mask).to(inputs.dtype)
                 counts = [sum(len(h) for h in messages[c].hidden) for c in clients]
                 for client, part in zip(clients, torch.split(outputs, counts), strict=True):
-                    found[client] = list(part.chunk(len(messages[client].hidden)))
-        return found
+                    outputs_of[client] = list(part.chunk(len(messages[client].hidden)))
+        return outputs_of
 
     def learn(
         self, gradients: Mapping[int, Sequence[Tensor]], progress: float, num_rounds: int
@@ -139,7 +110,7 @@ class TrunkSegment:
         """Go back through the last forward pass and take one optimizer step.
 
         The trunk's gradient is the mean over the clients that answered; what goes back to each
-        client is the gradient of its own loss (spec section 4).
+        client is the gradient of its own loss.
 
         Parameters
         ----------
@@ -155,7 +126,7 @@ class TrunkSegment:
         """
         self.optimizer.zero_grad()
         self.module.train()  # a checkpointed layer runs again, and must do what it did
-        found: dict[int, list[Tensor]] = {}
+        at_messages: dict[int, list[Tensor]] = {}
         for passed in self._passed:
             answered = [client for client in passed.clients if client in gradients]
             if not answered:
@@ -174,29 +145,27 @@ class TrunkSegment:
                 passed.clients, torch.split(passed.inputs.grad, passed.counts), strict=True
             ):
                 if client in gradients:
-                    found[client] = list(part.chunk(len(gradients[client])))
+                    at_messages[client] = list(part.chunk(len(gradients[client])))
         passes, self._passed = self._passed, []
-        if not found:
-            return found
-        if not (all_finite([g for parts in found.values() for g in parts]) and self._may_step()):
+        if not at_messages:
+            return at_messages
+        parts = [part for own in at_messages.values() for part in own]
+        if not (all_finite(parts) and self._may_step()):
             # No share can be taken out of a sum that overflows, or that holds an offender's.
             self.optimizer.zero_grad()
             log.warning("the trunk takes no step: gradients overflow in it")
-            guilty = [c for c, parts in found.items() if not all_finite(parts)]
+            guilty = [c for c, own in at_messages.items() if not all_finite(own)]
             guilty = guilty or self._overflowing_alone(passes, gradients)
-            return {client: parts for client, parts in found.items() if client not in guilty}
-        if len(found) > 1:
-            torch._foreach_div_(self._own_gradients(), len(found))
+            return {client: own for client, own in at_messages.items() if client not in guilty}
+        if len(at_messages) > 1:
+            torch._foreach_div_(self.own_gradients(), len(at_messages))
         self.optimizer.step(progress, num_rounds)
-        return found
-
-    def _own_gradients(self) -> list[Tensor]:
-        return [p.grad for p in self.module.parameters() if p.grad is not None]
+        return at_messages
 
     def _may_step(self) -> bool:
-        """Whether the trunk's gradients, and their squares, which Adam keeps, are finite."""
-        own = self._own_gradients()
-        return not own or bool(squares_finite(own))
+        """Whether the trunk's gradients, if it has any, are finite; waits for its device."""
+        fine = self.gradients_finite()
+        return fine is None or bool(fine)
 
     def _overflowing_alone(
         self, passes: Sequence[_Passed], gradients: Mapping[int, Sequence[Tensor]]
@@ -223,19 +192,6 @@ class TrunkSegment:
         mask = torch.cat([m.mask.to(self.device) for m in messages for _ in m.hidden])
         return inputs.detach(), mask.long()
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return module and optimizer as tensors and plain values."""
-        tensors = {f"trunk.{name}": t for name, t in self.module.state_dict().items()}
-        moments, meta = self.optimizer.state("trunk-optimizer")
-        return tensors | moments, meta
-
-    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Continue from `state`."""
-        self.module.load_state_dict(
-            {k.removeprefix("trunk."): t for k, t in tensors.items() if k.startswith("trunk.")}
-        )
-        self.optimizer.restore(tensors, meta, "trunk-optimizer")
-
 
 def _joined(gradients: Sequence[Tensor], outputs: Tensor) -> Tensor:
     return torch.cat([gradient.to(outputs.device) for gradient in gradients])
@@ -246,7 +202,3 @@ def _by_length(messages: Mapping[int, Messages]) -> list[list[int]]:
     for client in sorted(messages):
         groups.setdefault(messages[client].mask.shape[1], []).append(client)
     return list(groups.values())
-
-
-def _device_of(module: nn.Module) -> torch.device:
-    return next((p.device for p in module.parameters()), torch.device("cpu"))

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any, Literal, cast, get_args
+from typing import ClassVar, Literal, cast, get_args
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flwr_splitmix.device import Precision, autocast, pick_device, pick_precision
+from flwr_splitmix.device import Precision, autocast
+from flwr_splitmix.events import StepResult
 from flwr_splitmix.mixers import Mixed
-from flwr_splitmix.observers.events import StepResult
-from flwr_splitmix.schedule import (
-    OptimizerFactory,
-    Schedule,
-    ScheduledOptimizer,
-    WarmupCosine,
-    adamw,
-)
+from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import torch_seed
-from flwr_splitmix.server.intake.finite import squares_finite
+from flwr_splitmix.server.segments.base import TrainedSegment
 
 log = logging.getLogger("flwr.splitmix")
 
 ServerUpdate = Literal["sequential", "sum", "mean"]
 
 
-class ServerSegment:
+class ServerSegment(TrainedSegment):
     """An upper segment and all that trains it.
 
     Parameters
@@ -42,8 +35,8 @@ class ServerSegment:
         "sequential": one optimizer step for each group, in random order. "sum" and "mean": one
         joint step on the sum or the mean of the groups' losses, all groups as one batch. The
         cut-layer gradient is that of a group's own batch-mean loss in every mode.
-    device, precision
-        "auto" chooses: CUDA, then MPS, then the CPU; bfloat16 where a CUDA device has it.
+    optimizer, schedule, device, precision
+        As of every `TrainedSegment`.
 
     Attributes
     ----------
@@ -51,6 +44,8 @@ class ServerSegment:
         Whether a step may wait for the device to learn that its gradients overflow; true on a
         CPU. Elsewhere such a step is taken with gradients of 0.
     """
+
+    name: ClassVar[str] = "upper"
 
     def __init__(
         self,
@@ -71,21 +66,12 @@ class ServerSegment:
         classes = num_classes or getattr(module, "num_classes", None)
         if not isinstance(classes, int) or classes < 2:
             raise ValueError(f"num_classes is {classes!r}; the upper segment needs at least 2")
-        self.num_classes = classes
-        self.device = pick_device(device)
-        self.dtype = pick_precision(precision, self.device)
-        self.module = module.to(self.device)
-        self.optimizer = ScheduledOptimizer(
-            self.module, optimizer or adamw(), schedule or WarmupCosine()
+        super().__init__(
+            module, optimizer=optimizer, schedule=schedule, device=device, precision=precision
         )
+        self.num_classes = classes
         self.server_update = server_update
         self.waits = self.device.type == "cpu"
-
-    @property
-    def smashed_dtype(self) -> torch.dtype:
-        """The dtype that uploads must have: that of the module's parameters."""
-        found = (p.dtype for p in self.module.parameters() if p.dtype.is_floating_point)
-        return next(found, torch.float32)
 
     def learn(
         self, mixed: Mixed, progress: float, num_rounds: int, seed: int, rng: np.random.Generator
@@ -108,8 +94,7 @@ class ServerSegment:
             if self.server_update != "sequential" or groups == 1:
                 loss, gradient = self._backward(mixed.smashed, mixed.targets, groups)
                 if self.server_update == "mean" and groups > 1:
-                    grads = [p.grad for p in self.module.parameters() if p.grad is not None]
-                    torch._foreach_div_(grads, groups)
+                    torch._foreach_div_(self.own_gradients(), groups)
                 self._keep_finite()
                 self.optimizer.step(progress, num_rounds)
                 return StepResult(loss / groups, gradient)
@@ -137,12 +122,11 @@ class ServerSegment:
 
     def _keep_finite(self) -> None:
         """Forget the weights' gradients if they, or their squares, which Adam keeps, overflow."""
-        trained = [p for p in self.module.parameters() if p.grad is not None]
-        if not trained:
+        fine = self.gradients_finite()
+        if fine is None:
             return
-        fine = squares_finite([cast(Tensor, p.grad) for p in trained])
         if not self.waits:
-            for parameter in trained:
+            for parameter in self.trained():
                 gradient = cast(Tensor, parameter.grad)
                 parameter.grad = torch.where(fine, gradient, 0.0)
         elif not bool(fine):
@@ -158,16 +142,3 @@ class ServerSegment:
         labels = labels.to(self.device)
         losses = F.cross_entropy(logits.float(), labels, reduction="sum")
         return float(losses), int((logits.argmax(1) == labels).sum())
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return module and optimizer as tensors and plain values."""
-        tensors = {f"upper.{name}": t for name, t in self.module.state_dict().items()}
-        moments, meta = self.optimizer.state("upper-optimizer")
-        return tensors | moments, meta
-
-    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Continue from `state`."""
-        self.module.load_state_dict(
-            {k.removeprefix("upper."): t for k, t in tensors.items() if k.startswith("upper.")}
-        )
-        self.optimizer.restore(tensors, meta, "upper-optimizer")

@@ -18,9 +18,8 @@ from flwr_splitmix.attacks import (
     score,
 )
 from flwr_splitmix.clients import MixGuardClient, Order, UShapeClient
-from flwr_splitmix.clients.mixguard_client import Mixtures
 from flwr_splitmix.data.texts.batch import TextBatch
-from flwr_splitmix.hiding.mixguard import MixGuardOptions
+from flwr_splitmix.hiding.mixguard import MixGuardOptions, Mixtures
 from flwr_splitmix.strategies import MixGuard, USplitSL
 from flwr_splitmix.testing.laws import TextToy
 
@@ -34,6 +33,7 @@ class Confessing(MixGuardClient):
 
     def obfuscate(self, batch: TextBatch) -> Mixtures:
         sent = super().obfuscate(batch)
+        assert isinstance(sent, Mixtures)
         if self.segments.training:
             self.hidden.append(sent.hidden)
         return sent

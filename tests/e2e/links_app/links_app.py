@@ -1,4 +1,4 @@
-"""Law 4's two sides: every strategy on a toy with dropout, over whatever link."""
+"""Law 4's two sides: every mixer on a toy with dropout, over whatever link."""
 
 from __future__ import annotations
 
@@ -35,10 +35,17 @@ NOISE = GaussianNoise(sigma_s=0.1, sigma_y=0.05)
 
 LABELS = Toy(clients=CLIENTS).labels()
 
+MIXING = {
+    name: kind
+    for name, kind in STRATEGIES.items()
+    if not kind.averages or name in ("SFL", "CutMixSFL")
+}
+"""Every mixer once; what averaging adds, once without mixing and once with it."""
+
 MAKERS: dict[str, Any] = {
-    **STRATEGIES,
+    **MIXING,
     **{name: partial(STRATEGIES[name], labels=LABELS) for name in EDGES},
-    **{name: partial(STRATEGIES[name], noise=NOISE) for name in STRATEGIES if name[:2] == "DP"},
+    **{name: partial(STRATEGIES[name], noise=NOISE) for name in MIXING if name[:2] == "DP"},
     "BlockCutMix": partial(SplitStrategy, mixer=BlockCutMix()),
     **USHAPE_STRATEGIES,
 }
@@ -56,13 +63,13 @@ class KeptHost(RayLink):
 
     def open(self, grid: Grid | None) -> None:
         """Start the host, or empty the one that stands."""
-        if not self._hosts:
+        if not self.handles:
             super().open(grid)
         import ray
 
         anew = [
             host.__ray_call__.remote(RayHost.__init__, self.host_threads, str(self.state_dir))
-            for host in self._hosts.values()
+            for host in self.handles
         ]
         ray.get(anew)
 
@@ -107,7 +114,7 @@ client = SplitClientApp(client_fn)
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run every strategy, one after the other, in one Flower run."""
+    """Run all strategies, one after the other, in one Flower run."""
     torch.set_num_threads(1)
     out = Path(str(context.run_config["out"]))
     out.mkdir(exist_ok=True)

@@ -77,7 +77,7 @@ def test_figures_and_table_share_their_runs_and_no_noise_is_the_run_without_any(
 
 
 def test_the_papers_epsilons_where_none_is_printed_follow_from_its_formulas() -> None:
-    """Spec, section 4: 2.225, 0.55625 and 0.6125 over the variance; 8.5172 is log(1/delta)."""
+    """DP-CutMixSL, Theorem 1 with the values of Table 2; 8.5172 is log(1/delta)."""
     found = {entry.place: entry.epsilon for entry in EXPERIMENTS["dp-cutmixsl-fig11a"].entries}
     for row, slope in (("DP-SL", 2.225), ("DP-MixSL", 0.55625), ("DP-CutMixSL", 0.6125)):
         exponent = slope * 255 / 66 + 8.5172

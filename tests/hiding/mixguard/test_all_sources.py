@@ -14,15 +14,15 @@ def test_supports_are_as_loud_as_asked(samples: int | None, strength: float) -> 
     secret = draw_secret(5, 3, samples=samples)
     gradients = torch.randn(3, 2, 4, 6, dtype=torch.float64)
     gradients *= torch.tensor([1.0, 100.0, 1e-3])[:, None, None, None]
-    found = balance_gradients(secret, gradients, strength=strength)
-    assert torch.equal(secret.target_of(found), secret.target_of(gradients))
+    balanced = balance_gradients(secret, gradients, strength=strength)
+    assert torch.equal(secret.target_of(balanced), secret.target_of(gradients))
     rows = secret.source_decoding.expand(2, 3, 5)
     for j in range(2):
         place = int(secret.target.expand(2)[j])
-        parts = rows[j].norm(dim=1) * found[:, j].flatten(1).norm(dim=1)
+        parts = rows[j].norm(dim=1) * balanced[:, j].flatten(1).norm(dim=1)
         for i in set(range(3)) - {place}:
             assert (parts[i] / parts[place]).item() == pytest.approx(strength)
-        cosine = torch.cosine_similarity(found[:, j].flatten(1), gradients[:, j].flatten(1))
+        cosine = torch.cosine_similarity(balanced[:, j].flatten(1), gradients[:, j].flatten(1))
         torch.testing.assert_close(cosine, torch.ones(3, dtype=torch.float64))
 
 

@@ -41,9 +41,9 @@ def test_a_block_is_the_papers_formula() -> None:
 
 def test_the_loss_counts_real_tokens_alone() -> None:
     plain = torch.zeros(2, 3, 4)
-    found = torch.tensor([1.0, 2.0, 100.0])[None, :, None].expand(2, 3, 4)
+    off = torch.tensor([1.0, 2.0, 100.0])[None, :, None].expand(2, 3, 4)
     mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
-    assert calibration_loss(found, plain, mask).item() == pytest.approx((1 + 4 + 1) / 3)
+    assert calibration_loss(off, plain, mask).item() == pytest.approx((1 + 4 + 1) / 3)
 
 
 def test_it_learns_what_the_trunk_does_to_mixtures() -> None:

@@ -12,27 +12,27 @@ IDS, MASKS = (LONG, SHORT), ((LONG != 0).long(), (SHORT != 0).long())
 
 
 def test_each_text_keeps_its_tokens_and_the_union_covers_all() -> None:
-    found = pad_together(IDS, MASKS, filler=3)
-    assert found.ids.tolist() == [[[5, 6, 7, 8], [5, 6, 7, 3]], [[9, 9, 3, 3], [9, 3, 3, 3]]]
-    assert found.masks.tolist() == [[[1, 1, 1, 1], [1, 1, 1, 0]], [[1, 1, 0, 0], [1, 0, 0, 0]]]
-    assert found.union.tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+    padded = pad_together(IDS, MASKS, filler=3)
+    assert padded.ids.tolist() == [[[5, 6, 7, 8], [5, 6, 7, 3]], [[9, 9, 3, 3], [9, 3, 3, 3]]]
+    assert padded.masks.tolist() == [[[1, 1, 1, 1], [1, 1, 1, 0]], [[1, 1, 0, 0], [1, 0, 0, 0]]]
+    assert padded.union.tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
 
 
 def test_random_words_stand_where_a_text_has_ended() -> None:
     draw = SecretTokens(0, 1000, range(10)).draw
     ids = [torch.full((2, 3), 4), torch.full((2, 50), 4)]
-    found = pad_together(ids, [torch.ones_like(i) for i in ids], filler=draw)
-    filler = found.ids[0, :, 3:].flatten()
+    padded = pad_together(ids, [torch.ones_like(i) for i in ids], filler=draw)
+    filler = padded.ids[0, :, 3:].flatten()
     assert (filler >= 10).all()
     assert len(set(filler.tolist())) > 60  # 94 draws of 990
-    assert (found.ids[found.masks == 1] == 4).all()
+    assert (padded.ids[padded.masks == 1] == 4).all()
 
 
 def test_a_constant_width_tells_no_length() -> None:
-    found = pad_together(IDS, MASKS, filler=3, pad_to=6)
-    assert found.ids.shape == (2, 2, 6)
-    assert (found.union == 1).all()
-    assert found.masks[0].tolist() == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 0, 0]]
+    padded = pad_together(IDS, MASKS, filler=3, pad_to=6)
+    assert padded.ids.shape == (2, 2, 6)
+    assert (padded.union == 1).all()
+    assert padded.masks[0].tolist() == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 0, 0]]
 
 
 def test_bad_inputs_are_said() -> None:

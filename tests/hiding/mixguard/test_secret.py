@@ -22,39 +22,39 @@ def one_hot(places: Tensor, k: int) -> Tensor:
 
 @sizes
 def test_every_secret_meets_the_papers_constraints(m: int, k: int) -> None:
-    found = draw_secret(m, k, samples=DRAWS)
-    assert found.mixing.dtype == torch.float64
-    assert set(found.signs.flatten().tolist()) == {-1.0, 1.0}
-    assert (found.signs.sum(1).abs() < m).all()  # both signs occur
-    assert (found.mixing > 0).all()  # and so each row has k >= 2 entries (equation 15)
-    cancelled = torch.einsum("bm,bmk->bk", found.signs, found.mixing)
-    torch.testing.assert_close(cancelled, one_hot(found.target, k), rtol=0, atol=1e-12)
-    assert (torch.linalg.cond(found.blinding) <= 4 + 1e-9).all()
+    secrets = draw_secret(m, k, samples=DRAWS)
+    assert secrets.mixing.dtype == torch.float64
+    assert set(secrets.signs.flatten().tolist()) == {-1.0, 1.0}
+    assert (secrets.signs.sum(1).abs() < m).all()  # both signs occur
+    assert (secrets.mixing > 0).all()  # and so each row has k >= 2 entries (equation 15)
+    cancelled = torch.einsum("bm,bmk->bk", secrets.signs, secrets.mixing)
+    torch.testing.assert_close(cancelled, one_hot(secrets.target, k), rtol=0, atol=1e-12)
+    assert (torch.linalg.cond(secrets.blinding) <= 4 + 1e-9).all()
 
 
 @sizes
 def test_every_blinding_hides_how_to_decode(m: int, k: int) -> None:
-    found = draw_secret(m, k, samples=DRAWS)
-    undone = torch.einsum("blm,bl->bm", found.blinding, found.decoding)
+    secrets = draw_secret(m, k, samples=DRAWS)
+    undone = torch.einsum("blm,bl->bm", secrets.blinding, secrets.decoding)
     torch.testing.assert_close(undone, torch.ones_like(undone), rtol=0, atol=1e-10)
-    size = found.decoding.abs()
+    size = secrets.decoding.abs()
     assert (size.amin(1) >= 0.15 * size.amax(1)).all()
-    added = found.blinding.sum(1)  # the weights of the signed messages in the messages' plain sum
+    added = secrets.blinding.sum(1)  # the weights of the signed messages in the messages' plain sum
     assert (added.sum(1).abs() < 0.9 * added.norm(dim=1) * math.sqrt(m)).all()
     ones = torch.ones(DRAWS, dtype=torch.float64)
-    torch.testing.assert_close(found.decoding.sum(1), ones, rtol=0, atol=1e-10)
+    torch.testing.assert_close(secrets.decoding.sum(1), ones, rtol=0, atol=1e-10)
 
 
 @sizes
 def test_column_weights_keep_their_range_and_even_part(m: int, k: int) -> None:
-    found = draw_secret(m, k, samples=DRAWS, scale=(1.0, 3.0), eta=0.5)
-    for sign, extra in ((1.0, one_hot(found.target, k)), (-1.0, torch.zeros(DRAWS, k).double())):
-        here = (found.signs == sign).double()
-        total = torch.einsum("bm,bmk->bk", here, found.mixing)
+    secrets = draw_secret(m, k, samples=DRAWS, scale=(1.0, 3.0), eta=0.5)
+    for sign, extra in ((1.0, one_hot(secrets.target, k)), (-1.0, torch.zeros(DRAWS, k).double())):
+        here = (secrets.signs == sign).double()
+        total = torch.einsum("bm,bmk->bk", here, secrets.mixing)
         assert (total - extra >= 1.0 - 1e-12).all()
         assert (total - extra <= 3.0 + 1e-12).all()
         least = 0.5 * total / here.sum(1, keepdim=True)
-        shares = found.mixing + (1 - here).unsqueeze(-1) * 1e9
+        shares = secrets.mixing + (1 - here).unsqueeze(-1) * 1e9
         assert (shares >= least.unsqueeze(1) - 1e-12).all()
 
 
@@ -62,9 +62,9 @@ def test_weights_among_messages_of_a_sign_are_dirichlet_2() -> None:
     """With two of a sign and nothing even, a share is Beta(2, 2): mean 1/2, variance 1/20."""
     with seeded_secrets():
         torch.manual_seed(0)
-        found = draw_secret(3, 3, samples=20_000, eta=0.0)
-    pairs = (found.signs == 1).sum(1) == 2
-    positive = (found.signs == 1).double().unsqueeze(-1) * found.mixing
+        secrets = draw_secret(3, 3, samples=20_000, eta=0.0)
+    pairs = (secrets.signs == 1).sum(1) == 2
+    positive = (secrets.signs == 1).double().unsqueeze(-1) * secrets.mixing
     shares = (positive / positive.sum(1, keepdim=True))[pairs][:, 0, :]
     shares = shares[shares > 0]
     assert shares.mean().item() == pytest.approx(0.5, abs=0.005)
@@ -74,10 +74,10 @@ def test_weights_among_messages_of_a_sign_are_dirichlet_2() -> None:
 def test_targets_and_signs_are_uniform() -> None:
     with seeded_secrets():
         torch.manual_seed(0)
-        found = draw_secret(3, 4, samples=24_000)
-    counts = torch.bincount(found.target, minlength=4)
+        secrets = draw_secret(3, 4, samples=24_000)
+    counts = torch.bincount(secrets.target, minlength=4)
     assert (counts - 6000).abs().max() < 300
-    patterns = ((found.signs == 1).long() * torch.tensor([1, 2, 4])).sum(1)
+    patterns = ((secrets.signs == 1).long() * torch.tensor([1, 2, 4])).sum(1)
     counts = torch.bincount(patterns, minlength=8)
     assert counts[0] == counts[7] == 0
     assert (counts[1:7] - 4000).abs().max() < 250
@@ -124,9 +124,9 @@ def test_all_sources_are_decoded_from_enough_messages(m: int, k: int, samples: i
     for _ in range(25):
         secret = draw_secret(m, k, samples=samples)
         outputs = secret.encode(sources) @ trunk
-        found = secret.decode_sources(outputs)
-        torch.testing.assert_close(found, sources @ trunk, rtol=0, atol=1e-8)
-        assert torch.equal(secret.target_of(found), secret.decode(outputs))
+        decoded = secret.decode_sources(outputs)
+        torch.testing.assert_close(decoded, sources @ trunk, rtol=0, atol=1e-8)
+        assert torch.equal(secret.target_of(decoded), secret.decode(outputs))
 
 
 def test_all_sources_need_as_many_messages() -> None:
@@ -159,12 +159,12 @@ def normalised(hidden: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("m", "k", "bound"), [(3, 3, 0.4), (2, 2, 0.3), (3, 10, 0.7), (5, 3, 0.6)])
 def test_little_distortion_decodes_a_trunk_that_normalises(m: int, k: int, bound: float) -> None:
-    found = draw_secret(m, k, samples=200, max_distortion=bound)
-    assert found.samples == 200
-    assert (found.distortion <= bound).all()
-    cancelled = torch.einsum("bm,bmk->bk", found.signs, found.mixing)
-    torch.testing.assert_close(cancelled, one_hot(found.target, k), rtol=0, atol=1e-12)
-    assert (torch.linalg.cond(found.blinding) <= 4 + 1e-9).all()
+    secrets = draw_secret(m, k, samples=200, max_distortion=bound)
+    assert secrets.samples == 200
+    assert (secrets.distortion <= bound).all()
+    cancelled = torch.einsum("bm,bmk->bk", secrets.signs, secrets.mixing)
+    torch.testing.assert_close(cancelled, one_hot(secrets.target, k), rtol=0, atol=1e-12)
+    assert (torch.linalg.cond(secrets.blinding) <= 4 + 1e-9).all()
     sources = torch.randn(k, 200, 4, 64, dtype=torch.float64)
 
     def error(secret: Secret) -> float:
@@ -172,7 +172,7 @@ def test_little_distortion_decodes_a_trunk_that_normalises(m: int, k: int, bound
         off = secret.decode(normalised(secret.encode(sources))) - truth
         return float((off.norm(dim=(1, 2)) / truth.norm(dim=(1, 2))).median())
 
-    assert error(found) < 0.8 * error(draw_secret(m, k, samples=200))
+    assert error(secrets) < 0.8 * error(draw_secret(m, k, samples=200))
 
 
 def test_distortion_is_zero_where_every_message_is_the_target() -> None:

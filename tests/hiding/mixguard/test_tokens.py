@@ -26,14 +26,14 @@ def tokens(count: int = 3) -> SecretTokens:
 
 def test_removal_undoes_insertion() -> None:
     labels = torch.arange(20).reshape(4, 5)
-    found = tokens().insert(IDS, MASK, labels)
-    assert found.ids.shape == found.mask.shape == (4, 8)
-    assert found.labels is not None
-    pairs = ((found.ids, IDS), (found.mask, MASK), (found.labels, labels))
+    inserted = tokens().insert(IDS, MASK, labels)
+    assert inserted.ids.shape == inserted.mask.shape == (4, 8)
+    assert inserted.labels is not None
+    pairs = ((inserted.ids, IDS), (inserted.mask, MASK), (inserted.labels, labels))
     for new, old in pairs:
-        assert torch.equal(tokens().remove(new, found.positions), old)
+        assert torch.equal(tokens().remove(new, inserted.positions), old)
     hidden = torch.randn(4, 8, 6, requires_grad=True)
-    removed = tokens().remove(hidden, found.positions)
+    removed = tokens().remove(hidden, inserted.positions)
     assert removed.shape == (4, 5, 6)
     removed.sum().backward()  # type: ignore[no-untyped-call]
     assert hidden.grad is not None
@@ -41,26 +41,28 @@ def test_removal_undoes_insertion() -> None:
 
 
 def test_secret_tokens_are_attended_to_and_carry_no_loss() -> None:
-    found = tokens().insert(IDS, MASK, IDS)
-    assert found.labels is not None
-    secret = torch.ones_like(found.ids, dtype=torch.bool).scatter(1, found.positions, value=False)
+    inserted = tokens().insert(IDS, MASK, IDS)
+    assert inserted.labels is not None
+    secret = torch.ones_like(inserted.ids, dtype=torch.bool).scatter(
+        1, inserted.positions, value=False
+    )
     assert (secret.sum(1) == 3).all()
-    assert (found.mask[secret] == 1).all()
-    assert (found.labels[secret] == -100).all()
-    assert (found.labels[~secret] != -100).all()
-    assert torch.equal(found.mask.sum(1), MASK.sum(1) + 3)
+    assert (inserted.mask[secret] == 1).all()
+    assert (inserted.labels[secret] == -100).all()
+    assert (inserted.labels[~secret] != -100).all()
+    assert torch.equal(inserted.mask.sum(1), MASK.sum(1) + 3)
 
 
 def test_special_tokens_keep_beginning_and_ending_a_text() -> None:
     for _ in range(50):
-        found = tokens().insert(IDS, MASK)
-        assert found.labels is None
-        for ids, mask, old in zip(found.ids, found.mask, IDS, strict=True):
+        inserted = tokens().insert(IDS, MASK)
+        assert inserted.labels is None
+        for ids, mask, old in zip(inserted.ids, inserted.mask, IDS, strict=True):
             text = ids[mask == 1].tolist()
             assert text[0] == CLS
             assert text[-1] == old[old != PAD][-1]  # a word too: a class may be read there
             assert sum(t in SPECIAL for t in text) == 1 + (text[-1] == SEP)
-        padding = [(row == PAD).nonzero().flatten().tolist() for row in found.ids]
+        padding = [(row == PAD).nonzero().flatten().tolist() for row in inserted.ids]
         assert padding == [[], [6, 7], [0, 1], [5, 6, 7]]  # where it was: right, or left
 
 
@@ -70,8 +72,10 @@ def test_places_are_a_uniform_subset() -> None:
     ids[:, 0], ids[:, 4] = CLS, SEP
     with seeded_secrets():
         torch.manual_seed(0)
-        found = SecretTokens(2, VOCAB, SPECIAL).insert(ids, torch.ones_like(ids))
-    secret = torch.ones_like(found.ids, dtype=torch.bool).scatter(1, found.positions, value=False)
+        inserted = SecretTokens(2, VOCAB, SPECIAL).insert(ids, torch.ones_like(ids))
+    secret = torch.ones_like(inserted.ids, dtype=torch.bool).scatter(
+        1, inserted.positions, value=False
+    )
     pairs = Counter(map(tuple, secret.nonzero()[:, 1].view(-1, 2).tolist()))
     assert {place for pair in pairs for place in pair} == {1, 2, 3, 4, 5}
     assert len(pairs) == 10
@@ -96,12 +100,12 @@ def test_they_are_secret() -> None:
 
 
 def test_none_changes_nothing() -> None:
-    found = tokens(0).insert(IDS, MASK, IDS)
-    assert found.labels is not None
-    assert torch.equal(found.ids, IDS)
-    assert torch.equal(found.mask, MASK)
-    assert torch.equal(found.labels, IDS)
-    assert torch.equal(tokens(0).remove(found.ids, found.positions), IDS)
+    inserted = tokens(0).insert(IDS, MASK, IDS)
+    assert inserted.labels is not None
+    assert torch.equal(inserted.ids, IDS)
+    assert torch.equal(inserted.mask, MASK)
+    assert torch.equal(inserted.labels, IDS)
+    assert torch.equal(tokens(0).remove(inserted.ids, inserted.positions), IDS)
 
 
 def test_bad_inputs_are_said() -> None:

@@ -202,7 +202,7 @@ def no_threads_left() -> None:
     )
 
 
-def eventually(what: str, true: Callable[[], object], timeout: float = 10.0) -> None:
+def eventually(what: str, true: Callable[[], object], timeout: float = 60.0) -> None:
     """Wait until something is true."""
     deadline = time.monotonic() + timeout
     while not true():

@@ -217,7 +217,7 @@ def test_waiting_ends_when_the_connection_does(line: Line) -> None:
     thread.start()
     wire.cancel()
     line.disconnect(wire)
-    thread.join(5)
+    thread.join(60)
     assert found == [None]
 
 
@@ -230,9 +230,9 @@ def test_a_call_that_cannot_travel_is_an_outcome() -> None:
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(line.next_frame(wire)))
     thread.start()
-    assert changed.wait(5)
+    assert changed.wait(60)
     assert line.outcome is not None
     assert "could not be sent its call: object cannot travel" in str(line.outcome.error)
     line.end("finish")
-    thread.join(5)
+    thread.join(60)
     assert decode(found[0][0]).kind == "finish"

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from flwr_splitmix import Run, SplitClient, adamw
 from flwr_splitmix.clients.client import exchange
+from flwr_splitmix.events import StepDone
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.stream.certificates import Certificates, make_certificates
 from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import StepDone
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, SplitStrategy, UShapeStrategy
@@ -26,7 +26,7 @@ from flwr_splitmix.testing.agreement import Results, check_same_results, read_re
 from flwr_splitmix.testing.toy import Toy, sgd
 from flwr_splitmix.testing.toy_texts import text_toy
 from tests.laws.makers import NAMES, maker, toy_for
-from tests.links.fake_grid import FakeGrid, OneAtATime, OnFakeGrid, text_app, toy_app
+from tests.links.fake_grid import NEVER, FakeGrid, OneAtATime, OnFakeGrid, text_app, toy_app
 
 TOY = Toy(clients=4, tests=6)
 
@@ -166,9 +166,7 @@ def test_a_round_that_raises_frees_its_nodes(tls: dict[str, Any], tmp_path: Path
     grid = grid_of("PSL", tmp_path)
     with pytest.raises(ZeroDivisionError):
         start(make("PSL", None, observers=[StopIn(1)]), StreamLink(**tls), grid, 2)
-    began = time.monotonic()
     grid.wait()
-    assert time.monotonic() - began < 5
     assert "the ServerApp has ended the round" in str(grid.errors())
 
 
@@ -215,6 +213,9 @@ def test_law_1_holds_to_the_formats_precision(
     assert run.rows[0]["downlink_bytes"] == 4 * (patches * size + per_scale)
 
 
+STEP_SECONDS, LATE_SECONDS = 4, 6
+
+
 class Odd(OneAtATime):
     """Client 1 does something odd."""
 
@@ -229,7 +230,7 @@ class Odd(OneAtATime):
     def run(self, *arguments: Any) -> dict[str, Any]:
         reply = super().run(*arguments)
         if self.fault == "late" and self.index == 1:
-            time.sleep(4)
+            time.sleep(LATE_SECONDS)
         return reply
 
     @exchange
@@ -255,7 +256,7 @@ class Odd(OneAtATime):
     [
         ("attach", "ValueError; the log of its node says more"),
         ("raise", "ValueError; the log of its node says more"),
-        ("late", "did not answer step within 2 s"),
+        ("late", "did not answer step within 4 s"),
         ("nan", "uploaded NaN or infinite numbers"),
         ("shape", "uploaded (4, 5, 3) of torch.float64, expected (4, 6, 3)"),
         ("dtype", "uploaded (4, 6, 3) of torch.float32, expected (4, 6, 3) of torch.float64"),
@@ -268,7 +269,7 @@ def test_a_faulty_client_costs_its_own_contribution(
     kind = type("Faulty", (Odd,), {"fault": fault})
     grid = grid_of("PSL", tmp_path / "nodes", kind)
     strategy = make("PSL", None, evaluation="none", steps_per_round=2)
-    link = StreamLink(address="127.0.0.1:0", step_timeout=2, reattach_timeout=1)
+    link = StreamLink(address="127.0.0.1:0", step_timeout=STEP_SECONDS, reattach_timeout=1)
     caplog.set_level("WARNING", logger="flwr.splitmix")
     start(strategy, link, grid, 1)
     row = strategy.recorder.metrics.rows[0]
@@ -305,7 +306,7 @@ def test_a_client_that_missed_a_round_takes_part_in_the_next(tmp_path: Path) -> 
             Sometimes.fault = ""
 
     strategy.observers.append(Recover())
-    link = StreamLink(address="127.0.0.1:0", step_timeout=1, reattach_timeout=1)
+    link = StreamLink(address="127.0.0.1:0", step_timeout=STEP_SECONDS, reattach_timeout=1)
     start(strategy, link, grid, 2)
     assert [row["clients_alive"] for row in strategy.recorder.metrics.rows] == [3, 4]
     grid.wait()
@@ -360,19 +361,21 @@ def test_states_live_in_flowers_context_where_a_node_has_no_directory(tmp_path: 
     assert all("splitmix-state" in context.state for context in grid.contexts.values())
 
 
-def test_a_node_that_leaves_the_federation_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_node_that_leaves_the_federation_is_not_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def vanish(message: Any, context: Any) -> Any:
         if context.node_id == 101 and message.metadata.message_type == "train":
             grid.online.discard(101)
-            time.sleep(60)
+            NEVER.wait()
         return app(message, context)
 
     app: Callable[..., Any] = toy_app(TOY)
     grid = FakeGrid(vanish, TOY.clients, **{"state-dir": str(tmp_path)})
     strategy = make("PSL", None, evaluation="none")
-    began = time.monotonic()
-    start(strategy, StreamLink(address="127.0.0.1:0"), grid, 1)
-    assert time.monotonic() - began < 20
+    caplog.set_level("WARNING", logger="flwr.splitmix")
+    start(strategy, StreamLink(address="127.0.0.1:0", attach_timeout=600), grid, 1)
+    assert "client 1: is not connected to the SuperLink any more" in caplog.text
     assert strategy.trained.keys() == {0, 2, 3}
 
 

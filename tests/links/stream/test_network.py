@@ -39,7 +39,18 @@ from tests.links.stream.peers import (
 
 @pytest.fixture
 def link() -> Iterator[StreamLink]:
-    link = StreamLink(address="127.0.0.1:0", attach_timeout=4, step_timeout=9, reattach_timeout=4)
+    """Wait as long as a machine may take that does much else."""
+    yield from opened(attach_timeout=60, step_timeout=60, reattach_timeout=60)
+
+
+@pytest.fixture
+def impatient() -> Iterator[StreamLink]:
+    """Do not wait long for peers that do not come."""
+    yield from opened(attach_timeout=8, step_timeout=60, reattach_timeout=3)
+
+
+def opened(**options: Any) -> Iterator[StreamLink]:
+    link = StreamLink(address="127.0.0.1:0", **options)
     link.open(None)
     yield link
     link.close()
@@ -48,6 +59,15 @@ def link() -> Iterator[StreamLink]:
 
 @pytest.fixture
 def proxy(link: StreamLink) -> Iterator[Proxy]:
+    yield from in_front_of(link)
+
+
+@pytest.fixture
+def impatient_proxy(impatient: StreamLink) -> Iterator[Proxy]:
+    yield from in_front_of(impatient)
+
+
+def in_front_of(link: StreamLink) -> Iterator[Proxy]:
     proxy = Proxy(link.dialled)
     yield proxy
     proxy.close()
@@ -110,45 +130,50 @@ def test_a_connection_that_breaks_between_steps(link: StreamLink, proxy: Proxy) 
     assert len(clients.replies) == 2
 
 
-def test_who_is_not_back_in_time_is_left_out(link: StreamLink, proxy: Proxy) -> None:
-    peer = Counting(proxy)
-    peer.cut_in, peer.down_for = {1}, 60.0
-    with a_round(link, [good, peer]) as clients:
+def test_who_is_not_back_in_time_is_left_out(impatient: StreamLink, impatient_proxy: Proxy) -> None:
+    peer = Counting(impatient_proxy)
+    peer.cut_in, peer.down_for = {1}, 600.0
+    with a_round(impatient, [good, peer]) as clients:
         began = time.monotonic()
         assert call(clients, 1) == {0: 1}
-        assert 3.9 <= time.monotonic() - began < 6
-        assert clients.failures == {1: "was cut off and not back within 4 s"}
+        assert time.monotonic() - began > 2.9
+        assert clients.failures == {1: "was cut off and not back within 3 s"}
         assert call(clients, 2) == {0: 2}
 
 
-def test_a_node_that_is_killed_in_a_step(link: StreamLink) -> None:
+def test_a_node_that_is_killed_in_a_step(impatient: StreamLink) -> None:
     """Its connection is closed by the operating system, and nobody dials again."""
+    left_out = threading.Event()
 
     def dies(ticket: Ticket, node: int) -> None:
         raw = Raw(ticket, node)
         raw.hello()
         raw.hear()
         raw.close()
-        time.sleep(6)
+        left_out.wait(60)  # a SuperNode would say at once that its ClientApp has died
 
-    with a_round(link, [good, dies]) as clients:
+    with a_round(impatient, [good, dies]) as clients:
         assert call(clients, 1) == {0: 1}
-        assert clients.failures == {1: "was cut off and not back within 4 s"}
+        assert clients.failures == {1: "was cut off and not back within 3 s"}
+        left_out.set()
 
 
-def test_a_port_that_cannot_be_reached_is_named(link: StreamLink, proxy: Proxy) -> None:
-    proxy.close()
+def test_a_port_that_cannot_be_reached_is_named(
+    impatient: StreamLink, impatient_proxy: Proxy
+) -> None:
+    nowhere = impatient_proxy.address
+    impatient_proxy.close()
 
     def misled(ticket: Ticket, node: int) -> None:
-        good(replace(ticket, address=proxy.address), node)
+        good(replace(ticket, address=nowhere), node)
 
-    with a_round(link, [good, misled]) as clients:
+    with a_round(impatient, [good, misled]) as clients:
         assert clients.failures[1].startswith(
-            f"could not reach the ServerApp at {proxy.address} within 2 s: "
+            f"could not reach the ServerApp at {nowhere} within 4 s: "
         )
 
 
-def test_a_server_that_dies_frees_its_nodes(link: StreamLink) -> None:
+def test_a_server_that_dies_frees_its_nodes(impatient: StreamLink) -> None:
     raised: queue.SimpleQueue[LinkError] = queue.SimpleQueue()
 
     def peer(ticket: Ticket, node: int) -> None:
@@ -158,10 +183,10 @@ def test_a_server_that_dies_frees_its_nodes(link: StreamLink) -> None:
             raised.put(error)
             raise
 
-    with a_round(link, [peer]) as clients:
+    with a_round(impatient, [peer]) as clients:
         call(clients, 1)
-        link.close()
-        assert "could not reach the ServerApp" in str(raised.get(timeout=10))
+        impatient.close()
+        assert "could not reach the ServerApp" in str(raised.get(timeout=60))
 
 
 @pytest.mark.parametrize(
@@ -179,7 +204,7 @@ def test_addresses_of_every_kind(address: str, advertise: str | None, dialled: s
             socket.create_server(("::1", 0), family=socket.AF_INET6).close()
         except OSError:
             pytest.skip("this machine has no IPv6")
-    link = StreamLink(address=address, advertise=advertise, insecure=True, attach_timeout=5)
+    link = StreamLink(address=address, advertise=advertise, insecure=True, attach_timeout=60)
     link.open(None)
     assert link.dialled.startswith(dialled)
     with a_round(link, [good]) as clients:
@@ -189,7 +214,7 @@ def test_addresses_of_every_kind(address: str, advertise: str | None, dialled: s
 
 def test_a_port_forward(link: StreamLink, proxy: Proxy) -> None:
     """What nodes dial is not where the link listens."""
-    forwarded = StreamLink(address=link.dialled, advertise=proxy.address, attach_timeout=5)
+    forwarded = StreamLink(address=link.dialled, advertise=proxy.address, attach_timeout=60)
     link.close()
     forwarded.open(None)
     with a_round(forwarded, [good]) as clients:
@@ -250,7 +275,7 @@ def secured(files: Certificates, **options: Any) -> StreamLink:
         certificate=files.certificate,
         key=files.key,
         ca=files.ca,
-        attach_timeout=3,
+        attach_timeout=8,
         **options,
     )
     link.open(None)

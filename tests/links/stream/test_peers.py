@@ -38,7 +38,7 @@ from tests.links.stream.peers import (
 @pytest.fixture
 def link() -> Iterator[StreamLink]:
     link = StreamLink(
-        address="127.0.0.1:0", attach_timeout=3, step_timeout=2, reattach_timeout=1, max_body=10**7
+        address="127.0.0.1:0", attach_timeout=5, step_timeout=4, reattach_timeout=2, max_body=10**7
     )
     link.open(None)
     yield link
@@ -51,17 +51,17 @@ def resident() -> int:
 
 
 def test_good_peers_are_called_at_once(link: StreamLink) -> None:
+    all_called = threading.Barrier(4)
+
     def answer(method: str, arguments: Mapping[str, Any]) -> Outcome:
-        time.sleep(0.5)
+        all_called.wait(60)
         return echo(method, arguments)
 
     def slow(ticket: Ticket, node: int) -> None:
         Session(ticket, node, DESCRIPTION, answer).run()
 
     with a_round(link, [slow] * 4) as clients:
-        began = time.monotonic()
         assert call(clients, 7) == dict.fromkeys(range(4), 7)
-        assert time.monotonic() - began < 1.2
     assert len(clients.replies) == 4
     assert clients.failures == {}
 
@@ -88,7 +88,7 @@ def test_who_has_no_token_of_its_own_is_refused(
         good(ticket, node)
 
     def thief(ticket: Ticket, node: int) -> None:
-        assert both.wait(5)
+        assert both.wait(60)
         good(replace(ticket, token=token(ticket.token, tickets[0].token)), node)
 
     with a_round(link, [honest, thief]) as clients:
@@ -103,7 +103,7 @@ def forged() -> str:
 
 
 def test_an_expired_token_is_refused() -> None:
-    link = StreamLink(address="127.0.0.1:0", token_seconds=0.0, attach_timeout=5)
+    link = StreamLink(address="127.0.0.1:0", token_seconds=0.0, attach_timeout=60)
     link.open(None)
     with a_round(link, [good]) as clients:
         assert clients.failures == {0: "the token has expired: it was valid for 0 s"}
@@ -149,7 +149,7 @@ def test_another_protocol_is_refused_with_both_versions(link: StreamLink) -> Non
 def test_another_service_is_not_there(link: StreamLink) -> None:
     channel = grpc.insecure_channel(link.dialled)
     with pytest.raises(grpc.RpcError) as caught:
-        channel.unary_unary("/flwr_splitmix.Link/Shutdown")(b"", timeout=5)
+        channel.unary_unary("/flwr_splitmix.Link/Shutdown")(b"", timeout=60)
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
     channel.close()
 
@@ -245,7 +245,7 @@ def test_two_gigabytes_announced_by_hand_cost_no_memory(link: StreamLink) -> Non
         with socket.create_connection((host, int(port))) as peer:
             peer.sendall(http2_request(shown))
             peer.sendall(message_head((2 << 30) - 1, b"x" * 1000))
-            peer.settimeout(5)
+            peer.settimeout(60)
             while peer.recv(65536):
                 pass
 
@@ -256,20 +256,22 @@ def test_two_gigabytes_announced_by_hand_cost_no_memory(link: StreamLink) -> Non
 
 
 def test_a_peer_that_never_reads_holds_nobody_up(link: StreamLink) -> None:
+    left_out = threading.Event()
 
     def deaf(ticket: Ticket, node: int) -> None:
         raw = Raw(ticket, node)
         raw.hello()
-        time.sleep(5)
+        left_out.wait(60)
         raw.close()
 
     value = numbers(8)
     with a_round(link, [good, deaf]) as clients:
         began = time.monotonic()
-        (found,) = call(clients, value).values()
-        assert torch.equal(found, value)
-        assert 2 <= time.monotonic() - began < 3
-        assert clients.failures == {1: "did not answer echo within 2 s"}
+        (echoed,) = call(clients, value).values()
+        assert torch.equal(echoed, value)
+        assert time.monotonic() - began > 3.9
+        assert clients.failures == {1: "did not answer echo within 4 s"}
+        left_out.set()
         sizes = []
         for _ in range(3):
             for _ in range(20):
@@ -299,7 +301,7 @@ def test_a_peer_that_never_says_hello_is_late(link: StreamLink) -> None:
         raw.close()
 
     with a_round(link, [good, mute]) as clients:
-        assert clients.failures == {1: "did not attach within 3 s"}
+        assert clients.failures == {1: "did not attach within 5 s"}
         assert call(clients, 1) == {0: 1}
 
 

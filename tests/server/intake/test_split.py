@@ -12,21 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.events import RoundDone
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.mixers import Mixup, Noisy, NoMixing, PatchCutMix, Plan, SmashedShape
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import RoundDone
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.segments import Geometry
-from flwr_splitmix.server.intake.split import (
-    UploadError,
-    agree_on_shape,
-    plausible,
-    read_test_upload,
-    read_upload,
-    reasons,
-)
+from flwr_splitmix.server.intake.checks import UploadError, plausible, reasons
+from flwr_splitmix.server.intake.split import agree_on_shape, read_test_upload, read_upload
 from flwr_splitmix.strategies import SFL
 from flwr_splitmix.testing.toy import Toy, sgd
 

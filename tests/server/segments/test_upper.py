@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from flwr_splitmix.events import StepResult
 from flwr_splitmix.mixers import Mixed, Source
-from flwr_splitmix.observers.events import StepResult
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
 from flwr_splitmix.testing.toy import Toy, sgd

@@ -14,9 +14,9 @@ import numpy as np
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.clients.client import exchange
 from flwr_splitmix.clients.privacy_guard import PrivacyBudget
+from flwr_splitmix.events import Exchange, RoundDone, StepDone
 from flwr_splitmix.mixers import SHARES, NoisyShare, share_from_wire
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import Exchange, RoundDone, StepDone
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.privacy.accountant import epsilon_from_rdp, rdp_curve
 from flwr_splitmix.runs import Run
@@ -87,7 +87,7 @@ def truth(sent: Sent, client: int) -> float:
 class Seen(Observer):
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []
-        self.steps: list[StepDone] = []
+        self.steps: list[Any] = []
         self.rounds: list[RoundDone] = []
 
     def on_exchange(self, event: Exchange) -> None:

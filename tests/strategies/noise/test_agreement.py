@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.events import RoundDone
 from flwr_splitmix.links import LocalLink
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import RoundDone
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.strategies import (
     SplitStrategy,

@@ -13,9 +13,9 @@ from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
 from flwr_splitmix import RayLink, Run
+from flwr_splitmix.events import RoundDone, StepDone
 from flwr_splitmix.links import Clients
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import RoundDone, StepDone
 from flwr_splitmix.strategies import PSL
 
 from .client_app import model

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from torch import nn
 
+from flwr_splitmix.events import RoundDone, StepDone
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.ray.link import RayClients
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import RoundDone, StepDone
 from flwr_splitmix.strategies import PSL
 
 WARM_UP = 2

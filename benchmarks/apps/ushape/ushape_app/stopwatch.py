@@ -9,9 +9,9 @@ from torch import nn
 
 from flwr_splitmix import adamw
 from flwr_splitmix.clients import UShapeClient
+from flwr_splitmix.events import Exchange
 from flwr_splitmix.links import Link
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.events import Exchange
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.strategies import USplitSL
 

@@ -14,9 +14,9 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from flwr_splitmix import StreamLink
+from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.link import Observe
-from flwr_splitmix.observers.events import EvaluationResult
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.strategies import PSL
 
@@ -82,7 +82,7 @@ class TimedPSL(PSL):
             times.append((began, time.perf_counter()))
             return replies
 
-        clients.call = timed  # type: ignore[method-assign]
+        clients.call = timed  # type: ignore[method-assign, assignment]
         steps = super().train_round(clients, server_round)
         begins = [began for began, _ in times]
         self.exchange_ms.append([1000 * (ended - began) for began, ended in times])

@@ -1,28 +1,21 @@
-"""A client's texts as tokens: its own part of the data, and the public ones."""
+"""The texts of a run as tokens: a client's part of the data, the test set, the public ones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.apps.run_config import ConfigError
-from flwr_splitmix.clients import TextSet
+from flwr_splitmix.data.texts import token_sets
+from flwr_splitmix.data.texts.batch import TextSet
 from flwr_splitmix.data.texts.generated import generated_public
 from flwr_splitmix.data.texts.partition import text_split
 from flwr_splitmix.data.texts.public import load_public_texts
 from flwr_splitmix.data.texts.rows import TextRows, TextSets
 from flwr_splitmix.data.texts.sets import load_text_sets
-from flwr_splitmix.data.texts.tokens import (
-    classification_tokens,
-    generation_tokens,
-    open_tokenizer,
-    plain_tokens,
-    train_tokenizer,
-)
-
-if TYPE_CHECKING:
-    from language_config import LanguageConfig
+from flwr_splitmix.data.texts.tokens import open_tokenizer, train_tokenizer
 
 
 def client_rows(config: LanguageConfig, node: Mapping[str, Any]) -> tuple[TextRows, TextRows]:
@@ -73,7 +66,7 @@ def _load(config: LanguageConfig, source: str, test: str) -> TextSets:
 @lru_cache(maxsize=2)
 def tokenizer_of(config: LanguageConfig) -> Any:
     """Return the model's tokenizer; the small model's is trained on the public texts."""
-    if config.model == "small":
+    if config.model == SMALL:
         return train_tokenizer(public_texts(config), config.small_vocabulary)
     return open_tokenizer(config.model, padding=config.padding_token)
 
@@ -94,14 +87,10 @@ def public_texts(config: LanguageConfig) -> tuple[str, ...]:
 
 @lru_cache(maxsize=2)
 def public_set(config: LanguageConfig) -> TextSet:
-    """Return the public texts as tokens; long ones are cut, and labels are of no use."""
-    ids, _ = plain_tokens(
-        public_texts(config),
-        tokenizer_of(config),
-        max_length=config.text_length,
-        long_texts="cut",
+    """Return the public texts as tokens; long ones are cut."""
+    return token_sets.public_token_set(
+        public_texts(config), tokenizer_of(config), max_length=config.text_length
     )
-    return TextSet(ids, [0] * len(ids), max_length=config.text_length)
 
 
 @lru_cache(maxsize=2)
@@ -113,15 +102,11 @@ def benchmark_set(config: LanguageConfig) -> TextSet:
 
 def token_set(config: LanguageConfig, rows: TextRows) -> TextSet:
     """Turn rows into tokens and labels."""
-    options: dict[str, Any] = {
-        "max_length": config.text_length,
-        "long_texts": config.long_texts,
-    }
-    make = classification_tokens if config.task == "classification" else generation_tokens
-    ids, labels = make(rows, tokenizer_of(config), **options)
-    return TextSet(
-        ids,
-        labels,
+    return token_sets.token_set(
+        rows,
+        tokenizer_of(config),
+        config.task,
         max_length=config.text_length,
+        long_texts=config.long_texts,
         pad_to=config.pad_to if config.pads_itself else None,
     )

@@ -1,26 +1,23 @@
-"""Every hyper-parameter of the app, checked before anything starts."""
+"""The run configuration of the vision app: every key, checked before anything starts."""
 
 from __future__ import annotations
 
-import inspect
 import math
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, field_validator, model_validator
-from torch import nn
 
-from flwr_splitmix import WarmupCosine, adamw
 from flwr_splitmix.apps.run_config import AppConfig, Count, CountOrAuto, NotNegative, Positive
+from flwr_splitmix.apps.vision.cutting import edge_of
+from flwr_splitmix.apps.vision.trial import named_options, needs_labels, trial_strategy
 from flwr_splitmix.clients import PrivacyBudget
-from flwr_splitmix.data import ImageDataset, ImageSets, client_split, load_images
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.privacy.noise import Clip, LabelNoise, SmashedNoise
-from flwr_splitmix.schedule import OptimizerFactory
-from flwr_splitmix.segments import SplitModel
+from flwr_splitmix.schedule import WarmupCosine
+from flwr_splitmix.server.aggregation import AggregatorName
+from flwr_splitmix.server.segments.upper import ServerUpdate
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
-
-from vision_segments import edge_of, segments_of
 
 MEANS_NONE = {"alpha": math.inf, "ratio": 0.0}
 """A run configuration has no None; these values stand for it."""
@@ -30,17 +27,11 @@ GAPS = {"clip": "clip 'none'", "sigma_s": "sigma-s 0.0", "sigma_y": "sigma-y 0.0
 
 
 class VisionConfig(AppConfig):
+    """The keys of `apps/vision`; docs/configuration.md says what each of them means."""
+
     strategy: str
-    aggregator: Literal[
-        "FedAvg", "FedAvgM", "FedAdam", "FedAdagrad", "FedYogi", "FedMedian", "FedTrimmedAvg"
-    ]
-    epochs_per_round: Count
-    steps_per_round: CountOrAuto
-    batch_size: Count
-    server_update: Literal["sequential", "sum", "mean"]
-    lr: Positive
-    weight_decay: NotNegative
-    warmup_epochs: NotNegative
+    aggregator: AggregatorName
+    server_update: ServerUpdate
     k: Annotated[int, Field(ge=2)]
     alpha: Annotated[float, Field(gt=0)]
     rounding: Literal["multinomial", "largest-remainder"]
@@ -101,7 +92,7 @@ class VisionConfig(AppConfig):
                 f"sigma-s and sigma-y are both 0.0, but {self.strategy} needs noise; allowed with "
                 "it is at least one above 0"
             )
-        # A strategy knows best what it refuses.
+        # A strategy knows best what it rejects.
         trial = self.trial()
         trial.prepare(None)
         if self.cut_at and edge_of(trial):
@@ -136,15 +127,12 @@ class VisionConfig(AppConfig):
         return STRATEGIES[self.strategy].averages
 
     def trial(self) -> SplitStrategy:
-        """Make the strategy without a model: to ask it what it refuses and what it needs."""
-        options = self.own_options() | self.privacy_options()
-        if self.needs_labels:
-            options["labels"] = ()
-        return STRATEGIES[self.strategy](nn.Identity(), num_classes=2, device="cpu", **options)
+        """Make the strategy without a model: to ask it what it rejects and what it needs."""
+        return trial_strategy(self.strategy, self.own_options() | self.privacy_options())
 
     def own_options(self) -> dict[str, Any]:
         """Return the strategy's own options: those that its constructor names and a key has."""
-        named = _own(self.strategy) & VisionConfig.model_fields.keys()
+        named = named_options(self.strategy) & VisionConfig.model_fields.keys()
         values = {name: getattr(self, name) for name in named}
         return {k: None if v == MEANS_NONE.get(k) else v for k, v in values.items()}
 
@@ -177,50 +165,28 @@ class VisionConfig(AppConfig):
     @property
     def needs_labels(self) -> bool:
         """Whether the server must have the clients' labels."""
-        return "labels" in _own(self.strategy)
+        return needs_labels(self.strategy)
 
     @property
     def evaluation_kind(self) -> Literal["central", "federated", "benchmark", "none"]:
+        """What is measured: "auto" is central where there is one averaged lower segment."""
         if self.evaluation != "auto":
             return self.evaluation
         return "central" if self.averages else "benchmark"
 
     @property
     def evaluation_over_link(self) -> Literal["federated", "benchmark", "none"]:
+        """What the clients measure."""
         kind = self.evaluation_kind
         return "none" if kind == "central" else kind
 
-    def images(self) -> ImageSets:
-        return load_images(self.dataset, image_size=self.image_size)
-
-    def client_images(self, client: int, clients: int) -> tuple[ImageDataset, ImageDataset]:
-        """Return the training and the test images of one client."""
-        return client_split(
-            self.images(),
-            client,
-            clients,
-            scheme=self.partition,
-            alpha=self.partition_alpha,
-            seed=self.seed,
-            samples=self.samples_per_client,
-        )
-
-    def segments(self) -> SplitModel:
-        return segments_of(self)
-
-    def optimizer(self) -> OptimizerFactory:
-        return adamw(self.lr, self.weight_decay)
-
     def schedule(self) -> WarmupCosine:
-        # Spec section 8: linear from 1e-6, down to 1e-5, at any peak.
+        """Return the schedule of either side: linear from 1e-6, then a cosine to 1e-5.
+
+        Both rates hold whatever the peak is. The papers state neither; they are DeiT's.
+        """
         return WarmupCosine(
             self.warmup_epochs / self.epochs_per_round,
             min(1.0, 1e-6 / self.lr),
             min(1.0, 1e-5 / self.lr),
         )
-
-
-def _own(strategy: str) -> set[str]:
-    """Return the options that the constructor of a strategy names."""
-    parameters = inspect.signature(STRATEGIES[strategy]).parameters.values()
-    return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}

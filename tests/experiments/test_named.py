@@ -1,4 +1,4 @@
-"""The catalogue: complete, typed in right, and true to the papers' own claims."""
+"""The named experiments: complete, typed in right, and true to the papers' own claims."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from flwr_splitmix.strategies import STRATEGIES
 MODELS = ("ViT-Tiny", "PiT-Tiny", "VGG-16")
 N = tuple(f"n = {n}" for n in (2, 4, 6, 8, 10))
 
-# Spec, section 9, line by line: (experiment, data set, columns) -> row -> numbers.
-SPEC: list[tuple[str, str, tuple[str, ...], dict[str, str]]] = [
+# As printed, line by line: (experiment, data set, columns) -> row -> numbers.
+PRINTED: list[tuple[str, str, tuple[str, ...], dict[str, str]]] = [
     (
         "cutmixsl-table1",
         "CIFAR-10",
@@ -88,8 +88,8 @@ SPEC: list[tuple[str, str, tuple[str, ...], dict[str, str]]] = [
 EVERY = [pytest.param(experiment, id=name) for name, experiment in EXPERIMENTS.items()]
 
 
-@pytest.mark.parametrize(("name", "dataset", "columns", "lines"), SPEC)
-def test_the_papers_numbers_are_those_of_the_spec(
+@pytest.mark.parametrize(("name", "dataset", "columns", "lines"), PRINTED)
+def test_the_papers_numbers_are_those_that_they_print(
     name: str, dataset: str, columns: tuple[str, ...], lines: dict[str, str]
 ) -> None:
     found = {entry.place: entry.paper.get(dataset) for entry in EXPERIMENTS[name].entries}

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.segments.language import LanguageParts, add_lora, build_language_parts
-
-if TYPE_CHECKING:
-    from language_config import LanguageConfig
 
 HEAD_SIZE = 16
 """Width of an attention head of the small model."""
@@ -31,7 +29,7 @@ def build_parts(
     name = config.model
     try:
         built = build_language_parts(
-            small_model(config) if name == "small" else name,
+            small_model(config) if name == SMALL else name,
             config.cut,
             parts=parts,
             task=config.task,
@@ -60,7 +58,10 @@ def build_parts(
 
 
 def small_model(config: LanguageConfig) -> Any:
-    """Describe a decoder shaped as Qwen3 is; some hundred thousand weights by default."""
+    """Return transformers' description of a decoder shaped as Qwen3 is.
+
+    By default it has some hundred thousand weights.
+    """
     from transformers import Qwen3Config
 
     heads = max(1, config.small_width // HEAD_SIZE)
@@ -78,7 +79,12 @@ def small_model(config: LanguageConfig) -> Any:
 
 
 def initial_segments(config: LanguageConfig) -> dict[str, Tensor]:
-    """Return what of head and tail is averaged, as it is before training."""
+    """Return what of head and tail is averaged, as it is before training.
+
+    Returns
+    -------
+    Trainable parameters by name; bfloat16 ones as float32, for Flower's arrays are numpy's.
+    """
     parts = build_parts(config, ("head", "tail"))
     assert parts.head is not None
     assert parts.tail is not None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 
 from flwr_splitmix.experiments.cells import ExperimentError
+from flwr_splitmix.experiments.every_method import EVERY_METHOD
 from flwr_splitmix.experiments.experiment import Experiment
 from flwr_splitmix.experiments.papers.cutmixsl import CUTMIXSL
 from flwr_splitmix.experiments.papers.dp_cutmixsl import DP_CUTMIXSL
 from flwr_splitmix.experiments.papers.mixguard_cola import LANGUAGE
 from flwr_splitmix.experiments.papers.patch_shuffling import PATCH_SHUFFLING
-from flwr_splitmix.experiments.papers.whole_models import BASELINES
+from flwr_splitmix.experiments.papers.whole_models import WHOLE_MODELS
 from flwr_splitmix.experiments.papers.with_noise import WITH_NOISE
 from flwr_splitmix.experiments.papers.workshop import WORKSHOP
 
@@ -23,7 +24,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         WORKSHOP,
         PATCH_SHUFFLING,
         LANGUAGE,
-        (BASELINES,),
+        (WHOLE_MODELS, EVERY_METHOD),
     )
     for experiment in paper
 }

@@ -23,21 +23,21 @@ def find_runs(home: str | Path | None) -> dict[str, Run]:
     RunError
         If the directory of the runs exists but cannot be read.
     """
-    found: dict[str, Run] = {}
+    by_cell: dict[str, Run] = {}
     for run in Run.list(home):
         cell = run.config.get("cell")
         if isinstance(cell, str):
-            known = found.get(cell)
+            known = by_cell.get(cell)
             if known is None or known.status != "finished" or run.status == "finished":
-                found[cell] = run
-    return found
+                by_cell[cell] = run
+    return by_cell
 
 
 @contextmanager
-def claimed(cell: Cell, home: str | Path | None, source: str) -> Iterator[Run]:
+def held_run(cell: Cell, home: str | Path | None, source: str) -> Iterator[Run]:
     """Give the cell's run to this process alone: the one it has, or a new one.
 
-    The claim ends with the block or with the process, whatever ends it.
+    It is held until the block or the process ends, whatever ends it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""MixGuardClient: what it sends hides in mixtures, and no secret outlives its step."""
+"""MixGuard at the client: what it sends hides in mixtures, and no secret outlives its step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients import ClientError, MixGuardClient, Order, TextSet
 from flwr_splitmix.data.texts.batch import TextBatch
-from flwr_splitmix.hiding.mixguard import MixGuardOptions, Secret, draw_secret
+from flwr_splitmix.hiding.mixguard import MixGuardOptions, Mixtures, Secret, draw_secret
 from flwr_splitmix.runs import Run
 from flwr_splitmix.strategies import MixGuard
 from flwr_splitmix.testing.laws import TextToy, sgd
@@ -55,21 +55,21 @@ def batch_of(toy: TextToy = TOY, size: int = 4) -> TextBatch:
 def test_where_the_trunk_is_the_identity_the_texts_come_back(options: dict[str, Any]) -> None:
     client = client_of(**options)
     batch = batch_of()
-    sent = client.obfuscate(batch)
+    sent = client.hiding.obfuscate(batch)
     assert len(sent.messages) == client.options.m
-    recovered = client.recover(sent.messages, sent)
+    recovered = client.hiding.recover(sent.messages, sent)
     torch.testing.assert_close(recovered, sent.hidden, rtol=0, atol=1e-12)
     real = sent.own_mask.bool()
     assert not any(torch.allclose(m[real], recovered[real], atol=1e-3) for m in sent.messages)
     # What the tail says is about the text's own words, in their order.
-    words = client.tokens.remove(recovered, sent.positions)
+    words = client.hiding.tokens.remove(recovered, sent.positions)
     own = batch.mask.bool()
     torch.testing.assert_close(words[own], client.head(batch.ids, batch.mask)[own])
 
 
 def test_two_batches_have_nothing_in_common() -> None:
     client = client_of()
-    one, other = (client.obfuscate(batch_of()) for _ in range(2))
+    one, other = (client.hiding.obfuscate(batch_of()) for _ in range(2))
     width = min(one.mask.shape[1], other.mask.shape[1])
     for mine, theirs in zip(one.messages, other.messages, strict=True):
         assert not torch.allclose(mine[:, :width], theirs[:, :width], atol=1e-3)
@@ -79,7 +79,7 @@ def test_supports_are_drawn_from_all_public_texts() -> None:
     client = client_of()
     seen: set[tuple[int, ...]] = set()
     for _ in range(100):
-        inserted = client._support(4)
+        inserted = client.hiding._support(4)
         seen |= {tuple(row[mask.bool()].tolist()) for row, mask in zip(*inserted[:2], strict=True)}
     public = TOY.texts(20_000, TOY.examples)
     assert seen == {tuple(text.tolist()) for text in public.texts}
@@ -93,10 +93,10 @@ def test_calibration_brings_the_decoded_texts_nearer() -> None:
     strategy = MixGuard(toy.server(), device="cpu", steps_per_round=1)
     client = toy.clients_for(strategy)[0]
     assert isinstance(client, MixGuardClient)
-    client._errors = deque()  # of all steps
+    client.hiding._errors = deque()  # of all steps
     strategy.fit([client], 1)
-    assert client.calibrated
-    errors = list(client._errors)
+    assert client.hiding.calibrated
+    errors = list(client.hiding._errors)
     first, last = errors[:20], errors[-20:]
     assert np.mean([after for _, after in last]) < 0.95 * np.mean([b for b, _ in last])
     assert first[0][0] == pytest.approx(first[0][1])  # the identity at first
@@ -104,16 +104,16 @@ def test_calibration_brings_the_decoded_texts_nearer() -> None:
 
 def test_secrets_are_drawn_as_the_options_say() -> None:
     light = client_of(support_scale=0.1, max_distortion=0.2, secret_per_sample=True)
-    found = [light.obfuscate(batch_of()).secret for _ in range(20)]
-    assert all((secret.distortion <= 0.2).all() for secret in found)
+    drawn = [light.hiding.obfuscate(batch_of()).secret for _ in range(20)]
+    assert all((secret.distortion <= 0.2).all() for secret in drawn)
     # On the messages of the lesser sign every source has weight c alone, in 0.1 times the range.
     weights = torch.cat(
-        [(secret.mixing * (secret.signs < 0)[..., None]).sum(1) for secret in found]
+        [(secret.mixing * (secret.signs < 0)[..., None]).sum(1) for secret in drawn]
     )
     assert weights.min() >= 0.05
     assert weights.max() <= 0.15
     any_secret = client_of(secret_per_sample=True)
-    plain = [any_secret.obfuscate(batch_of()).secret.distortion.max() for _ in range(20)]
+    plain = [any_secret.hiding.obfuscate(batch_of()).secret.distortion.max() for _ in range(20)]
     assert max(plain) > 0.5
 
 
@@ -146,7 +146,7 @@ def test_refinement_counts_steps_over_all_rounds() -> None:
     assert int(first["step"]) == toy.examples // toy.batch + 12 // 3
 
 
-def test_a_round_without_calibration_says_what_was_found_last() -> None:
+def test_a_round_without_calibration_says_what_came_of_the_last_one() -> None:
     """Not that nothing is off; also when another process goes on."""
     options = MixGuardOptions(secret_tokens=0, max_length=32, calibration_epochs=1, refine_every=0)
     toy = replace(TOY, options=options)
@@ -174,11 +174,12 @@ def test_refinement_sees_the_head_that_the_last_step_left() -> None:
     client.run("encode", {"number": 1, "progress": 0.1, "gradient": gradient})
     after = words.weight.detach()
     assert not torch.equal(before, after)
-    assert client._public is not None
-    batch = client._public.batch
-    real = client._public.own_mask.bool()
+    mixtures = client._public[0]
+    assert isinstance(mixtures, Mixtures)
+    batch = mixtures.batch
+    real = mixtures.own_mask.bool()
     table = after[batch.ids[batch.mask.bool()]]
-    torch.testing.assert_close(client._public.hidden[real], table)
+    torch.testing.assert_close(mixtures.hidden[real], table)
 
 
 def secrets_of(monkeypatch: pytest.MonkeyPatch) -> list[Secret]:
@@ -239,9 +240,9 @@ def test_an_exception_says_nothing_of_the_secret(monkeypatch: pytest.MonkeyPatch
 def test_perturbation_is_as_loud_as_the_residual() -> None:
     toy = replace(TOY, options=replace(PLAIN, perturbation="constant", strength=0.5), width=400)
     client = client_of(toy)
-    sent = client.obfuscate(batch_of(toy))
+    sent = client.hiding.obfuscate(batch_of(toy))
     gradient, hidden = torch.randn(4, 9, 400).double(), torch.randn(4, 9, 400).double()
-    noise = client.perturb(gradient, hidden, sent) - gradient
+    noise = client.hiding.perturb(gradient, hidden, sent) - gradient
     assert noise.std().item() == pytest.approx(0.5 * gradient.std().item(), rel=0.05)
 
 
@@ -303,7 +304,7 @@ def test_an_empty_set_of_supports_is_refused() -> None:
 def test_a_text_that_leaves_no_room_for_secret_tokens_is_named() -> None:
     client = client_of(secret_tokens=30)
     with pytest.raises(ValueError, match="30 secret ones exceed max_length 32"):
-        client.obfuscate(batch_of())
+        client.hiding.obfuscate(batch_of())
 
 
 def test_the_calibrator_is_part_of_the_state() -> None:
@@ -316,8 +317,7 @@ def test_the_calibrator_is_part_of_the_state() -> None:
     other = toy.clients_for()[0]
     other.attach(ORDER, None)
     other.restore(tensors, meta)
-    found = other.attach(ORDER, None)
-    assert found["calibration-steps"] == 0
+    assert other.attach(ORDER, None)["calibration-steps"] == 0
     again, _ = other.state()
     assert tensors.keys() == again.keys()
     assert all(torch.equal(tensors[name], again[name]) for name in tensors)

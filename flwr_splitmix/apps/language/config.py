@@ -1,4 +1,4 @@
-"""Every hyper-parameter of the app, checked before anything starts."""
+"""The run configuration of the language app: every key, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -6,39 +6,31 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, field_validator, model_validator
 
-from flwr_splitmix import WarmupCosine, adamw
 from flwr_splitmix.apps.run_config import AppConfig, Count, CountOrAuto, NotNegative, Positive
 from flwr_splitmix.data.texts.generated import GENERATED
 from flwr_splitmix.data.texts.rows import TextTask
 from flwr_splitmix.data.texts.sets import TextColumns
 from flwr_splitmix.data.texts.tokens import LongTexts
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
-from flwr_splitmix.schedule import OptimizerFactory
+from flwr_splitmix.schedule import WarmupCosine
 from flwr_splitmix.segments.language import LanguageCut
+from flwr_splitmix.segments.language.cutting import PARTS
+from flwr_splitmix.server.aggregation import AggregatorName
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 
 SMALL = "small"
 """The model that is built here, with random weights."""
 
-PARTS = ("head", "trunk", "tail")
-
 SECRET_TOKENS: dict[TextTask, int] = {"classification": 20, "generation": 40}
-"""MixGuard's numbers (spec section 4)."""
+"""Secret tokens in a text (MixGuard, appendix A.2)."""
 
 
 class LanguageConfig(AppConfig):
+    """The keys of `apps/language`; docs/configuration.md says what each of them means."""
+
     strategy: str
     task: TextTask
-    aggregator: Literal[
-        "auto", "FedAvg", "FedAvgM", "FedAdam", "FedAdagrad", "FedYogi", "FedMedian",
-        "FedTrimmedAvg",
-    ]  # fmt: skip
-    epochs_per_round: Count
-    steps_per_round: CountOrAuto
-    batch_size: Count
-    lr: Positive
-    weight_decay: NotNegative
-    warmup_epochs: NotNegative
+    aggregator: Literal["auto", AggregatorName]
     model: Annotated[str, Field(min_length=1)]
     small_width: Annotated[int, Field(ge=8, multiple_of=8)]
     small_layers: Count
@@ -100,10 +92,10 @@ class LanguageConfig(AppConfig):
     @field_validator("lora_parts")
     @classmethod
     def _are_parts(cls, names: str) -> str:
-        found = [name.strip() for name in names.split(",")]
-        if not set(found) <= set(PARTS) or len(set(found)) < len(found):
+        parts = [name.strip() for name in names.split(",")]
+        if not set(parts) <= set(PARTS) or len(set(parts)) < len(parts):
             raise ValueError(f"allowed are {', '.join(PARTS)}, with commas between, each once")
-        return ",".join(found)
+        return ",".join(parts)
 
     @model_validator(mode="after")
     def _model_can_be_cut(self) -> LanguageConfig:
@@ -159,6 +151,7 @@ class LanguageConfig(AppConfig):
 
     @property
     def cut(self) -> LanguageCut:
+        """Where the model is cut."""
         return LanguageCut(self.head_layers, self.tail_layers)
 
     @property
@@ -183,7 +176,7 @@ class LanguageConfig(AppConfig):
             return 0
         if self.secret_tokens >= 0:
             return self.secret_tokens
-        # As in CoLA, random words would make a right sentence wrong.
+        # As in CoLA (MixGuard, appendix A.2): random words would make a right sentence wrong.
         grammar = self.made_up and self.task == "classification"
         return 0 if grammar else SECRET_TOKENS[self.task]
 
@@ -204,15 +197,18 @@ class LanguageConfig(AppConfig):
 
     @property
     def unit(self) -> Literal["sentence", "paragraph"]:
+        """What a public text is."""
         if self.public_unit != "auto":
             return self.public_unit
         return "sentence" if self.task == "classification" else "paragraph"
 
     @property
     def evaluation_kind(self) -> Literal["federated", "benchmark", "none"]:
+        """What the clients measure."""
         return "federated" if self.evaluation == "auto" else self.evaluation
 
     def columns(self) -> TextColumns:
+        """Return which columns of a file or set hold what."""
         return TextColumns(
             self.text_column,
             self.label_column,
@@ -222,6 +218,13 @@ class LanguageConfig(AppConfig):
         )
 
     def mixguard(self) -> MixGuardOptions:
+        """Return MixGuard's options.
+
+        Raises
+        ------
+        ValueError
+            If they do not go together.
+        """
         own: dict[str, Any] = {
             name: getattr(self, name)
             for name in (
@@ -239,8 +242,6 @@ class LanguageConfig(AppConfig):
             max_distortion=self.max_distortion or None,
         )
 
-    def optimizer(self) -> OptimizerFactory:
-        return adamw(self.lr, self.weight_decay)
-
     def schedule(self) -> WarmupCosine:
+        """Return the schedule of either side: from a thousandth of the peak, to a hundredth."""
         return WarmupCosine(self.warmup_epochs / self.epochs_per_round, 1e-3, 1e-2)

@@ -1,0 +1,118 @@
+"""The ClientApp's part: head, tail and texts of a node, from the run configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from flwr.app import Context
+from torch import nn
+from torch.utils.data import Dataset
+
+from flwr_splitmix.apps.language.config import LanguageConfig
+from flwr_splitmix.apps.language.model import build_parts
+from flwr_splitmix.apps.language.texts import (
+    benchmark_set,
+    client_rows,
+    public_set,
+    token_set,
+    tokenizer_of,
+)
+from flwr_splitmix.apps.run_config import ConfigError
+from flwr_splitmix.clients import UShapeClient
+from flwr_splitmix.data.batches import Example
+from flwr_splitmix.hiding.making import make_hiding
+from flwr_splitmix.scoring.generation import GenerationScores
+from flwr_splitmix.scoring.texts import ClassScores, Scores, TextScores
+from flwr_splitmix.strategies import USHAPE_STRATEGIES
+
+
+def client_fn(context: Context) -> UShapeClient:
+    """Make the client of one node; called once a run in a simulation, once a round on a SuperNode.
+
+    Raises
+    ------
+    ConfigError, ClientError, DataError, ValueError
+        If configuration, model, texts or device do not allow it.
+    """
+    config = LanguageConfig.read(context.run_config)
+    parts = build_parts(config, ("head", "tail"))
+    assert parts.head is not None
+    assert parts.tail is not None
+    tokenizer = tokenizer_of(config)
+    if len(tokenizer) > parts.vocab_size:
+        raise ConfigError(
+            f"run-config: the tokenizer of {config.model!r} has {len(tokenizer)} tokens, but the "
+            f"model knows {parts.vocab_size}"
+        )
+    train, test = client_rows(config, context.node_config)
+    benchmark = config.evaluation_kind == "benchmark"
+    return make_client(
+        config.strategy,
+        parts.head,
+        parts.tail,
+        token_set(config, train),
+        sources={
+            **{name: partial(getattr, config, name) for name in LanguageConfig.model_fields},
+            "public": lambda: public_set(config),
+            "vocab_size": lambda: len(tokenizer),
+            "special_ids": lambda: tokenizer.all_special_ids,
+            "options": config.mixguard,
+        },
+        batch_size=config.batch_size,
+        test_data=token_set(config, test) if len(test) and not benchmark else None,
+        benchmark_data=benchmark_set(config) if benchmark else None,
+        optimizer=config.optimizer(),
+        schedule=config.schedule(),
+        device=config.client_device,
+        scores=scores_of(config, tokenizer),
+    )
+
+
+def make_client(
+    method: str,
+    head: nn.Module,
+    tail: nn.Module,
+    data: Dataset[Example],
+    *,
+    sources: Mapping[str, Callable[[], Any]],
+    **options: Any,
+) -> UShapeClient:
+    """Make the client that a method of the U shape goes with.
+
+    Parameters
+    ----------
+    method
+        A name of `USHAPE_STRATEGIES`.
+    sources
+        By name, what the constructor of the method's hiding may ask for.
+    head, tail, data, **options
+        As `UShapeClient`.
+
+    Raises
+    ------
+    ClientError, DataError, ValueError
+        If there are no texts, or an option is outside its range.
+    """
+    hiding = make_hiding(USHAPE_STRATEGIES[method].hiding, sources)
+    return UShapeClient(head, tail, data, hiding=hiding, **options)
+
+
+def scores_of(config: LanguageConfig, tokenizer: Any) -> Scores:
+    """Return what an evaluation is scored by."""
+    if config.task == "classification":
+        return ClassScores
+    if not config.generation_scores:
+        return TextScores
+
+    def make() -> TextScores:
+        return GenerationScores(
+            lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
+            end=tokenizer.eos_token_id,
+            max_new_tokens=config.max_new_tokens,
+            max_length=config.text_length,
+            pad_to=config.pad_to if config.pads_itself else None,
+        )
+
+    return make

@@ -1,0 +1,86 @@
+"""The ServerApp's part: from the run configuration to a trunk and a strategy, and the run."""
+
+from __future__ import annotations
+
+import torch
+from flwr.app import ArrayRecord, Context
+from flwr.serverapp import Grid
+
+from flwr_splitmix.apps.language.config import LanguageConfig
+from flwr_splitmix.apps.language.model import build_parts, initial_segments
+from flwr_splitmix.runs import Run
+from flwr_splitmix.segments.language import Trunk
+from flwr_splitmix.server.aggregation import make_aggregator
+from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy
+
+BALANCED = "balanced"
+"""The device that is all accelerators together."""
+
+
+def train(grid: Grid, context: Context) -> None:
+    """Train one run, or continue one.
+
+    Raises
+    ------
+    ConfigError, ValueError
+        If configuration or model do not allow it: before the run has a directory.
+    RunError
+        If there is no run to continue.
+    LinkError
+        If too few clients are left.
+    """
+    config, resumed = LanguageConfig.of_run(context.run_config)
+    if config.server_threads:
+        torch.set_num_threads(config.server_threads)
+    # What can be rejected is rejected before the run has a directory.
+    trunk = build_trunk(config)
+    make_strategy(config, trunk, None)
+    initial = initial_arrays(config)
+    run = resumed or Run.create(context.run_config, name=config.strategy.lower(), home=config.home)
+    make_strategy(config, trunk, run).start(
+        grid, initial_arrays=initial, num_rounds=config.num_server_rounds
+    )
+
+
+def build_trunk(config: LanguageConfig) -> Trunk:
+    """Build the server's part of the model, on its devices if there are several.
+
+    Raises
+    ------
+    ConfigError
+        As `build_parts` does.
+    """
+    placed = BALANCED if config.device == BALANCED else None
+    trunk = build_parts(config, ("trunk",), device_map=placed).trunk
+    assert trunk is not None
+    return trunk
+
+
+def initial_arrays(config: LanguageConfig) -> ArrayRecord:
+    """Return the heads' and tails' first weights, if they are averaged.
+
+    Otherwise nothing need travel: every client builds them under the seed.
+    """
+    return ArrayRecord(initial_segments(config) if config.averages else {})
+
+
+def make_strategy(config: LanguageConfig, trunk: Trunk, run: Run | None) -> UShapeStrategy:
+    """Make the strategy that the configuration names.
+
+    Raises
+    ------
+    ValueError
+        As the strategy does.
+    LinkError
+        If the stream's address or certificates are wrong.
+    """
+    return USHAPE_STRATEGIES[config.strategy](
+        trunk,
+        aggregator=None if config.aggregator == "auto" else make_aggregator(config.aggregator),
+        schedule=config.schedule(),
+        device="placed" if config.device == BALANCED else config.device,
+        max_length=config.width,
+        min_nodes=config.min_nodes or 1,
+        evaluation=config.evaluation_kind,
+        **config.training_options(run),
+    )

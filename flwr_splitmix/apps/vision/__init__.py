@@ -1,0 +1,1 @@
+"""From a run configuration to split learning of a vision model."""

@@ -1,0 +1,37 @@
+"""The ClientApp's part: a node's client from the run configuration and its part of the images."""
+
+from __future__ import annotations
+
+import copy
+
+from flwr.app import Context
+
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.apps.vision.data import client_images, images_of
+from flwr_splitmix.apps.vision.model import segments_of
+from flwr_splitmix.clients import SplitClient
+
+
+def client_fn(context: Context) -> SplitClient:
+    """Make the client of one node; called once a run in a simulation, once a round on a SuperNode.
+
+    Raises
+    ------
+    ConfigError, ClientError, DataError, ValueError
+        If configuration, data or device do not allow it.
+    """
+    config = VisionConfig.read(context.run_config)
+    train, test = client_images(
+        config, int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
+    )
+    return SplitClient(
+        copy.deepcopy(segments_of(config).lower),
+        train,
+        batch_size=config.batch_size,
+        test_data=test,
+        benchmark_data=images_of(config).test,
+        optimizer=config.optimizer(),
+        schedule=config.schedule(),
+        device=config.client_device,
+        privacy=config.budget,
+    )

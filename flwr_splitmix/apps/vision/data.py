@@ -1,0 +1,38 @@
+"""The images of a run: the whole set, and each client's part of it."""
+
+from __future__ import annotations
+
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.data import ImageDataset, ImageSets, client_split, load_images
+
+
+def images_of(config: VisionConfig) -> ImageSets:
+    """Return the run's training and test images.
+
+    Raises
+    ------
+    DataError
+        If they cannot be read.
+    """
+    return load_images(config.dataset, image_size=config.image_size)
+
+
+def client_images(
+    config: VisionConfig, client: int, clients: int
+) -> tuple[ImageDataset, ImageDataset]:
+    """Return the training and the test images of one client.
+
+    Raises
+    ------
+    DataError
+        As `client_split` does.
+    """
+    return client_split(
+        images_of(config),
+        client,
+        clients,
+        scheme=config.partition,
+        alpha=config.partition_alpha,
+        seed=config.seed,
+        samples=config.samples_per_client,
+    )

@@ -1,0 +1,54 @@
+"""The model of a run, cut where its configuration and its strategy want it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from flwr_splitmix.apps.run_config import ConfigError
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.apps.vision.cutting import split_for
+from flwr_splitmix.apps.vision.data import images_of
+from flwr_splitmix.segments import SplitModel
+from flwr_splitmix.segments.batch_norm import has_batch_norm
+
+
+@lru_cache(maxsize=2)
+def segments_of(config: VisionConfig) -> SplitModel:
+    """Build lower and upper segment; every process of a run gets the same weights.
+
+    Raises
+    ------
+    ConfigError
+        If pretrained weights cannot be had, or a budget cannot be kept with such a lower segment.
+    """
+    images = images_of(config)
+    options: dict[str, Any] = {"pretrained": True} if config.pretrained else {}
+    try:
+        segments = split_for(
+            config.trial(),
+            config.model,
+            cut_at=config.cut_at,
+            cell=config.cell,
+            num_classes=len(images.classes),
+            channels=images.train.shape[0],
+            image_size=config.image_size,
+            patch_size=config.patch_size,
+            depth=config.depth or None,
+            seed=config.seed,
+            **options,
+        )
+    except (OSError, RuntimeError) as error:
+        if not config.pretrained:
+            raise
+        reason = " ".join(str(error).split())[:300]
+        raise ConfigError(
+            f"run-config: pretrained weights of {config.model} could not be loaded: {reason}"
+        ) from error
+    if config.max_epsilon and has_batch_norm(segments.lower):
+        raise ConfigError(
+            f"run-config: max-epsilon is {config.max_epsilon}, but the lower segment of "
+            f"{config.model} has BatchNorm, through which an image moves its whole batch, so that "
+            "there is no epsilon; allowed with it are models without BatchNorm before the cut"
+        )
+    return segments

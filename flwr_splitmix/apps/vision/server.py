@@ -1,0 +1,84 @@
+"""The ServerApp's part: from the run configuration to a strategy, and the run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, Context
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.apps.vision.data import images_of
+from flwr_splitmix.apps.vision.first_round import check_first_round
+from flwr_splitmix.apps.vision.model import segments_of
+from flwr_splitmix.apps.vision.partitions import labels_of_clients
+from flwr_splitmix.runs import Run
+from flwr_splitmix.server.aggregation import make_aggregator
+from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
+
+
+def train(grid: Grid, context: Context) -> None:
+    """Train one run, or continue one.
+
+    Raises
+    ------
+    ConfigError, DataError, ValueError
+        If the configuration, the data or the nodes do not allow it: before the run has a directory.
+    RunError
+        If there is no run to continue.
+    LinkError
+        If too few clients are left.
+    """
+    config, resumed = VisionConfig.of_run(context.run_config)
+    images, segments = images_of(config), segments_of(config)
+    if config.server_threads:
+        torch.set_num_threads(config.server_threads)
+    make = partial(make_strategy, config, segments.upper)
+    # What can be rejected is rejected before the run has a directory.
+    check_first_round(make(None), config, segments.lower.geometry, grid)
+    labels = labels_of_clients(config, grid) if config.needs_labels else []
+    run = resumed or Run.create(context.run_config, name=config.strategy.lower(), home=config.home)
+    strategy = make(run, labels)
+    evaluate_fn = None
+    if config.evaluation_kind == "central":
+        evaluate_fn = central_evaluation(strategy.upper, copy.deepcopy(segments.lower), images.test)
+    strategy.start(
+        grid,
+        initial_arrays=ArrayRecord(segments.lower.state_dict()),
+        num_rounds=config.num_server_rounds,
+        evaluate_fn=evaluate_fn,
+    )
+
+
+def make_strategy(
+    config: VisionConfig, upper: torch.nn.Module, run: Run | None, labels: Sequence[Tensor] = ()
+) -> SplitStrategy:
+    """Make the strategy that the configuration names; `labels` are for those that need them.
+
+    Raises
+    ------
+    ValueError
+        As the strategy does.
+    LinkError
+        If the stream's address or certificates are wrong.
+    """
+    options: dict[str, Any] = config.own_options() | config.privacy_options()
+    if config.needs_labels:
+        options["labels"] = labels
+    if config.averages:
+        options["aggregator"] = make_aggregator(config.aggregator)
+    return STRATEGIES[config.strategy](
+        upper,
+        schedule=config.schedule(),
+        server_update=config.server_update,
+        device=config.device,
+        min_nodes=config.min_nodes or None,
+        evaluation=config.evaluation_over_link,
+        **options,
+        **config.training_options(run),
+    )

@@ -1,0 +1,41 @@
+"""A strategy of the L shape without a model: what it takes, what it needs, what it rejects."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
+
+
+def named_options(strategy: str) -> set[str]:
+    """Return the options that the constructor of a strategy names itself."""
+    parameters = inspect.signature(STRATEGIES[strategy]).parameters.values()
+    return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def needs_labels(strategy: str) -> bool:
+    """Return whether the server must have the clients' labels."""
+    return "labels" in named_options(strategy)
+
+
+def trial_strategy(strategy: str, options: Mapping[str, Any]) -> SplitStrategy:
+    """Make a strategy without a model: to ask it what it rejects and what it needs.
+
+    Parameters
+    ----------
+    strategy
+        A name of `STRATEGIES`.
+    options
+        Those of its constructor, without labels.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As its constructor does.
+    """
+    labels: dict[str, Any] = {"labels": ()} if needs_labels(strategy) else {}
+    return STRATEGIES[strategy](nn.Identity(), num_classes=2, device="cpu", **labels, **options)

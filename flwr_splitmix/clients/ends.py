@@ -1,0 +1,124 @@
+"""Head and tail of a U-shaped client: one optimizer, what is averaged, what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.clients.lower import check_fits
+from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.schedule import (
+    OptimizerFactory,
+    Schedule,
+    ScheduledOptimizer,
+    WarmupCosine,
+    adamw,
+)
+from flwr_splitmix.storage import under
+
+
+class Ends:
+    """The two ends of a model whose trunk is elsewhere.
+
+    Parameters
+    ----------
+    head, tail
+        On the device where they compute.
+    optimizer, schedule
+        Of both; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine.
+
+    Attributes
+    ----------
+    segments
+        Both as one module, so that an embedding which both use is one parameter.
+    """
+
+    def __init__(
+        self,
+        head: nn.Module,
+        tail: nn.Module,
+        optimizer: OptimizerFactory | None = None,
+        schedule: Schedule | None = None,
+    ) -> None:
+        self.segments = nn.ModuleDict({"head": head, "tail": tail})
+        self.optimizer = ScheduledOptimizer(
+            self.segments, optimizer or adamw(), schedule or WarmupCosine()
+        )
+
+    def width(self, batch: TextBatch) -> int:
+        """Return d of the hidden states that the head makes of texts.
+
+        Raises
+        ------
+        ClientError
+            If they are not (b, T, d).
+        """
+        head = self.segments["head"].eval()
+        with torch.inference_mode():
+            hidden: Tensor = head(batch.ids, batch.mask)
+        if hidden.dim() != 3:
+            raise ClientError(
+                f"a head must return (batch, tokens, width), this one {tuple(hidden.shape)}"
+            )
+        return int(hidden.shape[2])
+
+    def learn(
+        self,
+        messages: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        progress: float,
+        num_rounds: int,
+    ) -> None:
+        """Take a step: backward through the head's messages (b, T, d), then the optimizer."""
+        pairs = [
+            (message, gradient.to(message.device))
+            for message, gradient in zip(messages, gradients, strict=True)
+            if message.requires_grad
+        ]
+        self.segments.train()  # a checkpointed layer runs again, and must do what it did
+        if pairs:  # a frozen head has no graph
+            torch.autograd.backward([m for m, _ in pairs], [g for _, g in pairs])
+        self.optimizer.step(progress, num_rounds)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the parameters that are trained, on the CPU; bfloat16 as float32.
+
+        Flower's arrays are numpy's, which has no bfloat16.
+        """
+        return {
+            name: t.detach().cpu().float() if t.dtype == torch.bfloat16 else t.detach().cpu()
+            for name, t in self._trained().items()
+        }
+
+    def _trained(self) -> dict[str, Tensor]:
+        return {n: p for n, p in self.segments.named_parameters() if p.requires_grad}
+
+    @torch.no_grad()
+    def load(self, arrays: Mapping[str, Tensor], what: str) -> None:
+        """Replace the parameters that are trained.
+
+        Raises
+        ------
+        ClientError
+            If names or shapes differ; it begins with `what`.
+        """
+        own = self._trained()
+        check_fits(own, arrays, what)
+        for name, parameter in own.items():
+            parameter.copy_(arrays[name])
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what is trained, and its optimizer."""
+        tensors = {f"segment.{name}": t for name, t in self._trained().items()}
+        moments, meta = self.optimizer.state()
+        return tensors | moments, meta
+
+    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Continue from `state`: the same head, tail and optimizer are assumed."""
+        own = under("segment", tensors)
+        self.load(own, "the kept head and tail do not fit this client's")
+        self.optimizer.restore(tensors, meta)

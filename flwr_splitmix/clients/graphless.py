@@ -1,0 +1,133 @@
+"""Exchanges of the U shape that leave no graph: calibration on public texts, and evaluation."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.clients.client import Client, ClientError, exchange
+from flwr_splitmix.clients.text_evaluation import TextEvaluation
+from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.hiding import Hiding, Sent
+
+
+class GraphlessExchanges(Client):
+    """The part of a U-shaped client that has the trunk look at texts without learning from them.
+
+    Attributes
+    ----------
+    segments
+        Head and tail as one module.
+    hiding
+        What is sent, and how the answers are read.
+    """
+
+    segments: nn.Module
+    hiding: Hiding
+    _public: list[Sent]
+    _evaluation: TextEvaluation
+
+    @abstractmethod
+    def obfuscate(self, batch: TextBatch) -> Sent:
+        """Turn texts into what is sent."""
+
+    @abstractmethod
+    def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
+        """Turn the trunk's outputs into its hidden states of the texts."""
+
+    @exchange
+    def encode_public(self, *, number: int) -> dict[str, Any]:
+        """Send public texts, to calibrate on what the trunk makes of them.
+
+        Returns
+        -------
+        {"public": [a group of messages and its mask, ...]}, each group as `encode`'s reply.
+        """
+        return self._send_public()
+
+    def _send_public(self) -> dict[str, Any]:
+        self.segments.eval()
+        with torch.no_grad():
+            batch = self.hiding.public_batch()
+            if batch is None:
+                raise ClientError("this client has no public texts to send")
+            self._public = self.hiding.public_groups(self.obfuscate(batch))
+        return {"public": [group.outgoing() for group in self._public]}
+
+    @exchange
+    def decode_public(self, *, number: int, public: Sequence[Sequence[Tensor]]) -> dict[str, Any]:
+        """Take one step of calibration before the first batch.
+
+        Parameters
+        ----------
+        number
+            The step of calibration, from 0.
+        public
+            What the trunk made of each message of each group, (b, T, d).
+        """
+        self._receive_public(public, number)
+        return {}
+
+    def _receive_public(self, public: Sequence[Sequence[Tensor]], step: int | None) -> None:
+        groups, self._public = self._public, []
+        if not groups or len(public) != len(groups):
+            raise ClientError("the server answers with public texts that were not sent")
+        for group, outputs in zip(groups, public, strict=True):
+            self._expected(group, outputs)
+        here = [[output.to(self.device) for output in outputs] for outputs in public]
+        self.hiding.learn_public(here, groups, step)
+
+    def _expected(self, sent: Sent | None, outputs: Sequence[Tensor]) -> Sent:
+        if sent is None:
+            raise ClientError("the server decodes what this client has not encoded")
+        shapes = [tuple(output.shape) for output in outputs]
+        if shapes != [tuple(message.shape) for message in sent.messages]:
+            raise ClientError(f"the server answers with outputs of shapes {shapes}")
+        return sent
+
+    @exchange
+    def encode_test(self, *, kind: str, start: int, stop: int) -> dict[str, Any]:
+        """Send test texts `start` to `stop`, hidden as in training; the reply is `encode`'s.
+
+        Raises
+        ------
+        ClientError
+            If it is not the turn of these texts. Each is sent once a round, in order: scores of
+            single texts would be their labels, and a text that is mixed twice is readable.
+        """
+        self.segments.eval()
+        with torch.inference_mode():
+            return self._send_test(self._evaluation.begin(kind, start, stop))
+
+    def _send_test(self, batch: TextBatch) -> dict[str, Any]:
+        self._evaluation.sent = self.obfuscate(batch)
+        return self._evaluation.sent.outgoing()
+
+    @exchange
+    def decode_test(self, *, outputs: Sequence[Tensor]) -> dict[str, Any]:
+        """Score the trunk's outputs of a test batch.
+
+        Returns
+        -------
+        {}; or, where texts are generated token by token, `encode`'s reply for the next one.
+        """
+        sent = self._expected(self._evaluation.sent, outputs)
+        self.segments.eval()
+        with torch.inference_mode():
+            hidden = self.recover([output.to(self.device) for output in outputs], sent)
+            following = self._evaluation.add(self.hiding.logits(hidden, sent), sent.batch)
+            self._evaluation.sent = None
+            return {} if following is None else self._send_test(following)
+
+    @exchange
+    def score(self, *, kind: str) -> dict[str, Any]:
+        """Return what an evaluation came to: {"examples": number, "scores": numbers by name}.
+
+        Only these means leave the client, no answer to any single text.
+        """
+        scores = self._evaluation.finish(kind)
+        return {"examples": scores.examples, "scores": scores.result()}

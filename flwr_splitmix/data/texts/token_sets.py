@@ -1,0 +1,57 @@
+"""Rows and public texts as sets of tokens: what a client trains on, is scored on or mixes with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flwr_splitmix.data.texts.batch import TextSet
+from flwr_splitmix.data.texts.rows import TextRows, TextTask
+from flwr_splitmix.data.texts.tokens import (
+    LongTexts,
+    classification_tokens,
+    generation_tokens,
+    plain_tokens,
+)
+
+
+def token_set(
+    rows: TextRows,
+    tokenizer: Any,
+    task: TextTask,
+    *,
+    max_length: int,
+    long_texts: LongTexts = "refuse",
+    pad_to: int | None = None,
+) -> TextSet:
+    """Turn rows into tokens and labels.
+
+    Parameters
+    ----------
+    rows
+        Labelled sentences, or prompts with their answers, as `task` says.
+    max_length, long_texts
+        As for `plain_tokens`.
+    pad_to
+        As for `TextSet`.
+
+    Raises
+    ------
+    DataError
+        As `classification_tokens` and `generation_tokens` do.
+    """
+    make = classification_tokens if task == "classification" else generation_tokens
+    ids, labels = make(rows, tokenizer, max_length=max_length, long_texts=long_texts)
+    return TextSet(ids, labels, max_length=max_length, pad_to=pad_to)
+
+
+def public_token_set(texts: Sequence[str], tokenizer: Any, *, max_length: int) -> TextSet:
+    """Turn public texts into tokens; long ones are cut, and the labels, all 0, mean nothing.
+
+    Raises
+    ------
+    DataError
+        As `plain_tokens` does.
+    """
+    ids, _ = plain_tokens(texts, tokenizer, max_length=max_length, long_texts="cut")
+    return TextSet(ids, [0] * len(ids), max_length=max_length)

@@ -1,0 +1,46 @@
+"""The strategy of a cell: its plain options as a constructor takes them, and a trial of it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from flwr_splitmix.apps.vision.trial import trial_strategy
+from flwr_splitmix.experiments.baselines import BASELINES
+from flwr_splitmix.experiments.cells import Cell, ExperimentError
+from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
+
+_NOISE = {value.name for value in fields(GaussianNoise)}
+
+
+def check_method(cell: Cell) -> None:
+    """Raise ExperimentError if there is no method of the cell's name."""
+    if cell.method not in STRATEGIES and cell.method not in BASELINES:
+        raise ExperimentError(
+            f"there is no method {cell.method!r}; there are {', '.join([*STRATEGIES, *BASELINES])}"
+        )
+
+
+def options_of(cell: Cell) -> dict[str, Any]:
+    """Return the options of the cell's strategy, with those about noise in one."""
+    options: dict[str, Any] = {k: v for k, v in cell.options if k not in _NOISE}
+    if noise := {k: v for k, v in cell.options if k in _NOISE}:
+        options["noise"] = GaussianNoise.from_plain(noise)
+    return options
+
+
+def trial_of(cell: Cell) -> SplitStrategy:
+    """Make the cell's strategy without a model: to ask it what it needs.
+
+    Raises
+    ------
+    ExperimentError
+        If the method does not take the cell's options.
+    ValueError
+        If an option is not possible.
+    """
+    try:
+        return trial_strategy(cell.method, options_of(cell))
+    except TypeError as error:
+        raise ExperimentError(f"{cell.method} cannot be made: {error}") from error

@@ -1,0 +1,35 @@
+"""A hiding made from what an app or an experiment has, by the names of its constructor."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_type_hints
+
+from flwr_splitmix.hiding.hiding import Hiding
+
+GIVEN = frozenset({"public", "vocab_size", "special_ids"})
+"""What comes with the data and the tokenizer, and is no option of the method."""
+
+
+def make_hiding(kind: type[Hiding], sources: Mapping[str, Callable[[], Any]]) -> Hiding:
+    """Make a hiding; of `sources` only those are called that its constructor names.
+
+    Raises
+    ------
+    TypeError
+        If the constructor needs what there is no source of.
+    """
+    named = inspect.signature(kind).parameters
+    return kind(**{name: sources[name]() for name in named if name in sources})
+
+
+def own_options(kind: type[Hiding]) -> set[str]:
+    """Return the names of a hiding's own options; those of a dataclass `options` by its fields."""
+    names = set(inspect.signature(kind).parameters) - GIVEN
+    if "options" in names:
+        hint = get_type_hints(kind.__init__)["options"]
+        (options,) = (each for each in (hint, *get_args(hint)) if is_dataclass(each))
+        names = (names - {"options"}) | {field.name for field in fields(options)}
+    return names

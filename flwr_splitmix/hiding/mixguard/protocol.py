@@ -1,0 +1,302 @@
+"""MixGuard's protocol: what a client sends of its texts, and how it decodes the answers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from flwr_splitmix.data.batches import Batches, Example, fetch
+from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
+from flwr_splitmix.hiding.mixguard.all_sources import balance_gradients
+from flwr_splitmix.hiding.mixguard.calibration import CalibratedTrunk, Calibration, Calibrator
+from flwr_splitmix.hiding.mixguard.options import MixGuardOptions
+from flwr_splitmix.hiding.mixguard.padding import pad_together
+from flwr_splitmix.hiding.mixguard.perturbation import perturb
+from flwr_splitmix.hiding.mixguard.secret import Secret
+from flwr_splitmix.hiding.mixguard.tokens import Inserted, SecretTokens
+from flwr_splitmix.scoring.texts import text_loss
+from flwr_splitmix.seeding import derive_seed, secret_uniform, torch_seed
+from flwr_splitmix.storage import under
+
+RECENT = 20
+"""Calibration steps over which the errors of a round's metrics are a mean."""
+
+
+@dataclass
+class Mixtures(Sent):
+    """What a client has sent of a batch, and what it alone knows.
+
+    Parameters
+    ----------
+    secret
+        How the messages were mixed.
+    hidden
+        (b, T, d) of the target, without a graph.
+    own_mask
+        (b, T): where the target has tokens of its own.
+    positions
+        int64 (b, t): where its tokens are among the secret ones.
+    """
+
+    secret: Secret
+    hidden: Tensor
+    own_mask: Tensor
+    positions: Tensor
+
+
+class MixGuard(Hiding):
+    """Sends mixtures that the client alone can decode.
+
+    The client's half of a run with MixGuard; `flwr_splitmix.strategies.MixGuard` is the server's.
+
+    For every batch it draws a secret (signs, mixing and blinding matrix), hides the texts among
+    support texts, sends m mixtures of their hidden states, and decodes from the m answers what
+    the trunk makes of its own. A calibrator, learned on public texts, repairs what the trunk's
+    non-linearity does to the mixtures. What this does not hide: docs/mixguard.md.
+
+    Parameters
+    ----------
+    public
+        Public texts: supports are drawn from them in secret, and the calibrator learns on them.
+        Their labels are not used.
+    vocab_size, special_ids
+        Of the tokenizer: which words stand in for secret tokens and behind a text's end.
+    options
+        What MixGuard does.
+
+    Attributes
+    ----------
+    calibration
+        The calibrator with its optimizer; None before the first round, and where nothing is
+        calibrated.
+    calibrated
+        Whether the calibration before the first batch is done.
+
+    Raises
+    ------
+    ValueError
+        If there is no public text, or no word for secret tokens.
+
+    Source: MixGuard, sections 4.2 to 4.5; what the paper leaves open: docs/mixguard.md.
+    """
+
+    warning = (
+        "MixGuard does not hide the texts' hidden states from an attentive server: "
+        "docs/mixguard.md says what it hides, with measured attacks"
+    )
+
+    def __init__(
+        self,
+        public: Dataset[Example],
+        *,
+        vocab_size: int,
+        special_ids: Sequence[int] = (),
+        options: MixGuardOptions | None = None,
+    ) -> None:
+        super().__init__()
+        self.options = options or MixGuardOptions()
+        self.public = public
+        self._examples = len(public)  # type: ignore[arg-type]
+        if not self._examples:
+            raise ValueError("MixGuard has no public text: its set of supports is empty")
+        self.tokens = SecretTokens(
+            self.options.secret_tokens,
+            vocab_size,
+            special_ids,
+            max_length=self.options.pad_to or self.options.max_length,
+        )
+        self.calibration: Calibration | None = None
+        self.calibrated = self.options.calibration_epochs == 0
+        self._drawn = 0
+        self._errors: deque[tuple[float, float]] = deque(maxlen=RECENT)
+
+    def attach(self, side: ClientSide) -> None:
+        """Begin a round; in the first one the calibrator is made."""
+        super().attach(side)
+        options = self.options
+        if self.calibration is None and options.calibration_epochs:
+            with torch_seed(side.device, derive_seed(side.seed, "calibrator", side.client)):
+                calibrator = Calibrator(
+                    side.width, options.calibration_rank, options.calibration_blocks
+                )
+            self.calibration = Calibration(
+                calibrator.to(side.device), learning_rate=options.calibration_lr
+            )
+
+    def obfuscate(self, batch: TextBatch) -> Mixtures:
+        """Mix each text with supports: m messages, of which none is a text's hidden states."""
+        options, head = self.options, self.side.head
+        each = len(batch.ids) if options.secret_per_sample else None
+        secret = options.draw(each)
+        own = self.tokens.insert(batch.ids, batch.mask)
+        texts = [own, *(self._support(len(batch.ids)) for _ in range(options.k - 1))]
+        ids, masks, union = pad_together(
+            [text.ids for text in texts],
+            [text.mask for text in texts],
+            filler=self.tokens.draw,
+            pad_to=options.pad_to,
+            max_length=options.max_length,
+        )
+        hidden = head(ids[0], masks[0])
+        with torch.no_grad():  # supports are constants
+            supports = head(ids[1:].flatten(0, 1), masks[1:].flatten(0, 1))
+        supports = supports.unflatten(0, (options.k - 1, -1))
+        messages = secret.encode(secret.arrange(hidden, supports))
+        return Mixtures(
+            list(messages), union, batch, secret, hidden.detach(), masks[0], own.positions
+        )
+
+    def _support(self, count: int) -> Inserted:
+        """Draw support texts in secret, and hide secret tokens in them too."""
+        chosen: np.ndarray = (secret_uniform((count,)) * self._examples).long().numpy()
+        batch = TextBatch.of(fetch(self.public, chosen), self.side.device)
+        return self.tokens.insert(batch.ids, batch.mask)
+
+    def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
+        """Decode the target's hidden states (b, T, d); with "all-sources" all of them (k, ...)."""
+        secret, stacked = _mixtures(sent).secret, torch.stack(list(outputs))
+        return secret.decode_sources(stacked) if self._reads_supports else secret.decode(stacked)
+
+    @property
+    def _reads_supports(self) -> bool:
+        return self.options.gradients == "all-sources"
+
+    def _target(self, decoded: Tensor, sent: Sent) -> Tensor:
+        """Return the target's part of what `recover` returned, or of its gradient."""
+        return _mixtures(sent).secret.target_of(decoded) if self._reads_supports else decoded
+
+    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+        """Return the loss of the calibrated target; with "all-sources" also a public one.
+
+        The public loss draws each decoded support towards its own calibrated form, so that it
+        needs no label.
+        """
+        target = self._target(hidden, sent)
+        private = text_loss(self._tail(self._calibrate(target), sent), sent.batch.labels)
+        if not self._reads_supports:
+            return private
+        others = F.mse_loss(hidden, self._calibrate(hidden).detach(), reduction="sum")
+        own = F.mse_loss(target, self._calibrate(target).detach(), reduction="sum")
+        return private + others - own
+
+    def logits(self, hidden: Tensor, sent: Sent) -> Tensor:
+        """Return what the tail makes of the target, calibrated or not as the options say."""
+        target = self._target(hidden, sent)
+        return self._tail(
+            self._calibrate(target) if self.options.calibrated_inference else target, sent
+        )
+
+    def _tail(self, target: Tensor, sent: Sent) -> Tensor:
+        """Return the logits of the texts themselves, without the secret tokens."""
+        mixtures = _mixtures(sent)
+        logits: Tensor = self.side.tail(target, mixtures.own_mask)
+        return logits if logits.dim() == 2 else self.tokens.remove(logits, mixtures.positions)
+
+    def _calibrate(self, hidden: Tensor) -> Tensor:
+        return hidden if self.calibration is None else self.calibration(hidden)
+
+    def perturb(self, gradient: Tensor, hidden: Tensor, sent: Sent) -> Tensor:
+        """Add noise to the target's gradient, as loud as what the calibrator had to repair."""
+        own, decoded = self._target(gradient, sent), self._target(hidden, sent)
+        with torch.no_grad():
+            noisy = perturb(
+                own,
+                self._calibrate(decoded) - decoded,
+                decoded,
+                strength=self.options.strength,
+                kind=self.options.perturbation,
+            )
+        if not self._reads_supports:
+            return noisy
+        secret = _mixtures(sent).secret
+        place = secret.arrange(torch.ones_like(own), torch.zeros_like(gradient[1:])) > 0
+        return balance_gradients(secret, torch.where(place, noisy, gradient))
+
+    # Calibration: Stage I over all public texts, and refinement beside the training steps.
+
+    @property
+    def calibration_steps(self) -> int:
+        """Steps of Stage I: `calibration_epochs` over the public texts, once."""
+        return 0 if self.calibrated else self._stage_one
+
+    @property
+    def _stage_one(self) -> int:
+        return -(-self._examples // self.side.batch_size) * self.options.calibration_epochs
+
+    def refines(self, step: int) -> bool:
+        """Return whether refinement is due: at every `refine_every`-th step."""
+        every = self.options.refine_every if self.calibration is not None else 0
+        return every > 0 and step % every == 0
+
+    def public_batch(self) -> TextBatch | None:
+        """Draw the next public texts; None where nothing is calibrated."""
+        if self.calibration is None:
+            return None
+        side = self.side
+        batches = Batches(self.public, side.batch_size, drawn=self._drawn)
+        self._drawn += 1
+        return TextBatch.of(batches.next_batch(side.seed, side.client), side.device)
+
+    def public_groups(self, sent: Sent) -> list[Sent]:
+        """Return the mixtures, and the texts' plain hidden states: what decoding should give."""
+        mixtures = _mixtures(sent)
+        return [mixtures, Sent([mixtures.hidden], mixtures.own_mask, mixtures.batch)]
+
+    def learn_public(
+        self, outputs: Sequence[Sequence[Tensor]], groups: Sequence[Sent], step: int | None
+    ) -> None:
+        """Take one step of the calibrator (MixGuard, section 4.3)."""
+        assert self.calibration is not None
+        mixtures, (decoded_from, (plain,)) = _mixtures(groups[0]), outputs
+        decoded = mixtures.secret.decode(torch.stack(list(decoded_from)))
+        self._errors.append(self.calibration.error(decoded, plain, mixtures.own_mask))
+        self.calibration.step(decoded, plain, mixtures.own_mask)
+        if step is not None and step + 1 >= self._stage_one:
+            self.calibrated = True
+
+    def metrics(self) -> dict[str, float]:
+        """Return how far decoded public texts were off of late, before and after calibration."""
+        if not self.options.calibration_epochs:
+            return {}
+        before, after = zip(*self._errors, strict=True) if self._errors else ((0.0,), (0.0,))
+        return {
+            "decode-error": sum(before) / len(before),
+            "calibrated-error": sum(after) / len(after),
+        }
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the calibrator and the position in the public texts; no secret outlives a step."""
+        meta: dict[str, Any] = {
+            "public-drawn": self._drawn,
+            "calibrated": self.calibrated,
+            "errors": [list(pair) for pair in self._errors],
+        }
+        if self.calibration is None:
+            return {}, meta
+        tensors, meta["calibration"] = self.calibration.state()
+        return {f"calibration.{name}": tensor for name, tensor in tensors.items()}, meta
+
+    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Continue from `state`, with the same options."""
+        self._drawn, self.calibrated = int(meta["public-drawn"]), bool(meta["calibrated"])
+        self._errors = deque(map(tuple, meta["errors"]), RECENT)
+        if self.calibration is not None:
+            self.calibration.restore(under("calibration", tensors), meta["calibration"])
+
+    def local_trunk(self, trunk: nn.Module) -> nn.Module:
+        """Return the trunk with the calibrator behind it: what the tail was trained behind."""
+        return trunk if self.calibration is None else CalibratedTrunk(trunk, self.calibration)
+
+
+def _mixtures(sent: Sent) -> Mixtures:
+    assert isinstance(sent, Mixtures)
+    return sent

@@ -1,0 +1,54 @@
+"""Naive mixing, MixGuard's baseline: two texts' hidden states in one, and nothing undone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.hiding.hiding import Hiding, Sent
+from flwr_splitmix.scoring.texts import text_loss
+
+
+class NaiveMix(Hiding):
+    """Sends `lam h_i + (1 - lam) h_j` for each text i of a batch.
+
+    Text j is the next one of the batch. The loss is mixed with the same ratio; an evaluation
+    sends mixtures too, and scores them on text i. A batch of one has no text j: it is sent as it
+    is.
+
+    Parameters
+    ----------
+    lam
+        The mixing ratio, 0 < lam <= 1.
+
+    Raises
+    ------
+    ValueError
+        If lam is out of range.
+
+    Source: the baseline of MixGuard's Tables II and III; which texts are mixed, and lam, are ours.
+    """
+
+    def __init__(self, lam: float = 0.5) -> None:
+        if not 0 < lam <= 1:
+            raise ValueError(f"lam is {lam}; allowed is 0 < lam <= 1")
+        super().__init__()
+        self.lam = lam
+
+    def obfuscate(self, batch: TextBatch) -> Sent:
+        """Mix each text's hidden states with the next one's; the mask covers both."""
+        hidden = self.side.head(batch.ids, batch.mask)
+        # Behind a text's end nothing of it is in the mixture.
+        hidden = hidden * batch.mask.unsqueeze(-1).to(hidden.dtype)
+        mixed = self.lam * hidden + (1 - self.lam) * hidden.roll(-1, 0)
+        union = batch.mask | batch.mask.roll(-1, 0)
+        return Sent([mixed], union, replace(batch, mask=union))
+
+    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+        """Return the losses on both texts, mixed as they are."""
+        logits, labels = self.logits(hidden, sent), sent.batch.labels
+        return self.lam * text_loss(logits, labels) + (1 - self.lam) * text_loss(
+            logits, labels.roll(-1, 0)
+        )

@@ -1,0 +1,300 @@
+"""The catalogue of methods: one entry each, from which everything that lists methods is made.
+
+A further method is a file in `strategies/`, a file in `mixers/` if it mixes in a new way, and one
+entry of `METHODS`. Importing this module loads neither torch nor a strategy.
+
+    python -m flwr_splitmix.methods                                        # prints the tables
+    python -m flwr_splitmix.methods docs/methods.md docs/configuration.md  # renews them there
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+Shape = Literal["L", "U"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A method, without and with averaging.
+
+    What a constructor can say itself (its options, whether it averages) is not said here.
+
+    Parameters
+    ----------
+    name
+        Name of the strategy's class, which does not average by itself.
+    module
+        Module of `flwr_splitmix.strategies` that has the class.
+    twin
+        Name of the class, in the same module, that differs in averaging alone; None if there is
+        none.
+    shape
+        "L": the loss is at the server; "U": at the client.
+    mixer
+        What mixes smashed data (L shape) or hides them (U shape), inner mixers in parentheses: the
+        strategy's `str(strategy.mixer)`; "" for a U shape that hides nothing.
+    needs
+        Options of the constructor without which there is no strategy, besides the segment.
+    positions
+        Where position embeddings must be added, as the mixer has it: "upper" if patches are moved
+        behind the cut.
+    at_cut, up, protects
+        For the tables, in Markdown: what happens at the cut, what crosses it on its way to the
+        server, what is hidden from the server.
+    """
+
+    name: str
+    module: str
+    twin: str | None = None
+    shape: Shape = "L"
+    mixer: str = ""
+    needs: tuple[Literal["noise", "labels"], ...] = ()
+    positions: Literal["upper"] | None = None
+    at_cut: str
+    up: str
+    protects: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its classes."""
+        return (self.name,) if self.twin is None else (self.name, self.twin)
+
+
+_FROZEN = "frozen edges shuffle tokens; labels are at the server"
+_INPUTS = "all smashed data of images that the client mixed before its lower segment; soft labels"
+_SOME = "the patches that are not sent, in that step"
+_EPSILON = "what an epsilon says: [privacy.md](privacy.md)"
+
+METHODS: tuple[Method, ...] = (
+    Method(
+        name="PSL", twin="SFL", module="psl", mixer="NoMixing",
+        at_cut="nothing", up="all smashed data, hard labels", protects="nothing",
+    ),
+    Method(
+        name="MixupSL", twin="MixupSFL", module="mixup_sl", mixer="Mixup",
+        at_cut="weighted sums over *k* clients",
+        up="all smashed data times the mixing ratio; the sum of *k* clients' is one mixture",
+        protects="nothing from the server",
+    ),
+    Method(
+        name="CutoutSL", twin="CutoutSFL", module="cutout_sl", mixer="RandomCutout",
+        at_cut="random patches are left out",
+        up="some random patches; nobody fills the gaps", protects=_SOME,
+    ),
+    Method(
+        name="VanillaCutMixSL", twin="VanillaCutMixSFL", module="vanilla_cutmix_sl",
+        mixer="VanillaCutMix", at_cut="a box of patches is another client's",
+        up="the patches in a box, or those around it; *k* is 2", protects=_SOME,
+    ),
+    Method(
+        name="CutMixSL", twin="CutMixSFL", module="cutmix_sl", mixer="PatchCutMix",
+        at_cut="random patches of *k* clients",
+        up="some random patches, 1/*k* of them on average; the others of the *k* fill the gaps",
+        protects=_SOME,
+    ),
+    Method(
+        name="ShuffledPSL", twin="ShuffledSFL", module="shuffled_sl", mixer="Shuffled(NoMixing)",
+        positions="upper", at_cut="patches change places behind the mixer",
+        up="all smashed data, without positions; the mixer shuffles each sample's patches",
+        protects="nothing; the order of patches is hidden from the upper segment only",
+    ),
+    Method(
+        name="ShuffledCutMixSL", twin="ShuffledCutMixSFL", module="shuffled_sl",
+        mixer="Shuffled(PatchCutMix)", positions="upper",
+        at_cut="as CutMixSL; patches change places behind the mixer",
+        up="as CutMixSL, without positions; the mixer shuffles the mixture's patches",
+        protects="as CutMixSL; the order of patches is hidden from the upper segment only",
+    ),
+    Method(
+        name="InputMixupSL", twin="InputMixupSFL", module="input_level_sl",
+        mixer="InputLevel(Mixup)", at_cut="inputs are mixed before the lower segment",
+        up=_INPUTS, protects="nothing; for comparison",
+    ),
+    Method(
+        name="InputCutoutSL", twin="InputCutoutSFL", module="input_level_sl",
+        mixer="InputLevel(RandomCutout)", at_cut="parts of inputs are left out",
+        up=_INPUTS, protects="nothing; for comparison",
+    ),
+    Method(
+        name="InputVanillaCutMixSL", twin="InputVanillaCutMixSFL", module="input_level_sl",
+        mixer="InputLevel(VanillaCutMix)", at_cut="inputs are mixed before the lower segment",
+        up=_INPUTS, protects="nothing; for comparison",
+    ),
+    Method(
+        name="InputCutMixSL", twin="InputCutMixSFL", module="input_level_sl",
+        mixer="InputLevel(PatchCutMix)", at_cut="inputs are mixed before the lower segment",
+        up=_INPUTS, protects="nothing; for comparison",
+    ),
+    Method(
+        name="PatchShuffleSL", module="shuffled_edge_sl", mixer="FrozenEdge", needs=("labels",),
+        at_cut=_FROZEN, up="shuffled patches of a frozen lower segment; ids for labels",
+        protects="the order of the tokens",
+    ),
+    Method(
+        name="BatchShuffleSL", module="shuffled_edge_sl", mixer="FrozenEdge", needs=("labels",),
+        at_cut=_FROZEN, up="as PatchShuffleSL, with patches exchanged within the batch",
+        protects="the order of the tokens",
+    ),
+    Method(
+        name="SpectralShuffleSL", module="shuffled_edge_sl", mixer="FrozenEdge",
+        needs=("labels",), at_cut=_FROZEN,
+        up="shuffled patches of the image's spectrum; ids for labels",
+        protects="the order of the tokens",
+    ),
+    Method(
+        name="DPSL", twin="DPSFL", module="dp_sl", mixer="Noisy(NoMixing)", needs=("noise",),
+        at_cut="clipping and Gaussian noise, then as PSL",
+        up="as PSL, clipped and with noise; noisy soft labels", protects=_EPSILON,
+    ),
+    Method(
+        name="DPMixSL", twin="DPMixSFL", module="dp_sl", mixer="Noisy(Mixup)", needs=("noise",),
+        at_cut="clipping and Gaussian noise, then as MixupSL",
+        up="as MixupSL, clipped and with noise; noisy soft labels", protects=_EPSILON,
+    ),
+    Method(
+        name="DPCutMixSL", twin="DPCutMixSFL", module="dp_sl", mixer="Noisy(PatchCutMix)",
+        needs=("noise",), at_cut="clipping and Gaussian noise, then as CutMixSL",
+        up="as CutMixSL, clipped and with noise; noisy soft labels", protects=_EPSILON,
+    ),
+    Method(
+        name="USplitSL", twin="USplitFL", module="u_split_sl", shape="U", at_cut="nothing",
+        up="hidden states and gradients", protects="texts, labels, logits",
+    ),
+    Method(
+        name="NaiveMixSL", module="mixguard", shape="U", mixer="NaiveMix",
+        at_cut="two texts' hidden states in one", up="as USplitSL",
+        protects="texts, labels, logits",
+    ),
+    Method(
+        name="MixGuard", module="mixguard", shape="U", mixer="MixGuard",
+        at_cut="secret mixtures with support texts, noise on gradients",
+        up="*m* times as much as USplitSL; with refinement in every step (3*m* + 1)/2 times",
+        protects="texts, labels, logits",
+    ),
+)  # fmt: skip
+"""All methods, in the order in which they are listed everywhere."""
+
+BY_NAME: dict[str, Method] = {name: method for method in METHODS for name in method.names}
+"""Each method by the names of its classes."""
+
+
+def strategy_names(shape: Shape | None = None) -> tuple[str, ...]:
+    """Return the names of the strategies of one shape, or of both, twin after method."""
+    return tuple(name for name, method in BY_NAME.items() if shape in (None, method.shape))
+
+
+def strategy_class(name: str) -> type[Any]:
+    """Import the class of a strategy.
+
+    Raises
+    ------
+    KeyError
+        If the catalogue has no strategy of that name.
+    """
+    kind = getattr(import_module(f"flwr_splitmix.strategies.{BY_NAME[name].module}"), name)
+    assert isinstance(kind, type)
+    return kind
+
+
+def own_options(kind: type[Any]) -> tuple[str, ...]:
+    """Return the keyword options that a strategy's constructor names, in its order.
+
+    Those that every strategy has are not named there: they are passed on.
+    """
+    parameters = inspect.signature(kind).parameters.values()
+    return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+
+
+def plain_options(kind: type[Any]) -> tuple[str, ...]:
+    """Return those of `own_options` whose values are plain, as a run configuration can say them."""
+    # The constructor may be that of a base class in another module.
+    hints = get_type_hints(kind.__init__)
+    return tuple(name for name in own_options(kind) if _is_plain(hints[name]))
+
+
+def _is_plain(hint: Any) -> bool:
+    parts = get_args(hint)
+    if parts and all(isinstance(part, str) for part in parts):  # Literal["a", "b"]
+        return True
+    return {*(parts or (hint,))} <= {bool, int, float, str, type(None)}
+
+
+def methods_table(shape: Shape) -> str:
+    """Return the Markdown table of what the methods of one shape do and protect."""
+    first, last = ("cut", "protects") if shape == "L" else ("cuts", "stays with the client")
+    return _markdown(
+        ("strategies", f"what happens at the {first}", f"crosses the {first}, up", last),
+        [
+            (_code(method.names), method.at_cut, method.up, method.protects)
+            for method in METHODS
+            if method.shape == shape
+        ],
+    )
+
+
+def options_table() -> str:
+    """Return the Markdown table of the L shape's strategies with the options of their own.
+
+    Options are written as keys of a run configuration. Strategies of which nothing else is to be
+    said are in one row.
+    """
+    rows: dict[tuple[str, str], list[str]] = {}
+    for method in METHODS:
+        if method.shape == "L":
+            keys = [o.replace("_", "-") for o in plain_options(strategy_class(method.name))]
+            rows.setdefault((method.up, _code(keys) or "none"), []).extend(method.names)
+    return _markdown(
+        ("strategies", "what crosses the cut, up", "own keys"),
+        [(_code(names), up, keys) for (up, keys), names in rows.items()],
+    )
+
+
+def _code(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "methods, L shape": lambda: methods_table("L"),
+    "methods, U shape": lambda: methods_table("U"),
+    "options": options_table,
+}
+"""The tables by the names that they have in pages."""
+
+
+def renewed(page: str) -> str:
+    """Return a page with its tables as the catalogue has them.
+
+    A table stands between the lines `<!-- table: NAME -->` and `<!-- end of table -->`.
+
+    Raises
+    ------
+    ValueError
+        If a table's end is missing.
+    """
+    for name, make in TABLES.items():
+        before, begin, rest = page.partition(f"<!-- table: {name} -->\n")
+        if begin:
+            _, end, after = rest.partition("<!-- end of table -->")
+            if not end:
+                raise ValueError(f"the table {name!r} has no line <!-- end of table -->")
+            page = f"{before}{begin}\n{make()}\n\n{end}{after}"
+    return page
+
+
+if __name__ == "__main__":
+    for page in map(Path, sys.argv[1:]):
+        page.write_text(renewed(page.read_text(encoding="utf-8")), encoding="utf-8")
+    if not sys.argv[1:]:
+        print("\n\n".join(make() for make in TABLES.values()))

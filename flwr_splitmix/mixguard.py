@@ -1,0 +1,41 @@
+"""MixGuard's parts under a short name; they live in `flwr_splitmix.hiding.mixguard`."""
+
+from flwr_splitmix.hiding.mixguard import (
+    SCALE,
+    CalibratedTrunk,
+    Calibration,
+    Calibrator,
+    Inserted,
+    MixGuard,
+    MixGuardOptions,
+    Mixtures,
+    Padded,
+    Perturbation,
+    Secret,
+    SecretTokens,
+    balance_gradients,
+    calibration_loss,
+    draw_secret,
+    pad_together,
+    perturb,
+)
+
+__all__ = [
+    "SCALE",
+    "CalibratedTrunk",
+    "Calibration",
+    "Calibrator",
+    "Inserted",
+    "MixGuard",
+    "MixGuardOptions",
+    "Mixtures",
+    "Padded",
+    "Perturbation",
+    "Secret",
+    "SecretTokens",
+    "balance_gradients",
+    "calibration_loss",
+    "draw_secret",
+    "pad_together",
+    "perturb",
+]

@@ -1,0 +1,81 @@
+"""Central evaluation: the averaged lower segment on a test set at the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, MetricRecord
+from torch import nn
+from torch.utils.data import Dataset
+
+from flwr_splitmix.data.batches import Example, fetch
+from flwr_splitmix.events import EvaluationResult
+from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.server.segments.upper import ServerSegment
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+"""Takes a round and the lower segment's arrays; returns metrics, "accuracy" among them."""
+
+BATCH = 250
+
+
+def central_evaluation(
+    upper: ServerSegment, lower: nn.Module, data: Dataset[Example]
+) -> EvaluateFn:
+    """Make an `evaluate_fn` that scores the averaged lower segment on a test set at the server.
+
+    Parameters
+    ----------
+    upper
+        The strategy's server segment.
+    lower
+        A lower segment of the clients' kind; its weights are overwritten.
+    data
+        Test examples (input, label).
+
+    Raises
+    ------
+    ValueError
+        If the test set is empty, or has a label that the upper segment has no class for.
+    """
+    size = len(data)  # type: ignore[arg-type]
+    if size == 0:
+        raise ValueError("the test set is empty")
+    lower = lower.to(upper.device)
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        own = lower.state_dict()
+        lower.load_state_dict({k: t.to(own[k].dtype) for k, t in to_tensors(arrays).items()})
+        lower.eval()
+        total, correct = 0.0, 0
+        for start in range(0, size, BATCH):
+            inputs, labels = fetch(data, np.arange(start, min(start + BATCH, size)))
+            if int(labels.min()) < 0 or int(labels.max()) >= upper.num_classes:
+                raise ValueError(
+                    f"the test set has labels {int(labels.min())}..{int(labels.max())}, the model "
+                    f"has classes 0..{upper.num_classes - 1}"
+                )
+            with torch.inference_mode():
+                smashed = lower(inputs.to(upper.device))
+            loss, hits = upper.score(smashed, labels)
+            total, correct = total + loss, correct + hits
+        return MetricRecord(
+            {"accuracy": correct / size, "loss": total / size, "num-examples": size}
+        )
+
+    return evaluate
+
+
+def central_result(record: MetricRecord | None) -> EvaluationResult | None:
+    """Read what an `evaluate_fn` returned, if it says "accuracy"."""
+    if record is None or not isinstance(record.get("accuracy"), (int, float)):
+        return None
+    return EvaluationResult(
+        "central",
+        float(cast(float, record["accuracy"])),
+        float(cast(float, record.get("loss", float("nan")))),
+        int(cast(int, record.get("num-examples", 0))),
+    )

@@ -1,0 +1,119 @@
+"""Checks that both shapes share: numbers, tensors and work that clients announce or send."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.links import Clients
+from flwr_splitmix.server.intake.finite import FiniteCheck
+
+NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}")
+"""What a client may call a number of its own."""
+
+MOST = 2**31 - 1
+"""Bound on every number that a client says of itself."""
+
+MUCH_MORE = 100
+"""How many times the median a client's data set may be, to count in full."""
+
+LARGEST = 1e6
+"""Bound on what crosses the cut: finite numbers far beyond it overflow in the server's model."""
+
+NOT_FINITE = "uploaded NaN or infinite numbers"
+
+Read = TypeVar("Read")
+
+
+class UploadError(ValueError):
+    """A client has sent or said something other than what it was asked for."""
+
+
+def read_each(
+    clients: Clients,
+    replies: Mapping[int, Mapping[str, Any]],
+    read: Callable[[int, Mapping[str, Any]], Read],
+) -> dict[int, Read]:
+    """Check every client's reply; one that raises UploadError leaves its client out."""
+    sound: dict[int, Read] = {}
+    for client, reply in sorted(replies.items()):
+        try:
+            sound[client] = read(client, reply)
+        except UploadError as error:
+            clients.fail(client, str(error))
+    return sound
+
+
+def check_shape(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Raise UploadError unless it is a tensor of that shape and dtype."""
+    if not isinstance(tensor, Tensor) or tensor.dtype != dtype or tuple(tensor.shape) != shape:
+        sent = (
+            f"{tuple(tensor.shape)} of {tensor.dtype}"
+            if isinstance(tensor, Tensor)
+            else type(tensor).__name__
+        )
+        raise UploadError(f"uploaded {sent}, expected {shape} of {dtype}")
+
+
+def check_tensor(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Raise UploadError unless it is a finite tensor of that shape and dtype."""
+    check_shape(tensor, shape, dtype)
+    if not FiniteCheck(waits=True).passes(tensor):
+        raise UploadError(NOT_FINITE)
+
+
+def check_size(tensor: Tensor) -> None:
+    """Raise UploadError if a number is beyond `LARGEST`; waits for the tensor's device."""
+    if not tensor.numel():
+        return
+    least, most = tensor.aminmax()
+    if max(-float(least), float(most)) > LARGEST:
+        raise UploadError(f"sent numbers beyond {LARGEST:g}, which would overflow in the model")
+
+
+def check_number(key: str, value: object, least: int, most: int = MOST) -> None:
+    """Check a whole number that a client says of itself.
+
+    Raises
+    ------
+    UploadError
+        If it is none, or not in least..most.
+    """
+    if isinstance(value, int) and value > most:
+        raise UploadError(f"says that its {key} is more than {most}")
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise UploadError(
+            f"says that its {key} is {_shown(value)}; it must be an integer of at least {least}"
+        )
+
+
+def _shown(value: object) -> str:
+    """Say a value of a stranger in few characters; Python refuses to print very long integers."""
+    if isinstance(value, int) and abs(value) > MOST:
+        return f"less than -{MOST}"
+    simple = value is None or isinstance(value, (int, float, str))
+    return repr(value)[:40] if simple else f"a {type(value).__name__}"
+
+
+def plausible(sizes: Sequence[int]) -> list[int]:
+    """Return data set sizes, or other work, none above `MUCH_MORE` times the median.
+
+    What a client says of its size decides how long everybody works: one that exaggerates must not
+    keep the others busy for ever.
+    """
+    if not sizes:
+        return []
+    most = MUCH_MORE * max(1, statistics.median_low(sizes))  # of two, the smaller
+    return [min(size, most) for size in sizes]
+
+
+def reasons(clients: Clients) -> str:
+    """Say why clients are missing, at most five of them."""
+    items = sorted(clients.failures.items())
+    listed = [f"client {client}: {reason}" for client, reason in items[:5]]
+    return "; ".join(listed) + (f"; and {len(items) - 5} more" if len(items) > 5 else "")

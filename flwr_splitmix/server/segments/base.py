@@ -1,0 +1,98 @@
+"""The base of what the server trains: module, optimizer, device, precision and state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.device import Precision, pick_device, pick_precision
+from flwr_splitmix.schedule import (
+    OptimizerFactory,
+    Schedule,
+    ScheduledOptimizer,
+    WarmupCosine,
+    adamw,
+)
+from flwr_splitmix.server.intake.finite import squares_finite
+from flwr_splitmix.storage import under
+
+PLACED = "placed"
+"""The device of a module whose parts are placed on several devices already."""
+
+
+class TrainedSegment:
+    """A module at the server and all that trains it.
+
+    Parameters
+    ----------
+    optimizer, schedule
+        By default AdamW (lr 1e-3, weight decay 0.05) with a cosine.
+    device, precision
+        "auto" chooses: CUDA, then MPS, then the CPU; bfloat16 where a CUDA device has it. A
+        module whose parts are placed on several devices already takes "placed".
+
+    Attributes
+    ----------
+    name
+        What a checkpoint calls the segment: "NAME." begins its tensors' names, "NAME-optimizer"
+        those of its optimizer.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        optimizer: OptimizerFactory | None = None,
+        schedule: Schedule | None = None,
+        device: str = "auto",
+        precision: Precision = "auto",
+    ) -> None:
+        placed = device == PLACED
+        self.device = _device_of(module) if placed else pick_device(device)
+        self.dtype = pick_precision(precision, self.device)
+        self.module = module if placed else module.to(self.device)
+        self.optimizer = ScheduledOptimizer(
+            self.module, optimizer or adamw(), schedule or WarmupCosine()
+        )
+
+    @property
+    def input_dtype(self) -> torch.dtype:
+        """The dtype that what clients send must have: that of the module's parameters."""
+        dtypes = (p.dtype for p in self.module.parameters() if p.dtype.is_floating_point)
+        return next(dtypes, torch.float32)
+
+    def trained(self) -> list[nn.Parameter]:
+        """Return the parameters that have a gradient."""
+        return [p for p in self.module.parameters() if p.grad is not None]
+
+    def own_gradients(self) -> list[Tensor]:
+        """Return the gradients that there are."""
+        return [p.grad for p in self.module.parameters() if p.grad is not None]
+
+    def gradients_finite(self) -> Tensor | None:
+        """Return whether the gradients, and their squares, which Adam keeps, are finite: bool ().
+
+        None if there are no gradients. Nothing is waited for.
+        """
+        gradients = self.own_gradients()
+        return squares_finite(gradients) if gradients else None
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return module and optimizer as tensors and plain values."""
+        tensors = {f"{self.name}.{key}": t for key, t in self.module.state_dict().items()}
+        moments, meta = self.optimizer.state(f"{self.name}-optimizer")
+        return tensors | moments, meta
+
+    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Continue from `state`."""
+        self.module.load_state_dict(under(self.name, tensors))
+        self.optimizer.restore(tensors, meta, f"{self.name}-optimizer")
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    return next((p.device for p in module.parameters()), torch.device("cpu"))

@@ -1,0 +1,32 @@
+"""How the OpenMP threads of this process wait for each other.
+
+By default a thread that has done its part of an operation spins until the others have done theirs.
+As soon as another program wants one of the cores, the spinning takes it from the thread that is
+waited for, and a step takes several times as long (docs/performance.md). Threads that sleep instead
+cost an idle machine next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+POLICY: Mapping[str, str] = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
+"""What OpenMP libraries read from the environment, once, when torch loads them."""
+
+
+def wait_passively() -> bool:
+    """Have the threads of this process, and of those that it starts, sleep while they wait.
+
+    Changes nothing if the environment says anything of it already, or if torch has been imported:
+    then it is too late.
+
+    Returns
+    -------
+    Whether the environment was changed.
+    """
+    if "torch" in sys.modules or any(name in os.environ for name in POLICY):
+        return False
+    os.environ.update(POLICY)
+    return True

@@ -1,0 +1,61 @@
+"""Threads of this library's processes sleep while they wait for each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flwr_splitmix.threads import POLICY
+
+ROOT = Path(__file__).parents[1]
+APPS = [
+    ROOT / "apps" / app / f"{part}_app.py"
+    for app in ("vision", "language")
+    for part in ("server", "client")
+]
+NOTHING = dict.fromkeys(POLICY)
+
+
+def policy_after(program: str, **environment: str) -> dict[str, str | None]:
+    """Return what a new process that runs a program has in its environment."""
+    others = {name: value for name, value in os.environ.items() if name not in POLICY}
+    said = f"print(json.dumps({{name: os.environ.get(name) for name in {[*POLICY]}}}))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import json, os, sys\n{program}\n{said}"],
+        env={**others, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    policy: dict[str, str | None] = json.loads(done.stdout.splitlines()[-1])
+    return policy
+
+
+def test_the_policy_is_set_by_a_package_that_loads_no_torch() -> None:
+    program = "import flwr_splitmix.cli, benchmarks; assert 'torch' not in sys.modules"
+    assert policy_after(program) == POLICY
+
+
+@pytest.mark.parametrize("name", POLICY)
+def test_what_the_user_has_set_stays(name: str) -> None:
+    assert policy_after("import flwr_splitmix", **{name: "1000"}) == {**NOTHING, name: "1000"}
+
+
+def test_too_late_changes_nothing() -> None:
+    """A variable that this process does not follow would mislead whoever looks at it."""
+    assert policy_after("import torch, flwr_splitmix") == NOTHING
+
+
+@pytest.mark.parametrize("file", APPS, ids=lambda file: f"{file.parent.name}-{file.stem}")
+def test_the_apps_import_the_package_before_torch(file: Path) -> None:
+    """As Flower loads them: with modules of its own in the process already."""
+    flower = "import flwr.clientapp, flwr.serverapp"
+    assert (
+        policy_after(f"{flower}; sys.path[0] = {str(file.parent)!r}; import {file.stem}") == POLICY
+    )
