@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client, ClientError, exchange
+from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.clients.text_evaluation import TextEvaluation
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding import Hiding, Sent
@@ -87,6 +88,7 @@ class GraphlessExchanges(Client):
         shapes = [tuple(output.shape) for output in outputs]
         if shapes != [tuple(message.shape) for message in sent.messages]:
             raise ClientError(f"the server answers with outputs of shapes {shapes}")
+        check_received("the trunk's output of message", outputs)
         return sent
 
     @exchange

@@ -84,5 +84,14 @@ def check_numbers(what: str, tensors: Mapping[str, Tensor], *, bounded: bool) ->
             raise ClientError(f"{what} {name} has numbers beyond {LARGEST:g}")
 
 
+def check_received(what: str, tensors: Sequence[Tensor]) -> None:
+    """Raise ClientError if a tensor on the CPU has NaN or infinite numbers, naming its place.
+
+    Those on an accelerator come from a server in this process; to look at them would mean to wait.
+    """
+    here = {str(i): t for i, t in enumerate(tensors) if t.device.type == "cpu"}
+    check_numbers(what, here, bounded=False)
+
+
 def _shown(value: object) -> str:
     return repr(value)[:40] if isinstance(value, int) and abs(value) < 10**18 else "no place"

@@ -22,6 +22,8 @@ class TextEvaluation:
 
     Parameters
     ----------
+    place
+        The round, and how many batches had been drawn: nothing was learned since.
     tests
         Test sets by the kind of evaluation; None where the client has none.
     scores
@@ -33,19 +35,23 @@ class TextEvaluation:
     ----------
     sent
         The test batch whose answer is waited for; None if there is none.
+    asked
+        By kind, how many texts have gone out; it outlives a process, as a part of the state.
     """
 
     def __init__(
         self,
+        place: tuple[int, int],
         tests: Mapping[str, Dataset[Example] | None],
         scores: Scores,
         device: torch.device,
     ) -> None:
+        self.place = place
         self.tests = tests
         self.scores = scores
         self.device = device
         self.sent: Sent | None = None
-        self._asked: dict[str, int] = {}
+        self.asked: dict[str, int] = {}
         self._scores: dict[str, TextScores] = {}
         self._current: TextScores | None = None
 
@@ -60,13 +66,13 @@ class TextEvaluation:
         data = self.tests.get(kind)
         if data is None:
             raise ClientError(f"this client has no {kind} test data")
-        size, following = len(data), self._asked.get(kind, 0)  # type: ignore[arg-type]
+        size, following = len(data), self.asked.get(kind, 0)  # type: ignore[arg-type]
         if self.sent is not None or start != following or not start < stop <= size:
             raise ClientError(
                 f"the server asks for {kind} test texts {start} to {stop}; "
                 f"next is {following} of {size}"
             )
-        self._asked[kind] = stop
+        self.asked[kind] = stop
         if kind not in self._scores:
             self._scores[kind] = self.scores()
         self._current = self._scores[kind]
@@ -87,7 +93,7 @@ class TextEvaluation:
             If not all of its texts have been scored.
         """
         scores, data = self._scores.get(kind), self.tests.get(kind)
-        whole = data is not None and self._asked.get(kind) == len(data)  # type: ignore[arg-type]
+        whole = data is not None and self.asked.get(kind) == len(data)  # type: ignore[arg-type]
         if scores is None or not whole or self.sent is not None:
             raise ClientError(f"this client has not scored its {kind} test data, or not all of it")
         del self._scores[kind]

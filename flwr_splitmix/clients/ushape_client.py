@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from flwr_splitmix.clients.client import ClientError, Order, exchange
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.graphless import GraphlessExchanges
+from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.clients.text_evaluation import TextEvaluation
 from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.data.texts.batch import TextBatch
@@ -86,6 +87,7 @@ class UShapeClient(GraphlessExchanges):
         self.tests = {"federated": test_data, "benchmark": benchmark_data}
         self.scores = scores or TextScores
         self.repeatable_secrets = repeatable_secrets
+        self._evaluation = self._new_evaluation((0, 0))
         self._forget_round()
 
     def _forget_round(self) -> None:
@@ -95,7 +97,9 @@ class UShapeClient(GraphlessExchanges):
         self._progress = 0.0
         self._decoded = False
         self._public: list[Sent] = []
-        self._evaluation = TextEvaluation(self.tests, self.scores, self.device)
+
+    def _new_evaluation(self, place: tuple[int, int]) -> TextEvaluation:
+        return TextEvaluation(place, self.tests, self.scores, self.device)
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round and describe the data: sizes, batch size, width of the hidden states.
@@ -104,6 +108,10 @@ class UShapeClient(GraphlessExchanges):
         """
         self._order = order
         self._forget_round()
+        place = order.server_round, self.batches.drawn
+        if self._evaluation.place != place:
+            self._evaluation = self._new_evaluation(place)
+        self._evaluation.sent = None
         if arrays:
             self.ends.load(arrays, "the server's head and tail do not fit this client's")
         example = TextBatch.of(fetch(self.batches.data, np.arange(1)), self.device)
@@ -194,6 +202,7 @@ class UShapeClient(GraphlessExchanges):
         sent, self._sent = self._sent, None
         if sent is None or gradient is None or not self._decoded:
             return
+        check_received("the server's gradient of message", gradient)
         self.ends.learn(sent.messages, gradient, self._progress, self.order.num_rounds)
         self.steps += 1
 
@@ -218,6 +227,8 @@ class UShapeClient(GraphlessExchanges):
         -------
         {"gradients": [tensor (b, T, d), ...]}: of the mean loss at each output.
         """
+        if self._decoded:
+            raise ClientError("the server asks for the gradients of one batch twice")
         sent = self._expected(self._sent, outputs)
         leaves = [output.to(self.device).detach().requires_grad_() for output in outputs]
         recovered = self.recover(leaves, sent)
@@ -254,10 +265,18 @@ class UShapeClient(GraphlessExchanges):
         """Return head, tail, optimizer, data position, and what the hiding keeps."""
         tensors, meta = self.ends.state()
         own, facts = self.hiding.state()
-        return tensors | own, {"drawn": self.batches.drawn} | meta | facts
+        meta = {"drawn": self.batches.drawn} | meta | facts
+        if self._evaluation.asked:
+            place = list(self._evaluation.place)
+            meta["asked"] = {"place": place, "texts": dict(self._evaluation.asked)}
+        return tensors | own, meta
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state`: the same segments, optimizer, data and hiding are assumed."""
         self.ends.restore(tensors, meta)
         self.batches.drawn = int(meta["drawn"])
         self.hiding.restore(tensors, meta)
+        if asked := meta.get("asked"):
+            server_round, drawn = asked["place"]
+            self._evaluation = self._new_evaluation((int(server_round), int(drawn)))
+            self._evaluation.asked = {kind: int(count) for kind, count in asked["texts"].items()}

@@ -175,3 +175,51 @@ def test_a_client_without_texts_is_refused() -> None:
     toy = TextToy(clients=1)
     with pytest.raises(ClientError, match="no training data"):
         UShapeClient(toy.head(), toy.tail(), TextSet([], []), device="cpu")
+
+
+def test_one_batch_has_one_answer() -> None:
+    """400 answers for one batch were averages of as many draws of a perturbed gradient."""
+    client = attached()
+    sent = encode(client)
+    decode(client, sent)
+    with pytest.raises(ClientError, match="the gradients of one batch twice"):
+        decode(client, sent)
+    assert decode(client, encode(client, 1))["gradients"]
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_outputs_and_gradients_that_are_not_finite_change_nothing(bad: float) -> None:
+    """NaN outputs turned head and tail to NaN."""
+    client = attached()
+    before = {name: tensor.clone() for name, tensor in client.weights().items()}
+    sent = encode(client)
+    spoilt = [message.clone() for message in sent["messages"]]
+    spoilt[0].view(-1)[0] = bad
+    with pytest.raises(ClientError, match="the trunk's output of message 0 has NaN or infinite"):
+        client.run("decode", {"number": 0, "outputs": spoilt})
+    returned = decode(client, sent)["gradients"]
+    returned[0].view(-1)[0] = bad
+    with pytest.raises(ClientError, match="the server's gradient of message 0 has NaN or infinite"):
+        encode(client, 1, gradient=returned)
+    assert all(torch.equal(before[name], tensor) for name, tensor in client.weights().items())
+
+
+def asked_again(client: UShapeClient, order: Order) -> None:
+    client.attach(order, None)
+    with pytest.raises(ClientError, match="test texts 0 to 4; next is 4 of 8"):
+        client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
+
+
+def test_test_texts_are_asked_for_once_a_round_however_often_a_client_attaches() -> None:
+    """A text that is mixed twice under one head is readable."""
+    toy = TextToy(clients=1, tests=8)
+    client = attached(toy)
+    sent = client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
+    client.run("decode_test", {"outputs": sent["messages"]})
+    asked_again(client, ORDER)
+    (another,) = toy.clients_for()  # another process of the same node
+    another.attach(ORDER, None)
+    another.restore(*client.state())
+    asked_again(another, ORDER)
+    client.attach(Order(0, 7, 2, 2), None)
+    assert client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})["messages"]
