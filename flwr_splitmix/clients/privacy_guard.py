@@ -85,7 +85,8 @@ class PrivacyBudget:
             max_epsilon=min(limits, default=None),
             relation="replace",
             public_evaluation=policy.allow_evaluation is True,
-            allow_averaging=policy.allow_averaging is True,
+            allow_averaging=policy.allow_averaging is True
+            and (own.allow_averaging or own.max_epsilon is None),
             allow_plain=own.allow_plain and policy.plain,
         )
 

@@ -114,7 +114,11 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         ["max-epsilon is 8.0", "no epsilon with clip 'none';", "'patch', 'range' or 'sample'"],
     ),
     (
-        {**NOISE, "max_epsilon": 8.0, "evaluation": "federated"},
+        {**NOISE, "max_epsilon": 8.0},
+        ["max-epsilon is 8.0", "CutMixSFL averages lower segments", "allow-averaging true"],
+    ),
+    (
+        {**NOISE, "max_epsilon": 8.0, "allow_averaging": True, "evaluation": "federated"},
         ["max-epsilon is 8.0", "'federated'", "without noise", "'central', 'benchmark'"],
     ),
     (
@@ -122,7 +126,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         ["max-epsilon is 8.0", "'federated'", "allowed with it are 'benchmark'"],
     ),
     (
-        {**NOISE, "max_epsilon": 8.0, "model": "resnet18"},
+        {**NOISE, "max_epsilon": 8.0, "allow_averaging": True, "model": "resnet18"},
         ["max-epsilon is 8.0", "resnet18 has BatchNorm", "without BatchNorm before the cut"],
     ),
     ({**NOISE, "strategy": "InputMixupSL"}, ["InputLevel(Mixup) takes no noise", "mixes inputs"]),

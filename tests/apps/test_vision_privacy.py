@@ -115,9 +115,10 @@ def test_without_noise_nobody_keeps_a_ledger() -> None:
 
 @pytest.mark.parametrize(("limit", "meant"), [(0.0, None), (8.0, 8.0)])
 def test_a_clients_budget_is_what_the_configuration_says(limit: float, meant: float | None) -> None:
-    values = run_config(depth=1, **NOISE, delta=1e-3, max_epsilon=limit, relation="add-remove")
+    own = {"delta": 1e-3, "relation": "add-remove", "allow_averaging": True}
+    values = run_config(depth=1, **NOISE, max_epsilon=limit, **own)
     client = client_fn(context(3, 10, values))
-    assert client.privacy == PrivacyBudget(delta=1e-3, max_epsilon=meant, relation="add-remove")
+    assert client.privacy == PrivacyBudget(max_epsilon=meant, **own)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("relation", ["replace", "add-remove"])
@@ -146,6 +147,7 @@ def test_no_client_goes_above_its_budget_whatever_masks_are_drawn(tmp_path: Path
         2,
         **{**EVEN, "alpha": 2.0},
         max_epsilon=limit,
+        allow_averaging=True,
         num_server_rounds=9,
         steps_per_round=2,
     )

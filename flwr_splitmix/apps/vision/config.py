@@ -53,6 +53,7 @@ class VisionConfig(AppConfig):
     clamp_labels: StrictBool
     delta: Annotated[float, Field(gt=0, lt=1)]
     max_epsilon: NotNegative
+    allow_averaging: StrictBool
     relation: Relation
     trusted_mixer: StrictBool
     model: str
@@ -112,6 +113,12 @@ class VisionConfig(AppConfig):
                 f"{' and '.join(GAPS[gap] for gap in gaps)}; it needs clip 'patch', 'range' or "
                 "'sample', and sigma-s and sigma-y above 0"
             )
+        if self.averages and not self.allow_averaging:
+            raise ValueError(
+                f"max-epsilon is {self.max_epsilon}, but {self.strategy} averages lower segments, "
+                "which no epsilon covers; allowed with it are strategies that do not average, or "
+                "allow-averaging true (a SuperNode's own configuration must say so too)"
+            )
         if self.evaluation == "federated":
             central = "'central', " if self.averages else ""
             raise ValueError(
@@ -160,7 +167,12 @@ class VisionConfig(AppConfig):
         if self.noise is None:
             return None
         limit = self.max_epsilon or None
-        return PrivacyBudget(delta=self.delta, max_epsilon=limit, relation=self.relation)
+        return PrivacyBudget(
+            delta=self.delta,
+            max_epsilon=limit,
+            relation=self.relation,
+            allow_averaging=self.allow_averaging,
+        )
 
     @property
     def needs_labels(self) -> bool:
