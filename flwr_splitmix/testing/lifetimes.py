@@ -6,6 +6,7 @@ import gc
 from collections import Counter
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from flwr_splitmix.events import Exchange
 from flwr_splitmix.observers import Observer
@@ -15,14 +16,17 @@ from flwr_splitmix.testing.toy import AnyToy, MakeAny, Toy, step_of
 def live_tensors() -> Counter[tuple[int, ...]]:
     """Count the tensors that Python holds, by shape; scalars without a graph are left out.
 
-    An observer may keep a step's loss as a scalar on the device, so as not to wait for it.
+    An observer may keep a step's loss as a scalar on the device, so as not to wait for it. Left out
+    are also parameters of lazy modules that somebody has imported: they have no shape yet.
     """
     gc.collect()
     return Counter(
         tuple(each.shape)
         for each in gc.get_objects()
         # By type: isinstance asks every object for its __class__, and some warn.
-        if issubclass(type(each), torch.Tensor) and (each.ndim or each.grad_fn is not None)
+        if issubclass(type(each), torch.Tensor)
+        and not is_lazy(each)
+        and (each.ndim or each.grad_fn is not None)
     )
 
 

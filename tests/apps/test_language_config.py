@@ -17,6 +17,7 @@ from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.server import build_trunk, initial_arrays, make_strategy
 from flwr_splitmix.data.texts.generated import generated_public
 from flwr_splitmix.data.texts.tokens import train_tokenizer
+from flwr_splitmix.hiding import MixGuard
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from tests.apps.language_app import TINY, client, read, run_config
 from tests.apps.minilm import MINILM
@@ -204,7 +205,9 @@ def test_mixguards_keys_reach_its_client() -> None:
         "pad_to": 90,
         "max_length": 100,
     }
-    options = client(0, 2, **{**TINY, **keys}).options  # type: ignore[attr-defined]
+    hiding = client(0, 2, **{**TINY, **keys}).hiding
+    assert isinstance(hiding, MixGuard)
+    options = hiding.options
     assert {name: getattr(options, name) for name in keys} == keys
     nothing = read(calibration_rank=0, perturbation="none", pad_to=0).mixguard()
     assert (nothing.calibration_rank, nothing.perturbation, nothing.pad_to) == (None, None, None)
