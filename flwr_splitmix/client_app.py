@@ -27,8 +27,9 @@ class SplitClientApp(ClientApp):
     and the state that the node kept, dials the ServerApp, and serves its calls to the round's end.
 
     A node's configuration (`--node-config`) must hold `partition-id`. It may hold `state-dir`
-    (where the client's state is kept; "" keeps it in Flower's context), and `ssl-certfile` and
-    `ssl-keyfile` (the node's own certificate, if the server asks for one).
+    (where the client's state is kept; "" keeps it in Flower's context), `ssl-certfile` and
+    `ssl-keyfile` (the node's own certificate, if the server asks for one), and the keys of a
+    `NodePolicy`: what may leave the node, whatever the run asks for.
 
     Parameters
     ----------

@@ -17,12 +17,16 @@ from flwr_splitmix.links import StreamLink
 from flwr_splitmix.links.node.round import CERTIFICATE, KEY
 from flwr_splitmix.links.node.state import CONTEXT_BYTES, FORGET_DAYS, STATE_DIR
 from flwr_splitmix.observers import metrics
+from flwr_splitmix.privacy.policy import KEYS as POLICY_KEYS
+from flwr_splitmix.privacy.policy import POLICY
 
 ROOT = Path(__file__).parents[2]
 APP = ROOT / "apps" / "vision"
 PAGE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
 TEXTS = {"dataset", "test-dataset"}
-NODE_KEYS = {"partition-id", "num-partitions", STATE_DIR, CERTIFICATE, KEY, *TEXTS}
+POLICIES = {POLICY, *POLICY_KEYS}
+NODE_KEYS = {"partition-id", "num-partitions", STATE_DIR, CERTIFICATE, KEY, *TEXTS, *POLICIES}
+COMMANDS = {"audit-log"}
 
 
 def blocks(language: str) -> list[str]:
@@ -39,14 +43,14 @@ def in_app() -> dict[str, Any]:
 def test_every_key_that_is_named_exists() -> None:
     prose = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
     named = set(re.findall(r"`([a-z]+(?:-[a-z]+)+)(?: ?=[^`]*)?`", prose))
-    assert named >= NODE_KEYS - {"dataset"}
+    assert named >= NODE_KEYS - {"dataset", "delta"}
     assert {"link-address", "link-advertise", "link-client-ca", "wire-dtype"} <= named
-    assert named <= NODE_KEYS | in_app().keys()
+    assert named <= NODE_KEYS | in_app().keys() | COMMANDS
 
 
 def test_the_node_configurations_have_the_keys_of_a_node() -> None:
     given = re.findall(r'--node-config "(.*?)"', PAGE)
-    assert len(given) == 3
+    assert len(given) == 4
     for text in given:
         keys = set(re.findall(r"([\w-]+)=", text))
         assert {"partition-id", "num-partitions"} <= keys <= NODE_KEYS
