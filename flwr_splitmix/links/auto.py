@@ -6,6 +6,7 @@ import importlib.util
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -14,7 +15,9 @@ from flwr_splitmix.links.link import Clients, Link, LinkError, Observe
 from flwr_splitmix.links.polling import Directory
 from flwr_splitmix.links.ray.link import RayLink
 from flwr_splitmix.links.stream.link import StreamLink
-from flwr_splitmix.runs import Run
+
+if TYPE_CHECKING:  # a node has no use for results, nor for what reads them
+    from flwr_splitmix.runs import Run
 
 log = logging.getLogger("flwr.splitmix")
 
