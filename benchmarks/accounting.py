@@ -61,9 +61,9 @@ def measure(clients: int, steps: int, records: int, repeats: int) -> dict[str, A
         seconds = []
         for _ in range(repeats):
             started = perf_counter()
-            found = [ledger.epsilon(DELTA) for ledger in way()]
+            spent = [ledger.epsilon(DELTA) for ledger in way()]
             seconds.append(perf_counter() - started)
-        spreads[name], epsilons[name] = spread(seconds), found[0]
+        spreads[name], epsilons[name] = spread(seconds), spent[0]
     medians = {name: row["median"] for name, row in spreads.items()}
     return {
         **medians,

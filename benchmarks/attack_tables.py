@@ -19,11 +19,11 @@ SPECIFIED = {
 """Section 6 of the specification, by cut and k: another text, best message, FastICA."""
 
 
-def against_specification(found: dict[str, Any]) -> dict[str, Any]:
+def against_specification(measured: dict[str, Any]) -> dict[str, Any]:
     """Return each figure of the specification's table beside ours."""
     rows = {}
     for (cut, k), expected in SPECIFIED.items():
-        row = found[f"{cut}, m=3, k={k}"]
+        row = measured[f"{cut}, m=3, k={k}"]
         ours = [row[key]["median"] for key in ("another text", "best message", "best FastICA")]
         rows[f"{cut}, m=3, k={k}"] = {
             "specified": expected,

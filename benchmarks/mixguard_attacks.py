@@ -208,7 +208,7 @@ def labels(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
 
 def batches(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
     """Attack batches under one secret, and under one for each sample; means over the batch."""
-    found = {}
+    cells = {}
     for (cut, name), (m, k) in product(enumerate(CUTS), SIZES):
         rng, samples = np.random.default_rng(SEED), Samples(list)
         for _ in range(draws):
@@ -227,8 +227,8 @@ def batches(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
                     samples[f"{way}: ratio of {unit}"].append(
                         step.cosine_by_sample(ratio.estimate.unbind())
                     )
-        found[f"{name}, m={m}, k={k}"] = {key: spread(v) for key, v in samples.items()}
-    return found
+        cells[f"{name}, m={m}, k={k}"] = {key: spread(v) for key, v in samples.items()}
+    return cells
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -83,11 +83,11 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the rows and how the targets fare."""
     steps = [row["step_ms"]["median"] for row in rows]
     memory = [row["pss_mib"]["median"] for row in rows]
-    found = {"step_spread": max(steps) / min(steps), "memory_ratio": memory[-1] / memory[0]}
+    ratios = {"step_spread": max(steps) / min(steps), "memory_ratio": memory[-1] / memory[0]}
     bounds = {"step_spread": STEP_SPREAD, "memory_ratio": MEMORY_RATIO}
     return {
-        **found,
-        "targets": {n: {"at_most": b, "met": found[n] <= b} for n, b in bounds.items()},
+        **ratios,
+        "targets": {n: {"at_most": b, "met": ratios[n] <= b} for n, b in bounds.items()},
         "runs": rows,
     }
 

@@ -79,8 +79,8 @@ def test_every_option_of_every_strategy_is_a_key(name: str) -> None:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_keys_defaults_are_the_strategys(name: str) -> None:
     parameters = inspect.signature(STRATEGIES[name]).parameters
-    found = read(strategy=name, **needed(name)).own_options()
-    assert found == {key: parameters[key].default for key in own(name)}
+    defaults = read(strategy=name, **needed(name)).own_options()
+    assert defaults == {key: parameters[key].default for key in own(name)}
 
 
 def test_infinity_and_zero_stand_for_none() -> None:

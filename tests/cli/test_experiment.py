@@ -23,9 +23,9 @@ TWO = ("cutmixsl-table2", "--scale", "smoke", "--cells", "PSL n=2, SFL n=2")
 
 def test_the_list_names_every_experiment(splitmix: Splitmix) -> None:
     lines = splitmix("experiment", "list").stdout.splitlines()
-    for name, found in EXPERIMENTS.items():
+    for name, experiment in EXPERIMENTS.items():
         (line,) = [line for line in lines if line.split()[0] == name]
-        assert found.title in line
+        assert experiment.title in line
 
 
 def test_run_then_show_then_run_again(splitmix: Splitmix, home: Path) -> None:

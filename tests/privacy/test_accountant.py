@@ -123,13 +123,13 @@ def test_the_five_placements_at_one_and_600_epochs(
     )
     rho = float(release_costs(release, "replace").sum())
     assert rho * variance == pytest.approx(slope, rel=1e-12)
-    found = [
+    epsilons = [
         float(epsilon_from_rdp(rdp_curve(epochs * rho), 2e-4, conversion=conversion)[0])
         for epochs in (1, 600)
         for conversion in ("papers", "tight")
     ]
-    np.testing.assert_allclose(found[:2], figures[:2], atol=0.006)
-    np.testing.assert_allclose(found[2:], figures[2:], atol=0.06)
+    np.testing.assert_allclose(epsilons[:2], figures[:2], atol=0.006)
+    np.testing.assert_allclose(epsilons[2:], figures[2:], atol=0.06)
 
 
 def test_at_600_epochs_the_best_order_is_near_1_1() -> None:

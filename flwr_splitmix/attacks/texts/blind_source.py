@@ -76,10 +76,10 @@ def blind_source(
     with warnings.catch_warnings():
         # More sources than messages have no exact solution, and an attacker takes what there is.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        found = torch.from_numpy(ica.fit_transform(observed.T.numpy()).T.copy())
+        sources = torch.from_numpy(ica.fit_transform(observed.T.numpy()).T.copy())
     components = torch.from_numpy(ica.components_) @ sent
     components = components / components.std(1, keepdim=True)
-    order = _negentropy(found).argsort(descending=True)
+    order = _negentropy(sources).argsort(descending=True)
     return components[order].reshape(count, *messages.shape[1:])
 
 

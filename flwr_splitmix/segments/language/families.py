@@ -37,8 +37,8 @@ def model_class(config: Any, task: Task) -> type[Any]:
     known = _known(config.model_type)
     if type(config) not in CLASSES[task] or (known is not None and task not in known.tasks):
         raise ValueError(_cannot_cut(config.model_type, task))
-    found: type[Any] = CLASSES[task][type(config)]
-    return found
+    transformers_class: type[Any] = CLASSES[task][type(config)]
+    return transformers_class
 
 
 def layout_of(model: Any) -> Layout:

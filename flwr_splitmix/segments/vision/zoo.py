@@ -32,8 +32,8 @@ def family_of(name: str) -> type[nn.Module]:
         )
     entry = timm.models.model_entrypoint(name)
     annotation = getattr(entry, "__annotations__", {}).get("return", nn.Module)
-    found = getattr(zoo, annotation, None) if isinstance(annotation, str) else annotation
-    return found if isinstance(found, type) else nn.Module
+    family = getattr(zoo, annotation, None) if isinstance(annotation, str) else annotation
+    return family if isinstance(family, type) else nn.Module
 
 
 def create(request: Request, family: type[nn.Module], **options: Any) -> Any:
