@@ -1,4 +1,4 @@
-"""How long it takes to account for a run: 100 clients, 10,000 steps, every step its own masks."""
+"""The time of privacy accounting: 100 clients, 10,000 steps, every step its own masks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step costs on deployed SuperNodes: over the stream link, and by Flower messages.
+"""The cost of a step on deployed SuperNodes, over the stream link and by Flower messages.
 
 A SuperLink with TLS and two SuperNodes with keys of their own, real processes on this machine; the
 link has TLS, too. LeNet-5, batches of 32 random images. Then payloads of 6 MB there and back over

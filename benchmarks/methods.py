@@ -1,4 +1,4 @@
-"""What every strategy costs beside PSL: milliseconds a step, uplink bytes, and its mixer alone.
+"""The cost of every strategy beside PSL: milliseconds a step, uplink bytes, its mixer alone.
 
 LocalLink, ViT-Tiny, 10 clients with batches of 32 random images, a joint update. Each strategy's
 steps are taken in turn with PSL's within one process, so that drift of the machine cancels.

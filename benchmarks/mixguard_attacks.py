@@ -1,4 +1,4 @@
-"""What a curious server reads from MixGuard's messages and gradients, on real text and weights.
+"""A curious server's attacks on MixGuard's messages and gradients, on real text and weights.
 
 A pretrained encoder of six layers is cut after its embedding, its first or its second layer; the
 server is given what it would be sent. Figures are medians over draws of texts and secrets of the

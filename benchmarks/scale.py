@@ -1,4 +1,4 @@
-"""What 10, 100 and 1,000 virtual clients cost when 10 of them take part in a round.
+"""The cost of 10, 100 and 1,000 virtual clients of which 10 take part in a round.
 
 Measured after every client has trained and holds its optimizer's state: seconds a step, seconds a
 round outside its steps, and the memory (PSS) of all processes of the run together.

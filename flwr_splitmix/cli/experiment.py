@@ -1,4 +1,4 @@
-"""`splitmix experiment`: the papers' tables by name: what there is, run it, show it."""
+"""`splitmix experiment`: the papers' tables by name, listed, run and shown."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def run(
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
     run_dir: RunDirectory = None,
 ) -> None:
-    """Run the cells that are not finished yet; an interrupted cell goes on where it was."""
+    """Run the cells that are not finished yet; an interrupted cell is resumed."""
     size = scale_named(scale)
     if jobs < 1:
         raise ExperimentError(f"jobs is {jobs}; at least 1 is needed")
@@ -118,7 +118,7 @@ def run(
         try:
             failures = run_grid(todo, place, jobs=jobs, on_progress=display.show)
         except KeyboardInterrupt:
-            typer.echo("stopped; the same command goes on from here", err=True)
+            typer.echo("stopped; the same command continues from here", err=True)
             raise typer.Exit(130) from None
     if failures:
         typer.echo(f"{len(failures)} of {len(todo)} cells failed", err=True)

@@ -1,4 +1,4 @@
-"""`splitmix plot`: runs side by side, accuracy and what it cost in communication."""
+"""`splitmix plot`: accuracy and communication of several runs in one picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A language model in one piece: plain fine-tuning, beside which split fine-tuning is shown."""
+"""A language model in one piece, fine-tuned as the baseline of split fine-tuning."""
 
 from __future__ import annotations
 

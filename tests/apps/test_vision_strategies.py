@@ -160,7 +160,7 @@ def test_pretrained_weights_are_asked_of_timm(monkeypatch: pytest.MonkeyPatch) -
     assert asked == [True, False, True, False]
 
 
-def test_weights_that_cannot_be_had_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_cannot_be_had_are_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     import timm
 
     def create_model(name: str, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`splitmix privacy` prints what the library computes, and one sentence where it cannot."""
+"""`splitmix privacy` prints what the library computes, and a clear error where it cannot."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("options", "said"), WRONG)
-def test_what_is_wrong_is_one_sentence(splitmix: Splitmix, options: str, said: str) -> None:
+def test_what_is_wrong_is_one_clear_error(splitmix: Splitmix, options: str, said: str) -> None:
     good = ["--sigma-s", "1", "--sigma-y", "1", "--clip-norm", "1", "--passes", "1"]
     result = splitmix("privacy", "epsilon", *good, *options.split())
     assert result.exit_code == 1

@@ -1,4 +1,4 @@
-"""What is shown: means and spreads of the runs that are there, and which claims they bear out."""
+"""Reports: means and spreads of the runs that there are, and the claims that these support."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running a cell: interrupted and continued, what it writes, and sentences for what cannot be."""
+"""A cell that is run, interrupted and resumed; its files; and errors for impossible cells."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_averaged_lower_segments_are_scored_once_and_others_for_every_client(run
     ],
     ids=["method", "option", "box of three", "group too large", "data"],
 )
-def test_what_cannot_be_run_is_one_sentence(
+def test_what_cannot_be_run_is_one_clear_error(
     cell: Cell, error: type[Exception], sentence: str, run: RunCell
 ) -> None:
     with pytest.raises(error, match=sentence) as caught:

@@ -1,4 +1,4 @@
-"""Cells of texts: interrupted and continued, what they leave, sentences for what cannot be."""
+"""Cells of texts: interrupted and resumed, their results, and errors for impossible ones."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_cola_is_read_from_its_folder_and_the_public_texts_from_beside_it(
     ],
     ids=["method", "option", "lam", "plain", "k", "data"],
 )
-def test_what_cannot_be_run_is_one_sentence(
+def test_what_cannot_be_run_is_one_clear_error(
     cell: Cell, error: type[Exception], sentence: str, encoder: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=sentence) as caught:
@@ -225,7 +225,7 @@ def test_what_cannot_be_run_is_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_an_encoder_that_is_not_installed_is_one_sentence(
+def test_an_encoder_that_is_not_installed_is_one_clear_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(text_running.PACKAGES, "all-MiniLM-L6-v2", "no_such_encoder")

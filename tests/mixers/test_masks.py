@@ -1,4 +1,4 @@
-"""How many patches a client keeps, and which: distributions, reference values, sentences."""
+"""Numbers and positions of kept patches: distributions, reference values, errors."""
 
 from __future__ import annotations
 

@@ -421,7 +421,9 @@ INPUTS = InputShare(rows=2, columns=4, classes=L, seed=0, parts=((0, FullShare()
     ],
     ids=str,
 )
-def test_hostile_values_are_refused_in_one_sentence(changes: dict[str, Any], sentence: str) -> None:
+def test_hostile_values_are_rejected_with_one_clear_error(
+    changes: dict[str, Any], sentence: str
+) -> None:
     told = wire(noisy(PATCHES))
     if isinstance(changes.get("noise"), dict):
         changes = {"noise": {**told["noise"], **changes["noise"]}}

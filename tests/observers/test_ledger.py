@@ -1,4 +1,4 @@
-"""The server's ledger: what it makes of exchanges, and of what clients say of themselves."""
+"""The server's ledger: its reading of exchanges, and of what clients say of themselves."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_shares_of_a_mixer_of_ones_own_are_known_by_name() -> None:
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, math.nan])
-def test_an_impossible_delta_is_one_sentence(delta: float) -> None:
+def test_an_impossible_delta_is_one_clear_error(delta: float) -> None:
     with pytest.raises(ValueError, match=f"delta is {delta}; it must lie strictly between 0 and 1"):
         PrivacyLedger(delta)
 

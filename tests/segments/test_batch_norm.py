@@ -1,4 +1,4 @@
-"""BatchNorm is found in whatever form, and nothing else is taken for it."""
+"""BatchNorm is recognised in every form, and nothing else is taken for it."""
 
 from __future__ import annotations
 

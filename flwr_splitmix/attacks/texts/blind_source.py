@@ -34,7 +34,7 @@ def blind_source(
     seed
         Of FastICA's first guess.
     max_iter
-        Iterations after which what was found is taken.
+        Most iterations; the result is then taken as it is.
 
     Returns
     -------
@@ -51,7 +51,7 @@ def blind_source(
 
     Source: FastICA, Hyvärinen and Oja 2000, with the log cosh contrast; our section 6.
     """
-    from sklearn.decomposition import FastICA  # an extra: whoever trains does not need it
+    from sklearn.decomposition import FastICA  # an extra that training does not need
     from sklearn.exceptions import ConvergenceWarning
 
     if messages.ndim < 2 or messages.shape[0] < 2:
@@ -84,7 +84,7 @@ def blind_source(
 
 
 def separate_gradients(messages: Tensor, gradients: Tensor, *, seed: int = 0) -> Tensor:
-    """Decode every source with weights that were found by separating the gradients.
+    """Decode every source with weights that come from separating the gradients.
 
     An answer to `gradients = "all-sources"`: the gradients `sum_i R_il g_i` are mixtures too, the
     ratios by which source i enters them are the weights that decode source i of the messages.

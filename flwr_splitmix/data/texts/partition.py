@@ -1,4 +1,4 @@
-"""Which rows of a text set each client has."""
+"""The division of a text set's rows among clients."""
 
 from __future__ import annotations
 

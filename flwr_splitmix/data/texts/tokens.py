@@ -1,4 +1,4 @@
-"""From texts to tokens: a tokenizer of a model, or one trained on the spot."""
+"""Tokenizers, of a model or trained on the spot, and the tokens that they make of texts."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def create(request: Request, family: type[nn.Module], **options: Any) -> Any:
 
 
 def cannot_cut(name: str) -> str:
-    """Return the sentence that says so, and what can be cut."""
+    """Return the error message for a model that cannot be cut, with those that can."""
     return (
         f"{name} cannot be cut; allowed are models such as vit_tiny_patch16_224, "
         "deit_tiny_distilled_patch16_224, pit_ti_224, vgg16, resnet18, and lenet5"

@@ -90,7 +90,7 @@ def test_the_real_files_are_read() -> None:
         ("a.txt", BOOK, {"limit": -1}, "limit is -1; it must be 0"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(
+def test_what_is_wrong_is_one_clear_error(
     tmp_path: Path, name: str, text: str, options: dict[str, Any], said: str
 ) -> None:
     path = write(tmp_path / name, text) if name else str(tmp_path)

@@ -126,7 +126,7 @@ def test_a_run_with_noise_has_the_accountants_epsilon(name: str, run: RunCell) -
     assert finished.config["options"]["sigma_s"] == SIGMA
 
 
-def test_noise_without_its_size_is_one_sentence(run: RunCell) -> None:
+def test_noise_without_its_size_is_one_clear_error(run: RunCell) -> None:
     with pytest.raises(ValueError, match="noise needs sigma_y"):
         run(cell_of("DPSL", sigma_s=1.0))
     with pytest.raises(ValueError, match=r"sigma_s is -1\.0; a standard"):
