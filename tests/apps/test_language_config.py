@@ -204,7 +204,7 @@ def test_mixguards_keys_reach_its_client() -> None:
         "pad_to": 90,
         "max_length": 100,
     }
-    options = client(0, 2, **{**TINY, **keys}).options  # type: ignore[attr-defined]
+    options = client(0, 2, **{**TINY, **keys}).hiding.options  # type: ignore[attr-defined]
     assert {name: getattr(options, name) for name in keys} == keys
     nothing = read(calibration_rank=0, perturbation="none", pad_to=0).mixguard()
     assert (nothing.calibration_rank, nothing.perturbation, nothing.pad_to) == (None, None, None)
