@@ -1,3 +1,3 @@
-"""How fast, how large, how many: programs that print a table and write JSON."""
+"""Benchmarks: programs that measure time, memory and bytes, print a table and write JSON."""
 
 import flwr_splitmix  # noqa: F401  # says how threads wait, before a benchmark imports torch

@@ -1,4 +1,4 @@
-"""How long it takes to account for a run: 100 clients, 10,000 steps, every step its own masks."""
+"""The time of privacy accounting: 100 clients, 10,000 steps, every step its own masks."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def measure(clients: int, steps: int, records: int, repeats: int) -> dict[str, A
         seconds = []
         for _ in range(repeats):
             started = perf_counter()
-            found = [ledger.epsilon(DELTA) for ledger in way()]
+            spent = [ledger.epsilon(DELTA) for ledger in way()]
             seconds.append(perf_counter() - started)
-        spreads[name], epsilons[name] = spread(seconds), found[0]
+        spreads[name], epsilons[name] = spread(seconds), spent[0]
     medians = {name: row["median"] for name, row in spreads.items()}
     return {
         **medians,

@@ -1,4 +1,4 @@
-"""The tables of `mixguard_attacks`, and its figures beside the specification's."""
+"""The tables of `mixguard_attacks`, and its figures beside those of an earlier measurement."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.measure import show
 
-SPECIFIED = {
+EARLIER = {
     ("embedding", 3): (0.16, 0.87, 0.99),
     ("layer 1", 3): (0.24, 0.93, 0.91),
     ("layer 2", 3): (0.25, 0.84, 0.86),
@@ -16,17 +16,17 @@ SPECIFIED = {
     ("layer 1", 10): (0.24, 0.68, 0.86),
     ("layer 2", 10): (0.25, 0.67, 0.86),
 }
-"""Section 6 of the specification, by cut and k: another text, best message, FastICA."""
+"""Median |cos| measured by other code, by cut and k: another text, best message, FastICA."""
 
 
-def against_specification(found: dict[str, Any]) -> dict[str, Any]:
-    """Return each figure of the specification's table beside ours."""
+def beside_earlier(measured: dict[str, Any]) -> dict[str, Any]:
+    """Return each figure of `EARLIER` beside the one measured now."""
     rows = {}
-    for (cut, k), expected in SPECIFIED.items():
-        row = found[f"{cut}, m=3, k={k}"]
+    for (cut, k), expected in EARLIER.items():
+        row = measured[f"{cut}, m=3, k={k}"]
         ours = [row[key]["median"] for key in ("another text", "best message", "best FastICA")]
         rows[f"{cut}, m=3, k={k}"] = {
-            "specified": expected,
+            "earlier": expected,
             "measured": ours,
             "within_0.1": bool(np.abs(np.subtract(ours, expected)).max() <= 0.1),
         }
@@ -53,11 +53,11 @@ def print_tables(figures: dict[str, Any]) -> None:
     show(f"Labels of {settings['classified']} texts, two classes", ("part that is right", ""), [
         [key, f"{row['median']:.3f}"] for key, row in figures["labels"].items()
     ])  # fmt: skip
-    for name, row in figures["against_specification"].items():
-        pairs = zip(row["specified"], row["measured"], strict=True)
+    for name, row in figures["beside_earlier"].items():
+        pairs = zip(row["earlier"], row["measured"], strict=True)
         text = ", ".join(f"{ours:.2f} ({given:.2f})" for given, ours in pairs)
         verdict = "within" if row["within_0.1"] else "NOT within"
-        print(f"{name}: {text}; {verdict} 0.1 of the specification")
+        print(f"{name}: {text}; {verdict} 0.1 of the earlier measurement")
 
 
 def _short(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What a step costs on deployed SuperNodes: over the stream link, and by Flower messages.
+"""The cost of a step on deployed SuperNodes, over the stream link and by Flower messages.
 
 A SuperLink with TLS and two SuperNodes with keys of their own, real processes on this machine; the
 link has TLS, too. LeNet-5, batches of 32 random images. Then payloads of 6 MB there and back over
@@ -46,10 +46,10 @@ def measure(rounds: int, steps: int, message_steps: int, megabytes: float) -> di
                 {"steps": message_steps, "out": str(out / "messages.json")},
             ),
         }
-        found = {n: _figures(deployment, n, a, c, out) for n, (a, c) in apps.items()}
-    samples: dict[str, list[float]] = {**found["steps"], **found["messages"]}
+        by_app = {n: _figures(deployment, n, a, c, out) for n, (a, c) in apps.items()}
+    samples: dict[str, list[float]] = {**by_app["steps"], **by_app["messages"]}
     for nodes, name in ((1, "one_node_"), (NODES, "")):
-        pairs = [found["payloads"][key][str(nodes)] for key in ("stream_ms", "echo_ms")]
+        pairs = [by_app["payloads"][key][str(nodes)] for key in ("stream_ms", "echo_ms")]
         # There and back, of every node.
         rates = [[2 * nodes * megabytes * 1000 / ms for ms in times] for times in pairs]
         samples |= {f"{name}stream_mb_s": rates[0], f"{name}echo_mb_s": rates[1]}

@@ -37,8 +37,8 @@ class Encoder:
         parts = self.model.embeddings
         place = parts.position_embeddings.weight[:TOKENS].mean(0)
         kind = parts.token_type_embeddings.weight[0]
-        found: Tensor = parts.LayerNorm(self.words + place + kind)
-        return found
+        typical: Tensor = parts.LayerNorm(self.words + place + kind)
+        return typical
 
     @torch.no_grad()
     def head(self, ids: Tensor, cut: int) -> Tensor:
@@ -60,8 +60,8 @@ class Encoder:
 
     def _layers(self, hidden: Tensor, first: int, last: int) -> Tensor:
         for layer in self.model.encoder.layer[first:last]:
-            found = layer(hidden)
-            hidden = found[0] if isinstance(found, tuple) else found
+            result = layer(hidden)
+            hidden = result[0] if isinstance(result, tuple) else result
         return hidden
 
 

@@ -1,4 +1,4 @@
-"""What the benchmarks share: medians and spreads, facts about the machine, load on it, a table."""
+"""Shared parts of the benchmarks: medians and spreads, machine facts, load, a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every strategy costs beside PSL: milliseconds a step, uplink bytes, and its mixer alone.
+"""The cost of every strategy beside PSL: milliseconds a step, uplink bytes, its mixer alone.
 
 LocalLink, ViT-Tiny, 10 clients with batches of 32 random images, a joint update. Each strategy's
 steps are taken in turn with PSL's within one process, so that drift of the machine cancels.
@@ -168,15 +168,15 @@ def summarise(steps: Mapping[str, Any], parts: Mapping[str, Samples]) -> dict[st
     "psl_ms" of all PSL steps; "strategies" by name, of which "ratio" is pair by pair; "mixers" by
     name: medians of the parts in ms, and "fraction", their sum over the median PSL step.
     """
-    psl = spread([ms for found in steps.values() for ms in found["psl_ms"]])
+    psl = spread([ms for timed in steps.values() for ms in timed["psl_ms"]])
     strategies = {
         name: {
-            "ms": spread(found["ms"]),
-            "ratio": spread([a / b for a, b in zip(found["ms"], found["psl_ms"], strict=True)]),
-            "uplink_bytes": found["uplink_bytes"],
-            "uplink_ratio": found["uplink_ratio"],
+            "ms": spread(timed["ms"]),
+            "ratio": spread([a / b for a, b in zip(timed["ms"], timed["psl_ms"], strict=True)]),
+            "uplink_bytes": timed["uplink_bytes"],
+            "uplink_ratio": timed["uplink_ratio"],
         }
-        for name, found in steps.items()
+        for name, timed in steps.items()
     }
     mixers = {}
     for name, samples in parts.items():

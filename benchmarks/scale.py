@@ -1,4 +1,4 @@
-"""What 10, 100 and 1,000 virtual clients cost when 10 of them take part in a round.
+"""The cost of 10, 100 and 1,000 virtual clients of which 10 take part in a round.
 
 Measured after every client has trained and holds its optimizer's state: seconds a step, seconds a
 round outside its steps, and the memory (PSS) of all processes of the run together.
@@ -83,11 +83,11 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the rows and how the targets fare."""
     steps = [row["step_ms"]["median"] for row in rows]
     memory = [row["pss_mib"]["median"] for row in rows]
-    found = {"step_spread": max(steps) / min(steps), "memory_ratio": memory[-1] / memory[0]}
+    ratios = {"step_spread": max(steps) / min(steps), "memory_ratio": memory[-1] / memory[0]}
     bounds = {"step_spread": STEP_SPREAD, "memory_ratio": MEMORY_RATIO}
     return {
-        **found,
-        "targets": {n: {"at_most": b, "met": found[n] <= b} for n, b in bounds.items()},
+        **ratios,
+        "targets": {n: {"at_most": b, "met": ratios[n] <= b} for n, b in bounds.items()},
         "runs": rows,
     }
 

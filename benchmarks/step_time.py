@@ -1,4 +1,4 @@
-"""How long a split-learning step takes, against the same step unsplit and by Flower messages.
+"""The time of a split-learning step, against the same step unsplit and by Flower messages.
 
 PSL with a joint update, 10 clients with batches of 32 random images. What is compared is timed in
 turn within one process, so that drift of the machine cancels.

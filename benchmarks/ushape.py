@@ -1,4 +1,4 @@
-"""How long a step of the U shape takes, against the unsplit step; MixGuard's against its passes.
+"""The time of a U-shaped step against the unsplit step, and MixGuard's against its passes.
 
 A Qwen3-shaped model of 50 million parameters with random weights, cut behind its first and before
 its last layer; one client, 4 texts of 64 tokens. What is compared is timed in turn within one

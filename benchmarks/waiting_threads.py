@@ -1,4 +1,4 @@
-"""What it costs how OpenMP threads wait for each other, on an idle machine and on a busy one.
+"""The cost of OpenMP's wait policies, on an idle machine and on a busy one.
 
 Forward and backward of ViT-Tiny with two threads. A setting is read when torch is loaded, so each
 is timed in processes of its own, which take turns, so that drift of the machine cancels.

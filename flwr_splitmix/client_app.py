@@ -109,7 +109,7 @@ class SplitClientApp(ClientApp):
 
 
 def _answer(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Run a call; what it raises becomes one sentence for the server, not a traceback."""
+    """Run a call; an exception becomes an error message for the server, not a traceback."""
     try:
         return call()
     except Exception as error:

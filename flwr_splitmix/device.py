@@ -1,4 +1,4 @@
-"""Which device and which precision a segment computes with."""
+"""The device and the precision that a segment computes with."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ refined on the way among it; "calibrate" is what is prepared before the first st
 
 @dataclass(frozen=True)
 class RunStarted:
-    """A run begins, or goes on from a checkpoint; nothing has been sent yet.
+    """A run begins, or continues from a checkpoint; nothing has been sent yet.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class StepDone:
     number
         Of the step in its round, from 0.
     uploads
-        By client, what the server received for this step and found sound. L shape: `Upload`.
+        By client, what the server received and accepted for this step. L shape: `Upload`.
         U shape: `Messages`.
     gradients
         By client, what goes back to it for these uploads, with its next exchange: the cut-layer

@@ -86,7 +86,7 @@ METHODS: tuple[Method, ...] = (
     Method(
         name="CutoutSL", twin="CutoutSFL", module="cutout_sl", mixer="RandomCutout",
         at_cut="random patches are left out",
-        up="some random patches; nobody fills the gaps", protects=_SOME,
+        up="some random patches; gaps stay empty", protects=_SOME,
     ),
     Method(
         name="VanillaCutMixSL", twin="VanillaCutMixSFL", module="vanilla_cutmix_sl",

@@ -22,7 +22,10 @@ Schedule = Callable[[float, int], float]
 def adamw(
     lr: float = 1e-3, weight_decay: float = 0.05, betas: tuple[float, float] = (0.9, 0.999)
 ) -> OptimizerFactory:
-    """Return the papers' optimizer; weight decay and betas are DeiT's (spec section 8)."""
+    """Make AdamW optimizers, as the papers train with (CutMixSL, section 4).
+
+    The papers state neither weight decay nor betas: the defaults are DeiT's (Touvron et al., 2020).
+    """
 
     def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, betas=betas)
@@ -45,7 +48,7 @@ class WarmupCosine:
         Rounds (fractions allowed) from `start_factor` up to the full learning rate.
     start_factor, final_factor
         Factors on the learning rate at the first step and at the end. The defaults are 1e-6 and
-        1e-5 for a learning rate of 1e-3 (spec section 8).
+        1e-5 for a learning rate of 1e-3, as DeiT has them (Touvron et al., 2020).
     """
 
     warmup: float = 0.0

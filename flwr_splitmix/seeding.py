@@ -75,7 +75,7 @@ def secret_uniform(shape: Sequence[int]) -> Tensor:
 
 
 def secret_normal(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Draw standard normal numbers that nobody can repeat: noise.
+    """Draw standard normal numbers that cannot be repeated: noise.
 
     Their bits are an AES-256 stream in counter mode, under a key that the operating system draws
     anew for every call; it is ten times as fast as its own bytes. Each number is made from 106

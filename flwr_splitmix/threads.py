@@ -1,4 +1,4 @@
-"""How the OpenMP threads of this process wait for each other.
+"""The wait policy of this process's OpenMP threads.
 
 By default a thread that has done its part of an operation spins until the others have done theirs.
 As soon as another program wants one of the cores, the spinning takes it from the thread that is

@@ -86,7 +86,11 @@ def part_of(file: Path) -> str:
 @cache
 def imports_of(place: Path) -> tuple[Import, ...]:
     """Return all imports of the files below a folder."""
-    return tuple(found for file in sorted(place.rglob("*.py")) for found in _imports_of_file(file))
+    return tuple(
+        module_import
+        for file in sorted(place.rglob("*.py"))
+        for module_import in _imports_of_file(file)
+    )
 
 
 def _imports_of_file(file: Path) -> Iterator[Import]:

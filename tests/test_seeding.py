@@ -68,8 +68,8 @@ def test_secret_numbers_are_standard_normal() -> None:
     assert abs(drawn.mean()) < 5 / math.sqrt(size)
     assert abs(drawn.var() - 1) < 5 * math.sqrt(2 / size)
     for bound, inside in ((1, 0.682689), (2, 0.954500), (3, 0.997300)):
-        found = (np.abs(drawn) < bound).mean()
-        assert abs(found - inside) < 5 * math.sqrt(inside * (1 - inside) / size)
+        frequency = (np.abs(drawn) < bound).mean()
+        assert abs(frequency - inside) < 5 * math.sqrt(inside * (1 - inside) / size)
     # Box-Muller makes two of each pair of uniform numbers: they must not depend on each other.
     first, second = drawn.ravel()[: size // 2], drawn.ravel()[size // 2 : size // 2 * 2]
     assert abs(np.corrcoef(first, second)[0, 1]) < 5 / math.sqrt(size / 2)
@@ -83,10 +83,10 @@ def test_secret_numbers_have_the_shape_and_dtype_asked_for(
     shape: tuple[int, ...], dtype: torch.dtype, seeded: bool
 ) -> None:
     with seeded_secrets(seeded):
-        found = secret_normal(shape, dtype)
-    assert tuple(found.shape) == shape
-    assert found.dtype == dtype
-    assert bool(found.isfinite().all())
+        drawn = secret_normal(shape, dtype)
+    assert tuple(drawn.shape) == shape
+    assert drawn.dtype == dtype
+    assert bool(drawn.isfinite().all())
 
 
 def test_secrets_follow_from_no_seed() -> None:
@@ -125,9 +125,9 @@ def test_seeded_secrets_end_with_their_block_also_after_an_error() -> None:
 
 def test_seeding_one_thread_seeds_no_other() -> None:
     """A host may run a client whose secrets repeat beside one whose secrets are secret."""
-    found = []
+    seeded = []
     with seeded_secrets():
-        thread = threading.Thread(target=lambda: found.append(secrets_are_seeded()))
+        thread = threading.Thread(target=lambda: seeded.append(secrets_are_seeded()))
         thread.start()
         thread.join()
-    assert found == [False]
+    assert seeded == [False]

@@ -1,4 +1,4 @@
-"""The part of a run configuration that all apps have: rounds, link, devices, what is kept."""
+"""The part of a run configuration that all apps have: rounds, link, devices, storage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class ConfigError(ValueError):
-    """The run configuration is wrong; the sentence names key, value and what is allowed."""
+    """The run configuration is wrong; the message names key, value and what is allowed."""
 
 
 class TrainingOptions(TypedDict):
@@ -41,7 +41,7 @@ class TrainingOptions(TypedDict):
 class AppConfig(BaseModel):
     """The keys that every app has; an app's own configuration adds to them.
 
-    Keys are written with hyphens. An unknown key, or a value out of range, is refused.
+    Keys are written with hyphens. An unknown key, or a value out of range, is rejected.
     """
 
     model_config = ConfigDict(
@@ -91,13 +91,13 @@ class AppConfig(BaseModel):
         Raises
         ------
         ConfigError
-            One sentence for each wrong key.
+            With one sentence for each wrong key.
         """
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
             known = [name.replace("_", "-") for name in cls.model_fields]
-            said = [_sentence(wrong, known) for wrong in error.errors()]
+            said = [_message(wrong, known) for wrong in error.errors()]
             raise ConfigError("; ".join(said)) from None
 
     @classmethod
@@ -207,8 +207,8 @@ def _only_over_a_stream(wire_dtype: str) -> str:
     )
 
 
-def _sentence(error: Any, known: Iterable[str]) -> str:
-    """Say in one sentence what pydantic found wrong; `known` are the keys that there are."""
+def _message(error: Any, known: Iterable[str]) -> str:
+    """Return pydantic's error as one sentence; `known` are the allowed keys."""
     key = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         return f"run-config has an unknown key {key!r}; allowed are {', '.join(known)}"

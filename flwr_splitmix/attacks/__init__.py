@@ -1,4 +1,4 @@
-"""What a curious server can do with what it was sent."""
+"""Attacks of a curious server on what clients send it."""
 
 from flwr_splitmix.attacks.recorder import Recorder, Recording
 from flwr_splitmix.attacks.score import Score, score

@@ -1,4 +1,4 @@
-"""The recorder of what an attacker at the server of a U shape would keep."""
+"""The recorder of uploads and gradients, for attacks at the server of a U shape."""
 
 from __future__ import annotations
 

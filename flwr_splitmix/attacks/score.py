@@ -1,4 +1,4 @@
-"""How near an attacker came: against the truth, and against what any other text would score."""
+"""The score of an attack: likeness to the truth, beside that of any other text."""
 
 from __future__ import annotations
 

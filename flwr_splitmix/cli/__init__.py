@@ -21,8 +21,8 @@ from flwr_splitmix.cli.show import show
 from flwr_splitmix.runs import RunError
 
 
-class _OneSentenceGroup(TyperGroup):
-    """Commands whose `RunError` or `StorageError` ends in one sentence and exit status 1."""
+class _ErrorMessageGroup(TyperGroup):
+    """Commands whose `RunError` or `StorageError` ends in an error message and exit status 1."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -40,7 +40,7 @@ class _OneSentenceGroup(TyperGroup):
 app = typer.Typer(
     name="splitmix",
     help="Split learning for Flower: look at runs, and run the papers' experiments.",
-    cls=_OneSentenceGroup,
+    cls=_ErrorMessageGroup,
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )

@@ -1,4 +1,4 @@
-"""`splitmix audit-log`: what has left a node, as it wrote it down itself."""
+"""`splitmix audit-log`: a node's own record of what has left it."""
 
 from __future__ import annotations
 

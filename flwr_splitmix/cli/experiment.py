@@ -1,4 +1,4 @@
-"""`splitmix experiment`: the papers' tables by name: what there is, run it, show it."""
+"""`splitmix experiment`: the papers' tables by name, listed, run and shown."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ Epochs = Annotated[
 def list_() -> None:
     """List all experiments."""
     listing = table("name", ">cells", "shows", "source")
-    for found in EXPERIMENTS.values():
-        runnable = sum(entry.variant is not None for entry in found.entries)
-        listing.add_row(found.name, str(runnable), found.title, found.source)
+    for each in EXPERIMENTS.values():
+        runnable = sum(entry.variant is not None for entry in each.entries)
+        listing.add_row(each.name, str(runnable), each.title, each.source)
     console().print(listing)
 
 
@@ -89,7 +89,7 @@ def run(
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
     run_dir: RunDirectory = None,
 ) -> None:
-    """Run the cells that are not finished yet; an interrupted cell goes on where it was."""
+    """Run the cells that are not finished yet; an interrupted cell is resumed."""
     size = scale_named(scale)
     if jobs < 1:
         raise ExperimentError(f"jobs is {jobs}; at least 1 is needed")
@@ -118,7 +118,7 @@ def run(
         try:
             failures = run_grid(todo, place, jobs=jobs, on_progress=display.show)
         except KeyboardInterrupt:
-            typer.echo("stopped; the same command goes on from here", err=True)
+            typer.echo("stopped; the same command continues from here", err=True)
             raise typer.Exit(130) from None
     if failures:
         typer.echo(f"{len(failures)} of {len(todo)} cells failed", err=True)
@@ -144,7 +144,7 @@ def show(
     """Show what was run beside the paper's numbers, and which of its orderings hold."""
     size = scale_named(scale)
     name = None if dataset is None else dataset_name(dataset)
-    found = [
+    reports = [
         made
         for wanted in names
         for made in make_tables(
@@ -152,12 +152,12 @@ def show(
         )
     ]
     if format is Format.json:
-        typer.echo(json.dumps(tables.to_json(found), indent=2))
+        typer.echo(json.dumps(tables.to_json(reports), indent=2))
     elif format is Format.markdown:
-        typer.echo(tables.to_markdown(found), nl=False)
+        typer.echo(tables.to_markdown(reports), nl=False)
     else:
         out = console()
-        for made in found:
+        for made in reports:
             _print(made, out)
 
 

@@ -1,4 +1,4 @@
-"""How a grid of cells looks on the terminal while it runs."""
+"""The progress display of a grid of cells on the terminal."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class GridDisplay:
 
     def _outcome(self, progress: Progress) -> str:
         if progress.state == "failed":
-            return f"failed: {progress.sentence}"
+            return f"failed: {progress.reason}"
         began = self.began.get(progress.cell.id)
         took = "" if began is None else f" in {duration(time.monotonic() - began)}"
         return f"top-1 {percent(progress.top1)}{took}"

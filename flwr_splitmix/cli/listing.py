@@ -10,13 +10,13 @@ from flwr_splitmix.runs import Run, RunError
 
 def runs(run_dir: RunDirectory = None) -> None:
     """List the runs, oldest first."""
-    found = Run.list(run_dir)
-    if not found:
+    all_runs = Run.list(run_dir)
+    if not all_runs:
         typer.echo("there are no runs yet")
         return
     listing = table("id", "strategy", "model", ">clients", ">rounds", ">top-1", "status")
     damages = []
-    for run in found:
+    for run in all_runs:
         try:
             listing.add_row(run.id, *_line(run))
         except RunError as error:

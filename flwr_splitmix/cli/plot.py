@@ -1,4 +1,4 @@
-"""`splitmix plot`: runs side by side, accuracy and what it cost in communication."""
+"""`splitmix plot`: accuracy and communication of several runs in one picture."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def plot(
     run_dir: RunDirectory = None,
 ) -> None:
     """Draw top-1 accuracy and cumulative uplink over rounds, one line a run."""
-    found = [Run.open(name, home=run_dir) for name in runs]
-    for run in found:
+    opened = [Run.open(name, home=run_dir) for name in runs]
+    for run in opened:
         if not run.rows:
             raise RunError(f"run {run.id} has no rounds to plot yet")
     check_name(output)
-    save(_draw(found), output)
+    save(_draw(opened), output)
     typer.echo(f"wrote {output}")
 
 

@@ -1,4 +1,4 @@
-"""`splitmix privacy`: what noise costs, which noise an epsilon allows, and methods side by side.
+"""`splitmix privacy`: the epsilon of given noise, noise for a given epsilon, methods compared.
 
 Nothing is read but the options. No data, no model and no run are needed.
 """
@@ -64,8 +64,8 @@ Order = Annotated[
 
 
 @contextmanager
-def one_sentence() -> Iterator[None]:
-    """Turn the library's ValueError into the sentence that ends the command."""
+def library_errors_end_command() -> Iterator[None]:
+    """Turn a ValueError of the library into the error message that ends the command."""
     try:
         yield
     except ValueError as error:
@@ -101,7 +101,7 @@ def epsilon(
     from flwr_splitmix.privacy.accountant import ORDERS
     from flwr_splitmix.privacy.events import UNBOUNDED
 
-    with one_sentence():
+    with library_errors_end_command():
         plan = make_plan(locals())
         orders = ORDERS if order is None else [order]
         tight = plan.epsilon(orders)
@@ -136,7 +136,7 @@ def sigma(
     no_clamp: Unclamped = False,
 ) -> None:
     """Print the least noise with which a run costs one record of one client that epsilon."""
-    with one_sentence():
+    with library_errors_end_command():
         plan = make_plan({**locals(), "sigma_s": 1.0, "sigma_y": label_ratio})
         noise = plan.noise_for(epsilon)
     _print(plan, {"sigma_s": f"{noise.sigma_s:.6g}", "sigma_y": f"{noise.sigma_y:.6g}"})
@@ -168,7 +168,7 @@ def compare(
     from flwr_splitmix.cli.picture import save
     from flwr_splitmix.cli.privacy_plot import Setting, draw
 
-    with one_sentence():
+    with library_errors_end_command():
         setting = Setting(
             sigma_s=sigma_s,
             sigma_y=sigma_y,

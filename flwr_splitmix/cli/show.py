@@ -40,20 +40,20 @@ def show(
     run_dir: RunDirectory = None,
 ) -> None:
     """Show a run's summary and its evaluated rounds; JSON has all rounds and the config."""
-    found = Run.open(run, home=run_dir)
+    opened = Run.open(run, home=run_dir)
     if format is Format.json:
         everything = {
-            "id": found.id,
-            "status": found.status,
-            "config": found.config,
-            "summary": found.summary,
-            "metrics": found.rows,
+            "id": opened.id,
+            "status": opened.status,
+            "config": opened.config,
+            "summary": opened.summary,
+            "metrics": opened.rows,
         }
         typer.echo(json.dumps(_strict(everything), indent=2))
         return
     out = console()
-    _print_summary(found, out)
-    _print_rounds(found.rows, out)
+    _print_summary(opened, out)
+    _print_rounds(opened.rows, out)
 
 
 def _strict(value: Any) -> Any:

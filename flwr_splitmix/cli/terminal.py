@@ -1,4 +1,4 @@
-"""How numbers, tables and the options shared by all commands look on the terminal."""
+"""Numbers, tables and shared options of all commands on the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The error that all of this package raises, and the import of packages that may be missing."""
+"""The error of this package, and the import of packages that may be missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def import_extra(module: str, purpose: str, extra: str = "vision") -> Any:
     module : str
         Full module name, for example "PIL.Image".
     purpose : str
-        What needs it, as the subject of a sentence: "reading picture files".
+        What needs it, as the subject of the message: "reading picture files".
     extra : str
         The extra of flwr-splitmix that installs it.
 

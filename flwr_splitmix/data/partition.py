@@ -1,4 +1,4 @@
-"""Which samples each client has: Flower Datasets' partitioners, run once per process."""
+"""The division of samples among clients by Flower Datasets' partitioners, once per process."""
 
 from __future__ import annotations
 

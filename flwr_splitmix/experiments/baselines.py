@@ -1,4 +1,4 @@
-"""Whole models on the same data and budget, beside which split ones are shown.
+"""Baselines: whole models, trained on the same data and budget as split ones.
 
 Optimizer, schedule, batches and seeds are those of split learning, and so are the run's rows,
 checkpoints and summary.

@@ -1,4 +1,4 @@
-"""Which run belongs to a cell: found again by its config, and one process at a time writes it.
+"""The run of a cell: identified by its config, written by one process at a time.
 
 A cell's run is a run like any other, `<home>/runs/<time>-<cell id>-<hex>/`, whose config says the
 id of its cell. Besides the usual files it has log.txt.

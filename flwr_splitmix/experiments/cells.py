@@ -1,4 +1,4 @@
-"""A cell of an experiment's table: plain values that say what is trained, and nothing else."""
+"""A cell of an experiment's table: the plain values that define one training run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DIRICHLET = 0.1
 
 
 class ExperimentError(RunError):
-    """An experiment or a cell cannot be run or shown as asked; one sentence for the user."""
+    """An experiment or a cell cannot be run or shown as asked; the message is for the user."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a method asks of a client: memory and multiply-adds, measured on the CPU in float32."""
+"""A method's cost at a client: memory and multiply-adds, measured on the CPU in float32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A named experiment: the cells of a paper's table or figure, its numbers, what it claims."""
+"""A named experiment: the cells of a paper's table or figure, its numbers and its claims."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def choose(pairs: list[tuple[Entry, Cell]], wanted: str) -> list[tuple[Entry, Ce
     Raises
     ------
     ExperimentError
-        If an alternative fits no cell; the sentence lists the words that there are.
+        If an alternative fits no cell; the message lists the known words.
     """
     if not wanted.strip():
         return pairs

@@ -1,4 +1,4 @@
-"""Running many cells: those that are finished are left, those begun go on, several at a time."""
+"""Grids of cells, run several at a time: finished cells are skipped, started ones resumed."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Progress:
         Rounds done.
     top1
         The newest accuracy, a fraction; None before the first evaluation.
-    sentence
-        Why it failed; else "".
+    reason
+        Why it failed; otherwise "".
     """
 
     cell: Cell
     state: State
     rounds: int = 0
     top1: float | None = None
-    sentence: str = ""
+    reason: str = ""
 
 
 OnProgress = Callable[[Progress], None]
@@ -139,7 +139,7 @@ def run_one(cell: Cell, place: Place, tell: OnProgress) -> None:
     except ConnectionError:
         raise  # the process that is told has gone
     except Exception as error:
-        tell(Progress(cell, "failed", sentence=_sentence(error)))
+        tell(Progress(cell, "failed", reason=_reason_of(error)))
     else:
         tell(Progress(cell, "done", cell.recipe.epochs, top1))
 
@@ -149,7 +149,7 @@ def _top1(run: Run) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _sentence(error: Exception) -> str:
+def _reason_of(error: Exception) -> str:
     text = (str(error).strip().splitlines() or [""])[0]
     if isinstance(error, (ValueError, RuntimeError)) and text:
         return text
@@ -213,7 +213,7 @@ class _Processes:
         except EOFError:  # it died without a word
             process.join()
             progress = Progress(
-                cell, "failed", sentence=f"its process ended with exit code {process.exitcode}"
+                cell, "failed", reason=f"its process ended with exit code {process.exitcode}"
             )
         if progress.state in ("done", "failed"):
             del self.running[connection]

@@ -37,7 +37,7 @@ def experiment_named(name: str) -> Experiment:
     Raises
     ------
     ExperimentError
-        If there is none of that name; the sentence names the closest, or all.
+        If there is none of that name; the message names the closest, or all.
     """
     if name in EXPERIMENTS:
         return EXPERIMENTS[name]

@@ -1,4 +1,4 @@
-"""Which options of methods are numbers on a scale, as the constructors annotate them.
+"""The numeric options of methods, read from the annotations of their constructors.
 
 The annotations are read from the source: importing the constructors would load torch, which listing
 and showing experiments does without.

@@ -1,4 +1,4 @@
-"""From a recipe's plain values to what trains: the optimizer, the schedule."""
+"""Optimizers and learning-rate schedules from a recipe's plain values."""
 
 from __future__ import annotations
 

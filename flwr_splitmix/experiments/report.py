@@ -1,4 +1,4 @@
-"""What was run of an experiment beside what the paper prints, and which claims hold."""
+"""The report of an experiment: results beside the paper's numbers, and its claims judged."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class _Trial:
                 schedule=schedule_of(recipe),
                 device=self.device,
                 shares=strategy.mixer.shares,
-                repeatable_secrets=True,  # an experiment is repeated, and goes on where it was
+                repeatable_secrets=True,  # an experiment can be repeated and resumed
             )
             for part in self.data.clients
         ]

@@ -1,4 +1,4 @@
-"""How large an experiment is run: smoke (seconds a cell), cpu (minutes), paper (one GPU)."""
+"""The sizes of an experiment: smoke (seconds a cell), cpu (minutes), paper (one GPU)."""
 
 from __future__ import annotations
 

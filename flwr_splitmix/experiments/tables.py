@@ -75,8 +75,8 @@ def claim_rows(claims: Sequence[Claim]) -> list[list[str]]:
 
 def _scores(line: Line, scores: Sequence[TableScore]) -> list[str]:
     """Return "72.41 ± 0.53", or as much of it as there is, for each score."""
-    found = zip(scores, (line.values, *line.further), strict=True) if line.further else ()
-    shown = {score.name: _mean(values, score.digits) for score, values in found}
+    by_score = zip(scores, (line.values, *line.further), strict=True) if line.further else ()
+    shown = {score.name: _mean(values, score.digits) for score, values in by_score}
     shown.setdefault(scores[0].name, _mean(line.values, scores[0].digits))
     return [shown.get(score.name, NOTHING) for score in scores]
 

@@ -182,7 +182,7 @@ class _Trial:
             },
             optimizer=optimizer_of(cell.recipe, head),
             scores=ClassScores,
-            repeatable_secrets=True,  # an experiment is repeated, and goes on where it was
+            repeatable_secrets=True,  # an experiment can be repeated and resumed
             **self._client_options(),
         )
 

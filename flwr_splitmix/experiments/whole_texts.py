@@ -1,4 +1,4 @@
-"""A language model in one piece: plain fine-tuning, beside which split fine-tuning is shown."""
+"""A language model in one piece, fine-tuned as the baseline of split fine-tuning."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class WholeTextClient(WholeClient):
             for start in range(0, size, batch):
                 example = fetch(data, np.arange(start, min(start + batch, size)))
                 scores.add(self._logits(example[0]), TextBatch.of(example, self.device))
-        found = scores.result()
+        means = scores.result()
         return {
-            "loss": size * found.pop("loss"),
-            "correct": round(size * found.pop("accuracy")),
+            "loss": size * means.pop("loss"),
+            "correct": round(size * means.pop("accuracy")),
             "examples": size,
-            "scores": found,
+            "scores": means,
         }

@@ -1,4 +1,4 @@
-"""What hides a U-shaped client's texts: one file or folder a method, client and server in one."""
+"""Hiding methods of the U shape, one file or folder each, with client half and server half."""
 
 from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.hiding.mixguard import MixGuard, MixGuardOptions

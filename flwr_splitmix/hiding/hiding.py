@@ -1,4 +1,4 @@
-"""The U shape's counterpart of a mixer: what a client sends, reads and returns."""
+"""The base class of hiding methods, the U shape's counterpart of mixers."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Hiding:
     Attributes
     ----------
     warning
-        What whoever starts a run must know, "" for nothing; the strategy logs it.
+        A warning for the user who starts a run, "" for none; the strategy logs it.
 
     Source: split learning's U shape (Vepakomma et al., 2018).
     """

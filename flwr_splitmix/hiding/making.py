@@ -1,4 +1,4 @@
-"""A hiding made from what an app or an experiment has, by the names of its constructor."""
+"""The making of a hiding method from an app's or an experiment's options, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Naive mixing, MixGuard's baseline: two texts' hidden states in one, and nothing undone."""
+"""Naive mixing, MixGuard's baseline: two texts' hidden states in one, without decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to smashed data between the clients and the upper segment: one file a mixer."""
+"""Mixers of smashed data, between the clients and the upper segment; one file each."""
 
 from collections.abc import Iterator
 from importlib import import_module

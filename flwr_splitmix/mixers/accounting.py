@@ -1,4 +1,4 @@
-"""What an upload is to the accounting of differential privacy."""
+"""Uploads as releases, for the accounting of differential privacy."""
 
 from __future__ import annotations
 

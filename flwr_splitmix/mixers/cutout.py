@@ -13,7 +13,7 @@ from flwr_splitmix.mixers.plan import Plan, SmashedShape, each_alone
 
 
 class RandomCutout(Mixer):
-    """Masks without a partner: what a client leaves out, nobody fills; its label is unchanged.
+    """Masks without a partner: what a client leaves out stays empty; its label is unchanged.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class RandomCutout(Mixer):
     ) -> None:
         if ratio is not None and not 0 < ratio <= 1:
             raise ValueError(f"ratio is {ratio}; allowed is 0 < ratio <= 1, or None to draw it")
-        sample_counts(1, 2, alpha, np.random.default_rng(0))  # refuses a wrong alpha here and now
+        sample_counts(1, 2, alpha, np.random.default_rng(0))  # raises an error for a wrong alpha
         self.ratio = ratio
         self.alpha = alpha
         self.mask_per_sample = mask_per_sample

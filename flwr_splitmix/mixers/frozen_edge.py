@@ -1,4 +1,4 @@
-"""No mixing and no way back: edges that learn nothing, labels that the server has."""
+"""The mixer of frozen edges: nothing is mixed or sent back, and the server has the labels."""
 
 from __future__ import annotations
 

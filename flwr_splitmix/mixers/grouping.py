@@ -1,4 +1,4 @@
-"""Clients in random mixing groups of k: what most mixers share."""
+"""The base class of mixers that draw random groups of k clients."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class GroupMixer(Mixer):
         self.regroup = regroup
 
     def check_clients(self, n: int) -> None:
-        """Refuse a group size larger than the number of clients."""
+        """Raise an error for a group size larger than the number of clients."""
         if self.k > n:
             raise ValueError(
                 f"k is {self.k}, but only {n} clients take part in a round; "

@@ -149,8 +149,8 @@ class InputLevel(Mixer):
         grid of the patches at the cut.
     across
         "batch": with other images of the client's own batch, anywhere. "clients": with the images
-        of other clients, which must then be at hand. This exists within one process (`fit`), to
-        compare with; other links refuse it.
+        of other clients, which must then be available. This exists within one process (`fit`), to
+        compare with; other links reject it.
 
     Source: DP-CutMixSL, table 6 and appendix F.
     """

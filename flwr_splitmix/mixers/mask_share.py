@@ -1,4 +1,4 @@
-"""Shares that keep whole patches: which ones, at which positions."""
+"""Shares of whole patches at given positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many patches, and which, each member of a mixing group keeps."""
+"""Masks: the number and the positions of the patches that each member of a group keeps."""
 
 from __future__ import annotations
 

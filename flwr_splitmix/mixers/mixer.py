@@ -1,4 +1,4 @@
-"""What a mixer is: it draws a plan, makes the mixture, and finds the way back."""
+"""The base class of mixers: drawing a plan, merging uploads, splitting gradients."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from flwr_splitmix.mixers.share import Share
 Cover = Literal["partition", "weighted", "partial"]
 
 LEAST_RATIO = 1e-6
-"""Of what came of a group: below, dividing by it would leave rounding errors or NaN."""
+"""Least sum of the ratios that arrived of a group: dividing by less gives noise or NaN."""
 
 
 class EmptyMixtureError(ValueError):
-    """Not one patch of a plan came; there is nothing to learn from."""
+    """No patch of a plan arrived, so there is nothing to learn from."""
 
 
 class Mixer(ABC):

@@ -1,4 +1,4 @@
-"""What clients sent in a step, and the mixture that was made of it."""
+"""Clients' uploads of a step, and the mixture made of them."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Mixup(GroupMixer):
 
     def __init__(self, k: int = 2, alpha: float | None = 6.0, *, regroup: Regroup = "step") -> None:
         super().__init__(k, regroup=regroup)
-        sample_ratios(k, alpha, np.random.default_rng(0))  # refuses a wrong alpha here and now
+        sample_ratios(k, alpha, np.random.default_rng(0))  # raises an error for a wrong alpha
         self.alpha = alpha
 
     def mix(

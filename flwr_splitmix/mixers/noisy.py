@@ -1,4 +1,4 @@
-"""Noise inside a share: clip, upload as another share does, add noise, noise the labels."""
+"""Noise around a share: clipping, Gaussian noise on smashed data, and noise on labels."""
 
 from __future__ import annotations
 

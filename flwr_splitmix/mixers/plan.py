@@ -1,4 +1,4 @@
-"""One step's plan: who is mixed with whom, and each client's share."""
+"""The plan of one step: mixing groups, and each client's share."""
 
 from __future__ import annotations
 

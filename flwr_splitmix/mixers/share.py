@@ -1,4 +1,4 @@
-"""A client's share of a mixing plan: what it uploads, and where that stands in the mixture."""
+"""A client's share of a mixing plan: its upload, and the place of that in the mixture."""
 
 from __future__ import annotations
 

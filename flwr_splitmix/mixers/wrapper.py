@@ -1,4 +1,4 @@
-"""A mixer around a mixer: what it does not change, it leaves to the one inside."""
+"""The base class of mixers around a mixer, which leave to it what they do not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The privacy ledger: what each client has spent, as the server can tell."""
+"""The server's privacy ledger: each client's spending, as far as the server can know it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class PrivacyLedger(Observer):
 
     It charges every pass over a client's data with its worst batch, since the server does not know
     which examples are in which; the client's own ledger knows, and never says more. Uploads are
-    charged when they are sent, also if they are then refused.
+    charged when they are sent, even if they are then rejected.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ class Observer:
     stop: str = ""
 
     def on_start(self, event: RunStarted) -> None:
-        """See that the run begins, or goes on."""
+        """Observe that the run begins, or continues from a checkpoint."""
 
     def on_begin(self, event: RoundBegun) -> None:
         """See who attached to a round."""

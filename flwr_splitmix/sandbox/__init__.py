@@ -1,1 +1,1 @@
-"""SuperLinks and SuperNodes of one's own, for demonstrations, benchmarks and tests."""
+"""Private SuperLinks and SuperNodes, for demonstrations, benchmarks and tests."""

@@ -1,4 +1,4 @@
-"""A deployment of one's own on one machine: a SuperLink with TLS, SuperNodes with keys, a run.
+"""A private deployment on one machine: a SuperLink with TLS, SuperNodes with keys, a run.
 
 `python -m flwr_splitmix.sandbox.deployment APP --nodes 3 --run-config "..."` starts a SuperLink
 that admits registered SuperNodes only, the SuperNodes as processes of their own, and a run whose

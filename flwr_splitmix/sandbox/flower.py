@@ -1,4 +1,4 @@
-"""A simulation of one's own: run a Flower app as `flwr run` does, and leave nothing behind.
+"""A private simulation: a Flower app run as by `flwr run`, with nothing left behind.
 
 `python -m flwr_splitmix.sandbox.flower APP --nodes 10 --run-config "..."` starts a SuperLink on a
 free port with its own FLWR_HOME, runs the app, shows its log, and ends every process it started.

@@ -1,4 +1,4 @@
-"""One SuperLink process of one's own, what `flwr` asks of it, and its end without a trace."""
+"""A private SuperLink process: its start, the `flwr` commands for it, and its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ADDRESS": "local",  # not whatever cluster another program has started here
+    "RAY_ADDRESS": "local",  # not a cluster that another program has started here
 }
 NAME = "splitmix"
 
@@ -215,7 +215,7 @@ class SuperLink(ABC):
         self._follow(run_id, None, None)
 
     def show(self, run_id: int) -> int:
-        """Show a run's log and what became of it; returns 0 only if it completed."""
+        """Show a run's log and its final status; return 0 only if it completed."""
         self.stream(run_id)
         status, details = self.wait(run_id, timeout=60)
         print(f"flwr run: {status} {details}".rstrip())
@@ -248,7 +248,7 @@ def one_port() -> bool:
 
 
 def free_port() -> int:
-    """Return a port of the loopback that nobody listens on now."""
+    """Return a port of the loopback interface that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

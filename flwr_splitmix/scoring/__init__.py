@@ -1,1 +1,1 @@
-"""What predictions and answers are worth: scores of texts and of generated answers."""
+"""Scores of classified texts and of generated answers."""

@@ -1,4 +1,4 @@
-"""How good generated answers are beside the right ones."""
+"""Scores of generated answers against reference answers."""
 
 from __future__ import annotations
 

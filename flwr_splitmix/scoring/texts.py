@@ -1,4 +1,4 @@
-"""What an evaluation of texts is scored by, at the client: only means leave it."""
+"""Scores of an evaluation of texts at the client; only means leave it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a model is cut: lower segments, upper segments and the geometry of what crosses."""
+"""Segments of cut models, and the geometry of the smashed data between them."""
 
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.segments.vision.cut import split_vision_model

@@ -12,7 +12,7 @@ from flwr_splitmix.strategies.split import SplitStrategy
 
 
 class CutoutSL(SplitStrategy):
-    """Split learning on CutSmashed data: each client sends some of its patches; nobody fills in.
+    """Split learning on CutSmashed data: each client sends some of its patches, gaps stay empty.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ class _InputLevelSL(SplitStrategy):
         (rows, columns) of the cells that images are divided into; None is the grid of the patches.
     across
         "batch" mixes within each client's batch. "clients" mixes with the raw inputs of other
-        clients, which exists within one process only (`fit`): `start` refuses it.
+        clients, which exists within one process only (`fit`): `start` rejects it.
     **options
         See `SplitStrategy`.
 

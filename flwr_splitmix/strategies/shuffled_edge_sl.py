@@ -53,10 +53,10 @@ class _ShuffledEdgeSL(SplitStrategy):
         if options.get("aggregator") is not None:
             raise ValueError(f"{name} has frozen edges: there is nothing to aggregate")
         self.edge: dict[str, Any] = {"method": self.method, "kappa": kappa}
-        found = getattr(upper, "edge", self.edge)
-        if found != self.edge:
+        made_for = getattr(upper, "edge", self.edge)
+        if made_for != self.edge:
             raise ValueError(
-                f"{name} needs an upper segment made for {self.edge}, this one is for {found}"
+                f"{name} needs an upper segment made for {self.edge}, this one is for {made_for}"
             )
         super().__init__(upper, mixer=FrozenEdge(), labels=labels, **options)
         for client, own in enumerate(labels):

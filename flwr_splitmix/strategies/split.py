@@ -233,7 +233,7 @@ class SplitStrategy(RoundLoop):
                 mixed = self.mixer.merge(
                     uploads, plan, num_classes=self.upper.num_classes, device=self.upper.device
                 )
-            except EmptyMixtureError:  # who is left had no patch in this step
+            except EmptyMixtureError:  # the clients that remain had no patch in this step
                 gradients = {}
                 continue
             result = self.upper.learn(
@@ -329,7 +329,7 @@ class SplitStrategy(RoundLoop):
         self.upper.restore(tensors, meta)
 
     def check_clients(self, n: int) -> None:
-        """Refuse a mixing group larger than a round."""
+        """Raise an error for a mixing group larger than a round."""
         self.mixer.check_clients(n)
 
     def summary(self) -> None:

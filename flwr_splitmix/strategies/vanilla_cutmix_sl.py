@@ -20,7 +20,7 @@ class VanillaCutMixSL(SplitStrategy):
     upper
         The upper segment; its `geometry` gives the grid of the patches, else they must be square.
     k
-        2; other sizes are refused.
+        2; other sizes are rejected.
     beta
         The a of Beta(a, a), of which the ratio is drawn.
     regroup

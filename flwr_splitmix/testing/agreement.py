@@ -1,4 +1,4 @@
-"""The agreement of weights, and of runs' results: whether, else where and by how much not."""
+"""Comparisons of weights and of runs' results, with the place and the size of a difference."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ Laws 1 and 6 of the U shape are stated over a `TextToy`, 5 and 7 take a toy of e
 
     laws.check_ushape_equals_whole(MyUShapeStrategy, laws.TextToy(hiding=MyHiding))
 
-A law that is broken raises AssertionError with a sentence that says which, where and by how much.
+A law that is broken raises AssertionError; the message says which law, where and by how much.
 Law 4 (links agree) compares runs: hand what two of them came to to `check_same_results`. All the
 others run without Flower's runtime.
 """

@@ -1,4 +1,4 @@
-"""Law 7, graphs are freed: what a step leaves behind does not add up."""
+"""Law 7, graphs are freed: memory does not grow from step to step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recordings of what crosses the link in a round, and of what the lower segments make."""
+"""Recordings of a round's traffic over the link, and of the lower segments' outputs."""
 
 from __future__ import annotations
 

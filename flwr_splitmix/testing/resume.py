@@ -1,4 +1,4 @@
-"""Law 5, resume equals uninterrupted: a run that was stopped goes on as if it never had been."""
+"""Law 5, resume equals uninterrupted: a resumed run ends as if it had never been stopped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class InterruptionError(Exception):
 
 
 class StopIn(Observer):
-    """Stops a run in the midst of a round."""
+    """Stops a run in the middle of a round."""
 
     def __init__(self, server_round: int, number: int = 1) -> None:
         self.place = (server_round, number)
@@ -39,9 +39,9 @@ def check_resume_equals_uninterrupted(
     lose_newest: bool = False,
     **options: Any,
 ) -> None:
-    """Run once in one go, once stopped in the midst of a round and continued; compare both.
+    """Run once without interruption, once stopped in mid-round and resumed; compare both.
 
-    The second run goes on with a new strategy and new clients, from what is on disk. AdamW and a
+    The second run continues with a new strategy and new clients, from what is on disk. AdamW and a
     cosine with warm-up on both sides; losses, evaluations, weights and optimizer states must be
     equal bit for bit.
 

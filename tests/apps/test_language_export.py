@@ -57,8 +57,8 @@ def test_what_was_averaged_is_exported(task: str, options: dict[str, Any], tmp_p
     ids = torch.tensor([tokenizer("the cat sees a dog")["input_ids"]])
     client = fitted.clients[0]
     client.ends.load(averaged(fitted), "the averaged weights do not fit")
-    found = answer(model, ids)
-    torch.testing.assert_close(found, logits_of(fitted, client, ids), rtol=1e-4, atol=1e-5)
+    logits = answer(model, ids)
+    torch.testing.assert_close(logits, logits_of(fitted, client, ids), rtol=1e-4, atol=1e-5)
 
 
 def averaged(fitted: Fitted) -> dict[str, torch.Tensor]:
@@ -71,12 +71,12 @@ def test_a_clients_own_head_and_tail_are_exported(tmp_path: Path) -> None:
     assert export(fitted, tmp_path / "model", "--client", "1") == 0
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     ids = torch.arange(3, 9)[None]
-    found = answer(model, ids)
+    logits = answer(model, ids)
     torch.testing.assert_close(
-        found, logits_of(fitted, fitted.clients[1], ids), rtol=1e-4, atol=1e-5
+        logits, logits_of(fitted, fitted.clients[1], ids), rtol=1e-4, atol=1e-5
     )
     other = logits_of(fitted, fitted.clients[0], ids)
-    assert (found - other).abs().max() > 1e-3
+    assert (logits - other).abs().max() > 1e-3
 
 
 def test_what_cannot_be_exported_is_said(

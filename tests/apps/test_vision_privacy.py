@@ -81,8 +81,8 @@ def test_the_keys_defaults_are_the_librarys() -> None:
     config, ledger = read(**NOISE), PrivacyLedger()
     assert config.noise == GaussianNoise(**NOISE)
     assert config.budget == PrivacyBudget()
-    found = strategy_of(**NOISE).ledger
-    assert (found.delta, found.relation, found.trusted_mixer) == (
+    configured = strategy_of(**NOISE).ledger
+    assert (configured.delta, configured.relation, configured.trusted_mixer) == (
         ledger.delta,
         ledger.relation,
         ledger.trusted_mixer,

@@ -79,8 +79,8 @@ def test_every_option_of_every_strategy_is_a_key(name: str) -> None:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_keys_defaults_are_the_strategys(name: str) -> None:
     parameters = inspect.signature(STRATEGIES[name]).parameters
-    found = read(strategy=name, **needed(name)).own_options()
-    assert found == {key: parameters[key].default for key in own(name)}
+    defaults = read(strategy=name, **needed(name)).own_options()
+    assert defaults == {key: parameters[key].default for key in own(name)}
 
 
 def test_infinity_and_zero_stand_for_none() -> None:
@@ -160,7 +160,7 @@ def test_pretrained_weights_are_asked_of_timm(monkeypatch: pytest.MonkeyPatch) -
     assert asked == [True, False, True, False]
 
 
-def test_weights_that_cannot_be_had_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_cannot_be_had_are_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     import timm
 
     def create_model(name: str, **options: Any) -> Any:

@@ -28,31 +28,31 @@ def figures(benchmark: str, out: Path, **environment: str) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(out.read_text())
-    return found
+    written: dict[str, Any] = json.loads(out.read_text())
+    return written
 
 
 def test_step_time_reports_every_figure_of_the_issue(tmp_path: Path) -> None:
-    found = figures("step_time", tmp_path / "step_time.json")
+    written = figures("step_time", tmp_path / "step_time.json")
     for name in ("unsplit_ms", "local_ms", "ray_ms", "messages_ms", "ray_small_ms"):
-        assert found[name] > 0
-        assert found["spread"][name]["min"] <= found[name] <= found["spread"][name]["max"]
+        assert written[name] > 0
+        assert written["spread"][name]["min"] <= written[name] <= written["spread"][name]["max"]
     # What a step costs beyond its clients' own computing is a difference of two measurements.
-    assert found["ray_overhead_ms"] < found["nearly_empty_step_ms"]
-    assert found["messages_to_ray_small_ratio"] > 0
+    assert written["ray_overhead_ms"] < written["nearly_empty_step_ms"]
+    assert written["messages_to_ray_small_ratio"] > 0
     pairs = zip(("ray_ratio", "local_ratio"), ("ray_ms", "local_ms"), strict=True)
     for ratio, name in pairs:
-        assert found["spread"][ratio]["n"] == found["spread"][name]["n"]
-    assert found["targets"].keys() == {
+        assert written["spread"][ratio]["n"] == written["spread"][name]["n"]
+    assert written["targets"].keys() == {
         "ray_ratio", "local_ratio", "ray_overhead_ms", "ray_small_ms",
     }  # fmt: skip
-    assert found["machine"]["versions"].keys() >= {"flwr", "ray", "torch", "python"}
+    assert written["machine"]["versions"].keys() >= {"flwr", "ray", "torch", "python"}
 
 
 def test_scale_weighs_all_processes_after_every_client_has_trained(tmp_path: Path) -> None:
-    found = figures("scale", tmp_path / "scale.json")
-    assert found["targets"].keys() == {"step_spread", "memory_ratio"}
-    for run in found["runs"]:
+    written = figures("scale", tmp_path / "scale.json")
+    assert written["targets"].keys() == {"step_spread", "memory_ratio"}
+    for run in written["runs"]:
         assert run["clients"] >= 10
         for name in ("step_ms", "outside_steps_s", "pss_mib"):
             assert run[name]["median"] > 0
@@ -65,12 +65,12 @@ def test_scale_weighs_all_processes_after_every_client_has_trained(tmp_path: Pat
 
 def test_methods_compares_every_strategy_with_psl(tmp_path: Path) -> None:
     # The tensors are tiny here: threads would wait for each other, on a busy machine for minutes.
-    found = figures("methods", tmp_path / "methods.json", OMP_NUM_THREADS="1")
-    assert found["strategies"].keys() == STRATEGIES.keys()
-    for row in found["strategies"].values():
+    written = figures("methods", tmp_path / "methods.json", OMP_NUM_THREADS="1")
+    assert written["strategies"].keys() == STRATEGIES.keys()
+    for row in written["strategies"].values():
         assert 0 < row["ms"]["min"] <= row["ms"]["median"]
         assert row["ratio"]["median"] > 0
-    ratios = {name: row["uplink_ratio"] for name, row in found["strategies"].items()}
+    ratios = {name: row["uplink_ratio"] for name, row in written["strategies"].items()}
     for name in ("PSL", "SFL", "MixupSL", "ShuffledPSL", "PatchShuffleSL"):
         assert ratios[name] == 1
     # Groups of two send one client's smashed data, and everybody's labels.
@@ -78,33 +78,35 @@ def test_methods_compares_every_strategy_with_psl(tmp_path: Path) -> None:
         assert 0.5 < ratios[name] < 0.51
     assert ratios["SpectralShuffleSL"] == pytest.approx(2 * 3 * 16**2 / 192, rel=0.02)
     alone = {name for name, kind in STRATEGIES.items() if not kind.averages}
-    assert found["mixers"].keys() > alone
-    target = found["targets"]["mixer_fraction"]
-    for name, row in found["mixers"].items():
+    assert written["mixers"].keys() > alone
+    target = written["targets"]["mixer_fraction"]
+    for name, row in written["mixers"].items():
         parts = sum(row[f"{part}_ms"] for part in ("plan", "share", "merge", "split"))
-        assert row["fraction"] == pytest.approx(parts / found["psl_ms"]["median"])
+        assert row["fraction"] == pytest.approx(parts / written["psl_ms"]["median"])
         assert target["mixers"][name] == (row["fraction"] <= target["at_most"])
     assert target["met"] == all(target["mixers"].values())
 
 
 def test_deploy_compares_steps_with_messages_and_payloads_with_a_bare_echo(tmp_path: Path) -> None:
-    found = figures("deploy", tmp_path / "deploy.json")
+    written = figures("deploy", tmp_path / "deploy.json")
     for name in ("stream_ms", "clients_ms", "step_ms", "message_ms", "attach_s", "finish_s"):
-        assert found[name] > 0
+        assert written[name] > 0
     # A step is its exchange, the clients' computing in it, and the server's.
-    assert found["step_ms"] > found["stream_ms"]
-    assert found["messages_to_stream"] == pytest.approx(found["message_ms"] / found["stream_ms"])
+    assert written["step_ms"] > written["stream_ms"]
+    assert written["messages_to_stream"] == pytest.approx(
+        written["message_ms"] / written["stream_ms"]
+    )
     for nodes in ("", "one_node_"):
-        row = found["spread"][f"{nodes}stream_to_echo"]
-        assert row["n"] == found["settings"]["steps_a_round"]
+        row = written["spread"][f"{nodes}stream_to_echo"]
+        assert row["n"] == written["settings"]["steps_a_round"]
         # A median of pairs' ratios lies between what the extremes of both sides allow.
-        stream, echo = (found["spread"][f"{nodes}{name}_mb_s"] for name in ("stream", "echo"))
+        stream, echo = (written["spread"][f"{nodes}{name}_mb_s"] for name in ("stream", "echo"))
         assert stream["min"] / echo["max"] <= row["median"] <= stream["max"] / echo["min"]
-    bounds = {name: (t.get("at_most"), t.get("at_least")) for name, t in found["targets"].items()}
+    bounds = {name: (t.get("at_most"), t.get("at_least")) for name, t in written["targets"].items()}
     assert bounds == {
         "stream_ms": (15.0, None),
         "stream_to_echo": (None, 0.7),
         "messages_to_stream": (None, 200.0),
     }
-    assert found["settings"]["command"].startswith("-m benchmarks.deploy")
-    assert found["settings"]["versions"].keys() == {"grpcio", "safetensors"}
+    assert written["settings"]["command"].startswith("-m benchmarks.deploy")
+    assert written["settings"]["versions"].keys() == {"grpcio", "safetensors"}

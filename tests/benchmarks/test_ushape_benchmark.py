@@ -52,12 +52,12 @@ def test_ratios_are_of_pairs_and_judged_by_their_medians() -> None:
     samples = {name: [1.0, 2.0, 4.0] for name in names}
     samples["local_ms"] = [1.04, 2.1, 4.8]  # 1.04, 1.05, 1.2 times the unsplit step
     samples["ray_ms"] = [1.3, 2.0, 4.64]  # 1.3, 1.0, 1.16
-    found = summarise(samples)
-    assert found["local_ratio"] == pytest.approx(1.05)
-    assert found["ray_ratio"] == pytest.approx(1.16)
-    assert found["targets"].keys() == TARGETS.keys()
-    assert not found["targets"]["ray_ratio"]["met"]
-    assert found["targets"]["mixguard_ratio"] == {"at_most": 1.15, "met": True}
+    summary = summarise(samples)
+    assert summary["local_ratio"] == pytest.approx(1.05)
+    assert summary["ray_ratio"] == pytest.approx(1.16)
+    assert summary["targets"].keys() == TARGETS.keys()
+    assert not summary["targets"]["ray_ratio"]["met"]
+    assert summary["targets"]["mixguard_ratio"] == {"at_most": 1.15, "met": True}
 
 
 @pytest.mark.slow
@@ -73,10 +73,10 @@ def test_the_benchmark_writes_every_figure(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(out.read_text())
+    written = json.loads(out.read_text())
     for ratio, pair in RATIOS.items():
         for name in (ratio, *pair):
-            row = found["spread"][name]
-            assert 0 < row["min"] <= found[name] <= row["max"]
-            assert row["n"] == found["settings"]["repeats"]
-    assert found["machine"]["versions"].keys() >= {"flwr", "ray", "torch", "python"}
+            row = written["spread"][name]
+            assert 0 < row["min"] <= written[name] <= row["max"]
+            assert row["n"] == written["settings"]["repeats"]
+    assert written["machine"]["versions"].keys() >= {"flwr", "ray", "torch", "python"}

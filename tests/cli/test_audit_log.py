@@ -1,4 +1,4 @@
-"""`splitmix audit-log` shows what a node wrote down, and notices what was changed."""
+"""`splitmix audit-log` shows a node's record, and notices changes to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`splitmix experiment`: from a name to runs and a table, and one sentence where it cannot be."""
+"""`splitmix experiment`: from a name to runs and a table, and a clear error where that fails."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ TWO = ("cutmixsl-table2", "--scale", "smoke", "--cells", "PSL n=2, SFL n=2")
 
 def test_the_list_names_every_experiment(splitmix: Splitmix) -> None:
     lines = splitmix("experiment", "list").stdout.splitlines()
-    for name, found in EXPERIMENTS.items():
+    for name, experiment in EXPERIMENTS.items():
         (line,) = [line for line in lines if line.split()[0] == name]
-        assert found.title in line
+        assert experiment.title in line
 
 
 def test_run_then_show_then_run_again(splitmix: Splitmix, home: Path) -> None:
@@ -76,7 +76,7 @@ def test_what_was_not_run_is_shown_as_such_with_the_papers_numbers(splitmix: Spl
     assert "| Patch CutMix | ViT-Tiny | - | not run | 75.55 | - | - |" in markdown
 
 
-def test_a_failing_cell_is_one_sentence_and_the_exit_status(
+def test_a_failing_cell_is_one_clear_error_and_the_exit_status(
     splitmix: Splitmix, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     toy = Experiment(
@@ -106,7 +106,7 @@ def test_an_interrupted_grid_says_how_to_go_on(
     monkeypatch.setattr(GridDisplay, "show", interrupt)
     result = splitmix("experiment", "run", *TWO)
     assert result.exit_code == 130
-    assert result.stderr == "stopped; the same command goes on from here\n"
+    assert result.stderr == "stopped; the same command continues from here\n"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_an_interrupted_grid_says_how_to_go_on(
         (("show", "cutmixsl-table1", "--scale", ""), "allowed are smoke, cpu, paper"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(
+def test_what_cannot_be_is_one_clear_error(
     splitmix: Splitmix, arguments: tuple[str, ...], words: str
 ) -> None:
     result = splitmix("experiment", *arguments)

@@ -12,7 +12,7 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from flwr_splitmix.cli import _OneSentenceGroup
+from flwr_splitmix.cli import _ErrorMessageGroup
 from flwr_splitmix.runs import Run
 from flwr_splitmix.storage import StorageError
 
@@ -46,15 +46,15 @@ def test_one_damaged_run_does_not_hide_the_others(
     assert str(unfinished.path / "metrics.parquet") in result.stderr
 
 
-def test_a_home_that_is_a_file_is_one_sentence(splitmix: Splitmix, tmp_path: Path) -> None:
+def test_a_home_that_is_a_file_is_one_clear_error(splitmix: Splitmix, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = splitmix("runs", "--run-dir", str(tmp_path / "file"))
     assert result.exit_code == 1
     assert result.stderr.count("\n") == 1
 
 
-def test_a_storage_error_is_one_sentence_and_a_defect_is_not() -> None:
-    app = typer.Typer(cls=_OneSentenceGroup)
+def test_a_storage_error_is_one_clear_error_and_a_defect_is_not() -> None:
+    app = typer.Typer(cls=_ErrorMessageGroup)
 
     @app.command()
     def unreadable() -> None:

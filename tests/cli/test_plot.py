@@ -46,7 +46,7 @@ def test_lines_are_accuracy_where_evaluated_and_the_running_sum_of_the_uplink(
 
 
 @pytest.mark.parametrize("name", ["runs.xyz", "runs", "missing/runs.png"])
-def test_a_picture_that_cannot_be_written_is_one_sentence(
+def test_a_picture_that_cannot_be_written_is_one_clear_error(
     splitmix: Splitmix, finished: Run, tmp_path: Path, name: str
 ) -> None:
     result = splitmix("plot", finished.id, "-o", str(tmp_path / name))

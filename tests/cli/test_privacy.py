@@ -1,4 +1,4 @@
-"""`splitmix privacy` prints what the library computes, and one sentence where it cannot."""
+"""`splitmix privacy` prints what the library computes, and a clear error where it cannot."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def test_the_sigma_for_an_epsilon_costs_that_epsilon(
     splitmix: Splitmix, method: str, alpha: str
 ) -> None:
     shared = f"--method {method} --alpha {alpha} --clip-norm 1 --passes 20 --k 3".split()
-    found = splitmix("privacy", "sigma", "--epsilon", "8", "--label-ratio", "0.1", *shared)
-    sigmas = [str(value(found, name)) for name in ("sigma_s", "sigma_y")]
+    answer = splitmix("privacy", "sigma", "--epsilon", "8", "--label-ratio", "0.1", *shared)
+    sigmas = [str(value(answer, name)) for name in ("sigma_s", "sigma_y")]
     back = splitmix("privacy", "epsilon", "--sigma-s", sigmas[0], "--sigma-y", sigmas[1], *shared)
     assert value(back, "epsilon") == pytest.approx(8, rel=1e-4)
 
@@ -113,7 +113,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("options", "said"), WRONG)
-def test_what_is_wrong_is_one_sentence(splitmix: Splitmix, options: str, said: str) -> None:
+def test_what_is_wrong_is_one_clear_error(splitmix: Splitmix, options: str, said: str) -> None:
     good = ["--sigma-s", "1", "--sigma-y", "1", "--clip-norm", "1", "--passes", "1"]
     result = splitmix("privacy", "epsilon", *good, *options.split())
     assert result.exit_code == 1

@@ -99,7 +99,7 @@ def test_rounds_evaluated_differently_say_how(splitmix: Splitmix, home: Path) ->
     assert [(cells[0], cells[-1]) for cells in last] == [("1", "local"), ("2", "global")]
 
 
-def test_an_unknown_run_is_one_sentence_on_stderr(splitmix: Splitmix, finished: Run) -> None:
+def test_an_unknown_run_is_one_clear_error_on_stderr(splitmix: Splitmix, finished: Run) -> None:
     result = splitmix("show", "nosuchrun")
     assert result.exit_code == 1
     assert result.stdout == ""

@@ -79,10 +79,10 @@ def command(process: psutil.Process) -> str:
 def descendants(root: psutil.Process, word: str) -> list[psutil.Process]:
     """Return the processes below `root` with a word in their command line, by process id."""
     try:
-        found = root.children(recursive=True)
+        below = root.children(recursive=True)
     except psutil.Error:
         return []
-    return sorted((p for p in found if word in command(p)), key=lambda p: int(p.pid))
+    return sorted((p for p in below if word in command(p)), key=lambda p: int(p.pid))
 
 
 def end_processes(processes: set[psutil.Process] | list[psutil.Process]) -> None:

@@ -43,9 +43,9 @@ class Cluster:
             "--include-dashboard=false",
         )
         # Ray listens on this machine's own address, and not on every machine on the loopback.
-        found = re.search(r"ray start --address='([^']+)'", said)
-        assert found is not None, said
-        self.address = found[1]
+        printed = re.search(r"ray start --address='([^']+)'", said)
+        assert printed is not None, said
+        self.address = printed[1]
         self._node("second", f"--address={self.address}")
 
     def _node(self, name: str, *options: str) -> str:
@@ -150,5 +150,5 @@ def alive() -> list[str]:
 
 def homes(link: RayLink) -> list[str]:
     """Return the Ray node that each host really runs on."""
-    found: list[str] = ray.get([host.ready.remote() for host in link.handles], timeout=240)
-    return found
+    nodes: list[str] = ray.get([host.ready.remote() for host in link.handles], timeout=240)
+    return nodes

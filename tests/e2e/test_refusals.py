@@ -1,4 +1,4 @@
-"""What a user sees of a mistake: one sentence, and a run that has ended."""
+"""Mistakes of a user end a run with one clear error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def check_failed(ended: Ended, sentence: str) -> None:
-    """Check for a run that failed with a sentence, in its status and as its log's last error."""
+    """Check for a run that failed with a message, in its status and as its last logged error."""
     assert ended.status == "finished:failed"
     assert sentence in ended.details
     assert sentence in ended.log

@@ -26,8 +26,8 @@ every_app = pytest.mark.parametrize("app", APPS)
 def section(title: str) -> str:
     """Return what stands under a heading of the second level."""
     parts = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.M)
-    (found,) = (part for part in parts if part.startswith(f"{title}\n"))
-    return found
+    (body,) = (part for part in parts if part.startswith(f"{title}\n"))
+    return body
 
 
 def documented(app: str) -> dict[str, tuple[str, Any]]:

@@ -140,11 +140,11 @@ def test_one_client_alone_is_its_own_pool_and_its_own_average(run: RunCell) -> N
         method: run(cell_of(method, clients=1)).rows
         for method in ("Standalone", "Unsplit", "FedAvg", "PSL")
     }
-    losses = {method: [row["loss"] for row in found] for method, found in rows.items()}
+    losses = {method: [row["loss"] for row in rounds] for method, rounds in rows.items()}
     assert losses["Unsplit"] == losses["Standalone"] == losses["FedAvg"]
     # The same computation, cut in two.
     assert losses["PSL"] == pytest.approx(losses["Standalone"], rel=1e-5)
-    accuracies = {found[-1]["accuracy"] for found in rows.values()}
+    accuracies = {rounds[-1]["accuracy"] for rounds in rows.values()}
     assert len(accuracies) == 1
 
 

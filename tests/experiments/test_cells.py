@@ -1,4 +1,4 @@
-"""What makes a cell, and that nothing else does."""
+"""The identity of a cell: the values that make it, and no others."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_methods_that_shuffle_patches_get_their_positions_behind_the_shuffle() -
     assert "positions" not in dict(CPU.cell(variant("CutMixSL")).model_options)
 
 
-def test_an_unknown_model_is_one_sentence() -> None:
+def test_an_unknown_model_is_one_clear_error() -> None:
     with pytest.raises(ExperimentError, match=r"no model 'BERT'.*ViT-Tiny"):
         CPU.cell(variant("PSL", model="BERT"))
 

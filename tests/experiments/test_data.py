@@ -59,7 +59,7 @@ def test_all_seeds_are_scored_on_the_same_test_images() -> None:
     assert len(np.unique(tests[0].labels)) > 5  # not the first images of one class
 
 
-def test_too_few_images_are_one_sentence() -> None:
+def test_too_few_images_are_one_clear_error() -> None:
     cell = SCALES["paper"].cell(variant("PSL"))
     with pytest.raises(DataError, match=r"6000 training images.*10 clients with 5000 each"):
         load_cell_data(cell, SMALL)

@@ -44,6 +44,6 @@ def test_a_cell_is_chosen_by_its_id_and_by_the_papers_name_of_its_model(
     assert choose(pairs, "vit-tiny") == pairs
 
 
-def test_what_fits_no_cell_is_one_sentence(pairs: list[tuple[Entry, Cell]]) -> None:
+def test_what_fits_no_cell_is_one_clear_error(pairs: list[tuple[Entry, Cell]]) -> None:
     with pytest.raises(ExperimentError, match=r"'n=11'.*n=10"):
         choose(pairs, "PSL, n=11")

@@ -36,7 +36,7 @@ def test_a_failing_cell_does_not_stop_the_others(place: Place, jobs: int) -> Non
     for cell in good:
         assert states(told, cell) == [("begun", 0), ("round", 1), ("round", 2), ("done", 2)]
     assert [failure.cell for failure in failures] == [WRONG]
-    assert "no method 'NoSuchSL'" in failures[0].sentence
+    assert "no method 'NoSuchSL'" in failures[0].reason
     assert unfinished([*good, WRONG, *good], place.home) == [WRONG]
     runs = find_runs(place.home)
     accuracies = {p.cell.id: p.top1 for p in told if p.state == "done"}
@@ -70,7 +70,7 @@ def test_two_processes_do_not_write_one_run(place: Place) -> None:
     told: list[Progress] = []
     with held_run(FIRST, place.home, SMALL) as run:
         run_grid([FIRST], place, on_progress=told.append)
-    assert [(p.state, p.sentence) for p in told] == [
+    assert [(p.state, p.reason) for p in told] == [
         ("failed", f"another process is running it ({run.id})")
     ]
 
@@ -105,7 +105,7 @@ def test_a_process_that_dies_costs_its_own_cell(
     monkeypatch.setattr(grid, "_work", die)
     told: list[Progress] = []
     failures = run_grid([WRONG, FIRST], place, jobs=2, on_progress=told.append)
-    assert [failure.sentence for failure in failures] == ["its process ended with exit code 7"]
+    assert [failure.reason for failure in failures] == ["its process ended with exit code 7"]
     assert states(told, FIRST) == [("done", 0)]
 
 

@@ -92,10 +92,10 @@ EVERY = [pytest.param(experiment, id=name) for name, experiment in EXPERIMENTS.i
 def test_the_papers_numbers_are_those_that_they_print(
     name: str, dataset: str, columns: tuple[str, ...], lines: dict[str, str]
 ) -> None:
-    found = {entry.place: entry.paper.get(dataset) for entry in EXPERIMENTS[name].entries}
+    typed_in = {entry.place: entry.paper.get(dataset) for entry in EXPERIMENTS[name].entries}
     for row, numbers in lines.items():
         expected = [float(number) for number in numbers.replace("/", " ").split()]
-        assert [found[row, column] for column in columns] == expected, row
+        assert [typed_in[row, column] for column in columns] == expected, row
 
 
 def test_every_table_and_figure_that_was_asked_for_is_there() -> None:

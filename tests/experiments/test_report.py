@@ -1,4 +1,4 @@
-"""What is shown: means and spreads of the runs that are there, and which claims they bear out."""
+"""Reports: means and spreads of the runs that there are, and the claims that these support."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def test_bytes_are_those_of_an_epoch_with_what_is_averaged(table: Table) -> None
 
 
 def test_claims_agree_disagree_or_wait(table: Table) -> None:
-    found = {str(claim.ordering): (claim.verdict, claim.margin) for claim in table.claims}
-    assert found == {
+    verdicts = {str(claim.ordering): (claim.verdict, claim.margin) for claim in table.claims}
+    assert verdicts == {
         "PSL < SFL (n = 2)": ("disagrees", pytest.approx(-0.5)),
         "uplink of SFL < PSL (n = 2)": ("disagrees", pytest.approx(-1_000_000)),
         "PSL < CutMixSL (n = 2)": ("not run", None),
@@ -113,8 +113,8 @@ def test_every_data_set_and_length_that_was_begun_is_a_table(tmp_path: Path) -> 
     finish(tmp_path, cell_of("PSL"), 0.40)
     finish(tmp_path, cell_of("PSL", epochs=9), 0.50)
     finish(tmp_path, cell_of("PSL", source="uoft-cs/cifar10", epochs=9), 0.30)
-    found = make_tables(TOY, SMOKE, tmp_path)
-    assert [(made.dataset, made.epochs, made.lines[0].mean) for made in found] == [
+    reports = make_tables(TOY, SMOKE, tmp_path)
+    assert [(made.dataset, made.epochs, made.lines[0].mean) for made in reports] == [
         (SMALL, 2, 40.0), (SMALL, 9, 50.0), ("uoft-cs/cifar10", 9, 30.0),
     ]  # fmt: skip
     (one,) = make_tables(TOY, SMOKE, tmp_path, epochs=9, dataset=SMALL)
@@ -143,10 +143,10 @@ def test_a_table_shows_the_scores_that_its_experiment_names(tmp_path: Path) -> N
     assert tables.rows(made)[0][2:5] == ["31.00 ± 1.41", "0.300 ± 0.071", "2 seeds"]
     assert tables.rows(made)[1][2:5] == ["28.00", "-", "1 seed"]
     assert tables.rows(made)[2][2:5] == ["-", "-", "not run"]
-    found: dict[str, tuple[str, Any]] = {
+    verdicts: dict[str, tuple[str, Any]] = {
         str(claim.ordering): (claim.verdict, claim.margin) for claim in made.claims
     }
-    assert found == {
+    assert verdicts == {
         "PSL < SFL + 5 (n = 2)": ("agrees", pytest.approx(2.0)),
         "PSL < SFL + 2 (n = 2)": ("disagrees", pytest.approx(-1.0)),
     }
@@ -177,10 +177,10 @@ def test_markdown_is_tables_of_equal_width(table: Table) -> None:
 
 
 def test_json_has_every_seed(table: Table) -> None:
-    (found,) = json.loads(json.dumps(tables.to_json([table]), allow_nan=False))
-    psl = found["lines"][0]
+    (report,) = json.loads(json.dumps(tables.to_json([table]), allow_nan=False))
+    psl = report["lines"][0]
     assert (psl["seeds"], psl["values"], psl["paper"]) == (
         [0, 1], [40.0, 43.0], {CIFAR: 50.0, FASHION: 60.0},
     )  # fmt: skip
-    assert found["orderings"][0]["verdict"] == "disagrees"
+    assert report["orderings"][0]["verdict"] == "disagrees"
     assert psl["client_costs"]["forward_macs"] == 4_000_000

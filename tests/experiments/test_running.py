@@ -1,4 +1,4 @@
-"""Running a cell: interrupted and continued, what it writes, and sentences for what cannot be."""
+"""A cell that is run, interrupted and resumed; its files; and errors for impossible cells."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_rounds_that_no_checkpoint_has_are_trained_again(run: RunCell) -> None:
 
 
 def test_what_a_finished_cell_leaves(run: RunCell) -> None:
-    found = run(cell_of("SFL"))
-    summary = found.summary
+    finished = run(cell_of("SFL"))
+    summary = finished.summary
     assert summary is not None
     assert (summary["strategy"], summary["clients"], summary["rounds"]) == ("SFL", 3, 2)
     assert summary["evaluation"] == "central"
@@ -85,7 +85,7 @@ def test_what_a_finished_cell_leaves(run: RunCell) -> None:
     assert costs["parameters"] == 64 * 192 + 192 + 16 * 192
     assert costs["exchanged_bytes"] == 4 * costs["parameters"]
     assert summary["averaging_bytes"] == 3 * 2 * costs["exchanged_bytes"]
-    assert (found.path / "config.json").exists()
+    assert (finished.path / "config.json").exists()
 
 
 def test_averaged_lower_segments_are_scored_once_and_others_for_every_client(run: RunCell) -> None:
@@ -105,7 +105,7 @@ def test_averaged_lower_segments_are_scored_once_and_others_for_every_client(run
     ],
     ids=["method", "option", "box of three", "group too large", "data"],
 )
-def test_what_cannot_be_run_is_one_sentence(
+def test_what_cannot_be_run_is_one_clear_error(
     cell: Cell, error: type[Exception], sentence: str, run: RunCell
 ) -> None:
     with pytest.raises(error, match=sentence) as caught:

@@ -1,4 +1,4 @@
-"""Cells of texts: interrupted and continued, what they leave, sentences for what cannot be."""
+"""Cells of texts: interrupted and resumed, their results, and errors for impossible ones."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def run(
     source: str = GENERATED,
     on_round: Callable[[RoundDone], None] = lambda event: None,
 ) -> Run:
-    with held_run(cell, home, source) as found:
-        run_cell(cell, found, source, device="cpu", on_round=on_round)
-    return found
+    with held_run(cell, home, source) as held:
+        run_cell(cell, held, source, device="cpu", on_round=on_round)
+    return held
 
 
 def without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -129,26 +129,31 @@ def test_an_interrupted_cell_goes_on_as_if_it_never_had_been(
 def test_every_cell_of_the_table_is_scored_by_the_matthews_correlation(
     encoder: Path, tmp_path: Path
 ) -> None:
-    found = {}
+    summaries = {}
     for entry, cell in EXPERIMENTS["mixguard-cola"].cells(SMOKE):
-        found[entry.row] = run(cell, tmp_path).summary or {}
-    for row, summary in found.items():
+        summaries[entry.row] = run(cell, tmp_path).summary or {}
+    for row, summary in summaries.items():
         assert -1 <= summary["eval_matthews"] <= 1, row
         assert 0 <= summary["top1"] <= 1, row
     # Where nothing is mixed, a split inference is a local one.
-    assert found["U shape"]["local_matthews"] == pytest.approx(found["U shape"]["eval_matthews"])
-    assert -1 <= found["MixGuard"]["local_matthews"] <= 1
-    assert "local_matthews" not in found["unsplit"]
-    assert found["unsplit"]["uplink_bytes"] == 0
+    assert summaries["U shape"]["local_matthews"] == pytest.approx(
+        summaries["U shape"]["eval_matthews"]
+    )
+    assert -1 <= summaries["MixGuard"]["local_matthews"] <= 1
+    assert "local_matthews" not in summaries["unsplit"]
+    assert summaries["unsplit"]["uplink_bytes"] == 0
     # Three messages and three gradients where the U shape has one each; the mask, a byte a token,
     # goes once. The public texts of a mixture can only make it longer.
     plain, mixed = (
-        found[row]["uplink_bytes"] for row in ("U shape", "MixGuard, light secrets, not calibrated")
+        summaries[row]["uplink_bytes"]
+        for row in ("U shape", "MixGuard, light secrets, not calibrated")
     )
     assert mixed > 2.95 * plain
-    errors = [found["MixGuard"][name] for name in ("train_decode_error", "train_calibrated_error")]
+    errors = [
+        summaries["MixGuard"][name] for name in ("train_decode_error", "train_calibrated_error")
+    ]
     assert min(errors) >= 0
-    assert "train_decode_error" not in found["MixGuard, light secrets, not calibrated"]
+    assert "train_decode_error" not in summaries["MixGuard, light secrets, not calibrated"]
 
 
 def test_a_whole_model_is_its_parts_and_scored_over_all_texts(encoder: Path) -> None:
@@ -161,7 +166,7 @@ def test_a_whole_model_is_its_parts_and_scored_over_all_texts(encoder: Path) -> 
     client = WholeTextClient(
         WholeTexts(*parts.all_here()), data, batch_size=4, benchmark_data=data, device="cpu"
     )
-    found = client.score()
+    scores = client.score()
     whole = parts.model_class.from_pretrained(encoder).eval()
     said, right, loss = [], [], 0.0
     for index in range(len(data)):
@@ -171,10 +176,10 @@ def test_a_whole_model_is_its_parts_and_scored_over_all_texts(encoder: Path) -> 
         said.append(int(logits.argmax()))
         right.append(int(label))
         loss += float(torch.nn.functional.cross_entropy(logits, label[None]))
-    assert found["examples"] == 10
-    assert found["correct"] == sum(a == b for a, b in zip(said, right, strict=True))
-    assert found["loss"] == pytest.approx(loss, rel=1e-4)
-    assert found["scores"]["matthews"] == pytest.approx(matthews_corrcoef(right, said))
+    assert scores["examples"] == 10
+    assert scores["correct"] == sum(a == b for a, b in zip(said, right, strict=True))
+    assert scores["loss"] == pytest.approx(loss, rel=1e-4)
+    assert scores["scores"]["matthews"] == pytest.approx(matthews_corrcoef(right, said))
 
 
 def test_cola_is_read_from_its_folder_and_the_public_texts_from_beside_it(
@@ -212,7 +217,7 @@ def test_cola_is_read_from_its_folder_and_the_public_texts_from_beside_it(
     ],
     ids=["method", "option", "lam", "plain", "k", "data"],
 )
-def test_what_cannot_be_run_is_one_sentence(
+def test_what_cannot_be_run_is_one_clear_error(
     cell: Cell, error: type[Exception], sentence: str, encoder: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=sentence) as caught:
@@ -220,7 +225,7 @@ def test_what_cannot_be_run_is_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_an_encoder_that_is_not_installed_is_one_sentence(
+def test_an_encoder_that_is_not_installed_is_one_clear_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(text_running.PACKAGES, "all-MiniLM-L6-v2", "no_such_encoder")

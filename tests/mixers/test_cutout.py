@@ -20,9 +20,9 @@ def shape(patches: int = N, prefix: int = 0) -> SmashedShape:
 
 
 def shares(plan: Plan, n: int) -> list[PatchShare]:
-    found = [plan.shares(client)[0] for client in range(n)]
-    assert all(isinstance(share, PatchShare) for share in found)
-    return found  # type: ignore[return-value]
+    own = [plan.shares(client)[0] for client in range(n)]
+    assert all(isinstance(share, PatchShare) for share in own)
+    return own  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(

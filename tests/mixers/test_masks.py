@@ -1,4 +1,4 @@
-"""How many patches a client keeps, and which: distributions, reference values, sentences."""
+"""Numbers and positions of kept patches: distributions, reference values, errors."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ def draws(n: int, k: int, alpha: float | None, size: int, rounding: Rounding) ->
         (64, 2, 6.0, 0.0),
     ],
 )
-def test_zero_counts_are_as_frequent_as_the_specification_says(
+def test_zero_counts_are_as_frequent_expected(
     n: int, k: int, alpha: float, expected: float
 ) -> None:
     size = 20_000
-    found = (draws(n, k, alpha, size, "multinomial") == 0).any(1).mean()
-    rounded = 0.006 if expected >= 0.1 else 0.001  # the specification's own digits
-    assert found == pytest.approx(expected, abs=rounded + 4 * math.sqrt(max(expected, 1e-4) / size))
+    frequency = (draws(n, k, alpha, size, "multinomial") == 0).any(1).mean()
+    rounded = 0.006 if expected >= 0.1 else 0.001  # the rounding of the values above
+    assert frequency == pytest.approx(
+        expected, abs=rounded + 4 * math.sqrt(max(expected, 1e-4) / size)
+    )
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
@@ -51,8 +53,8 @@ def test_every_member_keeps_the_same_number_on_average(rounding: Rounding, alpha
 def test_counts_are_dirichlet_multinomial() -> None:
     """For alpha = 1 and k = 2 every count from 0 to N is equally likely."""
     n, size = 9, 20_000
-    found = np.bincount(draws(n, 2, 1.0, size, "multinomial")[:, 0], minlength=n + 1) / size
-    assert np.abs(found - 1 / (n + 1)).max() < 4 * math.sqrt(0.1 / size)
+    frequencies = np.bincount(draws(n, 2, 1.0, size, "multinomial")[:, 0], minlength=n + 1) / size
+    assert np.abs(frequencies - 1 / (n + 1)).max() < 4 * math.sqrt(0.1 / size)
 
 
 def test_the_spread_of_the_ratios_follows_alpha() -> None:

@@ -134,11 +134,11 @@ def test_what_goes_back_is_the_gradient_of_the_mixture(prefix: int, missing: int
     gradient = torch.randn_like(mixed.smashed)
     expected = torch.autograd.grad((gradient * mixed.smashed).sum(), list(leaves.values()))
     before = gradient.clone()
-    found = mixer.split(gradient, mixed, plan)
+    back = mixer.split(gradient, mixed, plan)
     assert torch.equal(gradient, before)  # observers see it after this
-    assert found.keys() == leaves.keys()
+    assert back.keys() == leaves.keys()
     for client, exact in zip(leaves, expected, strict=True):
-        (own,) = found[client]
+        (own,) = back[client]
         assert own is not None
         torch.testing.assert_close(own, exact, rtol=0, atol=1e-14)
 
@@ -147,8 +147,8 @@ def test_k_times_returns_one_gradient_to_each_client() -> None:
     mixer = PatchCutMix(3, k_times=True)
     plan = mixer.plan(range(3), shape(), np.random.default_rng(0))
     mixed = mixer.merge(uploads_of(plan, smashed_of(3)), plan, num_classes=L)
-    found = mixer.split(torch.randn_like(mixed.smashed), mixed, plan)
-    arrived = [[g is not None for g in found[client]] for client in range(3)]
+    back = mixer.split(torch.randn_like(mixed.smashed), mixed, plan)
+    arrived = [[g is not None for g in back[client]] for client in range(3)]
     assert [sum(row) for row in arrived] == [1, 1, 1]
     assert [sum(column) for column in zip(*arrived, strict=True)] == [1, 1, 1]
 

@@ -70,8 +70,8 @@ def test_the_mixture_is_the_weighted_mean_of_what_came(came: tuple[int, ...], pr
         (own,) = back[i]
         assert own is not None
         # The client pushes what came back through its own upload, whose factor is lam.
-        (found,) = torch.autograd.grad((own * upload(plan, i, smashed[i])).sum(), smashed[i])
-        torch.testing.assert_close(found, ratios[i] / total * gradient, rtol=0, atol=1e-14)
+        (arrived,) = torch.autograd.grad((own * upload(plan, i, smashed[i])).sum(), smashed[i])
+        torch.testing.assert_close(arrived, ratios[i] / total * gradient, rtol=0, atol=1e-14)
 
 
 def test_a_complete_group_gets_the_gradient_of_the_mixture_itself() -> None:
@@ -85,10 +85,10 @@ def test_a_complete_group_gets_the_gradient_of_the_mixture_itself() -> None:
         (own,) = back[client]
         assert own is not None
         assert torch.equal(own, gradient)
-        (found,) = torch.autograd.grad(
+        (arrived,) = torch.autograd.grad(
             (own * upload(plan, client, smashed[client])).sum(), smashed[client]
         )
-        assert torch.equal(found, lam * gradient)
+        assert torch.equal(arrived, lam * gradient)
 
 
 def test_a_ratio_too_small_to_divide_by_leaves_its_group_out() -> None:
@@ -108,16 +108,16 @@ def test_the_ratios_are_dirichlet() -> None:
     k, alpha, size = 3, 2.0, 6_000
     rng = np.random.default_rng(3)
     mixer = Mixup(k, alpha)
-    found = np.array(
+    ratios = np.array(
         [
             [member.share.lam for member in mixer.mix(range(k), SmashedShape(B, N, D), rng)]
             for _ in range(size)
         ]
     )
-    assert found.sum(1) == pytest.approx(np.ones(size))
+    assert ratios.sum(1) == pytest.approx(np.ones(size))
     variance = 1 / k * (1 - 1 / k) / (k * alpha + 1)
-    assert found.mean(0) == pytest.approx(np.full(k, 1 / k), abs=4 * math.sqrt(variance / size))
-    assert found.var(0) == pytest.approx(np.full(k, variance), rel=0.08)
+    assert ratios.mean(0) == pytest.approx(np.full(k, 1 / k), abs=4 * math.sqrt(variance / size))
+    assert ratios.var(0) == pytest.approx(np.full(k, variance), rel=0.08)
 
 
 def test_without_alpha_everyone_weighs_the_same() -> None:

@@ -1,4 +1,4 @@
-"""Who is mixed with whom, and what each is told of it."""
+"""Mixing groups, and the shares that clients get of a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client makes of its share, and what it refuses to make a share of."""
+"""A client's upload by its share, and values that make no share."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ def test_every_kind_announces_the_shape_of_its_upload(kind: type[Share]) -> None
     if share.deterministic:
         # What is placed is the smashed data, scaled or masked: 0 or lam or 1 times them.
         ratio = mixed / smashed
-        found = set(ratio.round(decimals=4).flatten().tolist())
-        assert found <= {0.0, round(share.lam, 4), 1.0}
+        factors = set(ratio.round(decimals=4).flatten().tolist())
+        assert factors <= {0.0, round(share.lam, 4), 1.0}
 
 
 @pytest.mark.parametrize(

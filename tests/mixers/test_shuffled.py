@@ -97,12 +97,12 @@ def test_the_gradient_returns_to_the_patches_that_it_belongs_to(
     gradient = torch.randn_like(mixed.smashed)
     back = mixer.split(gradient, mixed, plan)
     assert missing not in back
-    for client, found in back.items():
+    for client, parts in back.items():
         exact = torch.autograd.grad(
             (gradient * mixed.smashed).sum(), leaves[client], retain_graph=True, allow_unused=True
         )
         shares = [share for share in plan.shares(client) if share is not None]
-        passes = [own for own, s in zip(found, plan.shares(client), strict=True) if s is not None]
+        passes = [own for own, s in zip(parts, plan.shares(client), strict=True) if s is not None]
         for own, share, expected in zip(passes, shares, exact, strict=True):
             if share.learns and own is not None and expected is not None:
                 torch.testing.assert_close(own, expected, rtol=0, atol=1e-13)

@@ -77,8 +77,8 @@ def test_the_mean_ratio_is_that_of_a_uniform_ratio_and_a_uniform_centre(
         for side in sides[::20]
     ]
     expected = 1 - np.mean(areas) / (rows * columns)
-    found = np.array([share.lam for share in drawn(8_000, rows, columns, 1.0)])
-    assert found.mean() == pytest.approx(expected, abs=4 * found.std() / math.sqrt(8_000))
+    ratios = np.array([share.lam for share in drawn(8_000, rows, columns, 1.0)])
+    assert ratios.mean() == pytest.approx(expected, abs=4 * ratios.std() / math.sqrt(8_000))
 
 
 def test_a_box_is_empty_as_often_as_its_side_is_below_one_patch() -> None:
@@ -187,10 +187,10 @@ def test_the_mixture_has_one_client_in_the_box_and_the_other_around_it(
         (exact,) = torch.autograd.grad(
             (gradient * mixed.smashed).sum(), smashed[client], retain_graph=True
         )
-        (found,) = torch.autograd.grad(
+        (arrived,) = torch.autograd.grad(
             (own * member.share.upload(smashed[client])[0]).sum(), smashed[client]
         )
-        torch.testing.assert_close(found, exact, rtol=0, atol=1e-15)
+        torch.testing.assert_close(arrived, exact, rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What observers are told of a run from its start to its end, and what they may ask of it."""
+"""The events of a run from start to end, and requests of observers to stop it."""
 
 from __future__ import annotations
 

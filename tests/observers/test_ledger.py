@@ -1,95 +1,32 @@
-"""The server's ledger: what it makes of exchanges, and of what clients say of themselves."""
+"""The server's ledger: costs of uploads, passes and lost rounds, and its checkpoints."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
-import torch
 
-from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, StepDone, StepResult
+from flwr_splitmix.events import Exchange
 from flwr_splitmix.mixers import (
     FullShare,
-    Group,
-    Member,
-    Mixed,
-    NoisyShare,
-    PatchShare,
-    Plan,
-    Share,
-    SmashedShape,
-    Source,
-    WeightedShare,
 )
 from flwr_splitmix.observers import PrivacyLedger
-from flwr_splitmix.privacy import GaussianNoise
-
-DELTA = 1e-5
-N, D, L = 8, 4, 3
-NOISE = GaussianNoise(sigma_s=20.0, sigma_y=10.0)
-E_S, E_Y = 4 * N / (2 * 20.0**2), 2 / (2 * 10.0**2)
-FULL = E_S + E_Y
-DESCRIBED = {
-    "batch-size": 4, "num-examples": 12, "prefix": 0, "patches": N, "width": D, "state-round": 0,
-}  # fmt: skip
-
-
-def noisy(inner: Share, **changes: Any) -> NoisyShare:
-    return NoisyShare.around(inner, replace(NOISE, **changes), L)
-
-
-def mask(kept: int) -> NoisyShare:
-    return noisy(PatchShare(lam=kept / N, patches=N, seed=1, start=0, stop=kept))
-
-
-def cost(kept: int) -> float:
-    return E_S * kept / N + E_Y * (kept / N) ** 2
-
-
-def begin(
-    ledger: PrivacyLedger, server_round: int = 1, *, attempt: int = 0, averaged: bool = False,
-    clients: Sequence[int] = (0,), described: Mapping[str, Any] | None = None,
-) -> None:  # fmt: skip
-    description = {**DESCRIBED, "state-round": server_round - 1, **(described or {})}
-    ledger.on_begin(
-        RoundBegun(server_round, attempt, averaged, dict.fromkeys(clients, description))
-    )
-
-
-def send(
-    ledger: PrivacyLedger, *shares: Share | None, client: int = 0, answers: bool = True
-) -> None:
-    """Let a client be asked for shares, and answer with as many tensors."""
-    plan = [None if share is None else share.to_wire() for share in shares]
-    ledger.on_exchange(Exchange(1, client, "step", "down", {"plan": plan}, 0))
-    if answers:
-        ledger.on_exchange(Exchange(1, client, "step", "up", {"smashed": [], "labels": []}, 0))
-
-
-def end(ledger: PrivacyLedger, server_round: int, failures: Sequence[int] = ()) -> None:
-    why = dict.fromkeys(failures, "no reply")
-    ledger.on_round(
-        RoundDone(
-            server_round=server_round,
-            num_rounds=9,
-            seconds=1.0,
-            steps=1,
-            step_seconds=1.0,
-            clients_alive=1,
-            failures=why,
-        )
-    )
-
-
-def spent(ledger: PrivacyLedger, client: int = 0) -> float:
-    return float(ledger.ledgers[client].spent()[2])
-
-
-# What an upload costs, and which pass it belongs to.
+from tests.observers.ledger_exchanges import (
+    DELTA,
+    E_S,
+    E_Y,
+    FULL,
+    begin,
+    cost,
+    end,
+    evaluate,
+    mask,
+    noisy,
+    send,
+    spent,
+)
 
 
 def test_a_pass_costs_its_worst_batch_and_passes_add() -> None:
@@ -144,7 +81,7 @@ def test_a_client_that_lost_a_round_pays_again_and_twice_for_what_counts_as_a_pa
     begin(ledger, 2, described={"state-round": 0})  # it did not finish round 1
     for _ in range(3):
         send(ledger, mask(2))
-    # Three batches from the midst of a pass hold a record twice.
+    # Three batches from the middle of a pass hold a record twice.
     # What it lost of its own ledger it charges again, with the worst masks.
     lost = 2 * FULL
     assert spent(ledger) == pytest.approx(cost(4) + 2 * cost(2) + lost)
@@ -270,148 +207,9 @@ def test_shares_of_a_mixer_of_ones_own_are_known_by_name() -> None:
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, math.nan])
-def test_an_impossible_delta_is_one_sentence(delta: float) -> None:
+def test_an_impossible_delta_is_one_clear_error(delta: float) -> None:
     with pytest.raises(ValueError, match=f"delta is {delta}; it must lie strictly between 0 and 1"):
         PrivacyLedger(delta)
-
-
-# Only the sums are seen.
-
-
-def mixed(server: PrivacyLedger, *groups: Sequence[tuple[int, Share]], came: set[int]) -> None:
-    """Let one step of one pass be mixed of the uploads of those that came."""
-    plan_groups = tuple(
-        Group(tuple(Member(client, share) for client, share in group)) for group in groups
-    )
-    sources = tuple(
-        Source(0, members, 1.0)
-        for group in plan_groups
-        if (members := tuple(m for m in group.members if m.client in came))
-    )
-    plan = Plan(SmashedShape(4, N, D, classes=L), (plan_groups,))
-    nothing = torch.zeros(())
-    mixture = Mixed(nothing, nothing, sources)
-    result = StepResult(nothing, nothing)
-    server.on_step(StepDone(1, 0, {}, {}, plan=plan, mixed=mixture, result=result))
-
-
-def test_of_a_trusted_mixer_only_sums_are_charged_each_with_its_group() -> None:
-    ledger = PrivacyLedger(DELTA, trusted_mixer=True)
-    begin(ledger, clients=(0, 1, 2, 3))
-    shares = {
-        client: noisy(WeightedShare(lam=lam), clamp_labels=False)
-        for client, lam in enumerate((0.25, 0.25, 0.5))
-    }
-    shares[3] = noisy(FullShare())
-    for client, share in shares.items():
-        send(ledger, share, client=client)
-    assert [spent(ledger, client) for client in range(4)] == [0, 0, 0, 0]
-    group = [(client, shares[client]) for client in range(3)]
-    mixed(ledger, group, [(3, shares[3])], came={0, 2, 3})
-    # Client 1 did not come: its noise hides nobody, and nobody saw its upload.
-    expected = [0.25**2 * FULL / 2, 0.0, 0.5**2 * FULL / 2, FULL]
-    assert [spent(ledger, client) for client in range(4)] == pytest.approx(expected)
-
-
-def test_an_untrusted_mixer_has_seen_everything_before_it_mixes() -> None:
-    ledger = PrivacyLedger(DELTA)
-    begin(ledger, clients=(0, 1))
-    share = noisy(WeightedShare(lam=0.5))
-    for client in (0, 1):
-        send(ledger, share, client=client)
-    before = spent(ledger)
-    mixed(ledger, [(0, share), (1, share)], came={0, 1})
-    assert spent(ledger) == before == pytest.approx(0.25 * FULL)
-
-
-# What no number covers.
-
-
-def evaluate(ledger: PrivacyLedger, kind: str, client: int = 0) -> None:
-    sent: dict[str, list[int]] = {"smashed": [], "labels": []}
-    ledger.on_exchange(Exchange(1, client, "any", "down", {"kind": kind}, 0, "evaluate"))
-    ledger.on_exchange(Exchange(1, client, "any", "up", sent, 0, "evaluate"))
-
-
-def test_what_an_unknown_exchange_sends_ends_the_bound_until_somebody_counts_it() -> None:
-    ledger = PrivacyLedger(DELTA)
-    begin(ledger, clients=(0, 1, 2))
-    ledger.on_exchange(Exchange(1, 0, "statistics", "up", {"mean": torch.ones(3)}, 12))
-    ledger.on_exchange(Exchange(1, 1, "prepare", "up", {"mean": torch.ones(3)}, 12, "calibrate"))
-    ledger.on_exchange(Exchange(1, 2, "statistics", "up", {"done": True}, 0))
-    assert ledger.epsilons == {0: math.inf, 1: math.inf, 2: 0.0}
-    assert "uploads that no plan asked for" in ledger.report()
-
-
-def test_an_evaluation_that_does_not_say_whose_data_it_takes_is_private() -> None:
-    ledger = PrivacyLedger(DELTA)
-    begin(ledger)
-    ledger.on_exchange(Exchange(1, 0, "probe", "down", {}, 0, "evaluate"))
-    ledger.on_exchange(Exchange(1, 0, "probe", "up", {}, 0, "evaluate"))
-    assert ledger.epsilons == {0: math.inf}
-
-
-def test_private_tests_end_the_bound_of_who_sent_them_also_if_it_never_trained() -> None:
-    ledger = PrivacyLedger(DELTA)
-    begin(ledger, clients=(0, 1))
-    evaluate(ledger, "benchmark")
-    assert ledger.epsilons == {0: 0.0, 1: 0.0}
-    evaluate(ledger, "federated")
-    evaluate(ledger, "federated", client=7)
-    assert ledger.epsilons == {0: math.inf, 1: 0.0, 7: math.inf}
-    assert "evaluation without noise on data not declared public" in ledger.report()
-
-
-def test_tests_that_a_client_declares_public_cost_nothing() -> None:
-    ledger = PrivacyLedger(DELTA)
-    begin(ledger, described={"public-evaluation": True})
-    evaluate(ledger, "federated")
-    assert ledger.epsilons == {0: 0.0}
-    begin(ledger, 2)
-    evaluate(ledger, "federated")
-    assert ledger.epsilons == {0: math.inf}
-
-
-def test_a_client_that_normalises_over_batches_has_no_bound() -> None:
-    ledger = PrivacyLedger(DELTA)
-    begin(ledger, described={"batch-norm": True})
-    assert ledger.report().startswith("client 0: no epsilon: BatchNorm in the lower segment")
-
-
-def test_gradients_training_and_averaging_are_named_beside_the_number() -> None:
-    ledger = PrivacyLedger(DELTA)
-    begin(ledger)
-    send(ledger, replace(mask(4), inner=replace(mask(4).inner, learns=False), learns=False))
-    assert "Not covered" not in ledger.report()
-    send(ledger, mask(4))
-    for part in ("gradients sent to clients", "what a record did to the lower segment"):
-        assert part in ledger.report()
-    assert "lower segments sent" not in ledger.report()
-    begin(ledger, 2, averaged=True)
-    assert "lower segments sent to be averaged" in ledger.report()
-
-
-def test_a_new_limit_of_the_number_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    ledger = PrivacyLedger(DELTA)
-
-    def said(server_round: int) -> list[str]:
-        caplog.clear()
-        with caplog.at_level("INFO", logger="flwr.splitmix"):
-            end(ledger, server_round)
-        return [record.getMessage() for record in caplog.records]
-
-    begin(ledger)
-    send(ledger, mask(4))
-    assert said(1) == [f"privacy of {ledger.report()}"]
-    begin(ledger, 2)
-    send(ledger, mask(4))
-    assert said(2) == []
-    begin(ledger, 3, averaged=True)
-    assert said(3) == [f"privacy of {ledger.report()}"]
-    assert said(4) == []
-
-
-# Checkpoints.
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -17,7 +17,7 @@ PATCHES, WIDTH, CLASSES = 8, 3, 3
 
 @dataclass(frozen=True)
 class Placement:
-    """One row of the specification's table of releases, for a group of k with even masks."""
+    """One place for the noise (docs/privacy.md), for a group of k with even masks."""
 
     family: Family
     noise: GaussianNoise

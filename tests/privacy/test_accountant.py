@@ -1,4 +1,4 @@
-"""Conversions against dp-accounting, against the exact answer, and against the spec's figures."""
+"""Conversions against dp-accounting, against the exact answer, and against kept figures."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_largest_slope_for_an_epsilon_has_that_epsilon(
 def test_the_five_placements_at_one_and_600_epochs(
     smashed: str, label: str, seen: str, slope: float, figures: tuple[float, ...]
 ) -> None:
-    """Spec section 4: k = 2 even, D_s = 10, Delta = 0.15, variances 66/255, delta 2e-4."""
+    """DP-CutMixSL, Table 2: D_s = 10, Delta = 0.15, delta 2e-4; k = 2 even, variances 66/255."""
     variance = 66 / 255
     noise = GaussianNoise.from_plain(
         {
@@ -123,13 +123,13 @@ def test_the_five_placements_at_one_and_600_epochs(
     )
     rho = float(release_costs(release, "replace").sum())
     assert rho * variance == pytest.approx(slope, rel=1e-12)
-    found = [
+    epsilons = [
         float(epsilon_from_rdp(rdp_curve(epochs * rho), 2e-4, conversion=conversion)[0])
         for epochs in (1, 600)
         for conversion in ("papers", "tight")
     ]
-    np.testing.assert_allclose(found[:2], figures[:2], atol=0.006)
-    np.testing.assert_allclose(found[2:], figures[2:], atol=0.06)
+    np.testing.assert_allclose(epsilons[:2], figures[:2], atol=0.006)
+    np.testing.assert_allclose(epsilons[2:], figures[2:], atol=0.06)
 
 
 def test_at_600_epochs_the_best_order_is_near_1_1() -> None:

@@ -58,11 +58,11 @@ def test_what_is_known_of_the_masks_orders_the_plans() -> None:
 
 def test_the_rarer_the_failure_the_dearer_the_plan() -> None:
     plan = ReleasePlan(release=RELEASE, passes=50, delta=1e-3, k=2)
-    found = [
+    multipliers = [
         replace(plan, kept=RandomMasks(alpha=2.0, failure=failure)).rho
         for failure in (9e-4, 1e-5, 1e-9)
     ]
-    assert found == sorted(found)
+    assert multipliers == sorted(multipliers)
     # The failure is taken from delta: a hundredth of it hardly matters, nearly all of it does.
     with_failure = replace(plan, kept=RandomMasks(alpha=2.0, failure=9.999e-4))
     assert with_failure.epsilon() > replace(with_failure, delta=2e-3).epsilon() + 1
@@ -72,8 +72,8 @@ def test_the_rarer_the_failure_the_dearer_the_plan() -> None:
 def test_the_distribution_of_counts_is_that_of_the_mixers_draw(k: int, alpha: float) -> None:
     rng, draws = np.random.default_rng(0), 20_000
     counts = [int(sample_counts(16, k, alpha, rng)[0]) for _ in range(draws)]
-    found = np.bincount(counts, minlength=17) / draws
-    np.testing.assert_allclose(found, kept_distribution(16, k, alpha), atol=0.015)
+    frequencies = np.bincount(counts, minlength=17) / draws
+    np.testing.assert_allclose(frequencies, kept_distribution(16, k, alpha), atol=0.015)
 
 
 @pytest.mark.parametrize("family", ["cutmix", "mixup"])

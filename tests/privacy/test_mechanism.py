@@ -28,8 +28,8 @@ def lengths(clip: Clip, smashed: Tensor) -> Tensor:
     if clip == "range":
         return 2 * smashed.abs()
     dims: tuple[int, ...] = (2,) if clip == "patch" else (1, 2)
-    found: Tensor = torch.linalg.vector_norm(smashed, dim=dims)
-    return found
+    norms: Tensor = torch.linalg.vector_norm(smashed, dim=dims)
+    return norms
 
 
 @pytest.mark.parametrize("clip", ["patch", "range", "sample"])
@@ -76,10 +76,10 @@ def test_no_clipping_and_no_noise_change_nothing() -> None:
 def test_noise_is_standard_normal_times_sigma(generator: torch.Generator | None) -> None:
     drawn = add_noise(torch.zeros(100_001), 3.0, generator).numpy().astype(np.float64) / 3
     grid = np.linspace(-3, 3, 61)
-    found = np.searchsorted(np.sort(drawn), grid) / len(drawn)
+    distribution = np.searchsorted(np.sort(drawn), grid) / len(drawn)
     expected = torch.special.ndtr(torch.from_numpy(grid)).numpy()
     # Kolmogorov-Smirnov: a sound generator is further off once in 10^6 runs.
-    assert np.abs(found - expected).max() < 2.7 / np.sqrt(len(drawn))
+    assert np.abs(distribution - expected).max() < 2.7 / np.sqrt(len(drawn))
     assert 3.5 < np.abs(drawn).max() < 8.6
     # Numbers are made in pairs, which must not show: neither in sign nor in size.
     first, second = drawn[:50_000], drawn[50_001:]

@@ -1,4 +1,4 @@
-"""The plain values of a mechanism travel unchanged, and wrong ones are refused in a sentence."""
+"""The plain values of a mechanism travel unchanged, and wrong ones raise an error."""
 
 from __future__ import annotations
 

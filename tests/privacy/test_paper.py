@@ -36,8 +36,8 @@ def test_table_2() -> None:
     assert setting.smashed_term == pytest.approx(0.225)
     assert setting.label_term == pytest.approx(2.0)
     assert setting.offset(DELTA) == pytest.approx(8.5172, abs=5e-5)
-    found = [paper_theorem1(method, setting, 0.5) for method in METHODS]
-    assert found == pytest.approx([2.225, 0.55625, 0.6125])
+    slopes = [paper_theorem1(method, setting, 0.5) for method in METHODS]
+    assert slopes == pytest.approx([2.225, 0.55625, 0.6125])
 
 
 def test_theorem_1_orders_the_methods_with_equality_at_ratio_1_only() -> None:

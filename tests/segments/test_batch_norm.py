@@ -1,4 +1,4 @@
-"""BatchNorm is found in whatever form, and nothing else is taken for it."""
+"""BatchNorm is recognised in every form, and nothing else is taken for it."""
 
 from __future__ import annotations
 
@@ -36,11 +36,13 @@ def test_models_of_timm_with_a_form_of_their_own_are_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "found"), [(nn.BatchNorm2d(4), True), (nn.GroupNorm(2, 4), False)], ids=str
+    ("module", "expected"), [(nn.BatchNorm2d(4), True), (nn.GroupNorm(2, 4), False)], ids=str
 )
-def test_the_answer_is_whether_one_example_moves_the_others(module: nn.Module, found: bool) -> None:
+def test_the_answer_is_whether_one_example_moves_the_others(
+    module: nn.Module, expected: bool
+) -> None:
     images = torch.randn(3, 4, 5, 5, generator=torch.Generator().manual_seed(0))
     other = images.clone()
     other[0] *= 10
     moved = not torch.equal(module(images)[1:], module(other)[1:])
-    assert has_batch_norm(module) == moved == found
+    assert has_batch_norm(module) == moved == expected

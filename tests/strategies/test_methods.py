@@ -1,4 +1,4 @@
-"""What the methods of the papers promise as strategies, and what they refuse."""
+"""The promises of the papers' methods as strategies, and the options that they reject."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_who_averages_does_so_by_fedavg(method: Method) -> None:
         (InputMixupSL, {"grid": (4, 0)}, r"grid is \(4, 0\); rows and columns must be at least 1"),
     ],
 )
-def test_options_outside_their_range_are_refused_in_one_sentence(
+def test_options_outside_their_range_are_rejected_with_one_clear_error(
     kind: Any, options: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=sentence):

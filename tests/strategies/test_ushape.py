@@ -37,20 +37,20 @@ class Faulty(UShapeClient):
     method = "encode"
 
     def run(self, method: str, arguments: Any) -> dict[str, Any]:
-        found = super().run(method, arguments)
+        answer = super().run(method, arguments)
         wrong = method == self.method and arguments.get("number") == 1 and self.order.client == 1
-        return self.reply(found) if wrong else found
+        return self.reply(answer) if wrong else answer
 
-    def reply(self, found: dict[str, Any]) -> dict[str, Any]:
+    def reply(self, answer: dict[str, Any]) -> dict[str, Any]:
         raise NotImplementedError
 
 
 def faulty(method: str, reply: Any) -> type[Faulty]:
-    return type("Odd", (Faulty,), {"method": method, "reply": lambda self, found: reply(found)})
+    return type("Odd", (Faulty,), {"method": method, "reply": lambda self, answer: reply(answer)})
 
 
-def first(found: dict[str, Any], key: str, change: Any) -> dict[str, Any]:
-    return {**found, key: [change(found[key][0]), *found[key][1:]]}
+def first(answer: dict[str, Any], key: str, change: Any) -> dict[str, Any]:
+    return {**answer, key: [change(answer[key][0]), *answer[key][1:]]}
 
 
 def nan(tensor: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ def test_who_does_not_answer_contributes_nothing() -> None:
 
 
 def test_below_min_nodes_the_round_ends() -> None:
-    toy = TextToy(clients=2, kind=faulty("encode", lambda found: {}))
+    toy = TextToy(clients=2, kind=faulty("encode", lambda answer: {}))
     strategy = USplitSL(toy.server(), device="cpu", min_nodes=2)
     with pytest.raises(LinkError, match="1 clients are left, min-nodes is 2: client 1: sent no"):
         strategy.fit(toy.clients_for(strategy), 1)
@@ -115,8 +115,8 @@ def test_below_min_nodes_the_round_ends() -> None:
 
 class Boastful(UShapeClient):
     def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
-        found = super().attach(order, arrays)
-        return {**found, "width": 7} if order.client == 2 else found
+        description = super().attach(order, arrays)
+        return {**description, "width": 7} if order.client == 2 else description
 
 
 def test_clients_of_another_width_are_left_out() -> None:

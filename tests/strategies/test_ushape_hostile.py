@@ -74,8 +74,8 @@ def test_who_overflows_in_the_forward_pass_is_left_out_before_anybody_is_answere
     def overflows(hidden: Tensor) -> Tensor:
         return torch.where(hidden.abs() > 100, hidden * 1e305, hidden)
 
-    found = failures_of(TextToy(kind=faulty("encode", large)), Steep(overflows))
-    assert found == {1: "its messages overflow in the trunk"}
+    failures = failures_of(TextToy(kind=faulty("encode", large)), Steep(overflows))
+    assert failures == {1: "its messages overflow in the trunk"}
 
 
 def test_who_overflows_in_the_backward_pass_is_left_out_and_the_trunk_stays_whole() -> None:
@@ -85,8 +85,8 @@ def test_who_overflows_in_the_backward_pass_is_left_out_and_the_trunk_stays_whol
     def root(hidden: Tensor) -> Tensor:  # at 0 its derivative is infinite
         return hidden.sign() * hidden.abs().sqrt()
 
-    found = failures_of(TextToy(kind=faulty("encode", zero), dropout=0.0), Steep(root))
-    assert found == {1: "its messages or gradients overflow in the trunk"}
+    failures = failures_of(TextToy(kind=faulty("encode", zero), dropout=0.0), Steep(root))
+    assert failures == {1: "its messages or gradients overflow in the trunk"}
 
 
 def two(*numbers: float) -> dict[int, Messages]:
@@ -114,9 +114,9 @@ def test_who_overflows_in_the_backward_pass_is_told_from_who_does_not(
     segment = TrunkSegment(Steep(bend).float(), device="cpu")
     before = {name: t.clone() for name, t in segment.state()[0].items()}
     segment.forward(two(*hidden), 0)
-    found = segment.learn({c: [torch.full((1, 2, 5), 1e3)] for c in (0, 1)}, 0.5, 1)
-    assert {0, 1} - found.keys() == blamed
-    assert all(bool(g.isfinite().all()) for parts in found.values() for g in parts)
+    gradients = segment.learn({c: [torch.full((1, 2, 5), 1e3)] for c in (0, 1)}, 0.5, 1)
+    assert {0, 1} - gradients.keys() == blamed
+    assert all(bool(g.isfinite().all()) for parts in gradients.values() for g in parts)
     assert segment.state()[0].keys() == before.keys()  # no step, so no averages of Adam's
     assert all(torch.equal(t, before[name]) for name, t in segment.state()[0].items())
     segment.forward(two(1e-8), 0)
@@ -166,8 +166,8 @@ def test_a_trunk_of_transformers_knows_its_width_and_length(kind: str) -> None:
 def test_what_a_client_says_of_itself_is_bounded(said: dict[str, Any], sentence: str) -> None:
     class Liar(UShapeClient):
         def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
-            found = super().attach(order, arrays)
-            return {**found, **said} if order.client == 1 else found
+            description = super().attach(order, arrays)
+            return {**description, **said} if order.client == 1 else description
 
     assert failures_of(TextToy(kind=Liar)) == {1: sentence}
 
@@ -188,8 +188,8 @@ def test_the_others_do_not_calibrate_as_long_as_one_says(
 
     class Endless(UShapeClient):
         def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
-            found = super().attach(order, arrays)
-            return {**found, "calibration-steps": says.get(order.client, 0)}
+            description = super().attach(order, arrays)
+            return {**description, "calibration-steps": says.get(order.client, 0)}
 
         def run(self, method: str, arguments: Any) -> dict[str, Any]:
             if method == "encode_public":
@@ -242,8 +242,8 @@ def test_a_test_set_without_end_costs_only_its_own_client(
 ) -> None:
     class Liar(UShapeClient):
         def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
-            found = super().attach(order, arrays)
-            return {**found, "federated-examples": HUGE} if order.client == 1 else found
+            description = super().attach(order, arrays)
+            return {**description, "federated-examples": HUGE} if order.client == 1 else description
 
     assert scored_examples(TextToy(kind=Liar, tests=4)) == 2 * 4
     sentence = "client 1: says that its federated-examples is more than 2147483647"
@@ -253,10 +253,10 @@ def test_a_test_set_without_end_costs_only_its_own_client(
 def test_an_absurd_score_costs_only_its_own_client() -> None:
     class Absurd(UShapeClient):
         def run(self, method: str, arguments: Any) -> dict[str, Any]:
-            found = super().run(method, arguments)
+            reply = super().run(method, arguments)
             if method == "score" and self.order.client == 1:
-                found = {**found, "scores": {**found["scores"], "accuracy": float("nan")}}
-            return found
+                reply = {**reply, "scores": {**reply["scores"], "accuracy": float("nan")}}
+            return reply
 
     assert scored_examples(TextToy(kind=Absurd, tests=4)) == 2 * 4
 
@@ -266,8 +266,8 @@ def test_one_of_two_that_says_another_width_does_not_turn_the_other_out() -> Non
 
     class Wide(UShapeClient):
         def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
-            found = super().attach(order, arrays)
-            return {**found, "width": 64} if order.client == 0 else found
+            description = super().attach(order, arrays)
+            return {**description, "width": 64} if order.client == 0 else description
 
     toy = TextToy(kind=Wide, clients=2)
     assert list(failures_of(toy)) == [0]

@@ -1,4 +1,4 @@
-"""Uses the method of a name wherever methods are used; prints what came of it as JSON.
+"""Runs a method by its name wherever methods are used, and prints the results as JSON.
 
 A process of its own, as the package that it imports may be another one than that of the tests.
 

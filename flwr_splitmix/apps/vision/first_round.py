@@ -1,4 +1,4 @@
-"""A look ahead to the first round: what it would reject is rejected before a run begins."""
+"""A check of the first round before a run begins, so that impossible settings end it early."""
 
 from __future__ import annotations
 

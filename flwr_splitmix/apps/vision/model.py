@@ -20,7 +20,7 @@ def segments_of(config: VisionConfig) -> SplitModel:
     Raises
     ------
     ConfigError
-        If pretrained weights cannot be had, or a budget cannot be kept with such a lower segment.
+        If pretrained weights are not available, or no budget can hold for such a lower segment.
     """
     images = images_of(config)
     options: dict[str, Any] = {"pretrained": True} if config.pretrained else {}

@@ -1,4 +1,4 @@
-"""Into how many parts a run's data are divided: what the ServerApp asks a node, and its answer."""
+"""The number of parts of a run's data: the ServerApp's question to a node, and its answer."""
 
 from __future__ import annotations
 

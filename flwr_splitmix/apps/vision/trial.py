@@ -1,4 +1,4 @@
-"""A strategy of the L shape without a model: what it takes, what it needs, what it rejects."""
+"""A trial of an L-shaped strategy's options without a model: allowed, needed and rejected ones."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def blind_source(
     seed
         Of FastICA's first guess.
     max_iter
-        Iterations after which what was found is taken.
+        Most iterations; the result is then taken as it is.
 
     Returns
     -------
@@ -51,7 +51,7 @@ def blind_source(
 
     Source: FastICA, Hyvärinen and Oja 2000, with the log cosh contrast; our section 6.
     """
-    from sklearn.decomposition import FastICA  # an extra: whoever trains does not need it
+    from sklearn.decomposition import FastICA  # an extra that training does not need
     from sklearn.exceptions import ConvergenceWarning
 
     if messages.ndim < 2 or messages.shape[0] < 2:
@@ -76,15 +76,15 @@ def blind_source(
     with warnings.catch_warnings():
         # More sources than messages have no exact solution, and an attacker takes what there is.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        found = torch.from_numpy(ica.fit_transform(observed.T.numpy()).T.copy())
+        sources = torch.from_numpy(ica.fit_transform(observed.T.numpy()).T.copy())
     components = torch.from_numpy(ica.components_) @ sent
     components = components / components.std(1, keepdim=True)
-    order = _negentropy(found).argsort(descending=True)
+    order = _negentropy(sources).argsort(descending=True)
     return components[order].reshape(count, *messages.shape[1:])
 
 
 def separate_gradients(messages: Tensor, gradients: Tensor, *, seed: int = 0) -> Tensor:
-    """Decode every source with weights that were found by separating the gradients.
+    """Decode every source with weights that come from separating the gradients.
 
     An answer to `gradients = "all-sources"`: the gradients `sum_i R_il g_i` are mixtures too, the
     ratios by which source i enters them are the weights that decode source i of the messages.

@@ -43,7 +43,7 @@ def gradient_ratio(messages: Tensor, gradients: Tensor, *, per_sample: bool = Fa
     ValueError
         If shapes differ or gradients are all zero.
 
-    Source: ours; the paper's specification, section 6.
+    Source: ours (docs/mixguard.md); it follows from MixGuard's equation 19.
     """
     if messages.shape != gradients.shape or messages.ndim < 3:
         raise ValueError(

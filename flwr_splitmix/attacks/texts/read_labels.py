@@ -1,4 +1,4 @@
-"""What the gradients of a classifier tell of the labels, in any U shape: two classes, by sign."""
+"""Label inference from a classifier's gradients in any U shape: two classes, by sign."""
 
 from __future__ import annotations
 

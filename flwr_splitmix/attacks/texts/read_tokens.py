@@ -48,7 +48,7 @@ def read_tokens(hidden: Tensor, table: Tensor) -> Reading:
     ValueError
         If the widths differ.
 
-    Source: our specification, section 6; cosine similarity with the means over d removed.
+    Source: ours, docs/mixguard.md; cosine similarity with the means over d removed.
     """
     if hidden.shape[-1] != table.shape[-1]:
         raise ValueError(

@@ -80,12 +80,12 @@ def _parse(file: io.BufferedIOBase, path: Path, dimensions: int) -> np.ndarray:
     while missing and (chunk := file.read(min(missing, _CHUNK))):
         chunks.append(chunk)
         missing -= len(chunk)
-    found = expected + 1 - missing
-    if found != expected:
+    size = expected + 1 - missing
+    if size != expected:
         raise DataError(
-            f"{path} is {'truncated' if found < expected else 'too long'}: its header says "
+            f"{path} is {'truncated' if size < expected else 'too long'}: its header says "
             f"{' x '.join(map(str, shape))} = {expected} bytes, and it holds "
-            f"{found if found < expected else 'more'}"
+            f"{size if size < expected else 'more'}"
         )
     return np.frombuffer(b"".join(chunks), np.uint8).reshape(shape)
 

@@ -37,9 +37,9 @@ def read_picture_folder(folder: Path, *, image_size: int, channels: int | None) 
     test = next((folder / name for name in TEST_SPLITS if (folder / name).is_dir()), None)
     if test is None:
         raise no_test_split(folder)
-    found = {split: _pictures_by_class(split) for split in (folder / "train", test)}
-    classes = tuple(found[folder / "train"])
-    unknown = [name for name in found[test] if name not in classes]
+    pictures = {split: _pictures_by_class(split) for split in (folder / "train", test)}
+    classes = tuple(pictures[folder / "train"])
+    unknown = [name for name in pictures[test] if name not in classes]
     if unknown:
         raise DataError(
             f"{test} has the class {', '.join(map(repr, unknown))}, which {folder / 'train'} "
@@ -47,7 +47,7 @@ def read_picture_folder(folder: Path, *, image_size: int, channels: int | None) 
         )
     decoded: list[list[np.ndarray]] = []
     labels: list[np.ndarray] = []
-    for by_class in found.values():
+    for by_class in pictures.values():
         paths = [(path, name) for name, members in by_class.items() for path in members]
         decoded.append(
             [decode(path, str(path), image_size=image_size, channels=channels) for path, _ in paths]
@@ -63,7 +63,7 @@ def _pictures_by_class(split: Path) -> dict[str, list[Path]]:
     )
     if not folders:
         raise DataError(f"{split} has no class folders; pictures belong in {split.name}/<class>/")
-    found = {
+    pictures = {
         entry.name: sorted(
             path
             for path in entry.iterdir()
@@ -71,10 +71,10 @@ def _pictures_by_class(split: Path) -> dict[str, list[Path]]:
         )
         for entry in folders
     }
-    empty = [name for name, paths in found.items() if not paths]
+    empty = [name for name, paths in pictures.items() if not paths]
     if empty:
         raise DataError(
             f"the class folder {split / empty[0]} holds no picture; "
             f"files that end in {', '.join(sorted(SUFFIXES))} are read"
         )
-    return found
+    return pictures

@@ -56,7 +56,7 @@ class ImageSets:
 def assemble(
     raw: RawSets, name: str, *, image_size: int, channels: int | None, mean: float, std: float
 ) -> ImageSets:
-    """Check what a reader found, bring it to `channels` and at most `image_size`, and wrap it up.
+    """Check a reader's images, bring them to `channels` and at most `image_size`, and wrap them.
 
     Parameters
     ----------

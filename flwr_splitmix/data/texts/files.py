@@ -87,18 +87,18 @@ def _objects(path: Path, text: str, columns: Sequence[str]) -> list[list[Any]]:
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
+            row = json.loads(line)
         except json.JSONDecodeError as error:
             raise DataError(f"line {number} of {path} is no JSON: {error}") from error
-        if not isinstance(found, dict):
+        if not isinstance(row, dict):
             raise DataError(f"line {number} of {path} is no JSON object, which each line must be")
-        missing = [column for column in columns if column not in found]
+        missing = [column for column in columns if column not in row]
         if missing:
             raise DataError(
                 f"line {number} of {path} has no key {missing[0]!r}; it has "
-                f"{', '.join(map(repr, found))}"
+                f"{', '.join(map(repr, row))}"
             )
-        rows.append([found[column] for column in columns])
+        rows.append([row[column] for column in columns])
     return rows
 
 

@@ -47,12 +47,12 @@ def generated_sets(task: TextTask, *, seed: int = 0) -> TextSets:
     """
     make = _sentence if task == "classification" else _sum
     rng = frozen_generator(derive_seed(seed, f"generated {task}"))
-    found: dict[str, tuple[str, str, int]] = {}
-    while len(found) < TRAIN + TEST:
+    rows_of: dict[str, tuple[str, str, int]] = {}
+    while len(rows_of) < TRAIN + TEST:
         text, answer, label, group = make(rng)
-        found.setdefault(text, (answer, group, label))
-    texts = tuple(found)
-    answers, groups, labels = zip(*found.values(), strict=True)
+        rows_of.setdefault(text, (answer, group, label))
+    texts = tuple(rows_of)
+    answers, groups, labels = zip(*rows_of.values(), strict=True)
     told = task == "generation"
     rows = TextRows(
         texts,
@@ -67,16 +67,16 @@ def generated_sets(task: TextTask, *, seed: int = 0) -> TextSets:
 def generated_public(task: TextTask, *, seed: int = 0) -> tuple[str, ...]:
     """Make public text of the same words: right sentences, or stories of sums with other ends."""
     rng = frozen_generator(derive_seed(seed, f"generated public {task}"))
-    found: dict[str, None] = {}
-    while len(found) < PUBLIC:
+    made: dict[str, None] = {}
+    while len(made) < PUBLIC:
         if task == "classification":
             text, _, label, _ = _sentence(rng)
             if not label:
                 continue
         else:
             text = _story(rng)
-        found[text] = None
-    return tuple(found)
+        made[text] = None
+    return tuple(made)
 
 
 def _sentence(rng: np.random.RandomState) -> tuple[str, str, int, str]:

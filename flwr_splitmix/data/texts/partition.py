@@ -1,4 +1,4 @@
-"""Which rows of a text set each client has."""
+"""The division of a text set's rows among clients."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def _by_group(sets: TextSets, index: int, num_clients: int) -> tuple[np.ndarray,
     tests = _natural(sets.test.groups)
     nothing = np.zeros(0, np.int64)
     train, test = (
-        np.sort(np.concatenate([nothing, *(found[g] for g in own if g in found)]))
-        for found in (parts, tests)
+        np.sort(np.concatenate([nothing, *(rows_of_group[g] for g in own if g in rows_of_group)]))
+        for rows_of_group in (parts, tests)
     )
     return train, test
 

@@ -76,7 +76,7 @@ def load_public_texts(
 
 @functools.lru_cache(maxsize=4)
 def _read(source: str, unit: Unit, min_words: int, max_words: int) -> tuple[str, ...]:
-    found: dict[str, None] = {}
+    pieces: dict[str, None] = {}
     for path in _files(Path(source).expanduser()):
         for paragraph in _paragraphs(read_text(path)):
             for part in _SENTENCE_ENDS.split(paragraph) if unit == "sentence" else [paragraph]:
@@ -84,10 +84,10 @@ def _read(source: str, unit: Unit, min_words: int, max_words: int) -> tuple[str,
                 for start in range(0, len(words), max_words):
                     piece = words[start : start + max_words]
                     if len(piece) >= min_words:
-                        found[" ".join(piece)] = None
-    if not found:
+                        pieces[" ".join(piece)] = None
+    if not pieces:
         raise DataError(f"{source!r} holds no {unit} of at least {min_words} words")
-    return tuple(found)
+    return tuple(pieces)
 
 
 def _files(path: Path) -> list[Path]:

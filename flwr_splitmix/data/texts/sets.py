@@ -135,8 +135,8 @@ def _read(source: str, names: Sequence[str], test: str) -> tuple[Columns, Column
         return _arrow(load_saved(path, _splits(test)), names, source)
     if match := _HUB_NAME.fullmatch(source):
         name, subset = match.groups()
-        found = load_hub(name, _splits(test), subset=subset, kind="a text dataset")
-        return _arrow(found, names, source)
+        splits = load_hub(name, _splits(test), subset=subset, kind="a text dataset")
+        return _arrow(splits, names, source)
     raise DataError(f"there is no text dataset {source!r}: {_ALLOWED}")
 
 

@@ -1,4 +1,4 @@
-"""Rows and public texts as sets of tokens: what a client trains on, is scored on or mixes with."""
+"""Rows and public texts as sets of tokens, for training, scoring and mixing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From texts to tokens: a tokenizer of a model, or one trained on the spot."""
+"""Tokenizers, of a model or trained on the spot, and the tokens that they make of texts."""
 
 from __future__ import annotations
 
@@ -141,8 +141,10 @@ def plain_tokens(
         return [], []
     cut = long_texts == "cut"
     options = {"truncation": True, "max_length": max_length} if cut else {"verbose": False}
-    found = tokenizer(list(texts), **options)["input_ids"]
-    return _fitting([torch.tensor(ids, dtype=torch.int64) for ids in found], max_length, long_texts)
+    encoded = tokenizer(list(texts), **options)["input_ids"]
+    return _fitting(
+        [torch.tensor(ids, dtype=torch.int64) for ids in encoded], max_length, long_texts
+    )
 
 
 def classification_tokens(

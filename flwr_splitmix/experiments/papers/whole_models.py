@@ -1,4 +1,4 @@
-"""What splitting costs and saves: split learning beside whole models on the same budget."""
+"""Costs and savings of splitting: split learning beside whole models on the same budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MixGuard: what a client does to hidden states and gradients before a server sees them.
+"""MixGuard: obfuscation of hidden states and gradients at the client.
 
 It does not hide the target from an attentive server. The gradients of a step's messages are
 multiples of each other and tell how to decode them, and the messages alone can be separated

@@ -20,7 +20,7 @@ def balance_gradients(secret: Secret, gradients: Tensor, *, strength: float = 1.
     so that message l gets `sum_i R_il g_i`. What the supports add also moves the trunk: the
     smaller `strength`, the less, and the less is hidden from the attack by ratio. Who separates
     the gradients blindly decodes all the same (`flwr_splitmix.attacks.separate_gradients`): the
-    target came out with |cos| 0.99 and more at every strength that was measured.
+    target was recovered with |cos| 0.99 and more at every strength that was measured.
 
     Parameters
     ----------

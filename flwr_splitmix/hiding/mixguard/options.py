@@ -1,4 +1,4 @@
-"""What MixGuard's client is told to do."""
+"""The options of MixGuard's client."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class MixGuardOptions:
                 "perturbation 'adaptive' follows the calibrator's residual, but "
                 "calibration_epochs is 0; allowed without calibration are 'constant' and None"
             )
-        self.draw()  # that there are such secrets is known now, not in the midst of a round
+        self.draw()  # fails now, not in the middle of a round, if there are no such secrets
 
     def draw(self, samples: int | None = None) -> Secret:
         """Draw a batch's secret, or one for each of its samples.

@@ -1,4 +1,4 @@
-"""How texts of several lengths are brought to one, so that their hidden states can be mixed."""
+"""Padding of texts to one length, so that their hidden states can be mixed."""
 
 from __future__ import annotations
 

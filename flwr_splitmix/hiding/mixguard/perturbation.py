@@ -1,4 +1,4 @@
-"""Noise on the gradient that leaves the client, in proportion to what calibration had to repair."""
+"""Noise on the gradient that leaves the client, in proportion to the calibration residual."""
 
 from __future__ import annotations
 

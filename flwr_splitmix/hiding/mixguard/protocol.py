@@ -1,4 +1,4 @@
-"""MixGuard's protocol: what a client sends of its texts, and how it decodes the answers."""
+"""MixGuard's protocol at the client: texts encoded to messages, and answers decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How secrets are drawn: uniformly among those that meet MixGuard's constraints."""
+"""The sampler of secrets: uniform draws among those that meet MixGuard's constraints."""
 
 from __future__ import annotations
 

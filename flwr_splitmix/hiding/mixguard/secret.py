@@ -1,4 +1,4 @@
-"""A batch's secret: how sources are mixed to messages, and how the trunk's answers are decoded."""
+"""A batch's secret: the mixing of sources to messages, and the decoding of the trunk's answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Secret:
-    """What one client draws for one batch and sends to nobody; it prints its sizes and no number.
+    """One client's secret for one batch, never sent; its repr shows sizes and no number.
 
     All tensors are float64 on the CPU. With an axis of samples in front, b secrets: one for each
     sample of the batch (an extension; the paper has one a batch).

@@ -1,4 +1,4 @@
-"""Where a language model is cut: the number of layers in head and tail."""
+"""The cut of a language model: the number of layers in head and tail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which layout a transformers model has, and what it was made for."""
+"""The layouts of transformers models, by family and task."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def model_class(config: Any, task: Task) -> type[Any]:
     known = _known(config.model_type)
     if type(config) not in CLASSES[task] or (known is not None and task not in known.tasks):
         raise ValueError(_cannot_cut(config.model_type, task))
-    found: type[Any] = CLASSES[task][type(config)]
-    return found
+    transformers_class: type[Any] = CLASSES[task][type(config)]
+    return transformers_class
 
 
 def layout_of(model: Any) -> Layout:
@@ -53,15 +53,15 @@ def layout_of(model: Any) -> Layout:
         If the model cannot be cut; the message names its type and what can be cut.
     """
     config = model.config
-    refusal = ValueError(_cannot_cut(config.model_type, task_of(model)))
+    error = ValueError(_cannot_cut(config.model_type, task_of(model)))
     crossing = getattr(config, "add_cross_attention", False)
     known = _known(config.model_type)
     if known is not None:
         if crossing or (known.kind == "encoder" and getattr(config, "is_decoder", False)):
-            raise refusal
+            raise error
         return known
     if crossing or not looks_like_llama(model) or not agrees(model, DECODERS):
-        raise refusal
+        raise error
     return DECODERS
 
 

@@ -61,7 +61,7 @@ def generate(
     new, mask = ids.gather(1, order), mask.gather(1, order)
     stops = torch.tensor(_stops(eos_token_id), dtype=torch.int64, device=ids.device)
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-    cache, found = DynamicCache(config=parts.config), []
+    cache, tokens = DynamicCache(config=parts.config), []
     with _evaluating(head, trunk, tail):
         for _ in range(max_new_tokens):
             hidden = tail.stack(trunk(head(new, mask, cache), mask, cache), mask, cache)
@@ -70,12 +70,12 @@ def generate(
             if len(stops):
                 token = torch.where(ended, stops[0], token)
                 ended |= torch.isin(token, stops)
-            found.append(token)
+            tokens.append(token)
             if ended.all():
                 break
             new = token[:, None]
             mask = torch.cat([mask, torch.ones_like(new)], dim=1)
-    return torch.stack(found, dim=1)
+    return torch.stack(tokens, dim=1)
 
 
 def _choose(

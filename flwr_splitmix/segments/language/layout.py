@@ -1,4 +1,4 @@
-"""What is known of a family of models: where its embeddings, layers and outputs are."""
+"""The layout of a family of models: the places of its embeddings, layers and outputs."""
 
 from __future__ import annotations
 

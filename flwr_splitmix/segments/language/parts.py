@@ -1,4 +1,4 @@
-"""Head, trunk and tail: the three parts of a language model, and what is known of them."""
+"""Head, trunk and tail: the three parts of a language model, and their description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a model comes from: a configuration, a local folder, a name on the hub."""
+"""Sources of a model: a configuration, a local folder, a name on the hub."""
 
 from __future__ import annotations
 

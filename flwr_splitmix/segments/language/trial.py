@@ -1,4 +1,4 @@
-"""Whether a model computes as a layout says: tried on a copy with a few thousand weights."""
+"""A trial of a layout on a copy of the model with a few thousand weights."""
 
 from __future__ import annotations
 

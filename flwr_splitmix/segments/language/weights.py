@@ -69,9 +69,9 @@ def load(model: Any, checkpoint: Checkpoint, wanted: Mapping[str, Any], new: Seq
             ),
         )
     if info.mismatched_keys:
-        name, found, needed = min(info.mismatched_keys)
+        name, stored, needed = min(info.mismatched_keys)
         raise ValueError(
-            f"{name} has shape {tuple(found)} in {checkpoint.name!r} and {tuple(needed)} in the "
+            f"{name} has shape {tuple(stored)} in {checkpoint.name!r} and {tuple(needed)} in the "
             "model that was asked for"
         )
     missing = {name for name in info.missing_keys & set(wanted) if not name.startswith(tuple(new))}

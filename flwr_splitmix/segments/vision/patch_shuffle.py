@@ -1,4 +1,4 @@
-"""Patch and batch shuffling: orders that only the client knows, and how many there are."""
+"""Patch and batch shuffling: orders known to the client alone, and their number."""
 
 from __future__ import annotations
 

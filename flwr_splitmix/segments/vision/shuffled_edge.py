@@ -126,7 +126,7 @@ def split_shuffled_edge(
         If the model is no such transformer or has no block to spare, or method, kappa or a size
         is not possible.
 
-    Source: Patch Shuffling, section IV; spec section 7.
+    Source: Patch Shuffling, section IV.
     """
     shuffle = _shuffle(method, kappa)
     _check_family(name)

@@ -1,4 +1,4 @@
-"""The two segments of a vision model, and what one asks for to get them."""
+"""The two segments of a vision model, and the request from which they are made."""
 
 from __future__ import annotations
 
@@ -96,14 +96,14 @@ class Request:
         return cuts[name]
 
     def check_patches(self) -> None:
-        """Refuse patches that do not tile the image."""
+        """Raise an error for patches that do not tile the image."""
         if self.patch_size < 1 or self.image_size % self.patch_size:
             raise ValueError(
                 f"patch_size {self.patch_size} does not divide image_size {self.image_size}"
             )
 
     def check_positions(self, at_embedding: bool) -> None:
-        """Refuse positions in the upper segment behind blocks that need them."""
+        """Raise an error for positions in the upper segment behind blocks that need them."""
         if self.positions == "upper" and not at_embedding:
             raise ValueError(
                 f"positions 'upper' needs the cut at 'embedding', not at {self.cut_at!r}: "

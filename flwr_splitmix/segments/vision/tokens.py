@@ -1,4 +1,4 @@
-"""Position embeddings and prefix tokens: what a transformer adds to its patches."""
+"""Position embeddings and prefix tokens of vision transformers."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ def family_of(name: str) -> type[nn.Module]:
         )
     entry = timm.models.model_entrypoint(name)
     annotation = getattr(entry, "__annotations__", {}).get("return", nn.Module)
-    found = getattr(zoo, annotation, None) if isinstance(annotation, str) else annotation
-    return found if isinstance(found, type) else nn.Module
+    family = getattr(zoo, annotation, None) if isinstance(annotation, str) else annotation
+    return family if isinstance(family, type) else nn.Module
 
 
 def create(request: Request, family: type[nn.Module], **options: Any) -> Any:
@@ -60,7 +60,7 @@ def create(request: Request, family: type[nn.Module], **options: Any) -> Any:
 
 
 def cannot_cut(name: str) -> str:
-    """Return the sentence that says so, and what can be cut."""
+    """Return the error message for a model that cannot be cut, with those that can."""
     return (
         f"{name} cannot be cut; allowed are models such as vit_tiny_patch16_224, "
         "deit_tiny_distilled_patch16_224, pit_ti_224, vgg16, resnet18, and lenet5"

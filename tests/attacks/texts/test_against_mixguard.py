@@ -72,14 +72,14 @@ def test_the_words_can_be_read_behind_an_embedding() -> None:
     strategy.fit([client], 1)
     (recording,) = recorder.recordings[0]
     assert recording.gradients is not None
-    found = gradient_ratio(recording.messages, recording.gradients)
+    attack = gradient_ratio(recording.messages, recording.gradients)
     # The sign of the decoding is not told; of the two readings one is the text.
     batch = client.batches
     texts = toy.texts(0, toy.examples).batch(batch.indices)[0]
     real = texts >= 0
     hits = [
         float(
-            (read_tokens(sign * found.estimate, table).ids[:, : texts.shape[1]] == texts)[real]
+            (read_tokens(sign * attack.estimate, table).ids[:, : texts.shape[1]] == texts)[real]
             .double()
             .mean()
         )
@@ -124,10 +124,10 @@ def test_a_text_that_is_mixed_twice_is_what_the_mixtures_share(k: int) -> None:
     width = min(len(m[0, 0]) for m in sent)
     real = texts.mask.bool()
     hidden = client.head.eval()(texts.ids, texts.mask)
-    found = repeated_text(*(m[:, :, : texts.ids.shape[1]][:, real] for m in sent))
+    common = repeated_text(*(m[:, :, : texts.ids.shape[1]][:, real] for m in sent))
     assert width >= texts.ids.shape[1]
-    assert found.cosine == pytest.approx(1, abs=1e-9)
-    assert score(found.estimate, hidden[real], hidden[real].flip(0)).best > 1 - 1e-9
+    assert common.cosine == pytest.approx(1, abs=1e-9)
+    assert score(common.estimate, hidden[real], hidden[real].flip(0)).best > 1 - 1e-9
     other = repeated_text(sent[0][:, 0, :3], sent[1][:, 1, :3])
     assert other.cosine < 0.999
 

@@ -18,11 +18,13 @@ def laplace(*shape: int) -> Tensor:
 @pytest.mark.parametrize(("m", "k"), [(3, 3), (2, 2), (5, 3)])
 def test_sources_that_are_not_gaussian_are_separated(m: int, k: int) -> None:
     sources = laplace(k, 2, 40, 100)
-    found = blind_source(draw_secret(m, k).encode(sources))
-    assert found.shape == (k, 2, 40, 100)
-    torch.testing.assert_close(found.flatten(1).var(1), torch.ones(k).double(), rtol=1e-3, atol=0)
+    components = blind_source(draw_secret(m, k).encode(sources))
+    assert components.shape == (k, 2, 40, 100)
+    torch.testing.assert_close(
+        components.flatten(1).var(1), torch.ones(k).double(), rtol=1e-3, atol=0
+    )
     for source in sources:
-        assert score(found, source, source).best > 0.99
+        assert score(components, source, source).best > 0.99
 
 
 def test_gaussian_sources_are_not() -> None:
@@ -31,8 +33,8 @@ def test_gaussian_sources_are_not() -> None:
     cosines = []
     for seed in range(15):
         secret = draw_secret(3, 3)
-        found = blind_source(secret.encode(sources), seed=seed)
-        cosines.append(score(found, secret.target_of(sources), sources[0]).best)
+        components = blind_source(secret.encode(sources), seed=seed)
+        cosines.append(score(components, secret.target_of(sources), sources[0]).best)
     assert torch.tensor(cosines).median() < 0.97
 
 
@@ -43,8 +45,8 @@ def test_among_many_sources_the_target_stands_out() -> None:
     for seed in range(9):
         secret = draw_secret(3, 10)
         target = secret.target_of(sources)
-        found = blind_source(secret.encode(sources), seed=seed)
-        picked.append(score(found, target, target).picked)
+        components = blind_source(secret.encode(sources), seed=seed)
+        picked.append(score(components, target, target).picked)
     assert torch.tensor(picked).median() > 0.9
 
 
@@ -53,8 +55,8 @@ def test_components_come_with_the_least_gaussian_first() -> None:
     spiky = laplace(1, 64, 384)[0].pow(3)
     normal = torch.randn(2, 64, 384, dtype=torch.float64)
     mixed = torch.einsum("mk,kij->mij", torch.randn(3, 3).double(), torch.stack([*normal, spiky]))
-    found = blind_source(mixed)
-    assert score(found, spiky, normal[0]).picked > 0.99
+    components = blind_source(mixed)
+    assert score(components, spiky, normal[0]).picked > 0.99
 
 
 def test_what_all_texts_share_can_be_left_out() -> None:
@@ -66,8 +68,8 @@ def test_what_all_texts_share_can_be_left_out() -> None:
         secret = draw_secret(3, 3)
         messages, target = secret.encode(sources[:, None]), secret.target_of(sources[:, None])
         with_it.append(score(blind_source(messages, seed=seed), target, target).best)
-        found = blind_source(messages, common=common[None], seed=seed)
-        without.append(score(found, target, target).best)
+        components = blind_source(messages, common=common[None], seed=seed)
+        without.append(score(components, target, target).best)
     assert torch.tensor(without).median() > 0.98
     assert torch.tensor(without).median() > torch.tensor(with_it).median()
 
@@ -79,21 +81,21 @@ def test_all_sources_gradients_are_separated_too() -> None:
     outputs = secret.encode(sources).requires_grad_()
     secret.decode_sources(outputs).backward(balance_gradients(secret, gradients))  # type: ignore[no-untyped-call]
     assert outputs.grad is not None
-    found = separate_gradients(outputs.detach(), outputs.grad)
+    decoded = separate_gradients(outputs.detach(), outputs.grad)
     target = secret.target_of(sources)
-    assert score(found, target, target).best > 0.97
+    assert score(decoded, target, target).best > 0.97
 
 
 def test_the_score_tells_best_and_picked_apart() -> None:
     target = torch.randn(1, 50, 50, dtype=torch.float64)
     spiky = laplace(1, 50, 50).pow(3)
     other = torch.randn(1, 50, 50, dtype=torch.float64)
-    found = score(torch.stack([spiky, -3 * target + 7]), target, other)
-    assert found.best == pytest.approx(1.0)
-    assert found.best_index == 1
-    assert found.picked < 0.1
+    scored = score(torch.stack([spiky, -3 * target + 7]), target, other)
+    assert scored.best == pytest.approx(1.0)
+    assert scored.best_index == 1
+    assert scored.picked < 0.1
     correlation = torch.corrcoef(torch.stack([target.flatten(), other.flatten()]))
-    assert found.floor == pytest.approx(abs(correlation[0, 1].item()))
+    assert scored.floor == pytest.approx(abs(correlation[0, 1].item()))
     assert score(target * 2, target, other).best == pytest.approx(1.0)
 
 

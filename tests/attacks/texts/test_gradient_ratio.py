@@ -32,19 +32,19 @@ def step(
 @pytest.mark.parametrize("strength", [0.0, 0.1, 10.0])
 def test_no_perturbation_hides_the_target(m: int, k: int, strength: float) -> None:
     secret, messages, gradients, target = step(m, k, strength)
-    found = gradient_ratio(messages, gradients)
-    assert score(found.estimate, target, torch.randn_like(target)).best > 0.999
-    assert torch.cosine_similarity(found.weights, secret.decoding, dim=0).abs() > 0.999999
+    attack = gradient_ratio(messages, gradients)
+    assert score(attack.estimate, target, torch.randn_like(target)).best > 0.999
+    assert torch.cosine_similarity(attack.weights, secret.decoding, dim=0).abs() > 0.999999
 
 
 def test_secrets_of_samples_fall_one_by_one() -> None:
     secret, messages, gradients, target = step(3, 3, 0.1, samples=4)
-    found = gradient_ratio(messages, gradients, per_sample=True)
-    assert found.weights.shape == (4, 3)
-    assert torch.cosine_similarity(found.weights, secret.decoding).abs().min() > 0.999999
+    attack = gradient_ratio(messages, gradients, per_sample=True)
+    assert attack.weights.shape == (4, 3)
+    assert torch.cosine_similarity(attack.weights, secret.decoding).abs().min() > 0.999999
     together = gradient_ratio(messages, gradients)
     for j in range(4):
-        assert score(found.estimate[j], target[j], target[j - 1]).best > 0.999
+        assert score(attack.estimate[j], target[j], target[j - 1]).best > 0.999
     assert score(together.estimate, target, torch.randn_like(target)).best < 0.99
 
 

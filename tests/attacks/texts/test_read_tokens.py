@@ -13,18 +13,18 @@ def test_words_are_read_up_to_scale_and_sign(scale: float) -> None:
     torch.manual_seed(0)
     table = torch.randn(1000, 64)
     ids = torch.randint(1000, (2, 30))
-    found = read_tokens(scale * table[ids] + 0.3 * torch.randn(2, 30, 64) + 2.0, table)
-    assert found.ids.shape == (2, 30)
-    assert found.accuracy(ids) == 1.0
-    assert found.similarity > 0.8
+    words = read_tokens(scale * table[ids] + 0.3 * torch.randn(2, 30, 64) + 2.0, table)
+    assert words.ids.shape == (2, 30)
+    assert words.accuracy(ids) == 1.0
+    assert words.similarity > 0.8
     noise = read_tokens(torch.randn(2, 30, 64), table)
     assert noise.accuracy(ids) < 0.1
-    assert noise.similarity < found.similarity
+    assert noise.similarity < words.similarity
 
 
 def test_accuracy_is_the_share_of_places() -> None:
-    found = read_tokens(torch.eye(4), torch.eye(4))
-    assert found.accuracy(torch.tensor([0, 1, 2, 0])) == 0.75
+    words = read_tokens(torch.eye(4), torch.eye(4))
+    assert words.accuracy(torch.tensor([0, 1, 2, 0])) == 0.75
 
 
 def test_widths_must_fit() -> None:

@@ -1,4 +1,4 @@
-"""ImageDataset: values, shapes, subsets and refusals."""
+"""ImageDataset: values, shapes, subsets and rejected input."""
 
 from __future__ import annotations
 

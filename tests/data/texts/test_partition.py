@@ -71,7 +71,9 @@ def test_samples_are_the_first_of_a_part() -> None:
         (sources("a", "b"), {}, "training rows of 'made up': 2 samples cannot be divided among 3"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(sets: TextSets, options: dict[str, Any], said: str) -> None:
+def test_what_is_wrong_is_one_clear_error(
+    sets: TextSets, options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(DataError, match=said):
         text_split(sets, 0, 3, **options)
 

@@ -73,10 +73,10 @@ def test_a_folder_is_all_its_text_files(tmp_path: Path) -> None:
 def test_the_real_files_are_read() -> None:
     if not SHARED.is_dir():
         pytest.skip("there are no public texts at ../shared/data/public_text")
-    found = load_public_texts(str(SHARED / "wikitext2_valid.txt.gz"), unit="paragraph")
-    assert len(found) > 2000
-    assert not any(piece.startswith("= ") for piece in found)
-    assert max(len(piece.split()) for piece in found) == 40
+    pieces = load_public_texts(str(SHARED / "wikitext2_valid.txt.gz"), unit="paragraph")
+    assert len(pieces) > 2000
+    assert not any(piece.startswith("= ") for piece in pieces)
+    assert max(len(piece.split()) for piece in pieces) == 40
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_the_real_files_are_read() -> None:
         ("a.txt", BOOK, {"limit": -1}, "limit is -1; it must be 0"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(
+def test_what_is_wrong_is_one_clear_error(
     tmp_path: Path, name: str, text: str, options: dict[str, Any], said: str
 ) -> None:
     path = write(tmp_path / name, text) if name else str(tmp_path)

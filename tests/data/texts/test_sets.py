@@ -1,4 +1,4 @@
-"""Labelled texts from every kind of source, and what is said of wrong ones."""
+"""Labelled texts from every kind of source, and the errors of wrong ones."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ WRONG: list[tuple[str, str | bytes, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "content", "options", "said"), WRONG, ids=[w[3] for w in WRONG])
-def test_what_is_wrong_is_one_sentence(
+def test_what_is_wrong_is_one_clear_error(
     write: Writer, name: str, content: str | bytes, options: dict[str, Any], said: str
 ) -> None:
     path = write(name, content)

@@ -78,17 +78,17 @@ def test_figures_and_table_share_their_runs_and_no_noise_is_the_run_without_any(
 
 def test_the_papers_epsilons_where_none_is_printed_follow_from_its_formulas() -> None:
     """DP-CutMixSL, Theorem 1 with the values of Table 2; 8.5172 is log(1/delta)."""
-    found = {entry.place: entry.epsilon for entry in EXPERIMENTS["dp-cutmixsl-fig11a"].entries}
+    epsilons = {entry.place: entry.epsilon for entry in EXPERIMENTS["dp-cutmixsl-fig11a"].entries}
     for row, slope in (("DP-SL", 2.225), ("DP-MixSL", 0.55625), ("DP-CutMixSL", 0.6125)):
         exponent = slope * 255 / 66 + 8.5172
         expected = math.log(1 + 2 / 10 * (math.exp(exponent) - 1))
-        assert found[row, "66/255"] == pytest.approx(expected, rel=1e-4)
+        assert epsilons[row, "66/255"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_new_options_have_changed_no_cell_that_there_was() -> None:
     """Runs are found by these ids."""
-    found = EXPERIMENTS["cutmixsl-table2"].cells(SCALES["cpu"], source="fashion_mnist")
-    ids = {entry.place: cell.id for entry, cell in found}
+    entries = EXPERIMENTS["cutmixsl-table2"].cells(SCALES["cpu"], source="fashion_mnist")
+    ids = {entry.place: cell.id for entry, cell in entries}
     assert ids["Parallel SL", "n = 10"] == "psl-vit_tiny-n10-s0-cd7cffe3df84"
     assert ids["SplitFed", "n = 10"] == "sfl-vit_tiny-n10-s0-7a51c4a6c512"
     assert cell_of("DPSL", sigma_s=1, sigma_y=1) == cell_of("DPSL", sigma_s=1.0, sigma_y=1.0)
@@ -119,14 +119,14 @@ CELLS: dict[str, tuple[Cell, float]] = {
 @pytest.mark.parametrize("name", CELLS)
 def test_a_run_with_noise_has_the_accountants_epsilon(name: str, run: RunCell) -> None:
     cell, slope = CELLS[name]
-    found = run(cell)
-    spent = [row["epsilon"] for row in found.rows]
+    finished = run(cell)
+    spent = [row["epsilon"] for row in finished.rows]
     expected = [slope if math.isinf(slope) else epsilon(passes * slope) for passes in (1, 2)]
     assert spent == pytest.approx(expected, rel=1e-9)
-    assert found.config["options"]["sigma_s"] == SIGMA
+    assert finished.config["options"]["sigma_s"] == SIGMA
 
 
-def test_noise_without_its_size_is_one_sentence(run: RunCell) -> None:
+def test_noise_without_its_size_is_one_clear_error(run: RunCell) -> None:
     with pytest.raises(ValueError, match="noise needs sigma_y"):
         run(cell_of("DPSL", sigma_s=1.0))
     with pytest.raises(ValueError, match=r"sigma_s is -1\.0; a standard"):
@@ -181,8 +181,8 @@ def test_the_accountants_epsilon_stands_beside_the_papers(tmp_path: Path) -> Non
         ["363.5", "1.5"], ["none", "-"], ["-", "-"], ["-", "2"],
     ]  # fmt: skip
     assert "| DP-SL | here | 25.00 ± 0.00 | 2 seeds | 363.5 | 1.5 |" in tables.to_markdown([made])
-    (found,) = json.loads(json.dumps(tables.to_json([made]), allow_nan=False))
-    assert [(line["epsilon"], line["paper_epsilon"]) for line in found["lines"]] == [
+    (report,) = json.loads(json.dumps(tables.to_json([made]), allow_nan=False))
+    assert [(line["epsilon"], line["paper_epsilon"]) for line in report["lines"]] == [
         (363.5, 1.5), ("inf", None), (None, None), (None, 2.0),
     ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The gradient's noise has the scale that the specification says, sample by sample."""
+"""The gradient's noise follows the residual, sample by sample: MixGuard, equations 28, 29."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def test_the_target_is_arranged_at_its_place(samples: int | None) -> None:
 
 
 def test_bfloat16_costs_about_a_percent() -> None:
-    """0.7 % for messages of 8 bits, at cond(B) <= 4, before the scaling; specification, 2.5."""
+    """0.7 % for messages of 8 bits, at cond(B) <= 4 without the scaling for affine trunks."""
     sources = torch.randn(3, 64, 8, 16).bfloat16()
     errors = []
     for _ in range(50):

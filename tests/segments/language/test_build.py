@@ -60,10 +60,10 @@ def test_a_part_built_alone_equals_that_of_the_whole(name: str, task: str) -> No
     for part in ("head", "trunk", "tail"):
         alone = build(config_of(name), task, seed=5, parts=(part,))
         expected = tensors(getattr(whole, part))
-        found = tensors(getattr(alone, part))
-        assert found.keys() == expected.keys()
+        built = tensors(getattr(alone, part))
+        assert built.keys() == expected.keys()
         for key, tensor in expected.items():
-            assert torch.equal(found[key], tensor), key
+            assert torch.equal(built[key], tensor), key
     other = tensors(build(config_of(name), task, seed=6).trunk)
     assert all(
         not torch.equal(other[key], tensor) or tensor.std() == 0

@@ -84,10 +84,10 @@ def test_gradients_through_detached_cuts_equal_the_wholes(
         expected = gradients(model)
         model.zero_grad()
         torch.manual_seed(1)
-        found = split_gradients(model, *batch)
-        assert found.keys() == expected.keys() == dict(model.named_parameters()).keys()
+        split = split_gradients(model, *batch)
+        assert split.keys() == expected.keys() == dict(model.named_parameters()).keys()
         for key, gradient in expected.items():
-            torch.testing.assert_close(found[key], gradient, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(split[key], gradient, rtol=1e-10, atol=1e-12)
 
 
 def test_checkpointing_keeps_only_the_layers_inputs() -> None:

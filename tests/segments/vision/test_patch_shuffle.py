@@ -125,7 +125,7 @@ def test_gradients_return_to_where_the_patches_came_from() -> None:
 
 
 def test_search_spaces_are_those_of_the_paper() -> None:
-    """Equations 7 and 8 for N = 196, kappa = 0.4, B = 50 (spec section 7)."""
+    """Equations 7 and 8 for N = 196, kappa = 0.4, B = 50 (Patch Shuffling)."""
     assert log10_search_space(196) == pytest.approx(365.7, abs=0.05)
     assert log10_search_space(196, 0.4, 50) == pytest.approx(28239.7, abs=0.05)
     assert log10_orders_with_target(196, 0.4, 50) == pytest.approx(27624.3, abs=0.06)

@@ -1,4 +1,4 @@
-"""Where a bound ends, what no number covers, and where both are told."""
+"""The ends of a bound: cases without a number, and their announcement on both sides."""
 
 from __future__ import annotations
 

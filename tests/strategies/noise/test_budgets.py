@@ -1,4 +1,4 @@
-"""Clients with a budget stop at it, and what becomes of the run."""
+"""Clients with a budget stop at it, and the run ends or goes on without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that are interrupted and resumed: what is charged again, and what is not."""
+"""Charges of runs that are interrupted and resumed."""
 
 from __future__ import annotations
 

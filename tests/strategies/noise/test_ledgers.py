@@ -1,4 +1,4 @@
-"""What the server's ledger says of each kind of batch."""
+"""The server's ledger for each kind of batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which strategies take noise, and what they refuse."""
+"""Strategies that take noise, and the options that they reject."""
 
 from __future__ import annotations
 

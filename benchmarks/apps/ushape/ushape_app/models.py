@@ -177,5 +177,5 @@ class Passes:
 
     @staticmethod
     def _run(part: nn.Module, inputs: Tensor) -> Tensor:
-        found: Tensor = part(inputs, torch.ones(inputs.shape[:2], dtype=torch.int64))
-        return found
+        outputs: Tensor = part(inputs, torch.ones(inputs.shape[:2], dtype=torch.int64))
+        return outputs
