@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.strategies import STRATEGIES
+from flwr_splitmix.threads import POLICY
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
@@ -47,6 +48,20 @@ def test_step_time_reports_every_figure_of_the_issue(tmp_path: Path) -> None:
         "ray_ratio", "local_ratio", "ray_overhead_ms", "ray_small_ms",
     }  # fmt: skip
     assert written["machine"]["versions"].keys() >= {"flwr", "ray", "torch", "python"}
+
+
+def test_waiting_threads_are_timed_alone_and_in_company(tmp_path: Path) -> None:
+    found = figures("waiting_threads", tmp_path / "waiting_threads.json")
+    settings = found["environments"]
+    assert settings["passive"] == POLICY
+    assert settings["spinning"].keys() == {"GOMP_SPINCOUNT"}
+    assert found["ms"].keys() == settings.keys()
+    for row in found["ms"].values():
+        assert row.keys() == {"idle", "beside 2 busy loops"}
+        assert all(0 < timed["min"] <= timed["median"] for timed in row.values())
+    passive, spinning = (found["ms"][name]["idle"]["median"] for name in ("passive", "spinning"))
+    assert found["idle_ratio"] == pytest.approx(passive / spinning)
+    assert found["targets"].keys() == {"idle_ratio", "busy_ratio"}
 
 
 def test_scale_weighs_all_processes_after_every_client_has_trained(tmp_path: Path) -> None:
