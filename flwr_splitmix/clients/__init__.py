@@ -4,7 +4,7 @@ from flwr_splitmix.clients.client import Client, ClientError, Order, exchange
 from flwr_splitmix.clients.local_inference import score_locally
 from flwr_splitmix.clients.mixguard_client import MixGuardClient
 from flwr_splitmix.clients.naive_mix_client import NaiveMixClient
-from flwr_splitmix.clients.privacy_guard import PrivacyBudget
+from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.split_client import SplitClient
 from flwr_splitmix.clients.ushape_client import UShapeClient
 from flwr_splitmix.data.texts.batch import TextSet

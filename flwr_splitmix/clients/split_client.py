@@ -15,7 +15,8 @@ from torch.utils.data import Dataset
 from flwr_splitmix.clients.client import Client, ClientError, Order, exchange
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.clients.lower import describe_segment, load_segment
-from flwr_splitmix.clients.privacy_guard import NodeLedger, PrivacyBudget, PrivacyGuard
+from flwr_splitmix.clients.privacy_budget import PrivacyBudget
+from flwr_splitmix.clients.privacy_guard import NodeLedger, PrivacyGuard
 from flwr_splitmix.clients.requests import check_numbers, check_plan, check_range, check_sizes
 from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.device import pick_device

@@ -127,7 +127,7 @@ def _offset(delta: float, orders: ArrayLike, conversion: Conversion) -> Floats:
 
 
 def _checked(orders: ArrayLike) -> Floats:
-    found = np.atleast_1d(np.asarray(orders, dtype=np.float64))
-    if not (np.isfinite(found).all() and (found > 1).all()):
-        raise ValueError(f"order is {found.min():g}; a Rényi order must be greater than 1")
-    return found
+    values = np.atleast_1d(np.asarray(orders, dtype=np.float64))
+    if not (np.isfinite(values).all() and (values > 1).all()):
+        raise ValueError(f"order is {values.min():g}; a Rényi order must be greater than 1")
+    return values

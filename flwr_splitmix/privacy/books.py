@@ -170,10 +170,10 @@ def _plain(values: Floats) -> list[float | str]:
 
 
 def _floats(values: Any, shape: tuple[int, ...]) -> Floats:
-    found = np.array([float(v) for v in values])
-    if found.shape != shape or np.isnan(found).any():
-        raise ValueError(f"a ledger of {shape[0]} values cannot take a state of {len(found)}")
-    return found
+    array = np.array([float(v) for v in values])
+    if array.shape != shape or np.isnan(array).any():
+        raise ValueError(f"a ledger of {shape[0]} values cannot take a state of {len(array)}")
+    return array
 
 
 def _check_kind(state: Mapping[str, Any], kind: str) -> None:

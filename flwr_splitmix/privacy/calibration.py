@@ -97,8 +97,8 @@ class ReleasePlan:
             If an order is not greater than 1, or the conversion is unknown.
         """
         rho = self.rho
-        found, _ = epsilon_from_rdp(rdp_curve(rho, orders), self._delta, orders, conversion)
-        return float(found) if rho else 0.0
+        smallest, _ = epsilon_from_rdp(rdp_curve(rho, orders), self._delta, orders, conversion)
+        return float(smallest) if rho else 0.0
 
     def noise_for(self, epsilon: float) -> GaussianNoise:
         """Scale both sigmas by one factor, so that the run costs `epsilon`.

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flwr_splitmix.clients import ClientError, Order, SplitClient
-from flwr_splitmix.clients.privacy_guard import PrivacyBudget
+from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.mixers import FullShare, NoisyShare, PatchShare, Share, WeightedShare
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.privacy.accountant import epsilon_from_rdp, rdp_curve

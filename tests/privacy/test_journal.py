@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flwr_splitmix.privacy.journal import Journal, JournalError, read_journal
 
-ENTRIES = [{"n": 0, "text": "a"}, {"n": 1, "text": "b\n"}, {"n": 2}]
+ENTRIES: list[dict[str, Any]] = [{"n": 0, "text": "a"}, {"n": 1, "text": "b\n"}, {"n": 2}]
 
 
 @pytest.fixture
@@ -86,7 +87,8 @@ def test_a_full_disk_leaves_the_journal_as_it_was(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = Journal(path)
-    real, written = os.write, []
+    real = os.write
+    written: list[int] = []
 
     def full(file: int, data: memoryview) -> int:
         if written:

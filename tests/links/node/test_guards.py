@@ -31,7 +31,7 @@ def noisy(inner: Share | None = None, **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    return Node(tmp_path / "node", **{"max-epsilon": 1.0})
+    return Node(tmp_path / "node", {"max-epsilon": 1.0})
 
 
 def refused(outcome: Outcome, why: str) -> None:
@@ -116,7 +116,7 @@ def test_an_epsilon_never_falls_whatever_round_or_run_the_server_names(node: Nod
     node.config["max-epsilon"] = 4.0
     spent: list[float] = []
     for changes in ({}, {"state_round": 0}, {"run": "another"}, {"run": "third"}, {}):
-        node.begin(**changes)  # type: ignore[arg-type]
+        node.begin(**changes)
         assert node.client.epsilon == pytest.approx(spent[-1] if spent else 0.0)
         assert node.step([noisy()]).reply
         spent.append(node.client.epsilon or 0.0)
@@ -155,7 +155,7 @@ def _no_space(*arguments: Any) -> int:
 
 
 def test_without_a_place_for_the_ledger_nothing_leaves(tmp_path: Path) -> None:
-    node = Node(tmp_path, **{"max-epsilon": 1.0, "state-dir": ""})
+    node = Node(tmp_path, {"max-epsilon": 1.0, "state-dir": ""})
     with pytest.raises(LinkError, match="the node has no state-dir"):
         node.begin()
 
@@ -166,7 +166,7 @@ def test_without_a_place_for_the_ledger_nothing_leaves(tmp_path: Path) -> None:
 def test_the_stricter_of_node_and_run_holds(
     tmp_path: Path, run: float | None, own: float | None, meant: float
 ) -> None:
-    node = Node(tmp_path, **({} if own is None else {"max-epsilon": own, "delta": 1e-6}))
+    node = Node(tmp_path, {} if own is None else {"max-epsilon": own, "delta": 1e-6})
     budget = PrivacyBudget(
         max_epsilon=run, relation="add-remove", public_evaluation=True, allow_averaging=True
     )
@@ -184,7 +184,7 @@ def test_averaging_and_other_weights_within_a_run_need_the_nodes_word(tmp_path: 
     """Crafted gradients and averaging read raw pixels."""
     weights = TOY.lower().state_dict()
     others = {name: t + 1 if t.is_floating_point() else t for name, t in weights.items()}
-    node = Node(tmp_path / "a", **{"max-epsilon": 1.0})
+    node = Node(tmp_path / "a", {"max-epsilon": 1.0})
     with pytest.raises(ClientError, match="averaging would send its lower segment, from which"):
         node.begin(returns_arrays=True)
     node.end(finish=False)
@@ -195,7 +195,7 @@ def test_averaging_and_other_weights_within_a_run_need_the_nodes_word(tmp_path: 
     with pytest.raises(ClientError, match="another lower segment within the run"):
         node.begin(arrays=others)
     node.end(finish=False)
-    trusting = Node(tmp_path / "b", **{"max-epsilon": 1.0, "allow-averaging": True})
+    trusting = Node(tmp_path / "b", {"max-epsilon": 1.0, "allow-averaging": True})
     for arrays in (weights, others):
         trusting.begin(arrays=arrays, returns_arrays=True)
         trusting.end(finish=False)
@@ -206,7 +206,7 @@ def test_own_test_data_leave_only_where_the_node_allows_it(
     tmp_path: Path, allowed: bool | None
 ) -> None:
     config = {} if allowed is None else {"allow-evaluation": allowed}
-    node = Node(tmp_path, **{"max-epsilon": 1.0, **config})
+    node = Node(tmp_path, {"max-epsilon": 1.0, **config})
     node.begin()
     outcome = node.ask("encode_test", kind="federated", start=0, stop=2)
     assert (outcome.reply is not None) == (allowed is True)
@@ -214,7 +214,7 @@ def test_own_test_data_leave_only_where_the_node_allows_it(
 
 
 def test_a_node_that_allows_nothing_plain_takes_noise_only(tmp_path: Path) -> None:
-    node = Node(tmp_path, **{"allow-plain": False})
+    node = Node(tmp_path, {"allow-plain": False})
     node.begin()
     refused(node.step([FullShare().to_wire()]), "allow_plain = false")
     assert node.step([noisy()]).reply
@@ -265,14 +265,14 @@ def test_nothing_costs_a_client_more_than_its_own_sizes(
 )
 def test_a_wrong_policy_names_its_key(tmp_path: Path, config: dict[str, Any], why: str) -> None:
     with pytest.raises(LinkError) as caught:
-        Node(tmp_path, **config).begin()
+        Node(tmp_path, config).begin()
     assert why in str(caught.value)
 
 
 def test_a_policy_may_be_a_file(tmp_path: Path) -> None:
     file = tmp_path / "policy.toml"
     file.write_text("max-epsilon = 0.25\nallow-averaging = true\n")
-    node = Node(tmp_path / "node", **{"privacy-policy": str(file), "allow-averaging": False})
+    node = Node(tmp_path / "node", {"privacy-policy": str(file), "allow-averaging": False})
     node.begin()
     assert node.client.privacy == PrivacyBudget(max_epsilon=0.25, allow_plain=False)
     node.end(finish=False)
@@ -335,7 +335,7 @@ def test_a_thousand_asks_of_the_worst_server_are_all_priced_and_written_down(
     rng = np.random.default_rng(0)
     uploads, refusals = 0, 0
     for number in range(20):
-        node = Node(tmp_path / str(number), **{"max-epsilon": 1.0})
+        node = Node(tmp_path / str(number), {"max-epsilon": 1.0})
         for process in range(5):
             node.begin(run=f"run-{process % 2}", state_round=int(rng.integers(0, 2)))
             for step in range(10):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,16 +33,18 @@ class Node:
     ----------
     folder
         Its state-dir.
-    toy
-        Makes its client.
     config
         Of the node, besides its index and its folder.
+    toy
+        Makes its client.
     """
 
-    def __init__(self, folder: Path, toy: Toy = TOY, **config: Any) -> None:
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any] | None = None, toy: Toy = TOY
+    ) -> None:
         self.folder = folder
         self.toy = toy
-        self.config = {"partition-id": 0, "state-dir": str(folder), **config}
+        self.config = {"partition-id": 0, "state-dir": str(folder), **(config or {})}
         self.options: dict[str, Any] = {}
         self.lower: Any = None
 
