@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
-Shape = Literal["L", "U"]
+ShapeName = Literal["L", "U"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Method:
     name: str
     module: str
     twin: str | None = None
-    shape: Shape = "L"
+    shape: ShapeName = "L"
     mixer: str = ""
     needs: tuple[Literal["noise", "labels"], ...] = ()
     positions: Literal["upper"] | None = None
@@ -185,7 +185,7 @@ BY_NAME: dict[str, Method] = {name: method for method in METHODS for name in met
 """Each method by the names of its classes."""
 
 
-def strategy_names(shape: Shape | None = None) -> tuple[str, ...]:
+def strategy_names(shape: ShapeName | None = None) -> tuple[str, ...]:
     """Return the names of the strategies of one shape, or of both, twin after method."""
     return tuple(name for name, method in BY_NAME.items() if shape in (None, method.shape))
 
@@ -226,7 +226,7 @@ def _is_plain(hint: Any) -> bool:
     return {*(parts or (hint,))} <= {bool, int, float, str, type(None)}
 
 
-def methods_table(shape: Shape) -> str:
+def methods_table(shape: ShapeName) -> str:
     """Return the Markdown table of what the methods of one shape do and protect."""
     first, last = ("cut", "protects") if shape == "L" else ("cuts", "stays with the client")
     return _markdown(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from flwr_splitmix.experiments.report import Table
 
 
-class Format(StrEnum):
+class ReportFormat(StrEnum):
     """What `splitmix experiment show` prints."""
 
     table = "table"
@@ -107,13 +107,13 @@ def run(
     ]
     chosen = list(dict.fromkeys(cell for _, cell in choose(pairs, cells)))
     # Loading torch takes seconds: names and numbers are checked before it.
-    from flwr_splitmix.experiments.grid import Place, run_grid, unfinished
+    from flwr_splitmix.experiments.grid import Workplace, run_grid, unfinished
 
     todo = unfinished(chosen, run_dir)
     out = console()
     done = len(chosen) - len(todo)
     out.print(f"{len(chosen)} cells, {done} of them finished before")
-    place = Place(run_dir, source, device)
+    place = Workplace(run_dir, source, device)
     with _terminated_as_interrupted(), GridDisplay(todo) as display:
         try:
             failures = run_grid(todo, place, jobs=jobs, on_progress=display.show)
@@ -130,8 +130,8 @@ def show(
     names: Names,
     scale: ScaleName = "cpu",
     format: Annotated[  # noqa: A002 - the option's name
-        Format, typer.Option("--format", help="Tables to read, Markdown, or one JSON list.")
-    ] = Format.table,
+        ReportFormat, typer.Option("--format", help="Tables to read, Markdown, or one JSON list.")
+    ] = ReportFormat.table,
     dataset: Annotated[
         str | None,
         typer.Option("--dataset", metavar="NAME", help="Only of this one.", show_default=False),
@@ -151,9 +151,9 @@ def show(
             experiment_named(wanted), size, run_dir, dataset=name, epochs=epochs
         )
     ]
-    if format is Format.json:
+    if format is ReportFormat.json:
         typer.echo(json.dumps(tables.to_json(reports), indent=2))
-    elif format is Format.markdown:
+    elif format is ReportFormat.markdown:
         typer.echo(tables.to_markdown(reports), nl=False)
     else:
         out = console()

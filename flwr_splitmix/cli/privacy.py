@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flwr_splitmix.cli.privacy_plan import ClipKind, Labels, Method, Neighbours, Smashed, make_plan
+from flwr_splitmix.cli.privacy_plan import (
+    ClipKind,
+    Labels,
+    Neighbours,
+    NoiseMethod,
+    Smashed,
+    make_plan,
+)
 from flwr_splitmix.cli.terminal import console, table
 from flwr_splitmix.runs import RunError
 
@@ -26,8 +33,8 @@ privacy = typer.Typer(
     no_args_is_help=True,
 )
 
-MethodOption = Annotated[Method, typer.Option(help="DP-SL, DP-MixSL or DP-CutMixSL.")]
-Clip = Annotated[ClipKind, typer.Option(help="What is bounded before the noise.")]
+MethodOption = Annotated[NoiseMethod, typer.Option(help="DP-SL, DP-MixSL or DP-CutMixSL.")]
+ClipOption = Annotated[ClipKind, typer.Option(help="What is bounded before the noise.")]
 ClipNorm = Annotated[float, typer.Option(help="The bound: L2 norm, or width of the range.")]
 Patches = Annotated[int, typer.Option(help="Patches of a sample, N.")]
 Width = Annotated[int, typer.Option(help="Numbers in a patch, d.")]
@@ -50,15 +57,15 @@ Delta = Annotated[float, typer.Option(help="Failure of the guarantee.")]
 RelationOption = Annotated[
     Neighbours, typer.Option(help="Neighbouring data: a record replaced, or added or removed.")
 ]
-SmashedNoise = Annotated[Smashed, typer.Option(help="Patches that get noise, of CutMix.")]
-LabelNoise = Annotated[Labels, typer.Option(help="Label noise after or before scaling.")]
+SmashedNoiseOption = Annotated[Smashed, typer.Option(help="Patches that get noise, of CutMix.")]
+LabelNoiseOption = Annotated[Labels, typer.Option(help="Label noise after or before scaling.")]
 Trusted = Annotated[
     bool, typer.Option("--trusted-mixer", help="Another party mixes: the server sees only sums.")
 ]
 Unclamped = Annotated[
     bool, typer.Option("--no-clamp", help="Clients do not clamp noisy labels to 0..1.")
 ]
-Order = Annotated[
+OrderOption = Annotated[
     float | None, typer.Option(help="One Rényi order; else the best one.", show_default=False)
 ]
 
@@ -77,8 +84,8 @@ def epsilon(
     sigma_s: Annotated[float, typer.Option(help="Noise on the smashed data, std. deviation.")],
     sigma_y: Annotated[float, typer.Option(help="Noise on the labels, standard deviation.")],
     clip_norm: ClipNorm,
-    method: MethodOption = Method.cutmix,
-    clip: Clip = ClipKind.patch,
+    method: MethodOption = NoiseMethod.cutmix,
+    clip: ClipOption = ClipKind.patch,
     patches: Patches = 64,
     width: Width = 192,
     k: GroupSize = 2,
@@ -91,11 +98,11 @@ def epsilon(
     batch_size: BatchSize = None,
     delta: Delta = 1e-5,
     relation: RelationOption = Neighbours.replaced,
-    smashed_noise: SmashedNoise = Smashed.kept,
-    label_noise: LabelNoise = Labels.after,
+    smashed_noise: SmashedNoiseOption = Smashed.kept,
+    label_noise: LabelNoiseOption = Labels.after,
     trusted_mixer: Trusted = False,
     no_clamp: Unclamped = False,
-    order: Order = None,
+    order: OrderOption = None,
 ) -> None:
     """Print the epsilon that a run with this noise will cost one record of one client."""
     from flwr_splitmix.privacy.accountant import ORDERS
@@ -116,8 +123,8 @@ def sigma(
     epsilon: Annotated[float, typer.Option(help="The epsilon that the run may cost.")],
     clip_norm: ClipNorm,
     label_ratio: Annotated[float, typer.Option(help="sigma_y over sigma_s.")] = 1.0,
-    method: MethodOption = Method.cutmix,
-    clip: Clip = ClipKind.patch,
+    method: MethodOption = NoiseMethod.cutmix,
+    clip: ClipOption = ClipKind.patch,
     patches: Patches = 64,
     width: Width = 192,
     k: GroupSize = 2,
@@ -130,8 +137,8 @@ def sigma(
     batch_size: BatchSize = None,
     delta: Delta = 1e-5,
     relation: RelationOption = Neighbours.replaced,
-    smashed_noise: SmashedNoise = Smashed.kept,
-    label_noise: LabelNoise = Labels.after,
+    smashed_noise: SmashedNoiseOption = Smashed.kept,
+    label_noise: LabelNoiseOption = Labels.after,
     trusted_mixer: Trusted = False,
     no_clamp: Unclamped = False,
 ) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _FAILURE = 0.1  # of delta: for masks that are yet to be drawn
 
 
-class Method(StrEnum):
+class NoiseMethod(StrEnum):
     """What is released."""
 
     sl = "sl"
@@ -62,7 +62,7 @@ def make_plan(given: Mapping[str, Any]) -> ReleasePlan:
     """
     from flwr_splitmix.privacy import GaussianNoise, Release, ReleasePlan
 
-    method, k = given["method"], given["k"] if given["method"] is not Method.sl else 1
+    method, k = given["method"], given["k"] if given["method"] is not NoiseMethod.sl else 1
     noise = GaussianNoise(
         sigma_s=given["sigma_s"],
         sigma_y=given["sigma_y"],
@@ -74,10 +74,10 @@ def make_plan(given: Mapping[str, Any]) -> ReleasePlan:
     )
     if k < 1:
         raise ValueError(f"k is {k}; a group has at least 1 client")
-    families: dict[Method, Family] = {
-        Method.sl: "full",
-        Method.mix: "mixup",
-        Method.cutmix: "cutmix",
+    families: dict[NoiseMethod, Family] = {
+        NoiseMethod.sl: "full",
+        NoiseMethod.mix: "mixup",
+        NoiseMethod.cutmix: "cutmix",
     }
     release = Release(
         noise=noise,
@@ -126,4 +126,4 @@ def _kept(given: Mapping[str, Any], k: int) -> Any:
     if given["alpha"] != math.inf:
         check_delta(given["delta"])
         return RandomMasks(alpha=given["alpha"], failure=_FAILURE * given["delta"])
-    return even_ratio(given["patches"], k) if given["method"] is Method.cutmix else 1 / k
+    return even_ratio(given["patches"], k) if given["method"] is NoiseMethod.cutmix else 1 / k

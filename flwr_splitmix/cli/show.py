@@ -25,7 +25,7 @@ from flwr_splitmix.runs import Row, Run
 _SHOWN_ROUNDS = 12
 
 
-class Format(StrEnum):
+class RunFormat(StrEnum):
     """What `splitmix show` prints."""
 
     table = "table"
@@ -35,13 +35,13 @@ class Format(StrEnum):
 def show(
     run: Annotated[str, typer.Argument(metavar="[RUN|latest]", help="A run's id.")] = "latest",
     format: Annotated[  # noqa: A002 - the option's name
-        Format, typer.Option("--format", help="Tables to read, or one JSON object.")
-    ] = Format.table,
+        RunFormat, typer.Option("--format", help="Tables to read, or one JSON object.")
+    ] = RunFormat.table,
     run_dir: RunDirectory = None,
 ) -> None:
     """Show a run's summary and its evaluated rounds; JSON has all rounds and the config."""
     opened = Run.open(run, home=run_dir)
-    if format is Format.json:
+    if format is RunFormat.json:
         everything = {
             "id": opened.id,
             "status": opened.status,

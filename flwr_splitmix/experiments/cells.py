@@ -14,7 +14,7 @@ from flwr_splitmix.experiments.option_types import scale_options
 from flwr_splitmix.runs import RunError
 
 Value = bool | int | float | str | None
-Options = tuple[tuple[str, Value], ...]
+OptionValues = tuple[tuple[str, Value], ...]
 """Keyword options as sorted pairs: a dictionary would not hash."""
 
 Partition = Literal["iid", "dirichlet"]
@@ -47,7 +47,7 @@ class Variant:
     """
 
     method: str
-    options: Options = ()
+    options: OptionValues = ()
     model: str = "ViT-Tiny"
     clients: int = 10
     partition: Partition = "iid"
@@ -65,7 +65,7 @@ def variant(
     return Variant(method, as_options(options or {}), model, clients, partition)
 
 
-def as_options(options: Mapping[str, Value]) -> Options:
+def as_options(options: Mapping[str, Value]) -> OptionValues:
     """Return keyword options as sorted pairs, numbers on a scale as floats."""
     return tuple(
         (name, float(value) if name in scale_options() and value is not None else value)
@@ -190,9 +190,9 @@ class Cell:
     """
 
     method: str
-    options: Options
+    options: OptionValues
     model: str
-    model_options: Options
+    model_options: OptionValues
     clients: int
     partition: Partition
     dataset: str

@@ -7,14 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from flwr_splitmix.data import DataError, ImageDataset, load_images, partition_indices
+from flwr_splitmix.data.batches import Example
 from flwr_splitmix.experiments.cells import DIRICHLET, Cell
 from flwr_splitmix.seeding import frozen_generator
-
-Example = tuple[Tensor, Tensor]
 
 _TEST_SEED = 2024
 """Of the choice of test images: one for all seeds, so that all cells are scored on the same."""

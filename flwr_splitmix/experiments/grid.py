@@ -49,8 +49,8 @@ OnProgress = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where cells are run.
+class Workplace:
+    """The home, data and device that cells are run with.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def unfinished(cells: Sequence[Cell], home: Path | None) -> list[Cell]:
 
 
 def run_grid(
-    cells: Sequence[Cell], place: Place, *, jobs: int = 1, on_progress: OnProgress
+    cells: Sequence[Cell], place: Workplace, *, jobs: int = 1, on_progress: OnProgress
 ) -> list[Progress]:
     """Run cells; one that fails does not stop the others.
 
@@ -114,7 +114,7 @@ def run_grid(
     return failures
 
 
-def run_one(cell: Cell, place: Place, tell: OnProgress) -> None:
+def run_one(cell: Cell, place: Workplace, tell: OnProgress) -> None:
     """Run one cell in this process and tell its rounds and its end; only an interrupt is raised."""
     from flwr_splitmix.events import RoundDone
     from flwr_splitmix.experiments.running import run_cell
@@ -181,7 +181,7 @@ def _log_to(file: Path) -> Iterator[None]:
 class _Processes:
     """A process for each cell, a few at a time; a process that dies costs its own cell only."""
 
-    def __init__(self, place: Place, tell: OnProgress) -> None:
+    def __init__(self, place: Workplace, tell: OnProgress) -> None:
         self.place = place
         self.tell = tell
         self.spawn = multiprocessing.get_context("spawn")
@@ -233,7 +233,7 @@ class _Processes:
         self.running.clear()
 
 
-def _work(cell: Cell, place: Place, connection: Connection) -> None:
+def _work(cell: Cell, place: Workplace, connection: Connection) -> None:
     """Run one cell in a process of its own."""
     import torch
 

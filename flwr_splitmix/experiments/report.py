@@ -25,7 +25,7 @@ Verdict = Literal["agrees", "disagrees", "not run", "not offered"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class TableLine:
     """One place of the table.
 
     Parameters
@@ -93,7 +93,7 @@ class Table:
     scale: Scale
     dataset: str
     epochs: int
-    lines: tuple[Line, ...]
+    lines: tuple[TableLine, ...]
     claims: tuple[Claim, ...]
 
 
@@ -160,12 +160,14 @@ def _table(
     return Table(experiment, scale, dataset, epochs, lines, claims)
 
 
-def _line(entry: Entry, runs: Sequence[tuple[Cell, Run]], scores: Sequence[TableScore]) -> Line:
+def _line(
+    entry: Entry, runs: Sequence[tuple[Cell, Run]], scores: Sequence[TableScore]
+) -> TableLine:
     done = [(cell, run.summary or {}) for cell, run in runs if run.status == "finished"]
     done = [(cell, summary) for cell, summary in done if summary.get(scores[0].key) is not None]
     shown = [_values(score, [summary for _, summary in done]) for score in scores]
     newest = done[-1][1] if done else None
-    return Line(
+    return TableLine(
         entry=entry,
         seeds=tuple(cell.seed for cell, _ in done),
         values=shown[0],
@@ -200,7 +202,7 @@ def _bytes(name: str, done: Sequence[tuple[Cell, Mapping[str, Any]]]) -> float |
     )
 
 
-def _claims(experiment: Experiment, lines: Sequence[Line], dataset: str) -> Iterator[Claim]:
+def _claims(experiment: Experiment, lines: Sequence[TableLine], dataset: str) -> Iterator[Claim]:
     by_place = {line.entry.place: line for line in lines}
     for ordering in experiment.orderings:
         if ordering.datasets and paper_dataset(dataset) not in ordering.datasets:

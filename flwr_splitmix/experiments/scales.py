@@ -9,7 +9,7 @@ from typing import Literal
 from flwr_splitmix.experiments.cells import (
     Cell,
     ExperimentError,
-    Options,
+    OptionValues,
     Recipe,
     TextRecipe,
     Value,
@@ -28,7 +28,7 @@ class Model:
     """What a paper's model stands for here, and the arguments that it is cut with."""
 
     name: str
-    options: Options = ()
+    options: OptionValues = ()
 
 
 def _model(name: str, **options: Value) -> Model:

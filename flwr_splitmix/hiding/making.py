@@ -25,7 +25,7 @@ def make_hiding(kind: type[Hiding], sources: Mapping[str, Callable[[], Any]]) ->
     return kind(**{name: sources[name]() for name in named if name in sources})
 
 
-def own_options(kind: type[Hiding]) -> set[str]:
+def hiding_options(kind: type[Hiding]) -> set[str]:
     """Return the names of a hiding's own options; those of a dataclass `options` by its fields."""
     names = set(inspect.signature(kind).parameters) - GIVEN
     if "options" in names:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.mixers.masks import patch_order
-from flwr_splitmix.mixers.share import Family, Share
+from flwr_splitmix.mixers.share import Share
+from flwr_splitmix.privacy.events import Family
 
 
 @dataclass(frozen=True, kw_only=True)

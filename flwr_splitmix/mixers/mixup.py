@@ -12,7 +12,8 @@ from torch import Tensor
 from flwr_splitmix.mixers.grouping import GroupMixer, Regroup
 from flwr_splitmix.mixers.masks import sample_ratios
 from flwr_splitmix.mixers.plan import Member, SmashedShape
-from flwr_splitmix.mixers.share import Family, FullShare
+from flwr_splitmix.mixers.share import FullShare
+from flwr_splitmix.privacy.events import Family
 
 
 @dataclass(frozen=True, kw_only=True)

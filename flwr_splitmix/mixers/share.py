@@ -9,11 +9,12 @@ from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor
 
+from flwr_splitmix.privacy.events import Family
+
 Plain = bool | int | float | str | list[Any] | dict[str, Any]
 """What a share is made of on the wire: plain values, and lists and dictionaries of them."""
 
 LabelKind = Literal["classes", "soft", "ids"]
-Family = Literal["full", "mixup", "cutmix"]
 
 MAX_CLASSES = 10**6
 """Of soft labels: a server that says more would cost its clients their memory."""

@@ -17,7 +17,7 @@ STRATEGIES: dict[str, type[SplitStrategy]]
 USHAPE_STRATEGIES: dict[str, type[UShapeStrategy]]
 """All strategies of the U shape by name."""
 
-_SHAPES: dict[str, methods.Shape] = {"STRATEGIES": "L", "USHAPE_STRATEGIES": "U"}
+_SHAPES: dict[str, methods.ShapeName] = {"STRATEGIES": "L", "USHAPE_STRATEGIES": "U"}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 from flwr_splitmix.experiments import Cell, grid
 from flwr_splitmix.experiments.cell_runs import find_runs, held_run
-from flwr_splitmix.experiments.grid import Place, Progress, run_grid, unfinished
+from flwr_splitmix.experiments.grid import Progress, Workplace, run_grid, unfinished
 from flwr_splitmix.runs import Run
 from tests.experiments.conftest import SMALL, cell_of
 
@@ -20,8 +20,8 @@ WRONG = cell_of("NoSuchSL")
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path, SMALL, "cpu")
+def place(tmp_path: Path) -> Workplace:
+    return Workplace(tmp_path, SMALL, "cpu")
 
 
 def states(told: list[Progress], cell: Cell) -> list[tuple[str, int]]:
@@ -29,7 +29,7 @@ def states(told: list[Progress], cell: Cell) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_failing_cell_does_not_stop_the_others(place: Place, jobs: int) -> None:
+def test_a_failing_cell_does_not_stop_the_others(place: Workplace, jobs: int) -> None:
     told: list[Progress] = []
     good = [FIRST, SECOND][: 3 - jobs]  # a process each takes seconds to start
     failures = run_grid([WRONG, *good], place, jobs=jobs, on_progress=told.append)
@@ -46,7 +46,7 @@ def test_a_failing_cell_does_not_stop_the_others(place: Place, jobs: int) -> Non
         assert summary["top1"] == accuracies[cell.id]
 
 
-def test_a_finished_cell_is_not_run_again_and_keeps_no_weights(place: Place) -> None:
+def test_a_finished_cell_is_not_run_again_and_keeps_no_weights(place: Workplace) -> None:
     run_grid([FIRST], place, on_progress=lambda progress: None)
     (run,) = Run.list(place.home)
     assert {file.name for file in run.path.iterdir()} >= {"config.json", "summary.json", "log.txt"}
@@ -57,7 +57,9 @@ def test_a_finished_cell_is_not_run_again_and_keeps_no_weights(place: Place) -> 
     assert len(Run.list(place.home)) == 1
 
 
-def test_what_a_run_logs_goes_to_its_file(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_a_run_logs_goes_to_its_file(
+    place: Workplace, capfd: pytest.CaptureFixture[str]
+) -> None:
     run_grid([FIRST, WRONG], place, on_progress=lambda progress: None)
     runs = find_runs(place.home)
     assert "round 2/2" in (runs[FIRST.id].path / "log.txt").read_text()
@@ -66,7 +68,7 @@ def test_what_a_run_logs_goes_to_its_file(place: Place, capfd: pytest.CaptureFix
     assert captured.out + captured.err == ""
 
 
-def test_two_processes_do_not_write_one_run(place: Place) -> None:
+def test_two_processes_do_not_write_one_run(place: Workplace) -> None:
     told: list[Progress] = []
     with held_run(FIRST, place.home, SMALL) as run:
         run_grid([FIRST], place, on_progress=told.append)
@@ -76,7 +78,7 @@ def test_two_processes_do_not_write_one_run(place: Place) -> None:
 
 
 def test_a_run_that_another_process_made_meanwhile_is_taken(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = Run.create({"cell": FIRST.id}, name="other", home=place.home)
     with monkeypatch.context() as patch:
@@ -86,21 +88,21 @@ def test_a_run_that_another_process_made_meanwhile_is_taken(
     assert [run.id for run in Run.list(place.home)] == [other.id]
 
 
-def test_a_run_is_held_until_the_block_ends(place: Place) -> None:
+def test_a_run_is_held_until_the_block_ends(place: Workplace) -> None:
     with held_run(FIRST, place.home, SMALL) as run:
         pass
     with (run.path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def die(cell: Cell, place: Place, connection: Connection) -> None:
+def die(cell: Cell, place: Workplace, connection: Connection) -> None:
     if cell == WRONG:
         os._exit(7)
     connection.send(Progress(cell, "done"))
 
 
 def test_a_process_that_dies_costs_its_own_cell(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grid, "_work", die)
     told: list[Progress] = []
@@ -109,7 +111,7 @@ def test_a_process_that_dies_costs_its_own_cell(
     assert states(told, FIRST) == [("done", 0)]
 
 
-def test_processes_are_stopped_with_their_state_when_the_user_interrupts(place: Place) -> None:
+def test_processes_are_stopped_with_their_state_when_the_user_interrupts(place: Workplace) -> None:
     cell = cell_of("PSL", epochs=200)
 
     def interrupt(progress: Progress) -> None:

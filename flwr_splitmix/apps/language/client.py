@@ -16,7 +16,7 @@ from flwr_splitmix.apps.language.texts import (
     benchmark_set,
     client_rows,
     public_set,
-    token_set,
+    run_token_set,
     tokenizer_of,
 )
 from flwr_splitmix.apps.run_config import ConfigError
@@ -52,7 +52,7 @@ def client_fn(context: Context) -> UShapeClient:
         config.strategy,
         parts.head,
         parts.tail,
-        token_set(config, train),
+        run_token_set(config, train),
         sources={
             **{name: partial(getattr, config, name) for name in LanguageConfig.model_fields},
             "public": lambda: public_set(config),
@@ -61,7 +61,7 @@ def client_fn(context: Context) -> UShapeClient:
             "options": config.mixguard,
         },
         batch_size=config.batch_size,
-        test_data=token_set(config, test) if len(test) and not benchmark else None,
+        test_data=run_token_set(config, test) if len(test) and not benchmark else None,
         benchmark_data=benchmark_set(config) if benchmark else None,
         optimizer=config.optimizer(),
         schedule=config.schedule(),

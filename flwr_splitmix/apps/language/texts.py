@@ -97,10 +97,10 @@ def public_set(config: LanguageConfig) -> TextSet:
 def benchmark_set(config: LanguageConfig) -> TextSet:
     """Return the test rows of the run's data, all of them: the same for every client."""
     tests = _load(config, config.dataset, config.test_dataset).test
-    return token_set(config, tests.first(config.test_samples_per_client))
+    return run_token_set(config, tests.first(config.test_samples_per_client))
 
 
-def token_set(config: LanguageConfig, rows: TextRows) -> TextSet:
+def run_token_set(config: LanguageConfig, rows: TextRows) -> TextSet:
     """Turn rows into tokens and labels."""
     return token_sets.token_set(
         rows,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flwr_splitmix.data.errors import DataError, import_extra
-from flwr_splitmix.data.images.pictures import decode, pack
+from flwr_splitmix.data.images.pictures import decode_picture, pack_pictures
 from flwr_splitmix.data.images.sets import TEST_SPLITS, RawSets, Split, no_test_split
 
 IMAGE_COLUMNS = ("image", "img")
@@ -136,12 +136,14 @@ def read_arrow_sets(
     labels, classes = _count_labels(train, test, label_column, name)
     decoded = [
         [
-            decode(source, f"image {row} of {name!r}", image_size=image_size, channels=channels)
+            decode_picture(
+                source, f"image {row} of {name!r}", image_size=image_size, channels=channels
+            )
             for row, source in enumerate(_encoded(split, image_column))
         ]
         for split in (train, test)
     ]
-    train_images, test_images = pack(decoded, image_size)
+    train_images, test_images = pack_pictures(decoded, image_size)
     return RawSets(Split(train_images, labels[0]), Split(test_images, labels[1]), classes)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from flwr_splitmix.data.errors import DataError
-from flwr_splitmix.data.images.pictures import decode, pack
+from flwr_splitmix.data.images.pictures import decode_picture, pack_pictures
 from flwr_splitmix.data.images.sets import TEST_SPLITS, RawSets, Split, no_test_split
 
 SUFFIXES = frozenset(
@@ -50,10 +50,13 @@ def read_picture_folder(folder: Path, *, image_size: int, channels: int | None) 
     for by_class in pictures.values():
         paths = [(path, name) for name, members in by_class.items() for path in members]
         decoded.append(
-            [decode(path, str(path), image_size=image_size, channels=channels) for path, _ in paths]
+            [
+                decode_picture(path, str(path), image_size=image_size, channels=channels)
+                for path, _ in paths
+            ]
         )
         labels.append(np.array([classes.index(name) for _, name in paths], np.int64))
-    train_images, test_images = pack(decoded, image_size)
+    train_images, test_images = pack_pictures(decoded, image_size)
     return RawSets(Split(train_images, labels[0]), Split(test_images, labels[1]), classes)
 
 

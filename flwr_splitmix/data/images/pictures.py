@@ -19,7 +19,7 @@ _GREY_MODES = ("L", "1")
 _DEEP_MODES = ("I", "F")  # 16 bits and more; converting would clip them
 
 
-def decode(
+def decode_picture(
     source: Path | BytesIO | np.ndarray, name: str, *, image_size: int, channels: int | None
 ) -> np.ndarray:
     """Decode one picture, and shrink it at once if it is larger than `image_size`.
@@ -69,7 +69,7 @@ def decode(
         raise DataError(f"{name} cannot be read as a picture: {error}") from error
 
 
-def pack(splits: Sequence[Sequence[np.ndarray]], image_size: int) -> list[np.ndarray]:
+def pack_pictures(splits: Sequence[Sequence[np.ndarray]], image_size: int) -> list[np.ndarray]:
     """Bring the decoded pictures of all splits to one size and one number of channels.
 
     If they all have one size it stays; otherwise each is resized to S x S (bilinear). They stay
@@ -78,7 +78,7 @@ def pack(splits: Sequence[Sequence[np.ndarray]], image_size: int) -> list[np.nda
     Parameters
     ----------
     splits : sequence of sequences of np.ndarray
-        What `decode` returned with this `image_size`.
+        What `decode_picture` returned with this `image_size`.
     image_size : int
         S.
 

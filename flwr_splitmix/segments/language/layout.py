@@ -10,7 +10,7 @@ from torch import nn
 
 from flwr_splitmix.segments.language.layers import Layers
 
-Kind = Literal["decoder", "encoder"]
+ModelKind = Literal["decoder", "encoder"]
 Task = Literal["generation", "classification"]
 
 
@@ -43,7 +43,7 @@ class Layout:
     """
 
     types: tuple[str, ...]
-    kind: Kind
+    kind: ModelKind
     tasks: tuple[Task, ...]
     layers: Callable[[Any], nn.ModuleList]
     embedding: Callable[[Any], nn.Module]

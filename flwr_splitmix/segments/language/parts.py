@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.segments.language.cut import LanguageCut
 from flwr_splitmix.segments.language.layers import Layers, positions_of
-from flwr_splitmix.segments.language.layout import Kind, Layout, Task
+from flwr_splitmix.segments.language.layout import Layout, ModelKind, Task
 
 
 class Part(nn.Module):
@@ -136,7 +136,7 @@ class LanguageParts:
     config: Any
     model_class: type[Any]
     cut: LanguageCut
-    kind: Kind
+    kind: ModelKind
     task: Task
     width: int
     layers: int

@@ -17,7 +17,7 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class WeightFiles:
     """Weights in safetensors files.
 
     Attributes
@@ -35,7 +35,7 @@ class Checkpoint:
     fetch: Callable[[Iterable[str]], Path]
 
 
-def open_source(source: Any) -> tuple[Any, Checkpoint | None]:
+def open_source(source: Any) -> tuple[Any, WeightFiles | None]:
     """Return the configuration, a copy, and the weights, None if there are none.
 
     Of a model on the hub only configuration and index are downloaded; `Checkpoint.fetch` gets the
@@ -66,7 +66,7 @@ def open_source(source: Any) -> tuple[Any, Checkpoint | None]:
         raise ValueError(f"the weights of {str(source)!r} are quantized; they cannot be trained")
     if (folder / INDEX).is_file():
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        return config, Checkpoint(str(source), dict(index["weight_map"]), fetch)
+        return config, WeightFiles(str(source), dict(index["weight_map"]), fetch)
     file = fetch([SINGLE]) / SINGLE
     if not file.is_file():
         raise ValueError(
@@ -74,7 +74,7 @@ def open_source(source: Any) -> tuple[Any, Checkpoint | None]:
             "pass the configuration object"
         )
     with safe_open(file, framework="pt") as tensors:
-        return config, Checkpoint(str(source), dict.fromkeys(tensors.keys(), SINGLE), fetch)
+        return config, WeightFiles(str(source), dict.fromkeys(tensors.keys(), SINGLE), fetch)
 
 
 def _download(name: str, files: Iterable[str]) -> Path:

@@ -22,13 +22,15 @@ from transformers.modeling_utils import LoadStateDictConfig
 from transformers.utils import logging
 
 from flwr_splitmix.seeding import derive_seed, torch_seed
-from flwr_splitmix.segments.language.sources import Checkpoint
+from flwr_splitmix.segments.language.sources import WeightFiles
 
 NOT_WEIGHTS = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$")
 """Buffers that older checkpoints hold."""
 
 
-def load(model: Any, checkpoint: Checkpoint, wanted: Mapping[str, Any], new: Sequence[str]) -> None:
+def load(
+    model: Any, checkpoint: WeightFiles, wanted: Mapping[str, Any], new: Sequence[str]
+) -> None:
     """Load some of a model's weights, converted from the checkpoint's layout to the model's.
 
     Only the files and tensors of these weights are read.
@@ -112,7 +114,7 @@ def initialise(model: Any, modules: Sequence[tuple[str, nn.Module]], seed: int) 
 
 
 def _matching(
-    model: Any, checkpoint: Checkpoint, conversions: Sequence[Any], wanted: Mapping[str, Any]
+    model: Any, checkpoint: WeightFiles, conversions: Sequence[Any], wanted: Mapping[str, Any]
 ) -> tuple[list[str], set[str]]:
     """Return the checkpoint's keys of wanted weights, and names that the model's body lacks."""
     own = model.state_dict()

@@ -23,7 +23,7 @@ from flwr_splitmix.segments.vision.split_model import (
 from flwr_splitmix.segments.vision.vit import build_vit, take_vit_apart
 from flwr_splitmix.segments.vision.zoo import family_of
 
-Method = Literal["patch", "batch", "spectral"]
+ShuffleMethod = Literal["patch", "batch", "spectral"]
 
 
 class FrozenLower(LowerSegment):
@@ -85,7 +85,7 @@ class Spectrum(nn.Module):
 def split_shuffled_edge(
     name: str = "vit_tiny_patch16_224",
     *,
-    method: Method,
+    method: ShuffleMethod,
     kappa: float = 1.0,
     num_classes: int = 10,
     channels: int = 1,

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from flwr_splitmix.data import DataError
-from flwr_splitmix.data.images.pictures import decode, pack
+from flwr_splitmix.data.images.pictures import decode_picture, pack_pictures
 
 
 def png(picture: Image.Image, **options: object) -> io.BytesIO:
@@ -36,14 +36,14 @@ def png(picture: Image.Image, **options: object) -> io.BytesIO:
 def test_the_mode_decides_the_channels_unless_told(
     mode: str, channels: int | None, shape: tuple[int, ...]
 ) -> None:
-    decoded = decode(png(Image.new(mode, (5, 6))), "x", image_size=32, channels=channels)
+    decoded = decode_picture(png(Image.new(mode, (5, 6))), "x", image_size=32, channels=channels)
     assert decoded.shape == shape
     assert decoded.dtype == np.uint8
 
 
 def test_pixels_of_a_small_picture_are_unchanged() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (7, 9, 3)).astype(np.uint8)
-    decoded = decode(png(Image.fromarray(pixels)), "x", image_size=9, channels=None)
+    decoded = decode_picture(png(Image.fromarray(pixels)), "x", image_size=9, channels=None)
     assert np.array_equal(decoded, pixels)
 
 
@@ -51,14 +51,16 @@ def test_a_picture_taken_sideways_is_turned_upright() -> None:
     pixels = np.arange(6, dtype=np.uint8).reshape(2, 3)
     exif = Image.Exif()
     exif[0x0112] = 6  # the first row lies at the right
-    turned = decode(png(Image.fromarray(pixels), exif=exif), "x", image_size=9, channels=None)
+    turned = decode_picture(
+        png(Image.fromarray(pixels), exif=exif), "x", image_size=9, channels=None
+    )
     assert np.array_equal(turned, np.rot90(pixels, -1))
 
 
 def test_a_large_picture_becomes_square() -> None:
     half = np.zeros((64, 48), np.uint8)
     half[32:] = 200
-    decoded = decode(half, "x", image_size=16, channels=None)
+    decoded = decode_picture(half, "x", image_size=16, channels=None)
     assert decoded.shape == (16, 16)
     assert (decoded[:7] == 0).all()
     assert (decoded[9:] == 200).all()
@@ -67,17 +69,17 @@ def test_a_large_picture_becomes_square() -> None:
 def test_bad_pictures_are_named(tmp_path: Path) -> None:
     broken = png(Image.new("L", (50, 50))).getvalue()[:60]
     with pytest.raises(DataError, match="cat 7 cannot be read as a picture"):
-        decode(io.BytesIO(broken), "cat 7", image_size=32, channels=None)
+        decode_picture(io.BytesIO(broken), "cat 7", image_size=32, channels=None)
     with pytest.raises(DataError, match="cat 8 cannot be read as a picture"):
-        decode(tmp_path / "absent.png", "cat 8", image_size=32, channels=None)
+        decode_picture(tmp_path / "absent.png", "cat 8", image_size=32, channels=None)
     with pytest.raises(DataError, match="cat 9 is a picture of mode 'I;16'"):
-        decode(png(Image.new("I;16", (5, 5))), "cat 9", image_size=32, channels=None)
+        decode_picture(png(Image.new("I;16", (5, 5))), "cat 9", image_size=32, channels=None)
 
 
 def test_one_size_is_kept_and_several_become_square() -> None:
     small, other = np.full((4, 6), 9, np.uint8), np.full((5, 5), 9, np.uint8)
-    assert pack([[small, small], [small]], 8)[0].shape == (2, 1, 4, 6)
-    train, test = pack([[small, small], [other]], 8)
+    assert pack_pictures([[small, small], [small]], 8)[0].shape == (2, 1, 4, 6)
+    train, test = pack_pictures([[small, small], [other]], 8)
     assert train.shape == (2, 1, 8, 8)
     assert test.shape == (1, 1, 8, 8)
     assert (train == 9).all()
@@ -86,7 +88,7 @@ def test_one_size_is_kept_and_several_become_square() -> None:
 def test_one_colour_picture_makes_all_of_them_rgb() -> None:
     grey, red = np.full((4, 4), 7, np.uint8), np.zeros((4, 4, 3), np.uint8)
     red[..., 0] = 255
-    train, test = pack([[grey], [red]], 8)
+    train, test = pack_pictures([[grey], [red]], 8)
     assert train.shape == test.shape == (1, 3, 4, 4)
     assert (train == 7).all()
     assert test[0, :, 0, 0].tolist() == [255, 0, 0]
