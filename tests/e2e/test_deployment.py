@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flwr_splitmix.privacy.journal import read_journal
 from flwr_splitmix.sandbox.deployment import LocalDeployment, Node
 from flwr_splitmix.testing.agreement import check_same_results, read_results
 from tests.e2e.flower_run import TINY, Deployed, measured, run_here
@@ -48,6 +49,10 @@ def test_a_run_on_supernodes_equals_one_in_this_process(deployed: Deployed, tmp_
     here = run_here(values, NODES, tmp_path)
     assert measured(ended.run) == measured(here)
     check_same_results(read_results(here), deployed.results(ended.run))
+    # Every byte of a step that arrived is one that a node has written down.
+    audits = [read_journal(n.state_dir / f"audit-{n.index}.jsonl") for n in deployed.flower.nodes]
+    steps = [entry for audit in audits for entry in audit if entry["exchange"] == "step"]
+    assert sum(entry["bytes"] for entry in steps) == ended.run.summary["uplink_bytes"]
     # Each node has kept its own client's state, and no other's.
     for node in deployed.flower.nodes:
         assert [folder.name for folder in (node.state_dir / ended.run.id).iterdir()] == [

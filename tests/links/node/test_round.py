@@ -12,8 +12,10 @@ from flwr_splitmix.clients import PrivacyBudget
 from flwr_splitmix.clients.client import exchange
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.privacy.journal import read_journal
 from flwr_splitmix.runs.checkpoints import ClientStore
-from flwr_splitmix.strategies import PSL
+from flwr_splitmix.strategies import DPSL, PSL
 from flwr_splitmix.testing.toy import Toy
 from tests.links.fake_grid import FakeGrid, OneAtATime, OnFakeGrid, toy_app
 
@@ -39,6 +41,27 @@ def run(nodes: Path, evaluation: Any = "none", **options: Any) -> None:
         strategy.start(None, to_arrays(TOY.lower().state_dict()), 1)  # type: ignore[arg-type]
     finally:
         grid.wait()
+
+
+def test_a_nodes_limit_ends_a_run_that_knows_nothing_of_it(tmp_path: Path) -> None:
+    """Over real gRPC: the run has no budget of its own, the node's operator has set one."""
+    toy = Toy(clients=1, batch_norm=False)
+    app = toy_app(toy)
+    sent = []
+    for name in ("psl-1", "psl-2"):
+        grid = FakeGrid(app, 1, **{"state-dir": str(tmp_path), "max-epsilon": 2.0})
+        noise = GaussianNoise(sigma_s=40.0, sigma_y=20.0)
+        strategy = DPSL(toy.upper(), noise=noise, device="cpu", steps_per_round=500)
+        strategy.link = OnFakeGrid(StreamLink(address="127.0.0.1:0", run=name), grid)
+        try:
+            strategy.start(None, to_arrays(toy.lower().state_dict()), 3)  # type: ignore[arg-type]
+        finally:
+            grid.wait()
+        assert strategy.over == "the privacy budget of client 0 is spent"
+        audit = read_journal(tmp_path / "audit-0.jsonl")
+        sent.append(sum(entry["run"] == name and entry.get("bytes", 0) > 0 for entry in audit))
+        assert max(entry.get("epsilon") or 0 for entry in audit) <= 2.0
+    assert sent[0] > 10 > sent[1]
 
 
 def kept(nodes: Path) -> tuple[int, dict[str, Any]]:
