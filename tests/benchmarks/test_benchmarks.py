@@ -125,3 +125,11 @@ def test_deploy_compares_steps_with_messages_and_payloads_with_a_bare_echo(tmp_p
     }
     assert written["settings"]["command"].startswith("-m benchmarks.deploy")
     assert written["settings"]["versions"].keys() == {"grpcio", "safetensors"}
+
+
+def test_a_nodes_guards_are_timed_with_and_without_the_wait_for_the_disk(tmp_path: Path) -> None:
+    written = figures("node_guards", tmp_path / "node_guards.json")
+    for name in ("charge", "audit_line"):
+        assert written[f"{name}_ms"] > 0
+        assert written[f"{name}_without_fsync_ms"] > 0
+    assert written["open_long_ledger_ms"] > 0
