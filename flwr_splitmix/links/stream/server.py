@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,9 @@ from flwr_splitmix.links.stream.token import Admission, TokenError, TokenMint
 MAX_NODES = 4096
 """Threads that serve nodes; each is started when it is needed."""
 
+IDLE_SECONDS, STRANGER_SECONDS = 10.0, 30.0
+"""How long a connection may be without a stream, and how long it may open new ones. A node opens
+one stream, with its token, as soon as it is connected, and keeps it however long the round is."""
 
 _WELCOME = encode(Frame("hello"))
 
@@ -167,12 +171,28 @@ class StreamServer:
         self._threads.shutdown()
 
 
+def max_connections() -> int:
+    """Return how many connections may stand at once: a quarter of the descriptors is for files."""
+    if sys.platform == "win32":
+        return 2 * MAX_NODES
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return 2 * MAX_NODES
+    return max(1, min(2 * MAX_NODES, soft * 3 // 4))
+
+
 def _options(max_body: int) -> list[tuple[str, int]]:
     return [
         *message_limits(max_body),
         *keepalive(),
         ("grpc.max_metadata_size", 16 * 1024),
         ("grpc.server_handshake_timeout_ms", 10_000),
+        # Whoever has shown no token has no stream that lasts, and is cut off.
+        ("grpc.max_connection_idle_ms", int(1000 * IDLE_SECONDS)),
+        ("grpc.max_connection_age_ms", int(1000 * STRANGER_SECONDS)),
+        ("grpc.max_allowed_incoming_connections", max_connections()),
         ("grpc.so_reuseport", 0),
         # Nodes look after their end of the connection just as often.
         ("grpc.http2.max_ping_strikes", 0),
