@@ -3,7 +3,7 @@
 | attack | where |
 | --- | --- |
 | 300 idle connections without a token, at a server with 256 descriptors | test_flood |
-| one `hello` of 1 GB zeros, compressed to 1 MB or announced as it is, with a good token | test_hello |
+| one `hello` of 1 GB zeros, compressed to 1 MB or as it is, with a good token | test_hello |
 | 20,000 mutated and truncated frames | test_fuzz |
 | rounds for as long as `SOAK` says (60 seconds): memory of a server and its nodes | test_soak |
 

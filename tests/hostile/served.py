@@ -60,6 +60,7 @@ class Served:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.hostile.served", json.dumps(asdict(play))],
             cwd=ROOT,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -84,6 +85,12 @@ class Served:
     def resident(self) -> int:
         """Return the bytes of memory that the process has now."""
         return int(psutil.Process(self.process.pid).memory_info().rss)
+
+    def peak(self) -> int:
+        """Return the most bytes of memory that the process has had (Linux)."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        (line,) = [line for line in status.splitlines() if line.startswith("VmHWM")]
+        return 1024 * int(line.split()[1])
 
     def close(self) -> None:
         """End the process."""
@@ -144,6 +151,7 @@ def serve(play: Play) -> None:
             longest=longest,
         )
     link.close()
+    sys.stdin.read()  # until the test has looked at the process
 
 
 if __name__ == "__main__":

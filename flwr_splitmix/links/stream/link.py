@@ -117,7 +117,7 @@ class StreamLink(Link):
         """
         try:
             self._server = StreamServer(
-                self._service, self.endpoint.address, self.endpoint.credentials(), self.max_body
+                self._service, self.endpoint.address, self.endpoint.credentials()
             )
         except OSError as error:
             raise LinkError(f"the stream link {error}; is its port taken?") from None

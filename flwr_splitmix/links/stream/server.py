@@ -18,8 +18,10 @@ from flwr_splitmix.links.stream.protocol import (
     PROTOCOL,
     PROTOCOL_KEY,
     TOKEN_KEY,
+    in_pieces,
     keepalive,
-    message_limits,
+    message_settings,
+    next_frame,
 )
 from flwr_splitmix.links.stream.token import Admission, TokenError, TokenMint
 
@@ -65,14 +67,14 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
         line = self._admit(context)
         context.add_callback(lambda: line.disconnect(context))
         try:
-            line.hello(context, next(requests))
+            line.hello(context, next_frame(requests, line.longest_body))
             yield _WELCOME
             while (following := line.next_frame(context)) is not None:
                 frame, last = following
-                yield frame
+                yield from in_pieces(frame)
                 if last:
                     return
-                while not line.receive(context, next(requests)):
+                while not line.receive(context, next_frame(requests, line.longest_body)):
                     pass
         except (grpc.RpcError, StopIteration):
             return  # the connection broke, or the node closed it; the line knows
@@ -148,10 +150,9 @@ class StreamServer:
         service: StreamService,
         address: str,
         credentials: grpc.ServerCredentials | None,
-        max_body: int,
     ) -> None:
         self._threads = ThreadPoolExecutor(MAX_NODES, thread_name_prefix="splitmix-stream")
-        self._server = grpc.server(self._threads, options=_options(max_body))
+        self._server = grpc.server(self._threads, options=_options())
         self._server.add_generic_rpc_handlers((service,))
         try:
             if credentials is None:
@@ -183,9 +184,9 @@ def max_connections() -> int:
     return max(1, min(2 * MAX_NODES, soft * 3 // 4))
 
 
-def _options(max_body: int) -> list[tuple[str, int]]:
+def _options() -> list[tuple[str, int]]:
     return [
-        *message_limits(max_body),
+        *message_settings(),
         *keepalive(),
         ("grpc.max_metadata_size", 16 * 1024),
         ("grpc.server_handshake_timeout_ms", 10_000),

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from flwr_splitmix.links.stream.protocol import (
     PROTOCOL,
     PROTOCOL_KEY,
     TOKEN_KEY,
+    in_pieces,
     keepalive,
-    message_limits,
+    message_settings,
+    next_frame,
 )
 from flwr_splitmix.links.ticket import Ticket
 
@@ -129,7 +132,7 @@ class Session:
 
     def _dial(self) -> grpc.Channel:
         options = [
-            *message_limits(self._max_body),
+            *message_settings(),
             *keepalive(),
             # Each attempt is a connection of its own; the pauses between them are ours.
             ("grpc.use_local_subchannel_pool", 1),
@@ -150,7 +153,7 @@ class Session:
         outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         outbox.put(encode(Frame("hello", self._number, payload=self._description)))
         stream: Iterator[bytes] = channel.stream_stream(METHOD)(
-            iter(outbox.get, None),
+            chain.from_iterable(map(in_pieces, iter(outbox.get, None))),
             metadata=(
                 (TOKEN_KEY, self._ticket.token),
                 (NODE_KEY, str(self._node)),
@@ -158,7 +161,8 @@ class Session:
             ),
         )
         try:
-            for data in stream:
+            while True:
+                data = next_frame(stream, self._max_body)
                 self._attached = True
                 frame = self._decode(data)
                 if frame.kind == "finish":
@@ -167,10 +171,11 @@ class Session:
                     raise LinkError(f"left out of the round: {one_line(frame.text)}")
                 if frame.kind == "call" and (reply := self._reply_to(frame)) is not None:
                     outbox.put(reply)
+        except StopIteration:
+            return False  # the server ended the stream without a word
         finally:
             outbox.put(None)
             stream.cancel()  # type: ignore[attr-defined]
-        return False
 
     def _decode(self, data: bytes) -> Frame:
         try:
