@@ -37,7 +37,8 @@ metadata = (
     (PROTOCOL_KEY, str(PROTOCOL)),
 )
 try:
-    print("the server says", b"".join(channel.stream_stream(METHOD)(pieces, metadata=metadata)))
+    said = b"".join(channel.stream_stream(METHOD)(pieces, metadata=metadata))
+    print("the server says", said.decode(errors="replace"))
 except grpc.RpcError as error:
     print(error.code().name, error.details())
 """

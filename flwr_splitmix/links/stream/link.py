@@ -103,7 +103,7 @@ class StreamLink(Link):
         self.nodes = Directory()
         self.dialled = ""
         self._mint = TokenMint(token_seconds)
-        self._service = StreamService(self._mint)
+        self._service = StreamService(self._mint, self.endpoint.names_nodes)
         self._server: StreamServer | None = None
         self._unread: set[str] = set()
 

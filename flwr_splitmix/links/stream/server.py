@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 import grpc
 
 from flwr_splitmix.links.frames.codec import Frame, encode
-from flwr_splitmix.links.stream.line import ClosedLineError, Line, LiveLineError
+from flwr_splitmix.links.stream.certificates import node_name
+from flwr_splitmix.links.stream.line import ClosedLineError, Line, LiveLineError, one_line
 from flwr_splitmix.links.stream.protocol import (
     METHOD,
     NODE_KEY,
@@ -40,10 +41,16 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     A token is checked before the first frame is read, so that whoever has none cannot make this
     process take or decode a byte of a frame.
+
+    Parameters
+    ----------
+    names_nodes
+        Whether a node's certificate, which its connection has shown, must name the node.
     """
 
-    def __init__(self, mint: TokenMint) -> None:
+    def __init__(self, mint: TokenMint, names_nodes: bool = False) -> None:
         self._mint = mint
+        self._names_nodes = names_nodes
         self._lines: dict[Admission, Line] = {}
         self._lock = threading.Lock()
         self._handler = grpc.stream_stream_rpc_method_handler(self._attach)
@@ -99,6 +106,13 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
             _refuse(
                 context, grpc.StatusCode.PERMISSION_DENIED, "the token was made for another node"
             )
+        if self._names_nodes and node_name(admission.client) not in (names := _certified(context)):
+            _refuse(
+                context,
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"the node shows a certificate of {_listed(names)}, but it is client "
+                f"{admission.client}: its ssl-certfile must name {node_name(admission.client)}",
+            )
         with self._lock:
             line = self._lines.get(admission)
         if line is None:
@@ -123,6 +137,17 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
 def _refuse(context: Any, code: grpc.StatusCode, sentence: str) -> NoReturn:
     context.abort(code, sentence)
     raise AssertionError("abort raises")
+
+
+def _certified(context: Any) -> set[str]:
+    """Return the names that a connection's certificate is made for."""
+    shown = context.auth_context()
+    kinds = ("x509_common_name", "x509_subject_alternative_name")
+    return {name.decode(errors="replace") for kind in kinds for name in shown.get(kind, ())}
+
+
+def _listed(names: set[str]) -> str:
+    return one_line(", ".join(sorted(names)))[:100] or "no name"
 
 
 def _short(value: Any) -> str:

@@ -19,6 +19,7 @@ from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.frames.wire import WireDtype, check_wire_dtype
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.stream.line import one_line
+from flwr_splitmix.links.stream.pairs import read_pair
 from flwr_splitmix.links.stream.protocol import (
     METHOD,
     NODE_KEY,
@@ -92,6 +93,7 @@ class Session:
         self._description = description
         self._answer = answer
         self._identity = identity
+        self._pair: tuple[bytes, bytes] | None = None
         self._max_body = max_body
         self._wire: WireDtype = check_wire_dtype(ticket.wire_dtype)
         self._number = 0
@@ -105,8 +107,11 @@ class Session:
         ------
         LinkError
             If the server refuses this client or leaves it out of the round, or cannot be reached
-            for as long as the ticket says; the sentence may be sent to the server.
+            for as long as the ticket says, or this node's own certificate is not valid; the
+            sentence may be sent to the server.
         """
+        if self._identity is not None:
+            self._pair = read_pair(self._identity.certificate, self._identity.key)
         pause, since, patience = FIRST_PAUSE, time.monotonic(), self._ticket.timeout
         while True:
             try:
@@ -140,11 +145,11 @@ class Session:
         ]
         if not self._ticket.tls:
             return grpc.insecure_channel(self._ticket.address, options=options)
-        own = self._identity
+        certificate, key = self._pair or (None, None)
         credentials = grpc.ssl_channel_credentials(
             root_certificates=self._ticket.ca.encode() or None,
-            private_key=None if own is None else own.key.read_bytes(),
-            certificate_chain=None if own is None else own.certificate.read_bytes(),
+            private_key=key,
+            certificate_chain=certificate,
         )
         return grpc.secure_channel(self._ticket.address, credentials, options=options)
 
