@@ -25,6 +25,7 @@ from flwr_splitmix.links.ticket import Ticket
 from tests.links.stream.peers import a_round, call, numbers
 
 ROOT = Path(__file__).parents[2]
+_SPEAKING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Play:
     ----------
     nodes
         How many take part in each round.
-    rounds, seconds
-        How many rounds, and how long nodes are called in each.
+    rounds, seconds, last_seconds
+        How many rounds, and how long nodes are called in each, and in the last one (0: as long).
     megabytes
         Of each call and of each reply.
     attach_timeout
@@ -48,6 +49,7 @@ class Play:
     nodes: int
     rounds: int = 1
     seconds: float = 1.0
+    last_seconds: float = 0.0
     megabytes: float = 0.1
     attach_timeout: float = 60.0
     descriptors: int = 0
@@ -74,8 +76,17 @@ class Served:
 
     def hear(self, timeout: float = 120.0) -> dict[str, Any]:
         """Return the next thing that the process says."""
-        heard: dict[str, Any] = json.loads(self._said.get(timeout=timeout))
+        line = self._said.get(timeout=timeout)
+        heard: dict[str, Any] = json.loads(line)
         return heard
+
+    def heard(self) -> dict[str, Any] | None:
+        """Return the next thing that the process has said, None if it has said nothing."""
+        assert self.process.poll() is None, "the server has ended"
+        try:
+            return self.hear(timeout=0)
+        except queue.Empty:
+            return None
 
     def ticket(self) -> tuple[Ticket, int]:
         """Return the next node's ticket and id."""
@@ -109,8 +120,9 @@ def served(**play: Any) -> Iterator[Served]:
 
 
 def say(**what: Any) -> None:
-    """Tell the test."""
-    print(json.dumps(what), flush=True)
+    """Tell the test, from any thread."""
+    with _SPEAKING:
+        print(json.dumps(what), flush=True)
 
 
 def serve(play: Play) -> None:
@@ -135,10 +147,12 @@ def serve(play: Play) -> None:
             say(ticket=asdict(ticket), node=node)
             over.wait()
 
+        last = server_round == play.rounds
+        seconds = play.last_seconds if last and play.last_seconds else play.seconds
         began, longest, calls = time.monotonic(), 0.0, 0
         with a_round(link, [relay] * play.nodes, server_round) as clients:
             attached = time.monotonic()
-            while clients.alive and (now := time.monotonic()) < attached + play.seconds:
+            while clients.alive and (now := time.monotonic()) < attached + seconds:
                 call(clients, value)
                 longest, calls = max(longest, time.monotonic() - now), calls + 1
             over.set()

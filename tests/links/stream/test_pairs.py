@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
+from typing import Self
 
 import pytest
 from cryptography.hazmat.primitives.serialization import (
@@ -14,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from flwr_splitmix.links import LinkError, StreamLink
+from flwr_splitmix.links.stream import pairs
 from flwr_splitmix.links.stream.certificates import Certificates, make_certificates
 from flwr_splitmix.links.stream.pairs import read_authority, read_pair
 
@@ -46,12 +48,10 @@ def test_an_expired_certificate(tmp_path: Path) -> None:
 
 
 def test_a_certificate_of_tomorrow(files: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
-    import flwr_splitmix.links.stream.pairs as pairs
-
-    class Yesterday(pairs.datetime):  # type: ignore[misc]
+    class Yesterday(datetime):
         @classmethod
-        def now(cls, zone: object = None) -> object:
-            return super().now(zone) - TO_COME
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return super().now(tz) - TO_COME
 
     monkeypatch.setattr(pairs, "datetime", Yesterday)
     assert "is not valid before" in refusal(files)
