@@ -12,6 +12,6 @@
 | peers of a link in processes of their own, killed and frozen | test_peer_processes |
 
 Quick ones, which need no process of their own, are among the link's tests: tokens of every kind and
-a peer that never reads in tests/links/test_stream_peers, broken connections in test_stream_network,
-damaged bytes in test_codec.
+a peer that never reads in tests/links/stream/test_peers, broken connections in test_network,
+damaged bytes in tests/links/frames/test_codec. Floods and soaks are in tests/hostile.
 """

@@ -15,7 +15,7 @@ from types import ModuleType
 import grpc
 
 from flwr_splitmix.links.frames.codec import Frame, encode
-from flwr_splitmix.links.stream.protocol import METHOD, NODE_KEY, PROTOCOL_KEY, TOKEN_KEY
+from flwr_splitmix.links.stream.protocol import METHOD, NODE_KEY, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
 from flwr_splitmix.links.stream.token import TokenMint
 from flwr_splitmix.sandbox.superlink import free_port
 from flwr_splitmix.testing.agreement import check_same_results, read_results
@@ -43,7 +43,7 @@ def unsigned() -> str:
 
 def attach(address: str, ca: bytes, token: str) -> grpc.RpcError:
     """Dial as a node does; returns how the server refuses."""
-    metadata = ((TOKEN_KEY, token), (NODE_KEY, "1"), (PROTOCOL_KEY, "1"))
+    metadata = ((TOKEN_KEY, token), (NODE_KEY, "1"), (PROTOCOL_KEY, str(PROTOCOL)))
     with grpc.secure_channel(address, grpc.ssl_channel_credentials(ca)) as channel:
         hello = iter([encode(Frame("hello", payload={"state-round": 0}))])
         try:
@@ -102,7 +102,7 @@ def test_strangers_at_the_port_of_a_run_change_nothing(
                 rude.sendall(rng.randbytes(rng.randint(1, 5000)))
         for token in ("", forged()):
             with tls_connection(address, files.ca) as peer:
-                shown = {TOKEN_KEY: token, NODE_KEY: "1", PROTOCOL_KEY: "1"}
+                shown = {TOKEN_KEY: token, NODE_KEY: "1", PROTOCOL_KEY: str(PROTOCOL)}
                 peer.sendall(http2_request(shown))
                 peer.sendall(message_head((2 << 30) - 1, b"x" * 1000))
                 assert 0 < said_to(peer) < 10_000

@@ -21,62 +21,74 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from flwr_splitmix.links.link import LinkError
 
-_LIFETIME = timedelta(days=30)
+LIFETIME = timedelta(days=30)
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """PEM files: an authority, a server's certificate and key, a client's certificate and key."""
+    """PEM files: an authority, a server's certificate and key, and those of nodes."""
 
     ca: Path
     certificate: Path
     key: Path
-    client_certificate: Path
-    client_key: Path
+
+    def of_node(self, index: int) -> tuple[Path, Path]:
+        """Return the certificate and the key of the node with a partition-id."""
+        name = node_name(index)
+        return self.ca.with_name(f"{name}.crt"), self.ca.with_name(f"{name}.key")
+
+
+def node_name(index: int) -> str:
+    """Return the name that the certificate of the node with a partition-id must have."""
+    return f"node-{index}"
 
 
 def make_certificates(
-    folder: Path, names: Sequence[str] = ("localhost", "127.0.0.1", "::1")
+    folder: Path,
+    names: Sequence[str] = ("localhost", "127.0.0.1", "::1"),
+    nodes: int = 1,
+    lifetime: timedelta = LIFETIME,
 ) -> Certificates:
-    """Make an authority, and one certificate for a server and one for clients, valid for 30 days.
+    """Make an authority, and with it certificates for a server and for nodes.
 
     The authority's key is forgotten, so that it can sign nothing else.
 
     Parameters
     ----------
     folder
-        Where ca.crt, server.crt, server.key, client.crt and client.key are written.
+        Where ca.crt, server.crt, server.key, node-0.crt, node-0.key, ... are written.
     names
         Host names and IP addresses under which the server is dialled.
+    nodes
+        How many nodes get a certificate.
+    lifetime
+        From now; all are valid since an hour ago.
     """
     folder.mkdir(parents=True, exist_ok=True)
     authority_key = ec.generate_private_key(ec.SECP256R1())
-    authority = _builder("flwr-splitmix test authority", authority_key.public_key())
+    authority = _builder("flwr-splitmix test authority", authority_key.public_key(), lifetime)
     ca = (
         authority.issuer_name(_name("flwr-splitmix test authority"))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .sign(authority_key, hashes.SHA256())
     )
-    made = Certificates(
-        *(
-            folder / name
-            for name in ("ca.crt", "server.crt", "server.key", "client.crt", "client.key")
-        )
-    )
+    made = Certificates(*(folder / name for name in ("ca.crt", "server.crt", "server.key")))
     made.ca.write_bytes(ca.public_bytes(Encoding.PEM))
-    for usage, certificate, key in (
-        (ExtendedKeyUsageOID.SERVER_AUTH, made.certificate, made.key),
-        (ExtendedKeyUsageOID.CLIENT_AUTH, made.client_certificate, made.client_key),
-    ):
+    server = ExtendedKeyUsageOID.SERVER_AUTH, names, made.certificate, made.key
+    of_nodes = (
+        (ExtendedKeyUsageOID.CLIENT_AUTH, [node_name(index)], *made.of_node(index))
+        for index in range(nodes)
+    )
+    for usage, own, certificate, key in (server, *of_nodes):
         private = ec.generate_private_key(ec.SECP256R1())
         signed = (
-            _builder(str(names[0]), private.public_key())
+            _builder(str(own[0]), private.public_key(), lifetime)
             .issuer_name(ca.subject)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-            .add_extension(x509.SubjectAlternativeName([_general(n) for n in names]), False)
+            .add_extension(x509.SubjectAlternativeName([_general(n) for n in own]), False)
             .sign(authority_key, hashes.SHA256())
         )
         certificate.write_bytes(signed.public_bytes(Encoding.PEM))
@@ -110,7 +122,9 @@ def names_of(certificate: bytes) -> list[str]:
     ]
 
 
-def _builder(name: str, public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _builder(
+    name: str, public: ec.EllipticCurvePublicKey, lifetime: timedelta
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -119,7 +133,7 @@ def _builder(name: str, public: ec.EllipticCurvePublicKey) -> x509.CertificateBu
         .serial_number(x509.random_serial_number())
         # Clocks of a few machines may differ a little.
         .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + _LIFETIME)
+        .not_valid_after(now + lifetime)
     )
 
 

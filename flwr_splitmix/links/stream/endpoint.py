@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 
 from flwr_splitmix.links.link import LinkError
+from flwr_splitmix.links.stream.pairs import read_authority, read_pair
 
 
 class Endpoint:
@@ -28,14 +29,16 @@ class Endpoint:
         PEM file of the authority that signed it, which is sent to the nodes; None: nodes trust
         the authorities that gRPC comes with.
     client_ca
-        PEM file of an authority; nodes must then show a certificate that it signed.
+        PEM file of an authority; nodes must then show a certificate that it signed, and that
+        names them: `node-` and their partition-id.
     insecure
         Allow plaintext on other addresses than the loopback.
 
     Raises
     ------
     LinkError
-        If an address is none, a file cannot be read, or there would be no TLS where it is needed.
+        If an address is none, a file cannot be read, a certificate is not valid now or its key is
+        not its own or everyone's, or there would be no TLS where it is needed.
     """
 
     def __init__(
@@ -54,25 +57,35 @@ class Endpoint:
         self.address = join_address(self.host, port)
         self._advertise = None if not advertise else split_address(advertise, "link-advertise")
         if (certificate is None) != (key is None):
-            raise LinkError("the link's certificate and its key must be given together")
+            raise LinkError(
+                "the link's certificate and its key must be given together "
+                "(ssl-certfile, ssl-keyfile)"
+            )
         if certificate is None and (ca or client_ca):
             raise LinkError(
-                "the link has an authority but no certificate; give certificate and key"
+                "the link has an authority but no certificate; give certificate and key "
+                "(ssl-certfile, ssl-keyfile)"
             )
         if certificate is None and not insecure and not is_loopback(self.host):
             raise LinkError(
                 f"the link would listen on {self.host} without TLS: give it a certificate and its "
                 "key, or listen on 127.0.0.1, or allow it with link-insecure=true"
             )
-        self._certificate = _read(certificate)
-        self._key = _read(key)
-        self._ca = _read(ca)
-        self._client_ca = _read(client_ca)
+        self._certificate, self._key = None, None
+        if certificate is not None and key is not None:
+            self._certificate, self._key = read_pair(certificate, key)
+        self._ca = None if not ca else read_authority(ca, "ssl-ca-certfile")
+        self._client_ca = None if not client_ca else read_authority(client_ca, "link-client-ca")
 
     @property
     def tls(self) -> bool:
         """Whether connections are encrypted."""
         return self._certificate is not None
+
+    @property
+    def names_nodes(self) -> bool:
+        """Whether nodes must show a certificate that names them."""
+        return self._client_ca is not None
 
     @property
     def ca(self) -> str:
@@ -178,12 +191,3 @@ def _matches(host: str, name: str) -> bool:
     if name.startswith("*.") and not _is_ip(host):
         return host.partition(".")[2].lower() == name[2:].lower()
     return host.lower() == name.lower()
-
-
-def _read(path: str | Path | None) -> bytes | None:
-    if path is None:
-        return None
-    try:
-        return Path(path).expanduser().read_bytes()
-    except OSError as error:
-        raise LinkError(f"the link cannot read {path}: {error.strerror}") from None

@@ -19,6 +19,8 @@ from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode, encode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.frames.wire import WireDtype
 from flwr_splitmix.links.link import Outcome
+from flwr_splitmix.links.stream.limits import reply_limit
+from flwr_splitmix.links.stream.protocol import HELLO_BODY
 
 MAX_SENTENCE = 300
 
@@ -83,6 +85,7 @@ class Line:
         self._changed = changed
         self._wire = wire
         self._max_body = max_body
+        self._longest_reply = max_body
         self._condition = threading.Condition()
         self._connection: Connection | None = None
         self._said_hello = False
@@ -98,6 +101,7 @@ class Line:
         with self._condition:
             self._number += 1
             self._call = _Call(self._number, method, payload, time.monotonic())
+            self._longest_reply = reply_limit(self.description or {}, payload, self._max_body)
             if self.failure is not None:
                 self._call.outcome = Outcome(None, self.failure)
                 self._changed()
@@ -130,6 +134,11 @@ class Line:
             connection.cancel()
 
     # The connection's side.
+
+    @property
+    def longest_body(self) -> int:
+        """Most bytes of tensors that the connection's next frame may have."""
+        return self._longest_reply if self._said_hello else min(HELLO_BODY, self._max_body)
 
     def connect(self, connection: Connection) -> None:
         """Give the line to a new connection.
@@ -255,7 +264,7 @@ class Line:
 
     def _decode(self, data: bytes) -> Frame | None:
         try:
-            return decode(data, self._max_body)
+            return decode(data, self.longest_body)
         except CodecError as error:
             with self._condition:
                 self._fail(f"sent bytes that are no frame: {error}")

@@ -103,7 +103,7 @@ class StreamLink(Link):
         self.nodes = Directory()
         self.dialled = ""
         self._mint = TokenMint(token_seconds)
-        self._service = StreamService(self._mint)
+        self._service = StreamService(self._mint, self.endpoint.names_nodes)
         self._server: StreamServer | None = None
         self._unread: set[str] = set()
 
@@ -117,7 +117,7 @@ class StreamLink(Link):
         """
         try:
             self._server = StreamServer(
-                self._service, self.endpoint.address, self.endpoint.credentials(), self.max_body
+                self._service, self.endpoint.address, self.endpoint.credentials()
             )
         except OSError as error:
             raise LinkError(f"the stream link {error}; is its port taken?") from None

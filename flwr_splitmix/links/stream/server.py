@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -10,21 +11,27 @@ from typing import Any, NoReturn
 import grpc
 
 from flwr_splitmix.links.frames.codec import Frame, encode
-from flwr_splitmix.links.stream.line import ClosedLineError, Line, LiveLineError
+from flwr_splitmix.links.stream.certificates import node_name
+from flwr_splitmix.links.stream.line import ClosedLineError, Line, LiveLineError, one_line
 from flwr_splitmix.links.stream.protocol import (
     METHOD,
     NODE_KEY,
     PROTOCOL,
     PROTOCOL_KEY,
     TOKEN_KEY,
+    in_pieces,
     keepalive,
-    message_limits,
+    message_settings,
+    next_frame,
 )
 from flwr_splitmix.links.stream.token import Admission, TokenError, TokenMint
 
 MAX_NODES = 4096
 """Threads that serve nodes; each is started when it is needed."""
 
+IDLE_SECONDS, STRANGER_SECONDS = 10.0, 30.0
+"""How long a connection may be without a stream, and how long it may open new ones. A node opens
+one stream, with its token, as soon as it is connected, and keeps it however long the round is."""
 
 _WELCOME = encode(Frame("hello"))
 
@@ -34,10 +41,16 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     A token is checked before the first frame is read, so that whoever has none cannot make this
     process take or decode a byte of a frame.
+
+    Parameters
+    ----------
+    names_nodes
+        Whether a node's certificate, which its connection has shown, must name the node.
     """
 
-    def __init__(self, mint: TokenMint) -> None:
+    def __init__(self, mint: TokenMint, names_nodes: bool = False) -> None:
         self._mint = mint
+        self._names_nodes = names_nodes
         self._lines: dict[Admission, Line] = {}
         self._lock = threading.Lock()
         self._handler = grpc.stream_stream_rpc_method_handler(self._attach)
@@ -61,14 +74,14 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
         line = self._admit(context)
         context.add_callback(lambda: line.disconnect(context))
         try:
-            line.hello(context, next(requests))
+            line.hello(context, next_frame(requests, line.longest_body))
             yield _WELCOME
             while (following := line.next_frame(context)) is not None:
                 frame, last = following
-                yield frame
+                yield from in_pieces(frame)
                 if last:
                     return
-                while not line.receive(context, next(requests)):
+                while not line.receive(context, next_frame(requests, line.longest_body)):
                     pass
         except (grpc.RpcError, StopIteration):
             return  # the connection broke, or the node closed it; the line knows
@@ -92,6 +105,13 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
         if shown.get(NODE_KEY) != str(admission.node):
             _refuse(
                 context, grpc.StatusCode.PERMISSION_DENIED, "the token was made for another node"
+            )
+        if self._names_nodes and node_name(admission.client) not in (names := _certified(context)):
+            _refuse(
+                context,
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"the node shows a certificate of {_listed(names)}, but it is client "
+                f"{admission.client}: its ssl-certfile must name {node_name(admission.client)}",
             )
         with self._lock:
             line = self._lines.get(admission)
@@ -119,6 +139,17 @@ def _refuse(context: Any, code: grpc.StatusCode, sentence: str) -> NoReturn:
     raise AssertionError("abort raises")
 
 
+def _certified(context: Any) -> set[str]:
+    """Return the names that a connection's certificate is made for."""
+    shown = context.auth_context()
+    kinds = ("x509_common_name", "x509_subject_alternative_name")
+    return {name.decode(errors="replace") for kind in kinds for name in shown.get(kind, ())}
+
+
+def _listed(names: set[str]) -> str:
+    return one_line(", ".join(sorted(names)))[:100] or "no name"
+
+
 def _short(value: Any) -> str:
     return str(value)[:16] if str(value)[:16].isalnum() else "an unknown one"
 
@@ -144,10 +175,9 @@ class StreamServer:
         service: StreamService,
         address: str,
         credentials: grpc.ServerCredentials | None,
-        max_body: int,
     ) -> None:
         self._threads = ThreadPoolExecutor(MAX_NODES, thread_name_prefix="splitmix-stream")
-        self._server = grpc.server(self._threads, options=_options(max_body))
+        self._server = grpc.server(self._threads, options=_options())
         self._server.add_generic_rpc_handlers((service,))
         try:
             if credentials is None:
@@ -167,12 +197,28 @@ class StreamServer:
         self._threads.shutdown()
 
 
-def _options(max_body: int) -> list[tuple[str, int]]:
+def max_connections() -> int:
+    """Return how many connections may stand at once: a quarter of the descriptors is for files."""
+    if sys.platform == "win32":
+        return 2 * MAX_NODES
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return 2 * MAX_NODES
+    return max(1, min(2 * MAX_NODES, soft * 3 // 4))
+
+
+def _options() -> list[tuple[str, int]]:
     return [
-        *message_limits(max_body),
+        *message_settings(),
         *keepalive(),
         ("grpc.max_metadata_size", 16 * 1024),
         ("grpc.server_handshake_timeout_ms", 10_000),
+        # Whoever has shown no token has no stream that lasts, and is cut off.
+        ("grpc.max_connection_idle_ms", int(1000 * IDLE_SECONDS)),
+        ("grpc.max_connection_age_ms", int(1000 * STRANGER_SECONDS)),
+        ("grpc.max_allowed_incoming_connections", max_connections()),
         ("grpc.so_reuseport", 0),
         # Nodes look after their end of the connection just as often.
         ("grpc.http2.max_ping_strikes", 0),

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,17 @@ from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.frames.wire import WireDtype, check_wire_dtype
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.stream.line import one_line
+from flwr_splitmix.links.stream.pairs import read_pair
 from flwr_splitmix.links.stream.protocol import (
     METHOD,
     NODE_KEY,
     PROTOCOL,
     PROTOCOL_KEY,
     TOKEN_KEY,
+    in_pieces,
     keepalive,
-    message_limits,
+    message_settings,
+    next_frame,
 )
 from flwr_splitmix.links.ticket import Ticket
 
@@ -89,6 +93,7 @@ class Session:
         self._description = description
         self._answer = answer
         self._identity = identity
+        self._pair: tuple[bytes, bytes] | None = None
         self._max_body = max_body
         self._wire: WireDtype = check_wire_dtype(ticket.wire_dtype)
         self._number = 0
@@ -102,8 +107,11 @@ class Session:
         ------
         LinkError
             If the server refuses this client or leaves it out of the round, or cannot be reached
-            for as long as the ticket says; the sentence may be sent to the server.
+            for as long as the ticket says, or this node's own certificate is not valid; the
+            sentence may be sent to the server.
         """
+        if self._identity is not None:
+            self._pair = read_pair(self._identity.certificate, self._identity.key)
         pause, since, patience = FIRST_PAUSE, time.monotonic(), self._ticket.timeout
         while True:
             try:
@@ -129,7 +137,7 @@ class Session:
 
     def _dial(self) -> grpc.Channel:
         options = [
-            *message_limits(self._max_body),
+            *message_settings(),
             *keepalive(),
             # Each attempt is a connection of its own; the pauses between them are ours.
             ("grpc.use_local_subchannel_pool", 1),
@@ -137,11 +145,11 @@ class Session:
         ]
         if not self._ticket.tls:
             return grpc.insecure_channel(self._ticket.address, options=options)
-        own = self._identity
+        certificate, key = self._pair or (None, None)
         credentials = grpc.ssl_channel_credentials(
             root_certificates=self._ticket.ca.encode() or None,
-            private_key=None if own is None else own.key.read_bytes(),
-            certificate_chain=None if own is None else own.certificate.read_bytes(),
+            private_key=key,
+            certificate_chain=certificate,
         )
         return grpc.secure_channel(self._ticket.address, credentials, options=options)
 
@@ -150,7 +158,7 @@ class Session:
         outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         outbox.put(encode(Frame("hello", self._number, payload=self._description)))
         stream: Iterator[bytes] = channel.stream_stream(METHOD)(
-            iter(outbox.get, None),
+            chain.from_iterable(map(in_pieces, iter(outbox.get, None))),
             metadata=(
                 (TOKEN_KEY, self._ticket.token),
                 (NODE_KEY, str(self._node)),
@@ -158,7 +166,8 @@ class Session:
             ),
         )
         try:
-            for data in stream:
+            while True:
+                data = next_frame(stream, self._max_body)
                 self._attached = True
                 frame = self._decode(data)
                 if frame.kind == "finish":
@@ -167,10 +176,11 @@ class Session:
                     raise LinkError(f"left out of the round: {one_line(frame.text)}")
                 if frame.kind == "call" and (reply := self._reply_to(frame)) is not None:
                     outbox.put(reply)
+        except StopIteration:
+            return False  # the server ended the stream without a word
         finally:
             outbox.put(None)
             stream.cancel()  # type: ignore[attr-defined]
-        return False
 
     def _decode(self, data: bytes) -> Frame:
         try:

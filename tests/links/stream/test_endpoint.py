@@ -80,9 +80,10 @@ def test_certificates_come_whole(files: Certificates, tmp_path: Path) -> None:
         Endpoint("127.0.0.1:0", client_ca=files.ca)
     with pytest.raises(LinkError, match=r"cannot read .*missing.crt: No such file"):
         Endpoint("127.0.0.1:0", certificate=tmp_path / "missing.crt", key=files.key)
-    no_certificate = Endpoint("127.0.0.1:0", certificate=files.key, key=files.key)
+    with pytest.raises(LinkError, match=r"ssl-certfile: .*server.key is no PEM certificate"):
+        Endpoint("127.0.0.1:0", certificate=files.key, key=files.key)
     with pytest.raises(LinkError, match="is no PEM certificate"):
-        no_certificate.dialled(1)
+        names_of(files.key.read_bytes())
 
 
 @pytest.mark.parametrize(
@@ -120,5 +121,7 @@ def test_certificates_made_on_the_spot(files: Certificates) -> None:
     assert names_of(files.certificate.read_bytes()) == [
         "node.example", "*.lab.example", "192.0.2.7", "::1", "127.0.0.1",
     ]  # fmt: skip
-    for key in (files.key, files.client_key):
+    certificate, own_key = files.of_node(0)
+    assert names_of(certificate.read_bytes()) == ["node-0"]
+    for key in (files.key, own_key):
         assert stat.S_IMODE(key.stat().st_mode) == 0o600

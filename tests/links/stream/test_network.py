@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -307,17 +308,38 @@ def test_a_server_of_another_authority_is_not_trusted(files: Certificates, tmp_p
     link.close()
 
 
-def test_nodes_show_a_certificate_where_one_is_asked_for(
-    files: Certificates, tmp_path: Path
-) -> None:
-    other = make_certificates(tmp_path)
+def with_identity(of: Certificates, index: int) -> Any:
+    identity = ClientIdentity(*of.of_node(index))
+    return lambda ticket, node: Session(ticket, node, DESCRIPTION, echo, identity).run()
+
+
+def test_nodes_show_a_certificate_where_one_is_asked_for(tmp_path: Path) -> None:
+    files, other = (
+        make_certificates(tmp_path / "own"),
+        make_certificates(tmp_path / "other", nodes=3),
+    )
     link = secured(files, client_ca=files.ca)
-
-    def with_identity(of: Certificates) -> Any:
-        identity = ClientIdentity(of.client_certificate, of.client_key)
-        return lambda ticket, node: Session(ticket, node, DESCRIPTION, echo, identity).run()
-
-    with a_round(link, [with_identity(files), good, with_identity(other)]) as clients:
+    with a_round(link, [with_identity(files, 0), good, with_identity(other, 2)]) as clients:
         assert clients.alive == (0,)
         assert call(clients, 1) == {0: 1}
     link.close()
+
+
+def test_a_certificate_is_good_for_its_node_only(tmp_path: Path) -> None:
+    """What was certified as node-1 attached as any client that it had a token of."""
+    files = make_certificates(tmp_path, nodes=2)
+    link = secured(files, client_ca=files.ca)
+    with a_round(link, [with_identity(files, 1), with_identity(files, 1)]) as clients:
+        assert clients.failures == {
+            0: "the node shows a certificate of node-1, but it is client 0: "
+            "its ssl-certfile must name node-0"
+        }
+        assert call(clients, 1) == {1: 1}
+    link.close()
+
+
+def test_a_node_checks_its_own_certificate_before_it_dials(tmp_path: Path) -> None:
+    files = make_certificates(tmp_path, lifetime=timedelta(minutes=-30))
+    ticket = Ticket(0, 0, 1, 1, link="stream", address="127.0.0.1:1", timeout=60)
+    with pytest.raises(LinkError, match=r"ssl-certfile: .*node-0.crt expired on"):
+        with_identity(files, 0)(ticket, 100)

@@ -17,7 +17,7 @@ import torch
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.frames.codec import PREFIX, Frame, encode
 from flwr_splitmix.links.link import Outcome
-from flwr_splitmix.links.stream.protocol import NODE_KEY, PROTOCOL_KEY, TOKEN_KEY
+from flwr_splitmix.links.stream.protocol import NODE_KEY, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
 from flwr_splitmix.links.stream.session import Session
 from flwr_splitmix.links.stream.token import TokenMint
 from flwr_splitmix.links.ticket import Ticket
@@ -141,7 +141,7 @@ def test_another_protocol_is_refused_with_both_versions(link: StreamLink) -> Non
         assert clients.alive == ()
     assert found[0].code() == grpc.StatusCode.FAILED_PRECONDITION
     assert found[0].details() == (
-        "the ServerApp speaks version 1 of the stream link, this node 99; "
+        f"the ServerApp speaks version {PROTOCOL} of the stream link, this node 99; "
         "install the same flwr-splitmix on both"
     )
 
@@ -240,7 +240,7 @@ def test_two_gigabytes_announced_by_hand_cost_no_memory(link: StreamLink) -> Non
     before = resident()
 
     def announce(ticket: Ticket, node: int) -> None:
-        shown = {TOKEN_KEY: ticket.token, NODE_KEY: str(node), PROTOCOL_KEY: "1"}
+        shown = {TOKEN_KEY: ticket.token, NODE_KEY: str(node), PROTOCOL_KEY: str(PROTOCOL)}
         host, port = ticket.address.split(":")
         with socket.create_connection((host, int(port))) as peer:
             peer.sendall(http2_request(shown))

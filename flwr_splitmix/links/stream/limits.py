@@ -1,0 +1,40 @@
+"""How large a reply may be: from what the client said of itself, and what it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+SLACK = 64 << 20
+"""Bytes for all that is not smashed data: labels, masks, scores."""
+
+WIDEST = 8
+"""Bytes of the widest number; also what narrowed tensors become is bounded."""
+
+
+def reply_limit(description: Mapping[str, Any], payload: Mapping[str, Any], most: int) -> int:
+    """Return how many bytes of tensors a client's reply to a call may have.
+
+    For each pass that the call plans, twice the smashed data of a batch (or of the test examples
+    that it names), in the widest dtype.
+
+    Parameters
+    ----------
+    description
+        What the client said of itself. Without "batch-size", "patches" and "width" (texts have
+        no length of their own) it is `most`.
+    payload
+        Of the call.
+    most
+        The largest that any frame's body may have.
+    """
+    sizes = [description.get(name) for name in ("batch-size", "patches", "width")]
+    if not all(type(size) is int and size > 0 for size in sizes):
+        return most
+    batch, patches, width = (int(size) for size in sizes if size is not None)
+    start, stop = payload.get("start"), payload.get("stop")
+    if isinstance(start, int) and isinstance(stop, int):
+        batch = max(batch, stop - start)
+    plan = payload.get("plan")
+    passes = max(1, len(plan)) if isinstance(plan, (list, tuple)) else 1
+    return min(most, SLACK + 2 * WIDEST * passes * batch * patches * width)

@@ -1,0 +1,107 @@
+"""A certificate and its private key, and authorities: read and checked before anything starts."""
+
+from __future__ import annotations
+
+import os
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+from flwr_splitmix.links.link import LinkError
+
+CERTIFICATE, KEY = "ssl-certfile", "ssl-keyfile"
+"""Keys of a run's, and of a node's, configuration."""
+
+
+def read_pair(certificate: str | Path, key: str | Path) -> tuple[bytes, bytes]:
+    """Read a certificate (a chain's first is its holder's) and its private key.
+
+    Returns
+    -------
+    Both, as PEM.
+
+    Raises
+    ------
+    LinkError
+        If a file cannot be read or is no PEM, the certificate is not valid now, everyone may read
+        the key or it belongs to another certificate; it names the key of the configuration.
+    """
+    certificate, key = Path(certificate).expanduser(), Path(key).expanduser()
+    chain, secret = read(certificate), read(key)
+    mode = stat.S_IMODE(key.stat().st_mode)
+    if os.name == "posix" and mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise LinkError(
+            f"{KEY}: everyone on this machine may read or change {key} (mode {mode:04o}); keep it "
+            f"to its owner (chmod 600 {key}), and make a new pair if somebody may have read it"
+        )
+    (loaded, *_) = _certificates(chain, CERTIFICATE, certificate)
+    if wrong := _not_now(loaded):
+        raise LinkError(f"{CERTIFICATE}: {certificate} {wrong}")
+    try:
+        private = load_pem_private_key(secret, password=None)
+    except TypeError:
+        raise LinkError(
+            f"{KEY}: {key} is encrypted, and nobody is there to be asked for its password; "
+            "give the key without one"
+        ) from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise LinkError(f"{KEY}: {key} is no PEM private key") from None
+    form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+    if private.public_key().public_bytes(*form) != loaded.public_key().public_bytes(*form):
+        raise LinkError(
+            f"{KEY}: {key} is not the key of the certificate {certificate} ({CERTIFICATE}); "
+            "give the two that were made together"
+        )
+    return chain, secret
+
+
+def read_authority(path: str | Path, name: str) -> bytes:
+    """Read the certificates of authorities; `name` is the key of the configuration.
+
+    Raises
+    ------
+    LinkError
+        If the file cannot be read or is no PEM, or none of them is valid now.
+    """
+    path = Path(path).expanduser()
+    data = read(path)
+    wrong = [_not_now(authority) for authority in _certificates(data, name, path)]
+    if all(wrong):
+        raise LinkError(f"{name}: {path} {wrong[0]}")
+    return data
+
+
+def read(path: Path) -> bytes:
+    """Read a file; LinkError if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise LinkError(f"the link cannot read {path}: {error.strerror}") from None
+
+
+def _certificates(data: bytes, name: str, path: Path) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(data)
+    except ValueError:
+        raise LinkError(f"{name}: {path} is no PEM certificate") from None
+
+
+def _not_now(certificate: x509.Certificate) -> str:
+    """Say why a certificate is not valid now; "" if it is."""
+    now = datetime.now(UTC)
+    if now > certificate.not_valid_after_utc:
+        return f"expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC; make a new one"
+    if now < certificate.not_valid_before_utc:
+        return (
+            f"is not valid before {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC; "
+            "wait, or set this machine's clock"
+        )
+    return ""

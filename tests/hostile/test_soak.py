@@ -1,0 +1,83 @@
+"""Memory over many rounds and calls: a server and its nodes, each a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+
+import numpy as np
+import psutil
+
+from flwr_splitmix.links.stream.server import STRANGER_SECONDS
+from tests.hostile.served import ROOT, Served, served
+
+SECONDS = float(os.environ.get("SOAK", "60"))
+NODES = 3
+MEGABYTES = 2.0
+
+SHORT = 2.0
+"""Seconds of the first rounds; the last one is the rest, longer than a stranger may stay."""
+
+LARGEST_SLOPE = 0.3
+"""MB a second: a leak of one frame in fifty."""
+
+
+def start_node() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.hostile.node"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def play_round(
+    server: Served, nodes: list[subprocess.Popen[str]], samples: list[list[float]]
+) -> int:
+    """Hand out the tickets of a round, and note the memory of all until its end: its calls."""
+    for node in nodes:
+        ticket, name = server.ticket()
+        assert node.stdin is not None
+        node.stdin.write(json.dumps({"ticket": asdict(ticket), "node": name}) + "\n")
+        node.stdin.flush()
+    watched = [psutil.Process(process.pid) for process in (server.process, *nodes)]
+    while (ended := server.heard()) is None:
+        samples.append([time.monotonic(), *(p.memory_info().rss / 1e6 for p in watched)])
+        time.sleep(0.5)
+    assert ended["alive"] == list(range(NODES)), ended["failures"]
+    return int(ended["calls"])
+
+
+def test_memory_stays_flat() -> None:
+    """The longest soak so far was of 159 rounds. `make test-hostile SOAK=600` is ten minutes."""
+    long = max(SECONDS / 2, 1.2 * STRANGER_SECONDS)
+    rounds = max(1, round((SECONDS - long) / SHORT))
+    samples: list[list[float]] = []
+    calls = 0
+    with contextlib.ExitStack() as started:
+        nodes = []
+        for _ in range(NODES):
+            node = started.enter_context(start_node())
+            started.callback(node.kill)
+            nodes.append(node)
+        play = {"nodes": NODES, "megabytes": MEGABYTES}
+        server = started.enter_context(
+            served(**play, rounds=rounds + 1, seconds=SHORT, last_seconds=long)
+        )
+        for _ in range(rounds + 1):
+            calls += play_round(server, nodes, samples)
+    times, *memory = np.array(samples).T
+    settled = times > times[0] + (times[-1] - times[0]) / 3
+    slopes = [float(np.polyfit(times[settled], own[settled], 1)[0]) for own in memory]
+    told = ", ".join(f"{slope:+.3f}" for slope in slopes)
+    print(
+        f"{rounds + 1} rounds, {calls} calls of {MEGABYTES:g} MB there and back in "
+        f"{times[-1] - times[0]:.0f} s; MB a second of the server and {NODES} nodes: {told}"
+    )
+    assert max(slopes) < LARGEST_SLOPE, told

@@ -1,0 +1,67 @@
+"""Pieces of long frames, and how large a reply may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode, encode
+from flwr_splitmix.links.stream.limits import SLACK, reply_limit
+from flwr_splitmix.links.stream.protocol import PIECE, in_pieces, next_frame
+
+SHAPE = {"batch-size": 32, "patches": 64, "width": 192}
+BATCH = 32 * 64 * 192 * 8
+
+
+def test_a_short_frame_is_its_only_piece() -> None:
+    data = encode(Frame("reply", 1, payload={"value": torch.ones(1000)}))
+    (piece,) = in_pieces(data)
+    assert piece is data
+    assert next_frame(iter([data]), MAX_BODY) is data
+
+
+@pytest.mark.parametrize("numbers", [PIECE // 4 - 100, PIECE // 4, 3 * PIECE // 4 + 1])
+def test_a_long_frame_is_put_together_again(numbers: int) -> None:
+    value = torch.arange(numbers, dtype=torch.float32)
+    data = encode(Frame("reply", 1, payload={"value": value}))
+    pieces = list(in_pieces(data))
+    assert all(len(piece) <= PIECE for piece in pieces)
+    messages = iter([*pieces, b"the next frame"])
+    assert torch.equal(decode(next_frame(messages, MAX_BODY)).payload["value"], value)
+    assert next(messages) == b"the next frame"
+
+
+def test_no_more_is_read_than_may_come() -> None:
+    """A frame above the limit costs its first message; an empty one does not go on forever."""
+    data = encode(Frame("hello", payload={"value": torch.ones(PIECE)}))
+    pieces = list(in_pieces(data))
+    messages = iter(pieces)
+    assert next_frame(messages, PIECE) is pieces[0]
+    assert len(list(messages)) == len(pieces) - 1
+    assert next_frame(iter([pieces[0], b"", pieces[1]]), MAX_BODY) == pieces[0]
+    with pytest.raises(StopIteration):
+        next_frame(iter(pieces[:2]), MAX_BODY)
+
+
+@pytest.mark.parametrize(
+    ("payload", "limit"),
+    [
+        ({"plan": [{}]}, SLACK + 2 * BATCH),
+        ({"plan": [{}, None, {}]}, SLACK + 6 * BATCH),
+        ({"plan": None}, SLACK + 2 * BATCH),
+        ({"start": 0, "stop": 64}, SLACK + 4 * BATCH),
+        ({"start": 0, "stop": 4}, SLACK + 2 * BATCH),
+        ({"plan": [{}] * 64, "start": 0, "stop": 10**13}, MAX_BODY),
+    ],
+)
+def test_a_reply_is_as_large_as_was_agreed(payload: dict[str, Any], limit: int) -> None:
+    assert reply_limit(SHAPE, payload, MAX_BODY) == limit
+
+
+@pytest.mark.parametrize(
+    "odd", [{}, {"patches": None}, {"patches": "64"}, {"patches": -1}, {"width": True}]
+)
+def test_without_a_shape_any_frame_may_come(odd: dict[str, Any]) -> None:
+    assert reply_limit({**SHAPE, **odd} if odd else {}, {}, MAX_BODY) == MAX_BODY

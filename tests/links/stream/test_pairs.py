@@ -1,0 +1,107 @@
+"""Certificates and keys that would fail later fail at once, with the key of the configuration."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, tzinfo
+from pathlib import Path
+from typing import Self
+
+import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from flwr_splitmix.links import LinkError, StreamLink
+from flwr_splitmix.links.stream import pairs
+from flwr_splitmix.links.stream.certificates import Certificates, make_certificates
+from flwr_splitmix.links.stream.pairs import read_authority, read_pair
+
+OVER, TO_COME = timedelta(minutes=-30), timedelta(days=1)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Certificates:
+    return make_certificates(tmp_path / "own")
+
+
+def refusal(files: Certificates) -> str:
+    """Return what a link says that is made with these files, before it listens."""
+    with pytest.raises(LinkError) as caught:
+        StreamLink(address="127.0.0.1:0", certificate=files.certificate, key=files.key, ca=files.ca)
+    return str(caught.value)
+
+
+def test_a_pair_is_read_as_it_is(files: Certificates) -> None:
+    pair = read_pair(files.certificate, files.key)
+    assert pair == (files.certificate.read_bytes(), files.key.read_bytes())
+    assert read_authority(files.ca, "link-client-ca") == files.ca.read_bytes()
+
+
+def test_an_expired_certificate(tmp_path: Path) -> None:
+    """It was taken without a word, and every node failed to attach."""
+    said = refusal(make_certificates(tmp_path, lifetime=OVER))
+    assert said.startswith(f"ssl-certfile: {tmp_path / 'server.crt'} expired on 2")
+    assert said.endswith(" UTC; make a new one")
+
+
+def test_a_certificate_of_tomorrow(files: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Yesterday(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return super().now(tz) - TO_COME
+
+    monkeypatch.setattr(pairs, "datetime", Yesterday)
+    assert "is not valid before" in refusal(files)
+    assert refusal(files).endswith("UTC; wait, or set this machine's clock")
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o644, 0o602, 0o666])
+def test_a_key_that_everyone_may_read(files: Certificates, mode: int) -> None:
+    """It was taken without a word."""
+    files.key.chmod(mode)
+    assert refusal(files) == (
+        f"ssl-keyfile: everyone on this machine may read or change {files.key} (mode {mode:04o}); "
+        f"keep it to its owner (chmod 600 {files.key}), and make a new pair if somebody may have "
+        "read it"
+    )
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o600, 0o640])
+def test_a_key_of_its_owner_and_a_group(files: Certificates, mode: int) -> None:
+    files.key.chmod(mode)
+    read_pair(files.certificate, files.key)
+
+
+def test_a_key_of_another_certificate(files: Certificates) -> None:
+    """The link said 'cannot listen on ...; is its port taken?'."""
+    files.key.write_bytes(files.of_node(0)[1].read_bytes())
+    assert refusal(files) == (
+        f"ssl-keyfile: {files.key} is not the key of the certificate {files.certificate} "
+        "(ssl-certfile); give the two that were made together"
+    )
+
+
+def test_a_key_that_is_none_or_encrypted(files: Certificates) -> None:
+    secret = load_pem_private_key(files.key.read_bytes(), password=None)
+    locked = secret.private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"word")
+    )
+    files.key.write_bytes(locked)
+    assert "is encrypted, and nobody is there to be asked for its password" in refusal(files)
+    files.key.write_bytes(b"no key")
+    assert refusal(files) == f"ssl-keyfile: {files.key} is no PEM private key"
+
+
+def test_authorities(files: Certificates, tmp_path: Path) -> None:
+    """A bundle is good as long as one of its authorities is."""
+    old = make_certificates(tmp_path / "old", lifetime=OVER)
+    with pytest.raises(LinkError, match=r"link-client-ca: .*ca.crt expired on"):
+        read_authority(old.ca, "link-client-ca")
+    bundle = tmp_path / "bundle.crt"
+    bundle.write_bytes(old.ca.read_bytes() + files.ca.read_bytes())
+    assert read_authority(bundle, "ssl-ca-certfile") == bundle.read_bytes()
+    with pytest.raises(LinkError, match=r"ssl-ca-certfile: .*server.key is no PEM certificate"):
+        read_authority(files.key, "ssl-ca-certfile")
