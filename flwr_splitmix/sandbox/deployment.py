@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +148,8 @@ class LocalDeployment(SuperLink):
         Further environment variables of all processes.
     node_config
         Further values of every node's configuration.
+    node_options
+        Further options of every `flower-supernode`.
 
     Attributes
     ----------
@@ -168,8 +170,10 @@ class LocalDeployment(SuperLink):
         secure: bool = True,
         environment: Mapping[str, str] | None = None,
         node_config: Mapping[str, Any] | None = None,
+        node_options: Sequence[str] = (),
     ) -> None:
         super().__init__(environment)
+        self.node_options = tuple(node_options)
         self.num_nodes = nodes
         self.secure = secure
         self.certificates: Certificates = make_certificates(self.home / "certificates")
@@ -206,6 +210,7 @@ class LocalDeployment(SuperLink):
             f"node-{node.index}",
             "flower-supernode",
             *trust,
+            *self.node_options,
             "--superlink", f"127.0.0.1:{self.port}",
             "--port", str(node.port),
             "--node-config", toml(node.config),
