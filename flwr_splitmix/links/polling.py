@@ -11,9 +11,13 @@ from flwr.serverapp import Grid
 
 from flwr_splitmix.links.link import LinkError
 from flwr_splitmix.links.ticket import RECORD
+from flwr_splitmix.links.words import one_line
 
 CLAIM_SECONDS = 15.0
 """How long nodes that claim the same index may take to answer again."""
+
+_TRACEBACK = 100_000
+"""Characters at the end of a traceback in which its last line is looked for."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.2
 
@@ -103,15 +107,13 @@ def refusal(reply: Message) -> str | None:
     if reply.has_error():
         return error_sentence(reply)
     record = reply.content.config_records.get(RECORD)
-    return str(record["error"]) if record is not None and "error" in record else None
+    return one_line(str(record["error"])) if record is not None and "error" in record else None
 
 
 def error_sentence(reply: Message) -> str:
     """Return the last line of an error reply: what was raised, without the traceback."""
-    lines = [
-        line for line in (reply.error.reason or "no reason given").splitlines() if line.strip()
-    ]
-    return lines[-1].strip()[:300]
+    text = reply.error.reason.rstrip()[-_TRACEBACK:] or "no reason given"
+    return one_line(text.splitlines()[-1])
 
 
 class Directory:

@@ -19,8 +19,7 @@ from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode, encode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.frames.wire import WireDtype
 from flwr_splitmix.links.link import Outcome
-
-MAX_SENTENCE = 300
+from flwr_splitmix.links.words import one_line
 
 
 class Connection(Protocol):
@@ -273,9 +272,3 @@ class Line:
         self.failure = self.failure or reason
         self._answer(Outcome(None, self.failure))
         self._changed()
-
-
-def one_line(text: str) -> str:
-    """Return a peer's words as one short printable line."""
-    printable = "".join(c if c.isprintable() else " " for c in text[: 2 * MAX_SENTENCE])
-    return " ".join(printable.split())[:MAX_SENTENCE]

@@ -17,7 +17,6 @@ from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode, encode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.frames.wire import WireDtype, check_wire_dtype
 from flwr_splitmix.links.link import LinkError, Outcome
-from flwr_splitmix.links.stream.line import one_line
 from flwr_splitmix.links.stream.protocol import (
     METHOD,
     NODE_KEY,
@@ -28,6 +27,7 @@ from flwr_splitmix.links.stream.protocol import (
     message_limits,
 )
 from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.links.words import one_line
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -176,7 +176,7 @@ class Session:
         try:
             return decode(data, self._max_body)
         except CodecError as error:
-            raise LinkError(f"the server sent bytes that are no frame: {error}") from None
+            raise LinkError(one_line(f"the server sent bytes that are no frame: {error}")) from None
 
     def _reply_to(self, call: Frame) -> bytes | None:
         """Run a call, or repeat the reply that is stored; None for one that is long over."""
