@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -15,7 +16,9 @@ from flwr_splitmix.links.link import Clients, Link, LinkError, Observe
 from flwr_splitmix.links.polling import Directory
 from flwr_splitmix.links.ray.link import RayLink
 from flwr_splitmix.links.stream.link import StreamLink
-from flwr_splitmix.runs import Run
+
+if TYPE_CHECKING:
+    from flwr_splitmix.runs import Run  # loads what a node need not have
 
 log = logging.getLogger("flwr.splitmix")
 
