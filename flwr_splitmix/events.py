@@ -199,6 +199,9 @@ class RoundDone:
         By client index, seconds spent in its exchanges.
     client_means
         What clients say of their round: means over examples. "train-loss", where it is theirs.
+    update_norms
+        By client index, the Euclidean norm of what it changed in the lower segment; empty where
+        segments are not averaged.
     epsilons
         By client index, what the ledger says it has spent; empty without a ledger.
     loss
@@ -220,6 +223,7 @@ class RoundDone:
     client_seconds: Mapping[int, float] = field(default_factory=dict)
     evaluation: EvaluationResult | None = None
     client_means: Mapping[str, float] = field(default_factory=dict)
+    update_norms: Mapping[int, float] = field(default_factory=dict)
     epsilons: Mapping[int, float] = field(default_factory=dict)
     loss: float | None = None
     uplink_bytes: int = 0

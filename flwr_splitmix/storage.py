@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -16,13 +17,22 @@ from torch import Tensor
 
 _META = "splitmix"
 
+DIGEST = "splitmix-sha256"
+"""Key of the digest among a file's plain values; files from before there was one lack it."""
+
 
 class StorageError(RuntimeError):
     """A file that was asked for cannot be read."""
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def write_atomic(path: Path, data: bytes, *, flush: bool = True) -> None:
     """Write `data` to `path` so that a reader sees the old file or the new one, never a part.
+
+    Parameters
+    ----------
+    flush
+        Whether to wait until the disk has it. Without, it outlives this process, however that
+        ends, but not a loss of power.
 
     Raises
     ------
@@ -34,8 +44,9 @@ def write_atomic(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if flush:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -47,8 +58,26 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Write named tensors (any device) and JSON-able `meta` to one safetensors file, atomically."""
+def digest(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> str:
+    """Return SHA-256 of named tensors (names, dtypes, shapes, bytes) and JSON-able values."""
+    # As it will be read: keys become text.
+    found = hashlib.sha256(json.dumps(json.loads(json.dumps(dict(meta)))).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        if tensor.numel():  # an empty tensor cannot be seen as bytes
+            found.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+    return found.hexdigest()
+
+
+def save_tensors(
+    path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, flush: bool = True
+) -> None:
+    """Write named tensors (any device) and JSON-able `meta` to one safetensors file, atomically.
+
+    The file has a digest of both, so that a reader notices if a bit of it has changed. For `flush`
+    see `write_atomic`.
+    """
     flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # safetensors refuses tensors that share memory; tied weights and views are stored twice.
     seen: set[int] = set()
@@ -57,7 +86,8 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, A
         if tensor.numel() and memory in seen:
             flat[name] = tensor.clone()
         seen.add(memory)
-    write_atomic(path, save(flat, metadata={_META: json.dumps(dict(meta))}))
+    text = json.dumps({**meta, DIGEST: digest(flat, meta)})
+    write_atomic(path, save(flat, metadata={_META: text}), flush=flush)
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -66,16 +96,22 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises
     ------
     StorageError
-        If the file is missing, truncated or not one of ours.
+        If the file is missing, truncated or not one of ours, or its bytes have changed since it
+        was written.
     """
     try:
         with safe_open(str(path), framework="pt") as file:
             header = file.metadata() or {}
             if _META not in header:
                 raise StorageError(f"{path} was not written by flwr-splitmix")
-            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(header[_META])  # noqa: SIM118
-    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            meta: dict[str, Any] = json.loads(header[_META])
+    except (OSError, SafetensorError, ValueError) as error:
         raise StorageError(f"cannot read {path}: {error}") from error
+    written = meta.pop(DIGEST, None)
+    if written is not None and written != digest(tensors, meta):
+        raise StorageError(f"cannot read {path}: its bytes have changed since it was written")
+    return tensors, meta
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
@@ -26,7 +27,9 @@ def in_simulation(grid: Grid, nodes: Directory, min_nodes: int, timeout: float) 
     """Return whether the nodes of a run are virtual.
 
     Flower does not tell a ServerApp, so the nodes do, with their partition-ids: a ClientApp that
-    finds itself in a Ray actor is a simulation's. Without Ray installed here no question is asked.
+    finds itself in a Ray actor is a simulation's. Where they disagree, what is true of this process
+    decides: a simulation's ServerApp lives in the process that has started Ray. Nodes that say
+    otherwise are left out. Without Ray installed here no question is asked.
 
     Parameters
     ----------
@@ -38,14 +41,24 @@ def in_simulation(grid: Grid, nodes: Directory, min_nodes: int, timeout: float) 
     Raises
     ------
     LinkError
-        If fewer answer within `timeout` seconds, or some are virtual and others are not.
+        If fewer answer within `timeout` seconds.
     """
     if importlib.util.find_spec("ray") is None:
         return False
-    nodes.update(grid, min_nodes, timeout)
-    if len(kinds := set(nodes.simulated.values())) > 1:
-        raise LinkError("some nodes of this run are virtual and others are not")
-    return kinds == {True}
+    known = nodes.update(grid, min_nodes, timeout).values()
+    if len({nodes.simulated[node] for node in known}) == 1:
+        return nodes.simulated[next(iter(known))]
+    simulation = _ray_runs_here()
+    for node in known:
+        if nodes.simulated[node] != simulation:
+            kind = "virtual, and this is no simulation" if not simulation else "no virtual one"
+            nodes.leave_out(node, f"it says that it is {kind}")
+    return simulation
+
+
+def _ray_runs_here() -> bool:
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
 
 
 class AutoLink(Link):

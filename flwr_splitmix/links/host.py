@@ -13,6 +13,7 @@ from torch import Tensor
 from flwr_splitmix.clients import Client, ClientError
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.links.words import one_line
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class ClientHost:
             reply = client.run(method, payload)
         except Exception as error:
             # A client's failure costs its own contribution only; the traceback stays here.
-            log.exception("client %d failed in %s", index, method)
+            log.exception("client %d failed in %s", index, one_line(method))
             return Outcome(None, self.say(error), time.perf_counter() - began)
         return Outcome(reply, None, time.perf_counter() - began)
 
@@ -136,10 +137,11 @@ class ClientHost:
 
 def sentence(error: BaseException) -> str:
     """Say in one line what went wrong."""
-    text = str(error).strip().splitlines()
-    if isinstance(error, (ClientError, LinkError)) and text:
-        return text[0]
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+    text = str(error).strip()
+    first = one_line(text.splitlines()[0]) if text else ""
+    if isinstance(error, (ClientError, LinkError)) and first:
+        return first
+    return one_line(f"{type(error).__name__}: {first}") if first else type(error).__name__
 
 
 def public_sentence(error: Exception) -> str:

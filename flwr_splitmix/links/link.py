@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from flwr_splitmix.events import Exchange, Phase
+from flwr_splitmix.links.words import one_line
 
 Observe = Callable[[Exchange], None]
 
@@ -63,7 +64,7 @@ class Clients(ABC):
     ) -> None:
         self.server_round = server_round
         self.descriptions = dict(sorted(descriptions.items()))
-        self.failures = dict(failures)
+        self.failures = {client: one_line(why) for client, why in failures.items()}
         self.seconds = dict.fromkeys(self.descriptions, 0.0)
         self.replies: list[Message] = []
         self._observe = observe
@@ -74,8 +75,8 @@ class Clients(ABC):
         return tuple(c for c in self.descriptions if c not in self.failures)
 
     def fail(self, client: int, reason: str) -> None:
-        """Leave a client out for the rest of the round."""
-        self.failures.setdefault(client, reason)
+        """Leave a client out for the rest of the round; the reason may hold its own words."""
+        self.failures.setdefault(client, one_line(reason))
 
     def call(
         self, method: str, payloads: Mapping[int, Mapping[str, Any]], *, phase: Phase = "train"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,9 +12,15 @@ from flwr.serverapp import Grid
 
 from flwr_splitmix.links.link import LinkError
 from flwr_splitmix.links.ticket import RECORD
+from flwr_splitmix.links.words import one_line
+
+log = logging.getLogger("flwr.splitmix")
 
 CLAIM_SECONDS = 15.0
 """How long nodes that claim the same index may take to answer again."""
+
+_TRACEBACK = 100_000
+"""Characters at the end of a traceback in which its last line is looked for."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.2
 
@@ -103,19 +110,21 @@ def refusal(reply: Message) -> str | None:
     if reply.has_error():
         return error_sentence(reply)
     record = reply.content.config_records.get(RECORD)
-    return str(record["error"]) if record is not None and "error" in record else None
+    return one_line(str(record["error"])) if record is not None and "error" in record else None
 
 
 def error_sentence(reply: Message) -> str:
     """Return the last line of an error reply: what was raised, without the traceback."""
-    lines = [
-        line for line in (reply.error.reason or "no reason given").splitlines() if line.strip()
-    ]
-    return lines[-1].strip()[:300]
+    text = reply.error.reason.rstrip()[-_TRACEBACK:] or "no reason given"
+    return one_line(text.splitlines()[-1])
 
 
 class Directory:
     """Which node holds which client: its `partition-id`, asked once for each node.
+
+    A node says its index itself. The first that said one in this run keeps it for as long as it is
+    connected and answers; who claims it too is left out and named in the log. Nodes that claim one
+    index at the same time are all left out, until one of them is the last.
 
     Attributes
     ----------
@@ -126,6 +135,8 @@ class Directory:
     def __init__(self) -> None:
         self.simulated: dict[int, bool] = {}
         self._clients: dict[int, int] = {}
+        self._claims: dict[int, int] = {}
+        self._left_out: dict[int, str] = {}
 
     def update(self, grid: Grid, min_nodes: int, timeout: float) -> dict[int, int]:
         """Ask the nodes not known yet; wait up to `timeout` seconds for `min_nodes` of them.
@@ -137,28 +148,26 @@ class Directory:
         Raises
         ------
         LinkError
-            If fewer than `min_nodes` answered in time, or two nodes claim one index.
+            If fewer than `min_nodes` answered in time, or have an index of their own.
         """
         deadline = time.monotonic() + timeout
         refusals: dict[int, str] = {}
         while True:
             nodes = set(grid.get_node_ids())
-            unknown = nodes - self._clients.keys()
-            self._ask(grid, unknown, max(deadline - time.monotonic(), 1.0), refusals)
-            if claims := self._claimed_twice(nodes):
+            unknown = nodes - self._clients.keys() - self._left_out.keys()
+            patience = max(deadline - time.monotonic(), 1.0)
+            self._claims |= self._ask(grid, unknown, patience, refusals)
+            if held := self._held_and_claimed(nodes):
                 # A SuperNode that was started again has a new id; its old one answers no more.
-                for node in claims:
+                answers = self._ask(grid, held, min(timeout, CLAIM_SECONDS), refusals)
+                for node in held - answers.keys():
                     del self._clients[node]
-                self._ask(grid, claims, min(timeout, CLAIM_SECONDS), refusals)
-                if self._claimed_twice(nodes):
-                    raise LinkError(
-                        "two SuperNodes have the same partition-id; "
-                        "each needs its own in --node-config"
-                    )
+            self._settle_claims(nodes)
             known = {c: n for n, c in self._clients.items() if n in nodes}
             if len(known) >= min_nodes and known:
                 return dict(sorted(known.items()))
             if time.monotonic() > deadline:
+                refusals |= {n: why for n, why in self._left_out.items() if n in nodes}
                 why = "; ".join(sorted(set(refusals.values()))[:3])
                 raise LinkError(
                     f"{len(known)} nodes answered within {timeout:g} s, min-nodes is {min_nodes}"
@@ -166,9 +175,22 @@ class Directory:
                 )
             time.sleep(0.5)
 
+    def leave_out(self, node: int, why: str) -> None:
+        """Have nothing to do with a node for the rest of the run, and say so."""
+        self._clients.pop(node, None)
+        self._claims.pop(node, None)
+        self._name(node, why)
+
+    def _name(self, node: int, why: str) -> None:
+        if node not in self._left_out:
+            log.warning("node %d is left out: %s", node, why)
+        self._left_out[node] = why
+
     def _ask(
         self, grid: Grid, nodes: Iterable[int], timeout: float, refusals: dict[int, str]
-    ) -> None:
+    ) -> dict[int, int]:
+        """Ask nodes for their index; returns what those say that have one."""
+        answers: dict[int, int] = {}
         questions = [_question(node) for node in sorted(nodes)]
         for node, reply in send_and_wait(grid, questions, timeout).items():
             reason = refusal(reply)
@@ -179,14 +201,36 @@ class Directory:
             elif not isinstance(client, int) or client < 0:
                 refusals[node] = "a node did not say its partition-id: is its app a SplitClientApp?"
             else:
-                self._clients[node] = client
+                answers[node] = client
                 self.simulated[node] = bool(record.get("simulated"))
+        return answers
 
-    def _claimed_twice(self, nodes: set[int]) -> set[int]:
-        """Return the connected nodes whose index another one claims too."""
-        connected = {node: client for node, client in self._clients.items() if node in nodes}
-        count = Counter(connected.values())
-        return {node for node, client in connected.items() if count[client] > 1}
+    def _held_and_claimed(self, nodes: set[int]) -> set[int]:
+        """Return the connected nodes whose index another one claims that has just come."""
+        new = {c for n, c in self._claims.items() if n in nodes and n not in self._left_out}
+        return {node for node, client in self._clients.items() if node in nodes and client in new}
+
+    def _settle_claims(self, nodes: set[int]) -> None:
+        """Give every index to its first node, or to the only one that claims it."""
+        holders: dict[int, int] = {}
+        for node, client in list(self._clients.items()):
+            if node in nodes and holders.setdefault(client, node) != node:
+                # It took the place of one that is back.
+                self._claims[node] = self._clients.pop(node)
+        claims = {node: client for node, client in self._claims.items() if node in nodes}
+        count = Counter(claims.values())
+        for node, client in claims.items():
+            if client in holders:
+                self._name(node, f"{_OWN} {client}, which node {holders[client]} has; {_REMEDY}")
+            elif count[client] > 1:
+                self._name(node, f"{_OWN} {client} as another one does; {_REMEDY}")
+            else:
+                self._clients[node] = self._claims.pop(node)
+                self._left_out.pop(node, None)
+
+
+_OWN = "it says partition-id"
+_REMEDY = "each SuperNode needs its own in --node-config"
 
 
 def _question(node: int) -> Message:

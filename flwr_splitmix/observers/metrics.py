@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -91,6 +92,7 @@ def row_of(event: RoundDone, uplink_bytes_psl: int = 0) -> dict[str, Any]:
         "clients_failed": len(event.failures),
         "slowest_node": slowest,
         **_scores(event),
+        **_updates(event),
         **_spent(event),
     }
 
@@ -102,6 +104,18 @@ def _scores(event: RoundDone) -> dict[str, float]:
     return {
         **{f"eval_{name}": value for name, value in scores.items()},
         **{f"train_{name.replace('-', '_')}": mean for name, mean in means.items()},
+    }
+
+
+def _updates(event: RoundDone) -> dict[str, Any]:
+    """Return the norms of the clients' updates as JSON text, and the largest over the median."""
+    norms = event.update_norms
+    if not norms:
+        return {}
+    median = statistics.median_low(norms.values())
+    return {
+        "update_norm_by_client": json.dumps({str(client): n for client, n in norms.items()}),
+        "update_norm_ratio": max(norms.values()) / median if median else None,
     }
 
 

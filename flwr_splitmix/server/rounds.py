@@ -29,7 +29,7 @@ from flwr_splitmix.server.evaluation.central import EvaluateFn
 from flwr_splitmix.server.evaluation.of_round import evaluate_model
 from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.intake.checks import reasons
-from flwr_splitmix.server.intake.replies import client_means, keep_sound_segments
+from flwr_splitmix.server.intake.replies import ReplyIntake, client_means
 from flwr_splitmix.server.messages import messages_to, with_tickets
 from flwr_splitmix.server.options import check_options
 from flwr_splitmix.server.recording import RunRecorder
@@ -166,6 +166,7 @@ class RoundLoop(Shape):
 
     def _run(self, job: _Job, num_rounds: int) -> flower.Result:
         self.num_rounds, self.over = num_rounds, ""
+        self._intake = ReplyIntake(job.initial)
         self._finished, job.result.arrays = self._resume(job.initial)
         self.summary()
         error = ""
@@ -196,7 +197,7 @@ class RoundLoop(Shape):
             link.close()
 
     def _round(self, job: _Job, server_round: int) -> None:
-        result = job.result
+        result, averages = job.result, self.aggregator.averages
         began = time.perf_counter()
         if self.keeps_ledger:
             self.recorder.begin_round(server_round)
@@ -207,15 +208,14 @@ class RoundLoop(Shape):
                 RoundBegun(
                     server_round,
                     self.recorder.attempt,
-                    self.aggregator.averages,
+                    averages,
                     {client: clients.descriptions[client] for client in clients.alive},
                 )
             )
             attached = time.perf_counter()
             steps = self.train_round(clients, server_round)
             step_seconds = time.perf_counter() - attached
-        if self.aggregator.averages:
-            keep_sound_segments(clients, result.arrays)
+        norms = self._intake.check(clients, result.arrays) if averages else {}
         self.require(clients)
         arrays, metrics = self.aggregate_train(server_round, clients.replies)
         result.arrays = arrays or result.arrays
@@ -235,6 +235,7 @@ class RoundLoop(Shape):
             client_seconds=clients.seconds,
             evaluation=self._evaluate(job, server_round),
             client_means=means,
+            update_norms=norms,
             epsilons=self.epsilons(),
         )
         event = self.recorder.metrics.completed(event)

@@ -41,7 +41,7 @@ class Cable:
 
 
 def is_sentence(text: str | None) -> bool:
-    return text is not None and 0 < len(text) < 400 and text.isprintable()
+    return text is not None and 0 < len(text) <= 500 and text.isprintable()
 
 
 def refusals(seeds: Iterable[int]) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from flwr_splitmix.links import AutoLink, Link, LinkError, StreamLink
+from flwr_splitmix.links import AutoLink, Link, LinkError, StreamLink, auto
 from flwr_splitmix.links.ticket import RECORD
 from flwr_splitmix.testing.toy import Toy
 from tests.links.fake_grid import FakeGrid, toy_app
@@ -18,7 +18,7 @@ class Stub(StreamLink):
     """Stands for whatever link is chosen."""
 
     def __init__(self) -> None:
-        super().__init__(address="127.0.0.1:0")
+        super().__init__(address="127.0.0.1:0", attach_timeout=1)
         self.events: list[str] = []
 
     def open(self, grid: Any) -> None:
@@ -77,12 +77,38 @@ def test_without_ray_there_is_no_question(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(asked) == 1
 
 
-def test_a_mixture_is_refused() -> None:
-    link = AutoLink(refused, refused, timeout=5)
-    grid = says(True, False)
+@pytest.mark.parametrize("here", [False, True])
+def test_of_a_mixture_those_are_left_out_that_cannot_be(
+    here: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before: one node that said it was virtual ended a deployment's run with LinkError."""
+    monkeypatch.setattr(auto, "_ray_runs_here", lambda: here)
+    link = AutoLink(Stub, refused) if here else AutoLink(refused, Stub)
+    grid = says(True, False, False)
     link.open(grid.grid)
-    with pytest.raises(LinkError, match="some nodes of this run are virtual and others are not"):
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        assert link.directory(grid.grid, 1) == ({0: 100} if here else {1: 101, 2: 102})
+        assert link.directory(grid.grid, 1) == ({0: 100} if here else {1: 101, 2: 102})
+    said = [r.getMessage() for r in caplog.records]
+    if here:
+        assert said == [
+            f"node {n} is left out: it says that it is no virtual one" for n in (101, 102)
+        ]
+    else:
+        assert said == [
+            "node 100 is left out: it says that it is virtual, and this is no simulation"
+        ]
+
+
+def test_a_run_that_needs_all_of_a_mixture_ends_and_names_who_was_left_out() -> None:
+    link, grid = AutoLink(refused, Stub, timeout=0.2), says(True, False)
+    link.open(grid.grid)
+    with pytest.raises(LinkError, match="min-nodes is 2: it says that it is v"):
         link.directory(grid.grid, 2)
+
+
+def test_ray_runs_in_this_process_only_if_somebody_has_started_it() -> None:
+    assert not auto._ray_runs_here()
 
 
 @pytest.mark.parametrize("nodes", [0, 2])

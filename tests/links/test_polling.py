@@ -57,11 +57,59 @@ def test_a_node_that_was_started_again_takes_the_place_of_its_old_self(
     assert directory.update(grid.grid, 3, 60) == {0: 100, 1: 201, 2: 102}
 
 
-def test_two_living_nodes_of_one_index_are_refused() -> None:
-    grid = FakeGrid(APP, 3)
+def newcomer(grid: FakeGrid, node: int, index: int) -> None:
+    """Connect another node that says it has an index."""
+    grid.contexts[node] = Context(
+        run_id=1, node_id=node, node_config={"partition-id": index}, state=RecordDict(),
+        run_config={},
+    )  # fmt: skip
+    grid.online.add(node)
+
+
+def test_two_nodes_of_one_index_are_left_out_and_the_others_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Before: LinkError, and the run was over for everybody."""
+    grid, directory = FakeGrid(APP, 3), Directory()
     grid.contexts[102].node_config["partition-id"] = 1
-    with pytest.raises(LinkError, match="two SuperNodes have the same partition-id"):
-        Directory().update(grid.grid, 2, 60)
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        for _ in range(3):
+            assert directory.update(grid.grid, 1, 60) == {0: 100}
+    assert sorted(r.getMessage() for r in caplog.records) == [
+        f"node {node} is left out: it says partition-id 1 as another one does; each SuperNode "
+        "needs its own in --node-config"
+        for node in (101, 102)
+    ]
+    assert len(grid.sent) == 3  # nobody is asked again and again
+    with pytest.raises(LinkError, match="min-nodes is 3: it says partition-id 1 as another one"):
+        directory.update(grid.grid, 3, 0)
+    grid.online.discard(102)
+    assert directory.update(grid.grid, 2, 60) == {0: 100, 1: 101}
+
+
+def test_the_first_node_keeps_its_index_from_one_that_comes_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    grid, directory = FakeGrid(APP, 3), Directory()
+    directory.update(grid.grid, 3, 60)
+    newcomer(grid, 201, 1)
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        for _ in range(3):
+            assert directory.update(grid.grid, 3, 60) == {0: 100, 1: 101, 2: 102}
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("node 201 is left out: it says partition-id 1, which node 101 has")
+    assert len(grid.sent) == 3 + 2  # the new one, and once more the one that it competes with
+
+
+def test_who_was_away_has_its_index_again_when_it_is_back() -> None:
+    grid, directory = FakeGrid(APP, 3), Directory()
+    directory.update(grid.grid, 3, 60)
+    newcomer(grid, 201, 1)
+    directory.update(grid.grid, 3, 60)
+    grid.online.discard(101)
+    assert directory.update(grid.grid, 3, 60) == {0: 100, 1: 201, 2: 102}
+    grid.online.add(101)
+    assert directory.update(grid.grid, 3, 60) == {0: 100, 1: 101, 2: 102}
 
 
 def test_a_node_without_partition_id_is_named() -> None:

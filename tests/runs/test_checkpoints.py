@@ -147,6 +147,37 @@ def test_a_client_loads_its_newest_state_up_to_a_round(tmp_path: Path) -> None:
     assert store.load(9, at_most=None) is None
 
 
+def flip(file: Path) -> None:
+    """Turn one bit of the tensors' bytes, which end the file."""
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 64
+    file.write_bytes(bytes(content))
+
+
+def test_a_flipped_bit_of_a_checkpoint_means_the_one_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, it was loaded: a run's loss rose from 1.05 to 1.47, or was NaN."""
+    store = CheckpointStore(tmp_path)
+    store.save(1, tensors(1), {})
+    newest = store.save(2, tensors(2), {})
+    flip(newest)
+    assert store.load().round == 1
+    assert f"cannot read {newest}: its bytes have changed since it was written" in caplog.text
+
+
+def test_a_flipped_bit_of_a_clients_state_means_the_one_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = ClientStore(tmp_path)
+    store.save(0, 1, tensors(1), {})
+    flip(store.save(0, 2, tensors(2), {}))
+    state = store.load(0, at_most=2)
+    assert state is not None
+    assert (state[0], state[1]["weight"][0, 0].item()) == (1, 1.0)
+    assert "its bytes have changed since it was written" in caplog.text
+
+
 def test_a_damaged_client_state_falls_back_to_the_one_before(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

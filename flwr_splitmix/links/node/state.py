@@ -24,6 +24,7 @@ from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.host import StateStore
 from flwr_splitmix.links.link import LinkError
 from flwr_splitmix.runs.checkpoints import ClientStore
+from flwr_splitmix.storage import DIGEST, digest
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -126,7 +127,12 @@ class ContextStore:
         OSError
             If it is too large.
         """
-        payload = {"client": index, "tensors": dict(tensors), "meta": dict(meta)}
+        payload = {
+            "client": index,
+            "tensors": dict(tensors),
+            "meta": dict(meta),
+            DIGEST: digest(tensors, meta),
+        }
         try:
             data = encode(Frame("state", round, payload=payload), max_body=CONTEXT_BYTES)
         except CodecError as error:
@@ -136,15 +142,26 @@ class ContextStore:
     def load(
         self, index: int, at_most: int | None = None
     ) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
-        """Return the state, if it is this client's and of a round up to `at_most`."""
+        """Return the state, if it is this client's, whole, and of a round up to `at_most`."""
         record = self._state.config_records.get(_KEY)
         if record is None:
             return None
-        frame = decode(record["frame"], CONTEXT_BYTES)  # type: ignore[arg-type]
-        late = at_most is not None and frame.number > at_most
-        if late or frame.payload["client"] != index:
+        try:
+            frame = decode(record["frame"], CONTEXT_BYTES)  # type: ignore[arg-type]
+            kept = frame.payload
+            tensors, meta, written = kept["tensors"], kept["meta"], kept.get(DIGEST)
+            damaged = written is not None and written != digest(tensors, meta)
+        except (CodecError, LookupError, TypeError, AttributeError):
+            damaged = True
+        if damaged:
+            log.warning(
+                "client %d: its state in Flower's context is damaged; it begins anew", index
+            )
             return None
-        return frame.number, frame.payload["tensors"], frame.payload["meta"]
+        late = at_most is not None and frame.number > at_most
+        if late or kept["client"] != index:
+            return None
+        return frame.number, tensors, meta
 
     def drop_after(self, index: int, round: int) -> None:
         """Forget the state if it is of a later round."""

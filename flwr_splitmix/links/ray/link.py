@@ -20,6 +20,7 @@ from flwr_splitmix.links.link import Clients, Link, LinkError, Observe, Outcome
 from flwr_splitmix.links.polling import Directory, error_sentence, send_and_wait
 from flwr_splitmix.links.ray.actor import Packed, RayHost, convert_all, pack, unpack
 from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
+from flwr_splitmix.links.words import one_line
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -304,7 +305,7 @@ class RayLink(Link):
                     clients.fail(ticket.client, str(error))
                     continue
                 if record and (warning := record.get("warning")):
-                    log.warning("%s", warning)
+                    log.warning("%s", one_line(str(warning)))
                 clients.replies.append(reply)
 
 

@@ -21,8 +21,7 @@ from flwr_splitmix.links.frames.wire import WireDtype
 from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.links.stream.limits import reply_limit
 from flwr_splitmix.links.stream.protocol import HELLO_BODY
-
-MAX_SENTENCE = 300
+from flwr_splitmix.links.words import one_line
 
 
 class Connection(Protocol):
@@ -282,9 +281,3 @@ class Line:
         self.failure = self.failure or reason
         self._answer(Outcome(None, self.failure))
         self._changed()
-
-
-def one_line(text: str) -> str:
-    """Return a peer's words as one short printable line."""
-    printable = "".join(c if c.isprintable() else " " for c in text[: 2 * MAX_SENTENCE])
-    return " ".join(printable.split())[:MAX_SENTENCE]

@@ -25,6 +25,7 @@ from flwr_splitmix.links.stream.line import Line
 from flwr_splitmix.links.stream.server import StreamServer, StreamService
 from flwr_splitmix.links.stream.token import Admission, TokenMint
 from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
+from flwr_splitmix.links.words import one_line
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -227,7 +228,7 @@ class StreamLink(Link):
                 del waiting[client]
         for seat in seats:
             if seat.client in failures:
-                seat.line.end("leave", failures[seat.client])
+                seat.line.end("leave", one_line(failures[seat.client]))
         return descriptions, failures
 
     def _collect(
@@ -246,7 +247,7 @@ class StreamLink(Link):
                 elif reply is not None:
                     record = reply.content.config_records.pop(RECORD, None)
                     if record is not None and "warning" in record:
-                        log.warning("%s", record["warning"])
+                        log.warning("%s", one_line(str(record["warning"])))
                     clients.replies.append(reply)
                 elif online.has_lost(seat.node):
                     clients.fail(client, "is not connected to the SuperLink any more")

@@ -12,7 +12,7 @@ import grpc
 
 from flwr_splitmix.links.frames.codec import Frame, encode
 from flwr_splitmix.links.stream.certificates import node_name
-from flwr_splitmix.links.stream.line import ClosedLineError, Line, LiveLineError, one_line
+from flwr_splitmix.links.stream.line import ClosedLineError, Line, LiveLineError
 from flwr_splitmix.links.stream.protocol import (
     METHOD,
     NODE_KEY,
@@ -25,6 +25,7 @@ from flwr_splitmix.links.stream.protocol import (
     next_frame,
 )
 from flwr_splitmix.links.stream.token import Admission, TokenError, TokenMint
+from flwr_splitmix.links.words import one_line
 
 MAX_NODES = 4096
 """Threads that serve nodes; each is started when it is needed."""

@@ -18,7 +18,6 @@ from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode, encode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.frames.wire import WireDtype, check_wire_dtype
 from flwr_splitmix.links.link import LinkError, Outcome
-from flwr_splitmix.links.stream.line import one_line
 from flwr_splitmix.links.stream.pairs import read_pair
 from flwr_splitmix.links.stream.protocol import (
     METHOD,
@@ -32,6 +31,7 @@ from flwr_splitmix.links.stream.protocol import (
     next_frame,
 )
 from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.links.words import one_line
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -186,7 +186,7 @@ class Session:
         try:
             return decode(data, self._max_body)
         except CodecError as error:
-            raise LinkError(f"the server sent bytes that are no frame: {error}") from None
+            raise LinkError(one_line(f"the server sent bytes that are no frame: {error}")) from None
 
     def _reply_to(self, call: Frame) -> bytes | None:
         """Run a call, or repeat the reply that is stored; None for one that is long over."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from flwr.app import MetricRecord
@@ -17,11 +18,35 @@ Kind = Literal["federated", "benchmark"]
 Evaluation = Literal["none", "federated", "benchmark"]
 """What a strategy evaluates over the link; a central evaluation is an `evaluate_fn`."""
 
+MAX_TESTS = 1_000_000
+"""Most test examples that a client is asked for, however many it says it has."""
+
+MAX_SECONDS = 3600.0
+"""How long an evaluation may take; who is not through its tests by then is left out."""
+
+
+class TimeLimit:
+    """The time of one evaluation, which begins now."""
+
+    def __init__(self) -> None:
+        self._end = time.monotonic() + MAX_SECONDS
+
+    @property
+    def over(self) -> bool:
+        """Whether the evaluation has taken as long as it may."""
+        return time.monotonic() > self._end
+
+    def leave_out(self, clients: Clients, late: Iterable[int]) -> None:
+        """Fail the clients that are late."""
+        for client in late:
+            clients.fail(client, f"was not through its tests within {MAX_SECONDS:g} s")
+
 
 def sizes_of_tests(clients: Clients, kind: Kind) -> dict[int, int]:
     """Return by client the number of test examples that it says it has, where it has any.
 
-    A client that says nonsense is left out of the round.
+    None is above `MAX_TESTS`, or far above the others'. A client that says nonsense is left out of
+    the round.
     """
     sizes: dict[int, int] = {}
     for client in clients.alive:
@@ -32,14 +57,20 @@ def sizes_of_tests(clients: Clients, kind: Kind) -> dict[int, int]:
             clients.fail(client, str(error))
             continue
         if size:
-            sizes[client] = size
+            sizes[client] = min(size, MAX_TESTS)
     return dict(zip(sizes, plausible(list(sizes.values())), strict=True))
 
 
 def batches_of_tests(
-    kind: Kind, sizes: Mapping[int, int], batch: Mapping[int, int]
+    clients: Clients,
+    limit: TimeLimit,
+    kind: Kind,
+    sizes: Mapping[int, int],
+    batch: Mapping[int, int],
 ) -> Iterator[dict[int, dict[str, Any]]]:
     """Yield what to ask of each client, batch by batch, until all have been through their tests.
+
+    Who is not when the time is over is left out.
 
     Parameters
     ----------
@@ -48,14 +79,19 @@ def batches_of_tests(
     """
     count = max((-(-size // batch[client]) for client, size in sizes.items()), default=0)
     for number in range(count):
+        left = [c for c in clients.alive if number * batch.get(c, 0) < sizes.get(c, 0)]
+        if limit.over:
+            limit.leave_out(clients, left)
+            return
+        if not left:
+            return
         yield {
             client: {
                 "kind": kind,
                 "start": number * batch[client],
-                "stop": min((number + 1) * batch[client], size),
+                "stop": min((number + 1) * batch[client], sizes[client]),
             }
-            for client, size in sizes.items()
-            if number * batch[client] < size
+            for client in left
         }
 
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 from dataclasses import replace
 
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
-from flwr_splitmix.server.evaluation.over_link import Kind, batches_of_tests, sizes_of_tests
-from flwr_splitmix.server.intake.checks import UploadError
+from flwr_splitmix.server.evaluation.over_link import (
+    Kind,
+    TimeLimit,
+    batches_of_tests,
+    sizes_of_tests,
+)
+from flwr_splitmix.server.intake.checks import UploadError, reasons
 from flwr_splitmix.server.intake.split import agree_on_shape, read_test_upload
 from flwr_splitmix.server.segments.upper import ServerSegment
+
+log = logging.getLogger("flwr.splitmix")
 
 BATCH = 250
 """Test examples that a client encodes at once."""
@@ -33,7 +41,9 @@ def evaluate_clients(clients: Clients, upper: ServerSegment, kind: Kind) -> Eval
     shape, _ = agree_on_shape(clients, upper.module, upper.num_classes)
     sizes = sizes_of_tests(clients, kind)
     losses, hits = dict.fromkeys(sizes, 0.0), dict.fromkeys(sizes, 0)
-    for payloads in batches_of_tests(kind, sizes, dict.fromkeys(sizes, BATCH)):
+    for payloads in batches_of_tests(
+        clients, TimeLimit(), kind, sizes, dict.fromkeys(sizes, BATCH)
+    ):
         replies = clients.call("encode_test", payloads, phase="evaluate")
         for client, reply in replies.items():
             size = payloads[client]["stop"] - payloads[client]["start"]
@@ -47,6 +57,8 @@ def evaluate_clients(clients: Clients, upper: ServerSegment, kind: Kind) -> Eval
             loss, correct = upper.score(smashed, labels)
             losses[client] += loss
             hits[client] += correct
+    if clients.failures:
+        log.warning("the evaluation went on without %s", reasons(clients))
     done = [c for c in sizes if c in clients.alive]
     if not done:
         return None

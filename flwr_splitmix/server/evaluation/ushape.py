@@ -10,7 +10,12 @@ from torch import Tensor
 
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
-from flwr_splitmix.server.evaluation.over_link import Kind, batches_of_tests, sizes_of_tests
+from flwr_splitmix.server.evaluation.over_link import (
+    Kind,
+    TimeLimit,
+    batches_of_tests,
+    sizes_of_tests,
+)
 from flwr_splitmix.server.intake.checks import read_each
 from flwr_splitmix.server.intake.ushape import read_scores
 
@@ -32,16 +37,19 @@ def evaluate_texts(clients: Clients, kind: Kind, through_trunk: Pass) -> Evaluat
     if not sizes:
         return None
     batch = {c: int(clients.descriptions[c]["batch-size"]) for c in sizes}
-    for payloads in batches_of_tests(kind, sizes, batch):
+    limit = TimeLimit()
+    for payloads in batches_of_tests(clients, limit, kind, sizes, batch):
         replies = clients.call("encode_test", payloads, phase="evaluate")
         for _ in range(MAX_ANSWER):
-            if not replies:
+            if not replies or limit.over:
                 break
             outputs = through_trunk(replies)
             answers = clients.call(
                 "decode_test", {c: {"outputs": o} for c, o in outputs.items()}, phase="evaluate"
             )
             replies = {c: answer for c, answer in answers.items() if "messages" in answer}
+        if limit.over:
+            limit.leave_out(clients, replies)
         for client in replies:
             clients.fail(client, f"generates more than {MAX_ANSWER} tokens for one batch")
     scored = read_each(

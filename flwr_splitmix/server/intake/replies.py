@@ -2,70 +2,227 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.ticket import to_numpy
-from flwr_splitmix.server.intake.checks import NAME
+from flwr_splitmix.server.intake.checks import LARGEST, MOST, NAME, UploadError, plausible
+from flwr_splitmix.server.remarks import name_clients
+
+log = logging.getLogger("flwr.splitmix")
+
+UNUSUAL = 10.0
+"""From how many times the median of its round on an update is named in the log."""
+
+Arrays = Mapping[str, np.ndarray]
+
+_Kind = tuple[str, int | None]
+"""Name of a metric, and the length of its list; None for a number."""
 
 
-def keep_sound_segments(clients: Clients, like: ArrayRecord) -> None:
-    """Leave out the replies whose lower segment cannot be averaged, and fail their clients.
+class ReplyIntake:
+    """Checks what clients return at the end of a round, so that no single one spoils the average.
+
+    A reply that passes is rebuilt for the aggregator: names and their order as the server gave
+    them, the metrics that most clients have, and a weight that no exaggeration makes too large.
 
     Parameters
     ----------
-    like
-        The lower segment that the round began with: names and shapes must be the same, and every
-        number finite. Metrics must be alike, and the number of examples what the client described.
+    initial
+        The lower segment that the run began with; its integer arrays are counters.
     """
-    expected = {name: array.shape for name, array in like.items()}
-    keys = Counter(frozenset(_metrics(reply)) for reply in clients.replies).most_common(1)
-    sound = []
-    for client, reply in zip(clients.alive, clients.replies, strict=True):
+
+    def __init__(self, initial: ArrayRecord) -> None:
+        self._counters = {name for name, array in to_numpy(initial).items() if _is_counter(array)}
+        self._exaggerates: set[int] = set()
+
+    def check(self, clients: Clients, like: ArrayRecord) -> dict[int, float]:
+        """Leave out the replies that cannot be averaged, and fail their clients.
+
+        Parameters
+        ----------
+        like
+            The lower segment that the round began with: names and shapes must be the same, every
+            number finite and at most `LARGEST`. The number of examples must be what the client
+            described.
+
+        Returns
+        -------
+        By client index, the Euclidean norm of its update, counters apart.
+        """
+        began = to_numpy(like)
+        replies = dict(zip(clients.alive, clients.replies, strict=True))
+        common = _common_metrics(list(replies.values()))
+        norms: dict[int, float] = {}
+        metrics: dict[int, dict[str, Any]] = {}
+        for client, reply in replies.items():
+            try:
+                arrays = self._read_arrays(reply, began)
+                examples = clients.descriptions[client]["num-examples"]
+                metrics[client] = _read_metrics(reply, common, examples)
+            except UploadError as error:
+                clients.fail(client, str(error))
+                continue
+            norms[client] = self._norm(arrays, began)
+        self._cap_examples(metrics)
+        for client, own in metrics.items():
+            _rebuild(replies[client], list(began), own)
+        clients.replies = [replies[client] for client in metrics]
+        _name_outliers(clients.server_round, norms)
+        return norms
+
+    def _read_arrays(self, reply: Message, began: Arrays) -> Arrays:
         records = list(reply.content.array_records.values())
-        shapes = {name: a.shape for name, a in records[0].items()} if len(records) == 1 else None
-        metrics = _metrics(reply)
-        examples = clients.descriptions[client]["num-examples"]
-        if shapes != expected:
-            clients.fail(client, "returned another lower segment than it was given")
-        elif not all(np.isfinite(array).all() for array in to_numpy(records[0]).values()):
-            clients.fail(client, "returned a lower segment with NaN or infinite numbers")
-        elif frozenset(metrics) != keys[0][0] or not np.isfinite(list(metrics.values())).all():
-            clients.fail(client, "returned other metrics than the other clients, or NaN")
-        elif metrics.get("num-examples") != examples:
-            clients.fail(
-                client,
-                f"has {metrics.get('num-examples')} examples now, and said {examples} before",
-            )
-        else:
-            sound.append(reply)
-    clients.replies = sound
+        if len(records) != 1 or set(records[0]) != set(began):
+            raise UploadError("returned another lower segment than it was given")
+        try:
+            arrays = to_numpy(records[0])
+        except Exception as error:  # numpy has many for bytes that are no array
+            raise UploadError("returned a lower segment that cannot be read") from error
+        for name, array in arrays.items():
+            readable = isinstance(array, np.ndarray) and array.dtype.kind in "biuf"
+            if not readable or array.shape != began[name].shape:
+                raise UploadError("returned another lower segment than it was given")
+            if not array.size:
+                continue
+            if not np.isfinite(array).all():
+                raise UploadError("returned a lower segment with NaN or infinite numbers")
+            limit = MOST if name in self._counters else LARGEST
+            if max(-float(array.min()), float(array.max())) > limit:
+                raise UploadError(f"returned a lower segment with numbers beyond {limit:g}")
+        return arrays
 
+    def _norm(self, arrays: Arrays, began: Arrays) -> float:
+        names = [name for name in began if name not in self._counters]
+        return math.sqrt(sum(_squared_distance(arrays[name], began[name]) for name in names))
 
-def _metrics(reply: Message) -> dict[str, float]:
-    """Return a reply's metrics if they are one record of numbers, else none."""
-    records = list(reply.content.metric_records.values())
-    if len(records) != 1:
-        return {}
-    return {name: value for name, value in records[0].items() if isinstance(value, (int, float))}
+    def _cap_examples(self, metrics: Mapping[int, dict[str, Any]]) -> None:
+        """Lower what a client weighs to 100 times the median; say so, once a run for each."""
+        said = {client: own["num-examples"] for client, own in metrics.items()}
+        for client, most in zip(said, plausible(list(said.values())), strict=True):
+            metrics[client]["num-examples"] = most
+            if most < said[client] and client not in self._exaggerates:
+                self._exaggerates.add(client)
+                log.warning(
+                    "client %d says that it has %d examples; in averages it counts as %d, far "
+                    "above the median of the others",
+                    client,
+                    said[client],
+                    most,
+                )
 
 
 def client_means(replies: Sequence[Message]) -> dict[str, float]:
-    """Return the means over examples of what all clients say of their round, besides its size.
+    """Return the means over examples of what most clients say of their round, besides its size.
 
     Of the U shape "train-loss" is among it: there the loss is computed at the client.
     """
-    sizes = {"num-examples", "num-steps"}
-    said = [m for m in map(_metrics, replies) if m.get("num-examples", 0) > 0]
-    names = set.intersection(*map(set, said)) - sizes if said else set()
-    names = {name for name in names if NAME.fullmatch(name)}
-    examples = sum(m["num-examples"] for m in said)
-    means = {
-        name: sum(m[name] * m["num-examples"] for m in said) / examples for name in sorted(names)
-    }
+    said = [m for m in map(_numbers, replies) if m.get("num-examples", 0) > 0]
+    weights = plausible([int(m["num-examples"]) for m in said])
+    count = Counter(name for own in said for name in own if NAME.fullmatch(name))
+    means: dict[str, float] = {}
+    for name in sorted(set(count) - {"num-examples", "num-steps"}):
+        if 2 * count[name] > len(said):
+            own = [(m[name], n) for m, n in zip(said, weights, strict=True) if name in m]
+            means[name] = sum(value * n for value, n in own) / sum(n for _, n in own)
     return {name: mean for name, mean in means.items() if math.isfinite(mean)}
+
+
+def _metrics(reply: Message) -> dict[str, Any]:
+    """Return a reply's metrics if they are one record, else none."""
+    records = list(reply.content.metric_records.values())
+    return dict(records[0]) if len(records) == 1 else {}
+
+
+def _numbers(reply: Message) -> dict[str, float]:
+    """Return a reply's metrics that are finite numbers."""
+    return {
+        name: value
+        for name, value in _metrics(reply).items()
+        if isinstance(value, (int, float)) and math.isfinite(value)
+    }
+
+
+def _kinds(reply: Message) -> set[_Kind]:
+    return {
+        (name, len(value) if isinstance(value, list) else None)
+        for name, value in _metrics(reply).items()
+    }
+
+
+def _common_metrics(replies: Sequence[Message]) -> set[_Kind]:
+    """Return the metrics that more than half of the clients have, and always "num-examples".
+
+    An aggregator of Flower's needs the same metrics from everybody: what only a few say is
+    dropped, and not the others that do not say it.
+    """
+    count = Counter(kind for reply in replies for kind in _kinds(reply))
+    return {kind for kind, n in count.items() if 2 * n > len(replies)} | {("num-examples", None)}
+
+
+def _read_metrics(reply: Message, common: set[_Kind], examples: int) -> dict[str, Any]:
+    """Return the common metrics of a reply, in the order of their names.
+
+    Raises
+    ------
+    UploadError
+        If one is missing or not finite, or the number of examples is not what was described.
+    """
+    own = _metrics(reply)
+    if not common <= _kinds(reply):
+        raise UploadError("returned not all of the metrics that most clients did")
+    kept = {name: own[name] for name, _ in sorted(common, key=lambda kind: kind[0])}
+    if not all(np.isfinite(value).all() for value in kept.values()):
+        raise UploadError("returned metrics that are NaN or infinite")
+    if kept["num-examples"] != examples:
+        raise UploadError(f"has {kept['num-examples']} examples now, and said {examples} before")
+    return {**kept, "num-examples": examples}
+
+
+def _rebuild(reply: Message, names: Sequence[str], metrics: Mapping[str, Any]) -> None:
+    """Replace a reply's arrays and metrics by the checked ones, under the usual names."""
+    (record,) = reply.content.array_records.values()
+    others = {
+        key: value
+        for key, value in reply.content.items()
+        if not isinstance(value, (ArrayRecord, MetricRecord))
+    }
+    reply.content = RecordDict(
+        {
+            **others,
+            "arrays": ArrayRecord({name: record[name] for name in names}),
+            "metrics": MetricRecord(dict(metrics)),
+        }
+    )
+
+
+def _name_outliers(server_round: int, norms: Mapping[int, float]) -> None:
+    """Say in one line whose updates are much longer than the round's median."""
+    median = statistics.median_low(norms.values()) if norms else 0.0
+    unusual = [client for client, norm in norms.items() if norm > UNUSUAL * median]
+    if unusual:
+        log.warning(
+            "round %d: %s returned an unusual update, of norm up to %.3g where the median is "
+            "%.3g: a fault, or an attempt to spoil the average",
+            server_round,
+            name_clients(unusual),
+            max(norms.values()),
+            median,
+        )
+
+
+def _is_counter(array: np.ndarray) -> bool:
+    return array.dtype.kind in "biu"
+
+
+def _squared_distance(array: np.ndarray, other: np.ndarray) -> float:
+    difference = np.subtract(array, other, dtype=np.result_type(array, other, np.float32)).ravel()
+    return float(np.dot(difference, difference))

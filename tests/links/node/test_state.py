@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -105,3 +105,16 @@ def test_runs_long_forgotten_are_removed_and_nothing_else(tmp_path: Path) -> Non
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert left == ["file", "mixed/0/notes.txt", "new/0/round-000001.safetensors"]
     assert not (tmp_path / "old").exists()
+
+
+def test_a_flipped_bit_in_the_context_means_that_the_client_begins_anew(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    flower = context()
+    ContextStore(flower).save(3, 2, TENSORS, META)
+    (record,) = flower.state.config_records.values()
+    content = bytearray(cast(bytes, record["frame"]))
+    content[-3] ^= 64
+    record["frame"] = bytes(content)
+    assert ContextStore(flower).load(3) is None
+    assert "client 3: its state in Flower's context is damaged; it begins anew" in caplog.text

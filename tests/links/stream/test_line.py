@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flwr_splitmix.links.frames.codec import Frame, decode, encode
-from flwr_splitmix.links.stream.line import ClosedLineError, Line, LiveLineError, one_line
+from flwr_splitmix.links.stream.line import ClosedLineError, Line, LiveLineError
 
 
 class Wire:
@@ -76,9 +76,8 @@ def test_an_error_is_one_printable_line(line: Line) -> None:
     assert line.outcome is not None
     assert line.outcome.reply is None
     assert line.outcome.error is not None
-    assert line.outcome.error.startswith("no power [2Jxxx")
-    assert len(line.outcome.error) == 300
-    assert one_line("a\r\nb\u202e") == "a b"
+    assert line.outcome.error.startswith(r"no\npower\x1b[2Jxxx")
+    assert len(line.outcome.error) == 500
 
 
 def test_duplicates_and_old_frames_change_nothing(line: Line) -> None:

@@ -1,0 +1,141 @@
+"""The only client with test data says that it has two thousand million of them.
+
+Before, that was 8.6 million exchanges in the L shape, and as many as the client liked in the U
+shape: an evaluation without end, while the others waited.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from flwr_splitmix.clients import SplitClient, UShapeClient
+from flwr_splitmix.events import Exchange, RoundDone
+from flwr_splitmix.links import Clients
+from flwr_splitmix.observers import Observer
+from flwr_splitmix.server.evaluation import over_link
+from flwr_splitmix.server.evaluation.over_link import MAX_TESTS, sizes_of_tests
+from flwr_splitmix.strategies import PSL, USplitSL
+from flwr_splitmix.testing.toy import Toy, sgd
+from flwr_splitmix.testing.toy_texts import TextToy
+
+MANY = 2**31 - 1
+LIAR = 1
+TOY = Toy(clients=3, batch=4)
+TEXTS = TextToy(clients=3, tests=4)
+
+
+class Endless(SplitClient):
+    """Answers for any number of test images."""
+
+    pause = 0.0
+
+    def attach(self, *arguments: Any) -> dict[str, Any]:
+        return {**super().attach(*arguments), "federated-examples": MANY}
+
+    def run(self, method: str, arguments: Any) -> dict[str, Any]:
+        if method != "encode_test":
+            return super().run(method, arguments)
+        time.sleep(self.pause)
+        size = arguments["stop"] - arguments["start"]
+        smashed = torch.zeros(size, TOY.patches, TOY.width, dtype=torch.float64)
+        return {"smashed": [smashed], "labels": torch.zeros(size, dtype=torch.int64)}
+
+
+class EndlessTexts(UShapeClient):
+    """Answers for any number of test texts; the others have none."""
+
+    pause = 0.0
+
+    def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
+        said = MANY if order.client == LIAR else 0
+        return {**super().attach(order, arrays), "federated-examples": said}
+
+    def run(self, method: str, arguments: Any) -> dict[str, Any]:
+        if method == "encode_test":
+            time.sleep(self.pause)
+            texts = arguments["stop"] - arguments["start"]
+            hidden = torch.zeros(texts, 2, TEXTS.width, dtype=torch.float64)
+            return {"messages": [hidden], "mask": torch.ones(texts, 2, dtype=torch.uint8)}
+        if method == "decode_test":
+            return {}
+        if method == "score":
+            return {"examples": MANY, "scores": {"accuracy": 1.0, "loss": 0.0}}
+        return super().run(method, arguments)
+
+
+class Seen(Observer):
+    def __init__(self) -> None:
+        self.batches = 0
+        self.rounds: list[RoundDone] = []
+
+    def on_exchange(self, event: Exchange) -> None:
+        self.batches += event.method == "encode_test" and event.direction == "down"
+
+    def on_round(self, event: RoundDone) -> None:
+        self.rounds.append(event)
+
+
+def run_images(pause: float = 0.0) -> Seen:
+    seen = Seen()
+    clients = list(TOY.make_clients(sgd(0.1)))
+    kind = type("Slow", (Endless,), {"pause": pause})
+    clients[LIAR] = TOY.make_clients(sgd(0.1), kind=kind)[LIAR]
+    strategy = PSL(
+        TOY.upper(), device="cpu", evaluation="federated", steps_per_round=1, observers=[seen]
+    )
+    strategy.fit(clients, 2)
+    return seen
+
+
+def run_texts(pause: float = 0.0) -> Seen:
+    seen = Seen()
+    kind = type("SlowTexts", (EndlessTexts,), {"pause": pause})
+    toy = TextToy(clients=TEXTS.clients, tests=TEXTS.tests, kind=kind)
+    strategy = USplitSL(
+        toy.server(), device="cpu", evaluation="federated", steps_per_round=1, observers=[seen]
+    )
+    strategy.fit(toy.clients_for(strategy), 2)
+    return seen
+
+
+class Says(Clients):
+    def _exchange(self, method: str, payloads: Any) -> Any:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("said", [MAX_TESTS + 1, MANY])
+def test_no_client_is_asked_for_more_than_a_million(said: int) -> None:
+    clients = Says(1, {0: {"federated-examples": said}, 1: {}}, {}, None)
+    assert sizes_of_tests(clients, "federated") == {0: 1_000_000}
+    assert clients.failures == {}
+
+
+def test_what_no_integer_of_32_bits_holds_costs_its_client_the_evaluation() -> None:
+    clients = Says(1, {0: {"benchmark-examples": 10**15}, 1: {"benchmark-examples": 7}}, {}, None)
+    assert sizes_of_tests(clients, "benchmark") == {1: 7}
+    assert clients.alive == (1,)
+
+
+@pytest.mark.parametrize(("run", "batch"), [(run_images, 250), (run_texts, TEXTS.batch)])
+def test_an_evaluation_ends(run: Any, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(over_link, "MAX_TESTS", 4 * batch)
+    seen = run()
+    assert seen.batches == 2 * 4  # two rounds
+    assert all(event.evaluation is not None for event in seen.rounds)
+
+
+@pytest.mark.parametrize("run", [run_images, run_texts])
+def test_an_evaluation_has_a_deadline(
+    run: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(over_link, "MAX_SECONDS", 0.4)
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        seen = run(0.1)
+    assert 2 <= seen.batches <= 20
+    assert [event.evaluation for event in seen.rounds] == [None, None]
+    assert [event.clients_alive for event in seen.rounds] == [3, 3]
+    assert f"client {LIAR}: was not through its tests within 0.4 s" in caplog.text
