@@ -61,13 +61,13 @@ def write_json(path: Path, value: Any) -> None:
 def digest(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> str:
     """Return SHA-256 of named tensors (names, dtypes, shapes, bytes) and JSON-able values."""
     # As it will be read: keys become text.
-    found = hashlib.sha256(json.dumps(json.loads(json.dumps(dict(meta)))).encode())
+    hashed = hashlib.sha256(json.dumps(json.loads(json.dumps(dict(meta)))).encode())
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
-        found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        hashed.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
         if tensor.numel():  # an empty tensor cannot be seen as bytes
-            found.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
-    return found.hexdigest()
+            hashed.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return hashed.hexdigest()
 
 
 def save_tensors(

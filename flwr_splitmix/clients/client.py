@@ -130,15 +130,16 @@ class Client(ABC):
         """What has been spent of the client's privacy; None: nobody counts."""
         return None
 
-    def govern(self, policy: NodePolicy, ledger: Path | None, run: str) -> None:
+    def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
         """Keep to what the node allows; called once, before the client is attached.
 
         Parameters
         ----------
         policy
             Of the node's operator.
-        ledger
-            The node's file of what its data have cost; None: the node has no place for one.
+        folder, index
+            Where the node keeps what outlives a run, and which client it is, which is in the names
+            of its files; None: the node has no such place.
         run
             Tells runs apart whose records are not the same.
 

@@ -84,13 +84,14 @@ def check_numbers(what: str, tensors: Mapping[str, Tensor], *, bounded: bool) ->
             raise ClientError(f"{what} {name} has numbers beyond {LARGEST:g}")
 
 
-def check_received(what: str, tensors: Sequence[Tensor]) -> None:
-    """Raise ClientError if a tensor on the CPU has NaN or infinite numbers, naming its place.
+def check_received(what: str, tensors: Sequence[Tensor], *, bounded: bool = False) -> None:
+    """Raise ClientError as `check_numbers` does, naming a tensor's place.
 
-    Those on an accelerator come from a server in this process; to look at them would mean to wait.
+    Those on an accelerator come from a server in this process; to look at them would mean to wait,
+    which is done only where they are `bounded`.
     """
-    here = {str(i): t for i, t in enumerate(tensors) if t.device.type == "cpu"}
-    check_numbers(what, here, bounded=False)
+    looked = {str(i): t for i, t in enumerate(tensors) if bounded or t.device.type == "cpu"}
+    check_numbers(what, looked, bounded=bounded)
 
 
 def _shown(value: object) -> str:

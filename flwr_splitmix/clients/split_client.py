@@ -17,7 +17,13 @@ from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.clients.lower import describe_segment, load_segment
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.privacy_guard import NodeLedger, PrivacyGuard
-from flwr_splitmix.clients.requests import check_numbers, check_plan, check_range, check_sizes
+from flwr_splitmix.clients.requests import (
+    check_numbers,
+    check_plan,
+    check_range,
+    check_received,
+    check_sizes,
+)
 from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.mixers import SHARES, InputShare, NoisyShare, Share, share_from_wire
@@ -205,7 +211,7 @@ class SplitClient(Client):
     def _limited(self) -> bool:
         return self.privacy is not None and self.privacy.max_epsilon is not None
 
-    def govern(self, policy: NodePolicy, ledger: Path | None, run: str) -> None:
+    def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
         """Keep to what the node allows; its privacy ledger is then a file of the node's.
 
         Raises
@@ -215,7 +221,8 @@ class SplitClient(Client):
         """
         if self.privacy is not None or policy != NodePolicy():
             self.privacy = PrivacyBudget.on_node(self.privacy, policy)
-        self._node = NodeLedger(ledger, run)
+        path = None if folder is None else folder / f"privacy-ledger-{index}.jsonl"
+        self._node = NodeLedger(path, run)
         if self.privacy is not None:
             self.guard = self._make_guard(self.privacy)
 
@@ -276,9 +283,8 @@ class SplitClient(Client):
         ]
         if not any(_says_something(gradient) for _, gradient in pairs):
             return
-        if self._limited or all(gradient.device.type == "cpu" for _, gradient in pairs):
-            received = {str(i): gradient for i, (_, gradient) in enumerate(pairs)}
-            check_numbers("the server's gradient of pass", received, bounded=self._limited)
+        received = [gradient for _, gradient in pairs]
+        check_received("the server's gradient of pass", received, bounded=self._limited)
         self.optimizer.zero_grad()
         torch.autograd.backward([a for a, _ in pairs], [g for _, g in pairs])
         self.optimizer.step(pending.progress, self.order.num_rounds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,7 +13,62 @@ from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.data.batches import Example, fetch
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding import Sent
+from flwr_splitmix.privacy.journal import Journal, JournalError, read_journal
 from flwr_splitmix.scoring.texts import Scores, TextScores
+
+
+class AskedTexts:
+    """A node's note of which test texts have gone out; it outlives the process of a message.
+
+    Parameters
+    ----------
+    path
+        The file.
+    run
+        Tells runs apart.
+
+    Raises
+    ------
+    ClientError
+        If the file cannot be written, or is damaged.
+    """
+
+    def __init__(self, path: Path, run: str) -> None:
+        self._run = run
+        try:
+            self._entries = read_journal(path) if path.exists() else []
+            self._journal = Journal(path, durable=False)
+        except (OSError, JournalError) as error:
+            raise ClientError(f"test texts cannot be noted on this node: {error}") from None
+
+    def at(self, place: tuple[int, int]) -> dict[str, int]:
+        """Return by kind how many texts went out at a place of the run."""
+        here = [e for e in self._entries if (e["run"], e["place"]) == (self._run, list(place))]
+        return {entry["kind"]: entry["stop"] for entry in here}
+
+    def note(self, place: tuple[int, int], kind: str, stop: int) -> None:
+        """Note that texts up to `stop` go out; notes of other places are forgotten.
+
+        Raises
+        ------
+        ClientError
+            If the file cannot be written: then nothing may go out.
+        """
+        entry = {"run": self._run, "place": list(place), "kind": kind, "stop": stop}
+        try:
+            if self._entries and self._entries[-1]["place"] != list(place):
+                self._journal.replace([entry])
+                self._entries = []
+            else:
+                self._journal.append(entry)
+        except OSError as error:
+            reason = error.strerror or error
+            raise ClientError(f"test texts cannot be noted on this node: {reason}") from None
+        self._entries.append(entry)
+
+    def close(self) -> None:
+        """Let another process write the file."""
+        self._journal.close()
 
 
 class TextEvaluation:
@@ -30,13 +86,15 @@ class TextEvaluation:
         Makes what an evaluation is scored by.
     device
         Where batches are made.
+    kept
+        Where a node notes what was asked for; None keeps it in this process.
 
     Attributes
     ----------
     sent
         The test batch whose answer is waited for; None if there is none.
     asked
-        By kind, how many texts have gone out; it outlives a process, as a part of the state.
+        By kind, how many texts have gone out.
     """
 
     def __init__(
@@ -45,13 +103,15 @@ class TextEvaluation:
         tests: Mapping[str, Dataset[Example] | None],
         scores: Scores,
         device: torch.device,
+        kept: AskedTexts | None = None,
     ) -> None:
         self.place = place
         self.tests = tests
         self.scores = scores
         self.device = device
         self.sent: Sent | None = None
-        self.asked: dict[str, int] = {}
+        self.asked: dict[str, int] = {} if kept is None else kept.at(place)
+        self._kept = kept
         self._scores: dict[str, TextScores] = {}
         self._current: TextScores | None = None
 
@@ -72,6 +132,8 @@ class TextEvaluation:
                 f"the server asks for {kind} test texts {start} to {stop}; "
                 f"next is {following} of {size}"
             )
+        if self._kept is not None:
+            self._kept.note(self.place, kind, stop)
         self.asked[kind] = stop
         if kind not in self._scores:
             self._scores[kind] = self.scores()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,12 @@ from flwr_splitmix.clients.client import ClientError, Order, exchange
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.graphless import GraphlessExchanges
 from flwr_splitmix.clients.requests import check_received
-from flwr_splitmix.clients.text_evaluation import TextEvaluation
+from flwr_splitmix.clients.text_evaluation import AskedTexts, TextEvaluation
 from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.hiding import ClientSide, Hiding, Sent
+from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.scoring.texts import Scores, TextScores
 
@@ -87,6 +89,7 @@ class UShapeClient(GraphlessExchanges):
         self.tests = {"federated": test_data, "benchmark": benchmark_data}
         self.scores = scores or TextScores
         self.repeatable_secrets = repeatable_secrets
+        self._asked: AskedTexts | None = None
         self._evaluation = self._new_evaluation((0, 0))
         self._forget_round()
 
@@ -99,7 +102,18 @@ class UShapeClient(GraphlessExchanges):
         self._public: list[Sent] = []
 
     def _new_evaluation(self, place: tuple[int, int]) -> TextEvaluation:
-        return TextEvaluation(place, self.tests, self.scores, self.device)
+        return TextEvaluation(place, self.tests, self.scores, self.device, self._asked)
+
+    def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
+        """Keep to what the node allows; which test texts went out is noted on the node."""
+        super().govern(policy, folder, index, run)
+        if folder is not None:
+            self._asked = AskedTexts(folder / f"test-texts-{index}.jsonl", run)
+
+    def close(self) -> None:
+        """Let go of the node's file."""
+        if self._asked is not None:
+            self._asked.close()
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round and describe the data: sizes, batch size, width of the hidden states.
@@ -265,18 +279,10 @@ class UShapeClient(GraphlessExchanges):
         """Return head, tail, optimizer, data position, and what the hiding keeps."""
         tensors, meta = self.ends.state()
         own, facts = self.hiding.state()
-        meta = {"drawn": self.batches.drawn} | meta | facts
-        if self._evaluation.asked:
-            place = list(self._evaluation.place)
-            meta["asked"] = {"place": place, "texts": dict(self._evaluation.asked)}
-        return tensors | own, meta
+        return tensors | own, {"drawn": self.batches.drawn} | meta | facts
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state`: the same segments, optimizer, data and hiding are assumed."""
         self.ends.restore(tensors, meta)
         self.batches.drawn = int(meta["drawn"])
         self.hiding.restore(tensors, meta)
-        if asked := meta.get("asked"):
-            server_round, drawn = asked["place"]
-            self._evaluation = self._new_evaluation((int(server_round), int(drawn)))
-            self._evaluation.asked = {kind: int(count) for kind, count in asked["texts"].items()}

@@ -115,7 +115,7 @@ def refusal(reply: Message) -> str | None:
 
 def error_sentence(reply: Message) -> str:
     """Return the last line of an error reply: what was raised, without the traceback."""
-    text = reply.error.reason.rstrip()[-_TRACEBACK:] or "no reason given"
+    text = (reply.error.reason or "").rstrip()[-_TRACEBACK:] or "no reason given"
     return one_line(text.splitlines()[-1])
 
 

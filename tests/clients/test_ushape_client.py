@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from flwr_splitmix.clients import ClientError, Order, TextSet, UShapeClient
 from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.testing.laws import TextToy
 
 ORDER = Order(0, 7, 1, 1)
@@ -210,16 +212,22 @@ def asked_again(client: UShapeClient, order: Order) -> None:
         client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
 
 
-def test_test_texts_are_asked_for_once_a_round_however_often_a_client_attaches() -> None:
+def test_test_texts_are_asked_for_once_a_round_however_often_a_client_attaches(
+    tmp_path: Path,
+) -> None:
     """A text that is mixed twice under one head is readable."""
     toy = TextToy(clients=1, tests=8)
-    client = attached(toy)
+    (client,) = toy.clients_for()
+    client.govern(NodePolicy(), tmp_path, 0, "run")
+    client.attach(ORDER, None)
     sent = client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
     client.run("decode_test", {"outputs": sent["messages"]})
     asked_again(client, ORDER)
+    client.close()
     (another,) = toy.clients_for()  # another process of the same node
-    another.attach(ORDER, None)
-    another.restore(*client.state())
+    another.govern(NodePolicy(), tmp_path, 0, "run")
     asked_again(another, ORDER)
+    another.close()
+    client.govern(NodePolicy(), tmp_path, 0, "run")
     client.attach(Order(0, 7, 2, 2), None)
     assert client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})["messages"]

@@ -71,10 +71,7 @@ class NodeGuards:
         """
         self._client = make()
         if isinstance(self._client, Client):
-            path = None
-            if self._folder is not None:
-                path = self._folder / f"privacy-ledger-{self._index}.jsonl"
-            self._client.govern(self.policy, path, self._records_of_run)
+            self._client.govern(self.policy, self._folder, self._index, self._records_of_run)
         return self._client
 
     @property

@@ -77,6 +77,7 @@ def test_no_step_waits_for_an_accelerator(waits: bool, monkeypatch: pytest.Monke
     if not waits:
         strategy._finite = Elsewhere()
         monkeypatch.setattr(client_module, "_says_something", lambda gradient: True)
+        monkeypatch.setattr(client_module, "check_received", lambda *_, **__: None)
     watch = Waits()
     right = SplitClient.step
     counts: list[int] = []
