@@ -111,12 +111,13 @@ class AppConfig(BaseModel):
         Raises
         ------
         ConfigError, RunError
-            If a configuration is wrong, or there is no such run.
+            If a configuration is wrong, or there is no such run, or it is still running.
         """
         config = cls.read(values)
         if not config.resume:
             return config, None
         resumed = Run.open(config.resume, home=config.home)
+        resumed.check_free()
         # A run of an earlier version lacks keys that have come since: today's hold, also for the
         # clients, which are told the run's configuration.
         resumed.config = {**values, **resumed.config}

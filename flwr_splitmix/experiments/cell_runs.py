@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from flwr_splitmix.experiments.cells import Cell, ExperimentError
-from flwr_splitmix.runs import Run
+from flwr_splitmix.runs import Run, RunError
 
 
 def find_runs(home: str | Path | None) -> dict[str, Run]:
@@ -49,19 +49,17 @@ def held_run(cell: Cell, home: str | Path | None, source: str) -> Iterator[Run]:
     ExperimentError
         If another process is running the cell.
     """
-    import fcntl  # not on Windows, where results can be looked at all the same
-
     run = find_runs(home).get(cell.id) or _create(cell, home, source)
-    with (run.path / "lock").open("w") as lock:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            stack.enter_context(run.held())
+        except RunError as error:
             raise ExperimentError(f"another process is running it ({run.id})") from error
         yield run
 
 
 def _create(cell: Cell, home: str | Path | None, source: str) -> Run:
-    import fcntl
+    import fcntl  # not on Windows, where results can be looked at all the same
 
     run = Run.create({**cell.config, "source": source}, name=cell.id, home=home)
     with (run.path.parent / ".cells.lock").open("w") as lock:

@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flwr_splitmix.runs.run import Row, Run, RunError
+    from flwr_splitmix.runs.errors import RunError
+    from flwr_splitmix.runs.run import Row, Run
 
 __all__ = ["Row", "Run", "RunError"]
 

@@ -9,12 +9,16 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from flwr_splitmix.runs.errors import RunError
+from flwr_splitmix.runs.hold import Hold
 
 if TYPE_CHECKING:
     from flwr_splitmix.runs.checkpoints import CheckpointStore
@@ -43,21 +47,17 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _log = logging.getLogger(__name__)
 
 
-class RunError(RuntimeError):
-    """A run cannot be found, read or written as asked; the message is one sentence for the user."""
-
-
 class Run:
     """One run under `<home>/runs/<id>/`; made with `create`, found again with `open` or `list`.
 
     `home` is the argument if given, else the environment's SPLITMIX_HOME, else ~/.splitmix.
-    A run has one writer at a time.
+    A run has one writer at a time: whoever has it `held`.
 
     Attributes
     ----------
     path
-        The run's directory: config.json, begun.json, metrics.parquet, summary.json, checkpoints/,
-        clients/.
+        The run's directory: config.json, begun.json, metrics.parquet, summary.json, lock,
+        checkpoints/, clients/.
     id
         The directory's name: UTC time, name, four hex digits; 20261120-101500-cutmixsl-3f2a, say.
     config
@@ -74,6 +74,21 @@ class Run:
         self.id = path.name
         self.config: Row = _read_object(path / "config.json")
         self._rows: builtins.list[Row] | None = None
+        self._hold = Hold(path / "lock", f"run {self.id}")
+
+    def held(self) -> AbstractContextManager[None]:
+        """Keep others from running this run, within a `with` block that may be nested.
+
+        Raises
+        ------
+        RunError
+            If another process, or another `Run` of this one, has it: which, where, since when.
+        """
+        return self._hold.taken()
+
+    def check_free(self) -> None:
+        """Raise RunError if somebody is running it."""
+        self._hold.check_free()
 
     @classmethod
     def create(cls, config: Mapping[str, Any], *, name: str, home: str | Path | None = None) -> Run:

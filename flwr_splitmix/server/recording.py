@@ -8,6 +8,7 @@ import math
 import platform
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 from typing import Any
 
@@ -57,6 +58,10 @@ class RunRecorder:
         """How often the round in progress was begun before, and not finished."""
         self.resumed_config = ""
         """JSON of the configuration that a resumed run was started with; "" if it is new."""
+
+    def held(self) -> AbstractContextManager[None]:
+        """Keep others from running the run, within a `with` block; raises RunError if one does."""
+        return nullcontext() if self.run is None else self.run.held()
 
     def resume(self) -> Checkpoint | None:
         """Return the newest checkpoint, if the run has one, and forget what came after it."""

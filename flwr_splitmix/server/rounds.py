@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,24 +29,13 @@ from flwr_splitmix.server.evaluation.of_round import evaluate_model
 from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.intake.checks import reasons
 from flwr_splitmix.server.intake.replies import ReplyIntake, client_means
+from flwr_splitmix.server.job import Job
 from flwr_splitmix.server.messages import messages_to, with_tickets
 from flwr_splitmix.server.options import check_options
 from flwr_splitmix.server.recording import RunRecorder
 from flwr_splitmix.server.shape import Shape
 
 log = logging.getLogger("flwr.splitmix")
-
-
-@dataclass(frozen=True)
-class _Job:
-    """What a run was started with, and Flower's result, which grows with its rounds."""
-
-    grid: Grid | None
-    initial: ArrayRecord
-    evaluate_fn: EvaluateFn | None
-    train_config: ConfigRecord = field(default_factory=ConfigRecord)
-    evaluate_config: ConfigRecord = field(default_factory=ConfigRecord)
-    result: flower.Result = field(default_factory=flower.Result)
 
 
 class RoundLoop(Shape):
@@ -133,12 +121,14 @@ class RoundLoop(Shape):
         ------
         LinkError
             If clients cannot be reached, or fewer than `min_nodes` are left.
+        RunError
+            If another process is running the run.
         """
         self.prepare(None)
         if self.link is None:
             self.link = default_link(self.recorder.run, min(timeout, 120.0))
         train, evaluate = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
-        return self._run(_Job(grid, initial_arrays, evaluate_fn, train, evaluate), num_rounds)
+        return self._run(Job(grid, initial_arrays, evaluate_fn, train, evaluate), num_rounds)
 
     def fit(
         self,
@@ -162,9 +152,13 @@ class RoundLoop(Shape):
         run = None if self.states_in_checkpoint else self.recorder.run
         self.link = LocalLink(clients, None if run is None else run.clients_dir)
         arrays = initial_arrays or to_arrays(clients[0].weights())
-        return self._run(_Job(None, arrays, evaluate_fn), num_rounds)
+        return self._run(Job(None, arrays, evaluate_fn), num_rounds)
 
-    def _run(self, job: _Job, num_rounds: int) -> flower.Result:
+    def _run(self, job: Job, num_rounds: int) -> flower.Result:
+        with self.recorder.held():
+            return self._run_held(job, num_rounds)
+
+    def _run_held(self, job: Job, num_rounds: int) -> flower.Result:
         self.num_rounds, self.over = num_rounds, ""
         self._intake = ReplyIntake(job.initial)
         self._finished, job.result.arrays = self._resume(job.initial)
@@ -183,7 +177,7 @@ class RoundLoop(Shape):
             self.audience.on_end(RunEnded(self._finished, summary, error))
         return job.result
 
-    def _rounds(self, job: _Job) -> None:
+    def _rounds(self, job: Job) -> None:
         link = self._open_link
         try:
             link.open(job.grid)
@@ -196,7 +190,7 @@ class RoundLoop(Shape):
             self.recorder.save_unsaved()
             link.close()
 
-    def _round(self, job: _Job, server_round: int) -> None:
+    def _round(self, job: Job, server_round: int) -> None:
         result, averages = job.result, self.aggregator.averages
         began = time.perf_counter()
         if self.keeps_ledger:
@@ -245,7 +239,7 @@ class RoundLoop(Shape):
             log.warning("round %d went on without %s", server_round, reasons(clients))
         self.recorder.end_round(event, lambda: self._snapshot(result.arrays))
 
-    def _evaluate(self, job: _Job, server_round: int) -> EvaluationResult | None:
+    def _evaluate(self, job: Job, server_round: int) -> EvaluationResult | None:
         """Measure the model if it is due: every so many rounds, and after the last."""
 
         def over_link() -> EvaluationResult | None:
