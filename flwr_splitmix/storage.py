@@ -66,7 +66,7 @@ def digest(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> str:
         tensor = tensors[name].detach().cpu().contiguous()
         found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
         if tensor.numel():  # an empty tensor cannot be seen as bytes
-            found.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+            found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 
