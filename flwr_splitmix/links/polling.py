@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -137,6 +137,7 @@ class Directory:
         self._clients: dict[int, int] = {}
         self._claims: dict[int, int] = {}
         self._left_out: dict[int, str] = {}
+        self._silent: set[int] = set()
 
     def update(self, grid: Grid, min_nodes: int, timeout: float) -> dict[int, int]:
         """Ask the nodes not known yet; wait up to `timeout` seconds for `min_nodes` of them.
@@ -154,16 +155,16 @@ class Directory:
         refusals: dict[int, str] = {}
         while True:
             nodes = set(grid.get_node_ids())
-            unknown = nodes - self._clients.keys() - self._left_out.keys()
+            unknown = nodes - (self._clients.keys() - self._silent) - self._left_out.keys()
             patience = max(deadline - time.monotonic(), 1.0)
-            self._claims |= self._ask(grid, unknown, patience, refusals)
+            self._note(self._ask(grid, unknown, patience, refusals))
             if held := self._held_and_claimed(nodes):
                 # A SuperNode that was started again has a new id; its old one answers no more.
                 answers = self._ask(grid, held, min(timeout, CLAIM_SECONDS), refusals)
-                for node in held - answers.keys():
-                    del self._clients[node]
-            self._settle_claims(nodes)
-            known = {c: n for n, c in self._clients.items() if n in nodes}
+                self._silent |= held - answers.keys()
+            present = nodes - self._silent
+            self._settle_claims(present)
+            known = {c: n for n, c in self._clients.items() if n in present}
             if len(known) >= min_nodes and known:
                 return dict(sorted(known.items()))
             if time.monotonic() > deadline:
@@ -174,6 +175,13 @@ class Directory:
                     + (f": {why}" if why else "")
                 )
             time.sleep(0.5)
+
+    def _note(self, answers: Mapping[int, int]) -> None:
+        self._silent -= answers.keys()
+        for node, client in answers.items():
+            if self._clients.get(node) != client:
+                self._clients.pop(node, None)
+                self._claims[node] = client
 
     def leave_out(self, node: int, why: str) -> None:
         """Have nothing to do with a node for the rest of the run, and say so."""
@@ -208,7 +216,8 @@ class Directory:
     def _held_and_claimed(self, nodes: set[int]) -> set[int]:
         """Return the connected nodes whose index another one claims that has just come."""
         new = {c for n, c in self._claims.items() if n in nodes and n not in self._left_out}
-        return {node for node, client in self._clients.items() if node in nodes and client in new}
+        present = nodes - self._silent
+        return {n for n, client in self._clients.items() if n in present and client in new}
 
     def _settle_claims(self, nodes: set[int]) -> None:
         """Give every index to its first node, or to the only one that claims it."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 from flwr_splitmix.storage import StorageError, load_tensors, save_tensors
 
 _FILE = re.compile(r"round-(\d{6,})\.safetensors")
+_BETWEEN = re.compile(r"between-(\d{6,})\.safetensors")
 
 _log = logging.getLogger(__name__)
 
@@ -56,13 +58,8 @@ class _RoundFiles:
 
     def newest_readable(self, at_most: int | None = None) -> Checkpoint | None:
         """Load the newest file up to round `at_most`; a damaged one is skipped with a warning."""
-        for saved in reversed(self.rounds()):
-            if at_most is None or saved <= at_most:
-                try:
-                    return self.load(saved)
-                except StorageError as error:
-                    _log.warning("skipped a damaged checkpoint, trying an older one: %s", error)
-        return None
+        rounds = [saved for saved in self.rounds() if at_most is None or saved <= at_most]
+        return _newest_readable(rounds, self.load)
 
     def drop(self, rounds: Iterable[int]) -> None:
         for saved in rounds:
@@ -75,6 +72,9 @@ class CheckpointStore:
     Rounds are one line of history: saving a round removes checkpoints of later rounds, which
     come from before the run was rewound. A second file is worth its space: should the newest be
     damaged, the one before it still loads.
+
+    Besides, the newest round between two checkpoints may have a file, between-000012.safetensors,
+    which is not waited for: it outlives the process, however that ends, but not a loss of power.
 
     Raises
     ------
@@ -90,8 +90,8 @@ class CheckpointStore:
         self._files = _RoundFiles(self.path)
 
     def rounds(self) -> list[int]:
-        """Return the rounds with a checkpoint, lowest first."""
-        return self._files.rounds()
+        """Return the rounds with a checkpoint, lowest first, one between two of them included."""
+        return sorted({*self._files.rounds(), *self._between()})
 
     def save(self, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
         """Write one checkpoint, then remove all but the newest `keep` up to `round`.
@@ -108,10 +108,59 @@ class CheckpointStore:
             If `round` < 0.
         """
         file = self._files.save(round, tensors, meta)
-        rounds = self.rounds()
+        self._prune(round)
+        return file
+
+    def save_between(
+        self, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
+    ) -> Path:
+        """Write the newest round between two checkpoints, in place of the one before.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written; what was written before is intact then.
+        """
+        file = self._between_file(round)
+        save_tensors(file, tensors, meta, flush=False)
+        for saved, other in self._between().items():
+            if saved != round:
+                other.unlink(missing_ok=True)
+        self._files.drop(saved for saved in self._files.rounds() if saved > round)
+        return file
+
+    def keep_between(self) -> None:
+        """Make the newest round a checkpoint like any other, if it is one between two of them.
+
+        Raises
+        ------
+        OSError
+            If the disk cannot take it.
+        """
+        between, newest = self._between(), max(self.rounds(), default=0)
+        if newest in between:
+            with between[newest].open("rb") as written:
+                os.fsync(written.fileno())
+            os.replace(between[newest], self._files.file(newest))
+            self._prune(newest)
+
+    def _prune(self, round: int) -> None:
+        for file in self._between().values():
+            file.unlink(missing_ok=True)
+        rounds = self._files.rounds()
         kept = [saved for saved in rounds if saved <= round][-self.keep :]
         self._files.drop(set(rounds) - set(kept))
-        return file
+
+    def _between_file(self, round: int) -> Path:
+        name = self._files.file(round).name
+        return self.path / name.replace("round-", "between-")
+
+    def _between(self) -> dict[int, Path]:
+        """Return the file between two checkpoints by its round; after a crash, maybe two."""
+        if not self.path.exists():
+            return {}
+        matches = ((_BETWEEN.fullmatch(entry.name), entry) for entry in self.path.iterdir())
+        return {int(match[1]): entry for match, entry in matches if match}
 
     def load(self, round: int | None = None) -> Checkpoint:
         """Load the checkpoint of `round`, or the newest one that can be read.
@@ -123,17 +172,23 @@ class CheckpointStore:
         """
         rounds = self.rounds()
         if round is None:
-            found = self._files.newest_readable()
-            if found is None:
+            newest = _newest_readable(rounds, self._load)
+            if newest is None:
                 state = f"none of rounds {_listed(rounds)} can be read" if rounds else "it is empty"
                 raise StorageError(f"there is no checkpoint to load in {self.path}: {state}")
-            return found
+            return newest
         if round not in rounds:
             raise StorageError(
                 f"there is no checkpoint of round {round} in {self.path}, "
                 f"only of: {_listed(rounds) or 'none'}"
             )
-        return self._files.load(round)
+        return self._load(round)
+
+    def _load(self, round: int) -> Checkpoint:
+        between = self._between().get(round)
+        if between is None:
+            return self._files.load(round)
+        return Checkpoint(round, *load_tensors(between))
 
 
 class ClientStore:
@@ -195,6 +250,15 @@ class ClientStore:
         if index < 0:
             raise ValueError(f"a client's index is not negative, but {index} was given")
         return _RoundFiles(self.path / str(index))
+
+
+def _newest_readable(rounds: Sequence[int], load: Callable[[int], Checkpoint]) -> Checkpoint | None:
+    for saved in reversed(rounds):
+        try:
+            return load(saved)
+        except StorageError as error:
+            _log.warning("skipped a damaged checkpoint, trying an older one: %s", error)
+    return None
 
 
 def _listed(rounds: Sequence[int]) -> str:

@@ -36,8 +36,9 @@ class RunRecorder:
     run
         The run's directory; None keeps nothing on disk.
     checkpoint_every
-        Rounds between checkpoints. What finished rounds lie between is kept in memory and written
-        if the run ends early.
+        Rounds between checkpoints that are waited for. A round between two of them is written
+        too, and outlives the process however it ends (a signal, `flwr stop`, a crash), but not a
+        loss of power.
     metrics
         Makes the rows; None makes those of every strategy.
     """
@@ -105,13 +106,7 @@ class RunRecorder:
         row = dict(event.row)
         if self.run is not None:
             self._try("metrics", lambda run: run.append_round(row))
-            tensors, meta = snapshot()
-            due = event.server_round % self.every == 0 or event.server_round == event.num_rounds
-            copied = tensors if due else {name: t.cpu().clone() for name, t in tensors.items()}
-            meta = {**meta, "wall_s": self.wall_seconds}
-            self._unsaved = Checkpoint(event.server_round, copied, meta)
-            if due:
-                self._save()
+            self._save(event, *snapshot())
         self._ends.append(time.monotonic())
         recent = self._ends[-11:]
         pace = (recent[-1] - recent[0]) / (len(recent) - 1) if len(recent) > 1 else event.seconds
@@ -119,17 +114,29 @@ class RunRecorder:
         log.info("%s", progress_line(row, event.num_rounds, left))
 
     def save_unsaved(self) -> None:
-        """Write the last finished round if no checkpoint has it yet (the run ends early)."""
-        if self._unsaved is not None:
-            self._save()
-
-    def _save(self) -> None:
+        """Make a checkpoint of the last finished round if it is none yet (the run ends early)."""
         kept = self._unsaved
-        assert kept is not None
-        if self._try(
+        if kept is not None and self._try(
             "checkpoint", lambda run: run.checkpoints.save(kept.round, kept.tensors, kept.meta)
         ):
             self._unsaved = None
+        elif kept is None and self.run is not None:
+            self._try("checkpoint", lambda run: run.checkpoints.keep_between())
+
+    def _save(self, event: RoundDone, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+        number = event.server_round
+        meta = {**meta, "wall_s": self.wall_seconds}
+
+        def write(run: Run) -> object:
+            due = number % self.every == 0 or number == event.num_rounds
+            store = run.checkpoints
+            return (store.save if due else store.save_between)(number, tensors, meta)
+
+        self._unsaved = None
+        if not self._try("checkpoint", write):
+            # Training goes on in these very tensors; there may be room for a copy later.
+            copied = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
+            self._unsaved = Checkpoint(number, copied, meta)
 
     def _try(self, what: str, write: Callable[[Run], Any]) -> bool:
         assert self.run is not None

@@ -112,6 +112,28 @@ def test_who_was_away_has_its_index_again_when_it_is_back() -> None:
     assert directory.update(grid.grid, 3, 60) == {0: 100, 1: 101, 2: 102}
 
 
+def test_a_node_that_was_silent_for_a_while_has_its_index_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A newcomer that waits for the first node's weakness has its index only for so long."""
+    monkeypatch.setattr(polling, "CLAIM_SECONDS", 0.5)
+    silent = {101}
+    asked: list[int] = []
+
+    def handle(message: Message, context: Context) -> Message:
+        asked.append(context.node_id)
+        if context.node_id in silent and asked.count(context.node_id) > 1:
+            NEVER.wait()
+        return APP(message, context)
+
+    grid, directory = FakeGrid(handle, 3), Directory()
+    directory.update(grid.grid, 3, 60)
+    newcomer(grid, 201, 1)
+    assert directory.update(grid.grid, 3, 60) == {0: 100, 1: 201, 2: 102}
+    silent.clear()
+    assert directory.update(grid.grid, 3, 60) == {0: 100, 1: 101, 2: 102}
+
+
 def test_a_node_without_partition_id_is_named() -> None:
     grid = FakeGrid(APP, 1)
     grid.contexts[100].node_config.clear()

@@ -228,3 +228,58 @@ def test_pruning_keeps_what_the_checkpoints_need(
 
 def saved_rounds(path: Path) -> list[int]:
     return sorted(int(file.stem.removeprefix("round-")) for file in path.glob("*"))
+
+
+def test_a_round_between_two_checkpoints_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    store.save(5, tensors(5), {})
+    for number in (6, 7):
+        store.save_between(number, tensors(number), {"at": number})
+        assert store.rounds() == [5, number]
+    assert store.load().round == 7
+    assert store.load().meta == {"at": 7}
+    assert store.load(7).tensors["weight"][0, 0] == 7
+    assert store.load(5).round == 5
+    store.save(10, tensors(10), {})
+    assert store.rounds() == [5, 10]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_damaged_round_between_means_the_checkpoint_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is not waited for, and may be half there after a loss of power."""
+    store = CheckpointStore(tmp_path)
+    store.save(5, tensors(5), {})
+    truncate(store.save_between(7, tensors(7), {}))
+    assert store.load().round == 5
+    assert "between-000007.safetensors" in caplog.text
+    store.save_between(6, tensors(6), {})
+    assert store.rounds() == [5, 6]
+
+
+def test_a_round_between_becomes_a_checkpoint_when_a_run_ends_early(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    store.keep_between()
+    for number in (5, 10):
+        store.save(number, tensors(number), {})
+    store.save_between(12, tensors(12), {})
+    store.keep_between()
+    store.keep_between()
+    assert store.rounds() == [10, 12]
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "round-000010.safetensors",
+        "round-000012.safetensors",
+    }
+
+
+def test_what_a_crash_has_left_between_gives_way_to_a_newer_checkpoint(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    left = store.save_between(9, tensors(9), {})
+    content = left.read_bytes()
+    store.save(10, tensors(10), {})
+    left.write_bytes(content)
+    store.keep_between()
+    assert store.load().round == 10
+    store.save(15, tensors(15), {})
+    assert store.rounds() == [10, 15]

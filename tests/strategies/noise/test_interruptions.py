@@ -87,13 +87,20 @@ def test_a_round_that_is_repeated_with_fresh_noise_is_charged_again(
 
 
 class _Killed:
-    """Makes a strategy that has no time to write its newest checkpoint when it is stopped."""
+    """Makes a strategy whose newest rounds are lost with the power: the disk had not got them."""
 
     @staticmethod
     def of(kind: Any) -> Any:
         def make(*arguments: Any, **options: Any) -> SplitStrategy:
             strategy: SplitStrategy = kind(*arguments, **options)
-            strategy.recorder.save_unsaved = lambda: None  # type: ignore[method-assign]
+            run = strategy.recorder.run
+            assert run is not None
+
+            def lose() -> None:
+                for file in run.checkpoints.path.glob("between-*"):
+                    file.unlink()
+
+            strategy.recorder.save_unsaved = lose  # type: ignore[method-assign]
             return strategy
 
         return make
