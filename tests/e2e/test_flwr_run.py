@@ -53,6 +53,7 @@ def test_a_run_leaves_config_metrics_and_summary(cutmix: Ended) -> None:
         "summary.json",
         "checkpoints",
         "clients",
+        "lock",  # held while the run runs
     }
     assert run.config["strategy"] == "CutMixSL"
     assert run.config["batch-size"] == 25

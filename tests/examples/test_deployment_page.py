@@ -86,8 +86,8 @@ def test_flower_has_the_options_that_are_given(program: str) -> None:
 def test_the_lines_to_watch_are_logged() -> None:
     section = PAGE[PAGE.index("## Monitoring") : PAGE.index("## Failures")]
     lines = re.findall(r"^\| `(.*?)` \|", section, re.MULTILINE)
-    assert len(lines) == 9
-    folders = (ROOT / "flwr_splitmix" / part for part in ("links", "server", "strategies"))
+    assert len(lines) == 13
+    folders = (ROOT / "flwr_splitmix" / part for part in ("links", "runs", "server", "strategies"))
     files = sorted(file for folder in folders for file in folder.rglob("*.py"))
     source = "\n".join(file.read_text(encoding="utf-8") for file in files)
     source = re.sub(r'"\s*\n\s*f?"', "", source)  # sentences that stand on two lines
