@@ -135,6 +135,7 @@ def test_a_privacy_budget_ends_the_run_before_it_is_exceeded(
         "sigma-s": 5.0,
         "sigma-y": 2.0,
         "max-epsilon": (second + third) / 2,
+        "allow-averaging": True,
         "num-server-rounds": 4,
         "evaluation": "auto",
         "evaluate-every": 4,

@@ -28,7 +28,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(1200))
 
 
-KEPT = re.compile(r"node-\d/states/[\w-]+/\d/round-\d{6}\.safetensors")
+KEPT = re.compile(
+    r"node-\d/states/([\w-]+/\d/round-\d{6}\.safetensors|(audit|privacy-ledger)-\d\.jsonl)"
+)
 
 
 @pytest.fixture(scope="session")

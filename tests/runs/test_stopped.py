@@ -28,6 +28,8 @@ from flwr_splitmix.testing.toy import Toy
 
 home, run_id, how = sys.argv[1:]
 toy = Toy(clients=2)
+# A shell starts what is in the background with SIGINT ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 stopped = threading.Event()
 
 class Stop(Observer):
