@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.data.batches import Example
 
 
 def load_segment(segment: nn.Module, arrays: Mapping[str, Tensor]) -> None:
@@ -53,6 +55,14 @@ def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
         description["edge"] = json.dumps(edge, sort_keys=True)
         description["trainable"] = any(p.requires_grad for p in segment.parameters())
     return description
+
+
+def describe_tests(tests: Mapping[str, Dataset[Example] | None]) -> dict[str, int]:
+    """Return the size of each kind of test set as "KIND-examples"; 0 where there is none."""
+    return {
+        f"{kind}-examples": 0 if data is None else len(data)  # type: ignore[arg-type]
+        for kind, data in tests.items()
+    }
 
 
 def _geometry(segment: nn.Module, example: Tensor) -> tuple[int, int, int]:

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import Client, ClientError, Order, exchange
 from flwr_splitmix.clients.input_mixing import mix_inputs
-from flwr_splitmix.clients.lower import describe_segment, load_segment
+from flwr_splitmix.clients.lower import describe_segment, describe_tests, load_segment
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.privacy_guard import NodeLedger, PrivacyGuard
 from flwr_splitmix.clients.requests import (
@@ -134,10 +134,7 @@ class SplitClient(Client):
             "batch-size": self.batches.size,
             **describe_segment(self.segment, fetch(self.batches.data, np.arange(1))[0]),
             **self._privacy_facts(),
-            **{
-                f"{kind}-examples": 0 if data is None else len(data)  # type: ignore[arg-type]
-                for kind, data in self.tests.items()
-            },
+            **describe_tests(self.tests),
         }
 
     def _privacy_facts(self) -> dict[str, bool]:

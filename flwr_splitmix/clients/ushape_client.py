@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from flwr_splitmix.clients.client import ClientError, Order, exchange
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.graphless import GraphlessExchanges
+from flwr_splitmix.clients.lower import describe_tests
 from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.clients.text_evaluation import AskedTexts, TextEvaluation
 from flwr_splitmix.data.batches import Batches, Example, fetch
@@ -146,10 +147,7 @@ class UShapeClient(GraphlessExchanges):
             "batch-size": self.batches.size,
             "width": width,
             "calibration-steps": self.hiding.calibration_steps,
-            **{
-                f"{kind}-examples": 0 if data is None else len(data)  # type: ignore[arg-type]
-                for kind, data in self.tests.items()
-            },
+            **describe_tests(self.tests),
         }
 
     # What a subclass may override.
