@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": {"seeding"},
     "scoring": {"data"},
     "hiding": {"data", "scoring", *NEUTRAL},
-    "runs": {"storage"},
+    "runs": {"storage", "segments", "data", "methods"},  # an exported model, and its card
     "clients": {"segments", "mixers", "hiding", "privacy", "data", "scoring", *NEUTRAL},
     "links": {"clients", "events", "privacy", "runs", *NEUTRAL},
     "observers": {"events", "privacy", "mixers", "runs", *NEUTRAL},

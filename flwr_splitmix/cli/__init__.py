@@ -14,8 +14,10 @@ from typer.core import TyperGroup
 
 from flwr_splitmix.cli.audit_log import audit_log
 from flwr_splitmix.cli.experiment import experiment
+from flwr_splitmix.cli.export import export
 from flwr_splitmix.cli.listing import runs
 from flwr_splitmix.cli.plot import plot
+from flwr_splitmix.cli.predict import predict
 from flwr_splitmix.cli.privacy import privacy
 from flwr_splitmix.cli.show import show
 from flwr_splitmix.runs import RunError
@@ -67,6 +69,8 @@ def _main(
 app.command()(runs)
 app.command()(show)
 app.command()(plot)
+app.command()(export)
+app.command()(predict)
 app.command("audit-log")(audit_log)
 app.add_typer(experiment)
 app.add_typer(privacy)

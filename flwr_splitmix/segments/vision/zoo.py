@@ -36,6 +36,19 @@ def family_of(name: str) -> type[nn.Module]:
     return family if isinstance(family, type) else nn.Module
 
 
+def pretrained_normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Return the mean and the standard deviation, by channel, that timm's weights were trained for.
+
+    Of pixel values scaled to 0..1. None: timm has no weights for the model.
+    """
+    import timm
+
+    if not timm.is_model(name):
+        return None
+    described = timm.get_pretrained_cfg(name)
+    return None if described is None else (tuple(described.mean), tuple(described.std))
+
+
 def create(request: Request, family: type[nn.Module], **options: Any) -> Any:
     """Build a timm model that computes as `family` does.
 
