@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from flwr_splitmix.extras import needed_for
 from flwr_splitmix.segments.vision.split_model import Request
 
 CUTTABLE = ("vit_*", "deit*", "pit_*", "vgg*", "resnet*")
@@ -21,8 +22,9 @@ def family_of(name: str) -> type[nn.Module]:
     ValueError
         If timm has no such model; the message names those that are spelled alike.
     """
-    import timm
-    import timm.models as zoo
+    with needed_for(f"the model {name!r}"):
+        import timm
+        import timm.models as zoo
 
     if not timm.is_model(name):
         close = difflib.get_close_matches(name, [*timm.list_models(list(CUTTABLE)), "lenet5"], n=3)
@@ -41,7 +43,8 @@ def pretrained_normalisation(name: str) -> tuple[tuple[float, ...], tuple[float,
 
     Of pixel values scaled to 0..1. None: timm has no weights for the model.
     """
-    import timm
+    with needed_for(f"the model {name!r}"):
+        import timm
 
     if not timm.is_model(name):
         return None
