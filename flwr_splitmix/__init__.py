@@ -6,7 +6,6 @@ ServerApp. Flower messages carry the rounds, a link carries the steps. Strategie
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from flwr_splitmix.threads import wait_passively
@@ -53,7 +52,7 @@ wait_passively()  # before anything here imports torch
 def __getattr__(name: str) -> Any:
     """Import a name when it is asked for: the `splitmix` command must not wait for torch."""
     if name == "__version__":
-        return version("flwr-splitmix")
+        return import_module("importlib.metadata").version("flwr-splitmix")
     if name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from flwr_splitmix.extras import needed_for
+
 _NUMBER = re.compile(r"####\s*\$?(-?[\d.,]*\d)")
 
 

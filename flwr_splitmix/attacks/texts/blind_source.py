@@ -8,6 +8,8 @@ import warnings
 import torch
 from torch import Tensor
 
+from flwr_splitmix.extras import needed_for
+
 RANK_TOLERANCE = 1e-5
 """Least singular value, relative to all of them, that counts as a source and not as rounding."""
 
