@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.seeding import torch_seed
 from flwr_splitmix.segments.vision.split_model import SplitModel
+from flwr_splitmix.segments.vision.vgg import FULL_SIZE
 from flwr_splitmix.segments.vision.zoo import family_of
 
 _TRANSFORMER = (
@@ -76,11 +77,14 @@ def whole_model(segments: SplitModel, name: str, **arguments: Any) -> WholeModel
         one, or shuffled edges, whose tokens take another path. The message says why.
     """
     import timm
+    from timm.models.vgg import VGG
 
     if hasattr(segments.lower, "edge"):
         raise ValueError("its edge shuffles tokens, which no model of timm does")
     if name == "lenet5":
         raise ValueError("timm has no lenet5")
+    if issubclass(family_of(name), VGG) and arguments.get("image_size", 32) < FULL_SIZE:
+        raise ValueError(f"at this image size its classifier is not that of timm's {name}")
     plain = {
         key: value
         for key, value in arguments.items()
@@ -92,7 +96,7 @@ def whole_model(segments: SplitModel, name: str, **arguments: Any) -> WholeModel
     own = module.state_dict()
     weights = _named_as_in(module, segments)
     if weights.keys() != own.keys() or any(weights[k].shape != own[k].shape for k in own):
-        raise ValueError(f"at this image size its classifier is not that of timm's {name}")
+        raise ValueError(f"its segments have other weights than timm's {name}")
     module.load_state_dict(weights)
     _check_agreement(module, segments, name)
     return WholeModel(module, name, options)
