@@ -14,9 +14,12 @@ ARG EXTRAS=vision
 WORKDIR /source
 RUN python -m venv /opt/splitmix
 ENV PATH=/opt/splitmix/bin:$PATH
+# The ranges are those of pyproject.toml; who must repeat a build gives pip's constraints.
+# hadolint ignore=DL3013
 RUN pip install --no-cache-dir ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "torch>=2.4" "torchvision>=0.19"
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY flwr_splitmix ./flwr_splitmix
+# hadolint ignore=DL3013
 RUN pip install --no-cache-dir ".[${EXTRAS}]"
 
 FROM python:3.11-slim-bookworm
@@ -30,7 +33,7 @@ RUN useradd --uid 1000 --create-home splitmix \
  && mkdir --parents /var/lib/splitmix/flwr \
  && chown --recursive splitmix /var/lib/splitmix
 COPY --from=build /opt/splitmix /opt/splitmix
-USER splitmix
+USER 1000
 WORKDIR /home/splitmix
 # Runs at the server, a node's ledger and its clients' states: what must outlive the container.
 VOLUME /var/lib/splitmix
