@@ -51,7 +51,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Have links to files outside docs/ lead into the repository."""
-    if page.file.src_uri == "index.md":
+    if page.file.src_uri == "index.md" or page.file.src_uri.endswith(".ipynb"):
         return markdown
     return LINK.sub(lambda match: _from_docs(match[1], config), markdown)
 

@@ -175,7 +175,18 @@ class LowerAggregator:
         """Aggregate sorted replies; (None, None) without an aggregator or without replies."""
         if self.strategy is None or not replies:
             return None, None
+        self._put_in_order(replies[0])
         return self.strategy.aggregate_train(server_round, replies)
+
+    def _put_in_order(self, reply: Message) -> None:
+        """Have what FedAvgM subtracts from replies in their order; a checkpoint keeps none."""
+        current = getattr(self.strategy, "current_arrays", None)
+        if not isinstance(current, ArrayRecord):
+            return
+        for arrays in reply.content.array_records.values():
+            if current.keys() == arrays.keys():
+                ordered = ArrayRecord({name: current[name] for name in arrays})
+                vars(self.strategy)["current_arrays"] = ordered
 
     def state(self) -> dict[str, Tensor]:
         """Return the strategy's numeric state (moments, current arrays) as tensors."""
@@ -201,10 +212,12 @@ class LowerAggregator:
 def _arrays(value: Any) -> dict[str, np.ndarray]:
     if isinstance(value, ArrayRecord):
         return {f"record.{k}": a.numpy() for k, a in value.items()}
-    if isinstance(value, dict) and value and all(isinstance(v, np.ndarray) for v in value.values()):
-        return {f"dict.{k}": v for k, v in value.items()}
-    if isinstance(value, list) and value and all(isinstance(v, np.ndarray) for v in value):
-        return {f"list.{i:06d}": v for i, v in enumerate(value)}
+    # What is computed from an array without axes, as BatchNorm's counter, is a number.
+    numeric = (np.ndarray, np.generic)
+    if isinstance(value, dict) and value and all(isinstance(v, numeric) for v in value.values()):
+        return {f"dict.{k}": np.asarray(v) for k, v in value.items()}
+    if isinstance(value, list) and value and all(isinstance(v, numeric) for v in value):
+        return {f"list.{i:06d}": np.asarray(v) for i, v in enumerate(value)}
     if isinstance(value, float):
         return {"float.value": np.asarray(value)}
     return {}
