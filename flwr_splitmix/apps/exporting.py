@@ -117,9 +117,9 @@ def facts_of(
         "round": kept.round,
         "rounds": values["num-server-rounds"],
         "client": client,
-        "model": values["model"],
+        "model": _public_name(values["model"]),
         "strategy": values["strategy"],
-        "dataset": values["dataset"],
+        "dataset": _public_name(values["dataset"]),
         "partition": values["partition"],
         "clients": len(kept.meta["trained"]),
         "seed": values["seed"],
@@ -136,3 +136,8 @@ def facts_of(
         "trusted_mixer": values.get("trusted-mixer", False),
         "versions": {"flwr-splitmix": version("flwr-splitmix"), "torch": torch.__version__},
     }
+
+
+def _public_name(source: str) -> str:
+    """Return a model's or a data set's name; of a folder its last part: a card is passed on."""
+    return Path(source).name if Path(source).expanduser().is_absolute() else source

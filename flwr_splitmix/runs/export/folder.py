@@ -112,7 +112,10 @@ def _remove_earlier(target: Path) -> None:
         return
     for name in read_facts(target).get("files", ()):
         if isinstance(name, str) and Path(name).name == name:
-            (target / name).unlink(missing_ok=True)
+            if (target / name).is_dir():
+                shutil.rmtree(target / name)
+            else:
+                (target / name).unlink(missing_ok=True)
 
 
 def _of_what(target: Path) -> str:
