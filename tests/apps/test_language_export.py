@@ -117,7 +117,7 @@ def test_a_question_is_answered_as_the_parts_would(tmp_path: Path) -> None:
         if int(likely) == tokenizer.eos_token_id:
             break
     prompt = len(tokenizer(PROMPT.format("Who sees?"))["input_ids"])
-    expected = tokenizer.decode(ids[0, prompt:], skip_special_tokens=True).strip()
+    expected = str(tokenizer.decode(ids[0, prompt:], skip_special_tokens=True)).strip()
     assert said.stdout.strip() == expected
     card = (tmp_path / "model" / "README.md").read_text()
     assert "MixGuard's calibrator is left out" in card

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
@@ -31,7 +32,7 @@ def colours(tmp_path: Path) -> str:
     "model", ["deit_tiny_patch16_224", "vit_tiny_patch16_224", "resnet18.a1_in1k"]
 )
 def test_pretrained_weights_get_pictures_as_timm_trained_them(model: str, colours: str) -> None:
-    expected = timm.get_pretrained_cfg(model)
+    expected: Any = timm.get_pretrained_cfg(model)
     config = read(model=model, pretrained=True, depth=0, dataset=colours)
     images = images_of(config).train
     assert images.mean == pytest.approx(expected.mean)

@@ -55,7 +55,7 @@ def test_timm_loads_the_whole_model(make: Make, splitmix: Splitmix, tmp_path: Pa
     with torch.no_grad():
         logits = model(first_images())
     torch.testing.assert_close(logits, logits_of(exported), rtol=1e-4, atol=1e-5)
-    described = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).eval()
+    described: Any = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).eval()
     with torch.no_grad():
         torch.testing.assert_close(described(first_images()), logits, rtol=1e-5, atol=1e-6)
     assert described.pretrained_cfg["mean"] == [pytest.approx(0.2860)]
