@@ -46,7 +46,7 @@ $(DOCS_READY): $(READY)
 	touch $(DOCS_READY)
 
 docs: $(DOCS_READY)  ## the site in build/site, every warning an error; executes the notebooks: 4 minutes at most
-	NO_MKDOCS_2_WARNING=true OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=true OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
