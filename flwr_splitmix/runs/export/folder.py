@@ -72,8 +72,8 @@ def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
 
 def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
     """Describe a folder whose other files are complete: `facts`, and the names of these files."""
-    files = sorted(file.name for file in folder.iterdir())
-    described = {"format": FORMAT, **facts, "files": [*files, FACTS]}
+    files = sorted([*(file.name for file in folder.iterdir()), FACTS])
+    described = {"format": FORMAT, **facts, "files": files}
     text = json.dumps(described, indent=2, allow_nan=False) + "\n"
     (folder / FACTS).write_text(text, encoding="utf-8")
 
