@@ -53,7 +53,8 @@ def unpack(
     """Restore aggregator and observers; return the lower segment and who trained when.
 
     A checkpoint keeps no order, and FedAvgM matches arrays by theirs: it is that of `initial`, the
-    lower segment that the run began with. Observers are matched by their place. Those that a checkpoint has no state of stay as they are.
+    lower segment that the run began with. Observers are matched by their place; those that a
+    checkpoint has no state of stay as they are.
     """
     aggregator.restore(checkpoint.tensors)
     for observer, state in zip(observers, checkpoint.meta.get("observers", ()), strict=False):

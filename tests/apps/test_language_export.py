@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -136,15 +136,18 @@ def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / "model").exists()
 
 
-def test_the_former_command_knows_keys_that_a_run_lacks(tmp_path: Path) -> None:
+def test_the_former_command_knows_keys_that_a_run_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     fitted = fit(tmp_path / "runs", strategy="USplitFL")
     file = run_of(fitted).path / "config.json"
     config = json.loads(file.read_text())
     del config["support-scale"]
     file.write_text(json.dumps(config))
     folder, home = tmp_path / "model", run_of(fitted).path.parents[1]
-    command = [sys.executable, APP / "export_run.py", run_of(fitted).id, folder, "--run-dir", home]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "load it with transformers' from_pretrained" in done.stdout
+    command = [APP / "export_run.py", run_of(fitted).id, folder, "--run-dir", home]
+    monkeypatch.setattr(sys, "argv", [str(word) for word in command])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        runpy.run_path(str(command[0]), run_name="__main__")
+    assert "load it with transformers' from_pretrained" in capsys.readouterr().out
     AutoModelForCausalLM.from_pretrained(folder)
