@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo deploy-demo test test-benchmarks test-faults test-hostile lint bench compat clean
+.PHONY: demo deploy-demo docs test test-benchmarks test-faults test-hostile lint bench compat clean
 
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -39,6 +39,15 @@ SOAK ?= 60
 test-hostile: $(READY)  ## strangers and rude peers at the link's port: 3 minutes; SOAK=600 is thorough
 	SOAK=$(SOAK) $(PYTEST) tests/hostile
 
+DOCS_READY := $(VENV)/.docs-ready
+
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	touch $(DOCS_READY)
+
+docs: $(DOCS_READY)  ## the site in build/site, every warning an error; executes the notebooks: 4 minutes at most
+	NO_MKDOCS_2_WARNING=true OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict
+
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -57,11 +66,13 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.ushape --out out/ushape.json
 	$(BIN)/python -m benchmarks.mixguard_attacks --out out/mixguard_attacks.json
 
-compat:  ## the end-to-end test against the oldest supported Flower
+compat:  ## the oldest supported Flower, and the oldest and the newest supported transformers
 	test -x .venv-compat/bin/python || $(PYTHON) -m venv .venv-compat
 	.venv-compat/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --editable '.[dev]' --constraint tests/e2e/oldest.txt
-	.venv-compat/bin/python -m pytest tests/e2e/test_flwr_run.py
+	.venv-compat/bin/python -m pytest tests/e2e/test_flwr_run.py tests/segments/language
+	.venv-compat/bin/python -m pip install --quiet --disable-pip-version-check --upgrade transformers
+	.venv-compat/bin/python -m pytest tests/segments/language
 
 clean:
 	rm -rf $(VENV) .venv-compat .demo out build *.egg-info

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flwr_splitmix.threads import wait_passively
 
 if TYPE_CHECKING:
+    __version__: str
     from flwr_splitmix.client_app import SplitClientApp
     from flwr_splitmix.clients import SplitClient
     from flwr_splitmix.links import AutoLink, LocalLink, RayLink, StreamLink
@@ -27,6 +28,7 @@ __all__ = [
     "SplitClientApp",
     "StreamLink",
     "WarmupCosine",
+    "__version__",
     "adamw",
     "split_vision_model",
 ]
@@ -49,6 +51,13 @@ wait_passively()  # before anything here imports torch
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is asked for: the `splitmix` command must not wait for torch."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("flwr-splitmix")
     if name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return all names, those that are not imported yet among them."""
+    return sorted({*globals(), *__all__})

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "flwr_splitmix"
 
-NEUTRAL = {"seeding", "schedule", "storage", "device"}
+NEUTRAL = {"seeding", "schedule", "storage", "device", "extras"}
 """Modules that know torch and files, and nothing of split learning."""
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -23,13 +23,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "storage": set(),
     "threads": set(),
     "device": set(),
+    "extras": set(),
     "privacy": {"seeding"},
     "mixers": {"seeding", "privacy"},  # noise is a part of a share
-    "segments": {"seeding"},
+    "segments": {"seeding", "extras"},
     "data": {"seeding"},
-    "scoring": {"data"},
+    "scoring": {"data", "extras"},
     "hiding": {"data", "scoring", *NEUTRAL},
-    "runs": {"storage"},
+    "runs": {"storage", "segments", "data", "methods"},  # an exported model, and its card
     "clients": {"segments", "mixers", "hiding", "privacy", "data", "scoring", *NEUTRAL},
     "links": {"clients", "events", "privacy", "runs", *NEUTRAL},
     "observers": {"events", "privacy", "mixers", "runs", *NEUTRAL},

@@ -1,9 +1,9 @@
-"""The command `python apps/language/export_run.py RUN FOLDER`: a run's model for transformers."""
+"""The command `python apps/language/export_run.py RUN FOLDER`: `splitmix export` by now."""
 
 import sys
 from pathlib import Path
 
-from flwr_splitmix.apps.language.export import main
+from flwr_splitmix.cli import app
 
 if __name__ == "__main__":
-    sys.exit(main(Path(__file__).with_name("pyproject.toml")))
+    app(["export", "--app", str(Path(__file__).parent), *sys.argv[1:]])

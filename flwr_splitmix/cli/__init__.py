@@ -14,10 +14,13 @@ from typer.core import TyperGroup
 
 from flwr_splitmix.cli.audit_log import audit_log
 from flwr_splitmix.cli.experiment import experiment
+from flwr_splitmix.cli.export import export
 from flwr_splitmix.cli.listing import runs
 from flwr_splitmix.cli.plot import plot
+from flwr_splitmix.cli.predict import predict
 from flwr_splitmix.cli.privacy import privacy
 from flwr_splitmix.cli.show import show
+from flwr_splitmix.extras import MissingExtraError, needed_for
 from flwr_splitmix.runs import RunError
 
 
@@ -26,7 +29,11 @@ class _ErrorMessageGroup(TyperGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with needed_for("this command"):
+                return super().invoke(ctx)
+        except MissingExtraError as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(1) from error
         except RuntimeError as error:
             if not isinstance(error, RunError):
                 from flwr_splitmix.storage import StorageError  # loads torch: only if it may matter
@@ -67,6 +74,8 @@ def _main(
 app.command()(runs)
 app.command()(show)
 app.command()(plot)
+app.command()(export)
+app.command()(predict)
 app.command("audit-log")(audit_log)
 app.add_typer(experiment)
 app.add_typer(privacy)

@@ -13,6 +13,7 @@ from flwr_splitmix.data import DataError, ImageDataset, load_images, partition_i
 from flwr_splitmix.data.batches import Example
 from flwr_splitmix.experiments.cells import DIRICHLET, Cell
 from flwr_splitmix.seeding import frozen_generator
+from flwr_splitmix.segments.vision.zoo import pretrained_normalisation
 
 _TEST_SEED = 2024
 """Of the choice of test images: one for all seeds, so that all cells are scored on the same."""
@@ -68,6 +69,8 @@ class CellData(NamedTuple):
 def load_cell_data(cell: Cell, source: str) -> CellData:
     """Read the data set and divide it among the cell's clients, as `client_split` does.
 
+    Images are normalised as pretrained weights expect it, if the model has such.
+
     Parameters
     ----------
     source
@@ -78,7 +81,9 @@ def load_cell_data(cell: Cell, source: str) -> CellData:
     DataError
         If it cannot be read, or is too small for the cell.
     """
-    sets = load_images(source, image_size=cell.recipe.image_size)
+    pretrained = dict(cell.model_options).get("pretrained", False)
+    mean, std = (pretrained_normalisation(cell.model) if pretrained else None) or (None, None)
+    sets = load_images(source, image_size=cell.recipe.image_size, mean=mean, std=std)
     samples = cell.recipe.samples
     parts = [part[:samples] if samples else part for part in _parts(sets.train.labels, cell)]
     fewest = min(len(part) for part in parts)

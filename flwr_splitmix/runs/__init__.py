@@ -16,3 +16,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(run, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return all names, those that are not imported yet among them."""
+    return sorted({*globals(), *__all__})

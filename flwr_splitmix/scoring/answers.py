@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from flwr_splitmix.extras import needed_for
+
 _NUMBER = re.compile(r"####\s*\$?(-?[\d.,]*\d)")
 
 
@@ -40,7 +42,8 @@ def rouge_l(said: Sequence[str], right: Sequence[str]) -> float:
 
     Source: Lin, "ROUGE: A Package for Automatic Evaluation of Summaries" (2004); rouge-score.
     """
-    from rouge_score.rouge_scorer import RougeScorer
+    with needed_for("ROUGE-L"):
+        from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(["rougeL"])
     scores = [scorer.score(r, s)["rougeL"].fmeasure for s, r in zip(said, right, strict=True)]
@@ -52,6 +55,7 @@ def bleu(said: Sequence[str], right: Sequence[str]) -> float:
 
     Source: Papineni et al. (2002), with Post's tokenisation (2018); sacrebleu.
     """
-    from sacrebleu import corpus_bleu
+    with needed_for("BLEU"):
+        from sacrebleu import corpus_bleu
 
     return float(corpus_bleu(list(said), [list(right)]).score)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flwr_splitmix.data.texts.batch import IGNORED, TextBatch
+from flwr_splitmix.extras import needed_for
 
 
 def text_loss(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
@@ -101,7 +102,8 @@ class ClassScores(TextScores):
 
     def result(self) -> dict[str, float]:
         """Return "loss", "accuracy" and "matthews"."""
-        from sklearn.metrics import matthews_corrcoef
+        with needed_for("Matthews' correlation", "language"):
+            from sklearn.metrics import matthews_corrcoef
 
         matthews = matthews_corrcoef(torch.cat(self._labels).numpy(), torch.cat(self._said).numpy())
         return {**super().result(), "matthews": float(matthews)}

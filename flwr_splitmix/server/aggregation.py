@@ -44,6 +44,10 @@ _REFUSED: dict[str, str] = {
 }
 
 
+_CONFIGURED = {getattr(flower, name).configure_train for name in get_args(AggregatorName)}
+"""Flower's own, which differ in what they note of a round before they draw its nodes."""
+
+
 class AggregatorError(ValueError):
     """A Flower strategy cannot aggregate lower segments here."""
 
@@ -94,7 +98,7 @@ class LowerAggregator:
         return self.strategy is not None
 
     def check_works_without_grid(self) -> None:
-        """Refuse strategies that override `configure_train`: without a Flower run it cannot be.
+        """Refuse a `configure_train` that is not Flower's: without a Flower run it cannot be.
 
         Raises
         ------
@@ -103,10 +107,11 @@ class LowerAggregator:
         """
         kind = type(self.strategy)
         own = getattr(kind, "configure_train", None)
-        if self.strategy is not None and own is not flower.FedAvg.configure_train:
+        if self.strategy is not None and own not in _CONFIGURED:
             raise AggregatorError(
                 f"{kind.__name__} configures its rounds through a Flower grid, which fit() has "
-                "not; allowed there are FedAvg, FedMedian, FedTrimmedAvg, Krum, MultiKrum, Bulyan"
+                f"not; allowed there are {', '.join(get_args(AggregatorName))}, Krum, MultiKrum "
+                "and Bulyan"
             )
 
     def configure(
@@ -126,6 +131,7 @@ class LowerAggregator:
         """
         config = ConfigRecord({**config, "server-round": server_round})
         if self.strategy is None or grid is None:
+            self._tell(server_round, arrays, config)
             content = RecordDict({"arrays": arrays, "config": config})
             return messages_to(nodes, content, MessageType.TRAIN, in_run=grid is not None)
         self._check_enough(len(nodes))
@@ -138,6 +144,23 @@ class LowerAggregator:
                 f"{type(self.strategy).__name__} asked no node to train in round {server_round}"
             )
         return messages
+
+    def _tell(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord) -> None:
+        """Have a server optimizer take note of the round's arrays, without a Flower run.
+
+        Its `configure_train` does so first. What follows, to draw nodes and to make messages, is
+        done here.
+        """
+        own = getattr(type(self.strategy), "configure_train", None)
+        if self.strategy is None or own is flower.FedAvg.configure_train:
+            return
+        try:
+            self.strategy.configure_train(server_round, arrays, config, cast(Grid, _NoNodes()))
+        except _NodesWanted:
+            return
+        raise AggregatorError(
+            f"{type(self.strategy).__name__} asked no node to train in round {server_round}"
+        )
 
     def _check_enough(self, nodes: int) -> None:
         """Raise AggregatorError if Flower's own sampling would wait for more nodes, for ever."""
@@ -152,7 +175,18 @@ class LowerAggregator:
         """Aggregate sorted replies; (None, None) without an aggregator or without replies."""
         if self.strategy is None or not replies:
             return None, None
+        self._put_in_order(replies[0])
         return self.strategy.aggregate_train(server_round, replies)
+
+    def _put_in_order(self, reply: Message) -> None:
+        """Have what FedAvgM subtracts from replies in their order; a checkpoint keeps none."""
+        current = getattr(self.strategy, "current_arrays", None)
+        if not isinstance(current, ArrayRecord):
+            return
+        for arrays in reply.content.array_records.values():
+            if current.keys() == arrays.keys():
+                ordered = ArrayRecord({name: current[name] for name in arrays})
+                vars(self.strategy)["current_arrays"] = ordered
 
     def state(self) -> dict[str, Tensor]:
         """Return the strategy's numeric state (moments, current arrays) as tensors."""
@@ -178,10 +212,12 @@ class LowerAggregator:
 def _arrays(value: Any) -> dict[str, np.ndarray]:
     if isinstance(value, ArrayRecord):
         return {f"record.{k}": a.numpy() for k, a in value.items()}
-    if isinstance(value, dict) and value and all(isinstance(v, np.ndarray) for v in value.values()):
-        return {f"dict.{k}": v for k, v in value.items()}
-    if isinstance(value, list) and value and all(isinstance(v, np.ndarray) for v in value):
-        return {f"list.{i:06d}": v for i, v in enumerate(value)}
+    # What is computed from an array without axes, as BatchNorm's counter, is a number.
+    numeric = (np.ndarray, np.generic)
+    if isinstance(value, dict) and value and all(isinstance(v, numeric) for v in value.values()):
+        return {f"dict.{k}": np.asarray(v) for k, v in value.items()}
+    if isinstance(value, list) and value and all(isinstance(v, numeric) for v in value):
+        return {f"list.{i:06d}": np.asarray(v) for i, v in enumerate(value)}
     if isinstance(value, float):
         return {"float.value": np.asarray(value)}
     return {}
@@ -210,6 +246,17 @@ def _waits_for_ever(name: str, nodes: int) -> AggregatorError:
         f"{name} waits for more nodes than the {nodes} that take part in the round; lower its "
         "min_train_nodes and min_available_nodes"
     )
+
+
+class _NodesWanted(Exception):  # noqa: N818 - nothing is wrong
+    """A strategy goes on to draw the nodes of a round."""
+
+
+class _NoNodes:
+    """The grid where there is none: a strategy is stopped when it asks for nodes."""
+
+    def get_node_ids(self) -> list[int]:
+        raise _NodesWanted
 
 
 class _SampledNodes:

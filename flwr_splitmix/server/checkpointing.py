@@ -45,15 +45,23 @@ def pack(
 
 
 def unpack(
-    checkpoint: Checkpoint, aggregator: LowerAggregator, observers: Sequence[Observer]
+    checkpoint: Checkpoint,
+    aggregator: LowerAggregator,
+    observers: Sequence[Observer],
+    initial: ArrayRecord,
 ) -> tuple[ArrayRecord, dict[int, int]]:
     """Restore aggregator and observers; return the lower segment and who trained when.
 
-    Observers are matched by their place. Those that a checkpoint has no state of stay as they are.
+    A checkpoint keeps no order, and FedAvgM matches arrays by theirs: it is that of `initial`, the
+    lower segment that the run began with. Observers are matched by their place; those that a
+    checkpoint has no state of stay as they are.
     """
     aggregator.restore(checkpoint.tensors)
     for observer, state in zip(observers, checkpoint.meta.get("observers", ()), strict=False):
         if state:
             observer.restore(state)
     trained = {int(client): int(done) for client, done in checkpoint.meta["trained"].items()}
-    return to_arrays(under(_LOWER, checkpoint.tensors)), trained
+    lower = under(_LOWER, checkpoint.tensors)
+    if lower.keys() == initial.keys():
+        lower = {name: lower[name] for name in initial}
+    return to_arrays(lower), trained

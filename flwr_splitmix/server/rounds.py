@@ -338,6 +338,6 @@ class RoundLoop(Shape):
         if checkpoint is None:
             return 0, initial
         self.restore_server(checkpoint.tensors, checkpoint.meta)
-        arrays, self.trained = unpack(checkpoint, self.aggregator, self.observers)
+        arrays, self.trained = unpack(checkpoint, self.aggregator, self.observers, initial)
         log.info("resuming after round %d", checkpoint.round)
         return checkpoint.round, arrays

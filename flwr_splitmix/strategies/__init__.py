@@ -32,6 +32,11 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def __dir__() -> list[str]:
+    """Return all names, strategies that are not imported yet among them."""
+    return sorted({*globals(), *_SHAPES, *methods.BY_NAME})
+
+
 if TYPE_CHECKING:  # for type checkers and editors only, which cannot follow the catalogue
     from flwr_splitmix.strategies.cutmix_sl import CutMixSFL as CutMixSFL
     from flwr_splitmix.strategies.cutmix_sl import CutMixSL as CutMixSL

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import Result
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from typer.testing import CliRunner
 
-from flwr_splitmix.apps.language.export import main
+from flwr_splitmix.cli import app
 from flwr_splitmix.clients import UShapeClient
+from flwr_splitmix.data.texts.tokens import PROMPT
 from tests.apps.language_app import APP, Fitted, fit
-
-DESCRIBED = APP / "pyproject.toml"
 
 
 def run_of(fitted: Fitted) -> Any:
@@ -24,10 +25,13 @@ def run_of(fitted: Fitted) -> Any:
     return fitted.strategy.recorder.run
 
 
-def export(fitted: Fitted, folder: Path, *arguments: str) -> int:
+def splitmix(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def export(fitted: Fitted, folder: Path, *arguments: str) -> Result:
     run = run_of(fitted)
-    home = run.path.parents[1]
-    return main(DESCRIBED, [run.id, str(folder), "--run-dir", str(home), *arguments])
+    return splitmix("export", run.id, folder, "--run-dir", run.path.parents[1], *arguments)
 
 
 @torch.no_grad()
@@ -50,7 +54,7 @@ def answer(model: Any, ids: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("options", [{}, {"lora_rank": 2}], ids=str)
 def test_what_was_averaged_is_exported(task: str, options: dict[str, Any], tmp_path: Path) -> None:
     fitted = fit(tmp_path, strategy="USplitFL", task=task, lr=0.01, steps_per_round=3, **options)
-    assert export(fitted, tmp_path / "model") == 0
+    assert export(fitted, tmp_path / "model").exit_code == 0
     auto = AutoModelForCausalLM if task == "generation" else AutoModelForSequenceClassification
     model = auto.from_pretrained(tmp_path / "model")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
@@ -68,7 +72,7 @@ def averaged(fitted: Fitted) -> dict[str, torch.Tensor]:
 
 def test_a_clients_own_head_and_tail_are_exported(tmp_path: Path) -> None:
     fitted = fit(tmp_path, strategy="USplitSL", task="generation", lr=0.01, steps_per_round=3)
-    assert export(fitted, tmp_path / "model", "--client", "1") == 0
+    assert export(fitted, tmp_path / "model", "--client", "1").exit_code == 0
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     ids = torch.arange(3, 9)[None]
     logits = answer(model, ids)
@@ -79,24 +83,60 @@ def test_a_clients_own_head_and_tail_are_exported(tmp_path: Path) -> None:
     assert (logits - other).abs().max() > 1e-3
 
 
-def test_what_cannot_be_exported_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_text_is_classified_as_the_parts_would(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"lr": 0.01, "steps_per_round": 3}
+    fitted = fit(tmp_path, strategy="USplitFL", task="classification", **options)
+    assert export(fitted, tmp_path / "model").exit_code == 0
+    said = splitmix("predict", tmp_path / "model", "--text", "a dog", "--format", "json")
+    assert said.exit_code == 0, said.output
+    (found,) = json.loads(said.stdout)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    client = fitted.clients[0]
+    client.ends.load(averaged(fitted), "the averaged weights do not fit")
+    logits = logits_of(fitted, client, torch.tensor([tokenizer("a dog")["input_ids"]]))
+    expected = logits[0].softmax(-1).tolist()
+    assert sorted(found["classes"].values()) == pytest.approx(sorted(expected), rel=1e-4)
+    facts = json.loads((tmp_path / "model" / "splitmix.json").read_text())
+    assert [found["classes"][name] for name in facts["classes"]] == pytest.approx(expected, 1e-4)
+    refused = splitmix("predict", tmp_path / "model", APP / "pyproject.toml")
+    assert 'holds a language model; give it --text "..."' in refused.stderr
+
+
+def test_a_question_is_answered_as_the_parts_would(tmp_path: Path) -> None:
+    fitted = fit(tmp_path, strategy="MixGuard", task="generation", lr=0.01, aggregator="FedAvg")
+    assert export(fitted, tmp_path / "model").exit_code == 0
+    asked = ("predict", tmp_path / "model", "--text", "Who sees?", "--max-new-tokens", "5")
+    said = splitmix(*asked)
+    assert said.exit_code == 0, said.output
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    ids = torch.tensor([tokenizer(PROMPT.format("Who sees?"))["input_ids"]])
+    for _ in range(5):
+        likely = answer(model, ids)[:, -1:].argmax(-1)
+        ids = torch.cat([ids, likely], dim=1)
+        if int(likely) == tokenizer.eos_token_id:
+            break
+    prompt = len(tokenizer(PROMPT.format("Who sees?"))["input_ids"])
+    expected = str(tokenizer.decode(ids[0, prompt:], skip_special_tokens=True)).strip()
+    assert said.stdout.strip() == expected
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "MixGuard's calibrator is left out" in card
+    assert "Question: {}" in card
+
+
+def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
     fitted = fit(tmp_path, strategy="USplitSL", task="generation")
-    assert export(fitted, tmp_path / "model") == 1
-    assert "USplitSL leaves heads and tails with their clients; name one" in capsys.readouterr().err
-    assert export(fitted, tmp_path / "model", "--client", "7") == 1
-    assert "there is no state of client 7 here" in capsys.readouterr().err
-    assert main(DESCRIBED, ["nothing", str(tmp_path), "--run-dir", str(tmp_path)]) == 1
-    assert capsys.readouterr().err.startswith("error: ")
-    taken = tmp_path / "a_file"
-    taken.touch()
-    assert export(fitted, taken, "--client", "0") == 1
-    assert "is no folder; the model needs one" in capsys.readouterr().err
+    refused = export(fitted, tmp_path / "model")
+    assert refused.exit_code == 1
+    assert "USplitSL leaves heads and tails with their clients; name one" in refused.stderr
+    refused = export(fitted, tmp_path / "model", "--client", "7")
+    assert "there is no state of client 7 here" in refused.stderr
+    refused = export(fitted, tmp_path / "model", "--client", "0", "--onnx")
+    assert "--onnx is for vision models" in refused.stderr
     assert not (tmp_path / "model").exists()
 
 
-def test_the_command_exports_a_run_from_before_a_key_was_added(
+def test_the_former_command_knows_keys_that_a_run_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fitted = fit(tmp_path / "runs", strategy="USplitFL")
@@ -104,11 +144,10 @@ def test_the_command_exports_a_run_from_before_a_key_was_added(
     config = json.loads(file.read_text())
     del config["support-scale"]
     file.write_text(json.dumps(config))
-    command = str(APP / "export_run.py")
-    folder = str(tmp_path / "model")
-    options = ["--run-dir", str(run_of(fitted).path.parents[1])]
-    monkeypatch.setattr(sys, "argv", [command, run_of(fitted).id, folder, *options])
+    folder, home = tmp_path / "model", run_of(fitted).path.parents[1]
+    command = [APP / "export_run.py", run_of(fitted).id, folder, "--run-dir", home]
+    monkeypatch.setattr(sys, "argv", [str(word) for word in command])
     with pytest.raises(SystemExit, match=r"^0$"):
-        runpy.run_path(command, run_name="__main__")
-    assert capsys.readouterr().out.startswith(f"{folder}: load it with transformers")
+        runpy.run_path(str(command[0]), run_name="__main__")
+    assert "load it with transformers' from_pretrained" in capsys.readouterr().out
     AutoModelForCausalLM.from_pretrained(folder)

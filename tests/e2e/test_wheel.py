@@ -39,7 +39,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for folder in ("flwr_splitmix", "apps"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder, copy / folder, ignore=ignored)
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
+    for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, copy)
     (copy / "strategies").symlink_to((ROOT / "strategies").readlink())
     return copy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 
@@ -32,6 +33,16 @@ def test_clients_have_what_client_split_gives_them(partition: Partition) -> None
         )
         assert torch.equal(batch(part), batch(expected))
         assert np.array_equal(part.labels, expected.labels)
+
+
+def test_a_cell_of_pretrained_weights_has_images_as_they_expect_them() -> None:
+    cell = SMOKE.cell(variant("PSL", clients=2), seed=0)
+    pretrained = dataclasses.replace(
+        cell, model="deit_tiny_patch16_224", model_options=(("pretrained", True),)
+    )
+    assert load_cell_data(cell, SMALL).test.mean == (0.2860,)
+    mean = load_cell_data(pretrained, SMALL).test.mean
+    assert mean == pytest.approx(((0.485 + 0.456 + 0.406) / 3,))
 
 
 def test_an_iid_cell_needs_no_flwr_datasets() -> None:

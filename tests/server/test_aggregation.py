@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast, get_args
 
@@ -14,6 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
+from flwr_splitmix import Run
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.server import aggregation
@@ -25,6 +27,8 @@ from flwr_splitmix.server.aggregation import (
 )
 from flwr_splitmix.strategies import PSL, SFL
 from flwr_splitmix.testing.toy import Toy, sgd
+
+Numbers = dict[str, np.ndarray]
 
 ANY_NODES: dict[str, Any] = {
     "min_train_nodes": 1,
@@ -77,12 +81,78 @@ def test_only_a_flower_strategy_aggregates() -> None:
 
 
 def test_an_aggregator_that_configures_its_rounds_is_refused_outside_a_flower_run() -> None:
+    class Mine(flower.FedAdam):
+        def configure_train(self, *arguments: Any) -> Iterable[Message]:
+            return super().configure_train(*arguments)
+
     toy = Toy(clients=2)
-    strategy = SFL(toy.upper(), aggregator=flower.FedAdam(), device="cpu")
+    strategy = SFL(toy.upper(), aggregator=Mine(), device="cpu")
     with pytest.raises(
-        AggregatorError, match=r"FedAdam configures its rounds through a Flower grid"
+        AggregatorError, match=r"Mine configures its rounds through a Flower grid.*FedAvgM, FedAdam"
     ):
         strategy.fit(toy.make_clients(), 1)
+
+
+def fitted(aggregator: flower.Strategy, rounds: int = 1, run: Run | None = None) -> Numbers:
+    """Return the floating-point part of the lower segment after some rounds of `fit`."""
+    toy = Toy(clients=2)
+    strategy = SFL(
+        toy.upper(), aggregator=aggregator, optimizer=sgd(0.1), schedule=constant, device="cpu",
+        run=run,
+    )  # fmt: skip
+    result = strategy.fit(toy.make_clients(sgd(0.1)), rounds)
+    return floats(to_tensors(result.arrays))
+
+
+def floats(tensors: Mapping[str, torch.Tensor]) -> Numbers:
+    return {name: t.numpy() for name, t in tensors.items() if t.is_floating_point()}
+
+
+@pytest.fixture(scope="module")
+def change() -> tuple[Numbers, Numbers]:
+    """Return what a round begins with, and by how much FedAvg moves it."""
+    initial = floats(Toy(clients=2).make_clients()[0].weights())
+    averaged = fitted(make_aggregator("FedAvg"))
+    return initial, {name: averaged[name] - value for name, value in initial.items()}
+
+
+@pytest.mark.parametrize("name", ["FedAvgM", "FedAdam", "FedYogi", "FedAdagrad"])
+def test_server_optimizers_take_their_first_step_in_fit(
+    name: AggregatorName, change: tuple[Numbers, Numbers]
+) -> None:
+    """Reddi et al., "Adaptive Federated Optimization" (2021), algorithm 2, from moments of 0."""
+    options: dict[str, Any] = {
+        "FedAvgM": {"server_learning_rate": 0.5, "server_momentum": 0.9},
+        "FedAdagrad": {"eta": 0.3, "tau": 0.1},
+    }.get(name, {"eta": 0.3, "tau": 0.1, "beta_1": 0.5, "beta_2": 0.75})
+    after = fitted(getattr(flower, name)(**ANY_NODES, **options))
+    # Of Adam, Flower corrects the bias as if a round had been before the first.
+    corrected = 0.3 * np.sqrt(1 - 0.75**2) / (1 - 0.5**2)
+    for key, (start, moved) in {k: (change[0][k], change[1][k]) for k in change[0]}.items():
+        expected = {
+            "FedAvgM": start + 0.5 * moved,
+            "FedAdagrad": start + 0.3 * moved / (np.abs(moved) + 0.1),
+            "FedYogi": start + 0.3 * 0.5 * moved / (0.5 * np.abs(moved) + 0.1),
+        }.get(name, start + corrected * 0.5 * moved / (0.5 * np.abs(moved) + 0.1))
+        np.testing.assert_allclose(after[key], expected, rtol=1e-6, atol=1e-9)
+        assert not np.array_equal(after[key], start) or np.abs(moved).max() < 1e-9
+
+
+@pytest.mark.parametrize("name", ["FedAvgM", "FedAdam"])
+def test_moments_count_in_fit_and_survive_its_interruption(
+    name: AggregatorName, tmp_path: Path
+) -> None:
+    kind: Any = getattr(flower, name)
+    options = {"server_momentum": 0.9} if name == "FedAvgM" else {"eta": 0.3}
+    whole = fitted(kind(**ANY_NODES, **options), rounds=2)
+    run = Run.create({}, name="test", home=tmp_path)
+    fitted(kind(**ANY_NODES, **options), rounds=1, run=run)
+    resumed = fitted(kind(**ANY_NODES, **options), rounds=2, run=run)
+    for key, value in whole.items():
+        np.testing.assert_array_equal(resumed[key], value)
+    forgetful = {"server_momentum": 0.0} if name == "FedAvgM" else {"eta": 0.3, "beta_1": 0.0}
+    without = fitted(kind(**ANY_NODES, **forgetful), rounds=2)
+    assert any(not np.allclose(without[key], value) for key, value in whole.items())
 
 
 def test_fedmedian_takes_the_median_of_the_lower_segments() -> None:

@@ -1,117 +1,80 @@
-"""A run's model as one folder that transformers loads, and the command that writes it."""
+"""The trained model of a run of the language app, written to a folder that transformers loads."""
 
 from __future__ import annotations
 
-import argparse
-import sys
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.apps.exporting import facts_of, segment_weights
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.model import build_parts
-from flwr_splitmix.apps.language.texts import tokenizer_of
-from flwr_splitmix.apps.run_config import ConfigError
-from flwr_splitmix.runs import Run, RunError
-from flwr_splitmix.runs.checkpoints import ClientStore
+from flwr_splitmix.apps.language.texts import class_names, tokenizer_of
+from flwr_splitmix.data.texts.tokens import PROMPT
+from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.checkpoints import Checkpoint
+from flwr_splitmix.runs.export.card import model_card
+from flwr_splitmix.runs.export.folder import new_folder, write_facts
 from flwr_splitmix.segments.language import LanguageParts, export
 from flwr_splitmix.segments.language.cutting import PARTS
-from flwr_splitmix.storage import StorageError, under
+from flwr_splitmix.storage import under
 
 
-def main(app: Path, arguments: Sequence[str] | None = None) -> int:
-    """Export as the command line says; returns the exit code.
+def export_language(
+    run: Run, folder: Path, values: Mapping[str, Any], *, client: int | None, force: bool
+) -> dict[str, Any]:
+    """Write the model of a run's newest checkpoint, with its tokenizer; see `export_run`.
 
-    Parameters
-    ----------
-    app
-        The app's pyproject.toml: its configuration has the defaults of keys that a run lacks.
-    arguments
-        None: the process's own.
-    """
-    parser = argparse.ArgumentParser(
-        description="Write a run's model as one folder for transformers."
-    )
-    parser.add_argument("run", help="the run's id")
-    parser.add_argument("folder", type=Path, help="where the model is written")
-    parser.add_argument("--run-dir", help="where runs are kept; by default as for flwr run")
-    parser.add_argument(
-        "--client",
-        type=int,
-        help="whose head and tail, by partition-id; by default those that were averaged",
-    )
-    chosen = parser.parse_args(arguments)
-    try:
-        run = Run.open(chosen.run, home=chosen.run_dir)
-        export_run(run, chosen.folder, client=chosen.client, defaults=app_config(app))
-    except (OSError, ValueError, RunError, StorageError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(f"{chosen.folder}: load it with transformers' from_pretrained")
-    return 0
-
-
-def app_config(app: Path) -> dict[str, Any]:
-    """Return the run configuration that stands in an app's pyproject.toml."""
-    described = tomllib.loads(app.read_text("utf-8"))
-    config: dict[str, Any] = described["tool"]["flwr"]["app"]["config"]
-    return config
-
-
-def export_run(
-    run: Run, folder: Path, *, client: int | None = None, defaults: Mapping[str, Any] | None = None
-) -> None:
-    """Write the model of a run's newest checkpoint, with its tokenizer.
+    Adapters are merged; MixGuard's calibrator, which no model of transformers has, is left out.
 
     Parameters
     ----------
-    client
-        Whose head and tail; None: those that were averaged.
-    defaults
-        Values of keys that have come since a run of an earlier version.
-
-    Raises
-    ------
-    ConfigError, StorageError
-        As `trained_parts` does, or if the run's configuration is not one of this app.
-    OSError, ValueError
-        If the folder cannot be written.
+    values
+        The run's configuration, complete.
     """
-    config = LanguageConfig.read({**(defaults or {}), **run.config})
-    export(trained_parts(run, config, client), folder, tokenizer_of(config))
+    config = LanguageConfig.read(values)
+    kept = run.checkpoints.load()
+    parts = trained_parts(run, config, kept, client)
+    facts = {
+        "kind": "language",
+        **facts_of(run, config, kept, client, averaged=config.averages),
+        "task": config.task,
+        "classes": list(class_names(config)),
+        "max_length": config.text_length,
+        "max_new_tokens": config.max_new_tokens,
+        "prompt": PROMPT if config.task == "generation" else None,
+    }
+    with new_folder(folder, force=force) as made:
+        export(parts, made, tokenizer_of(config))
+        (made / "README.md").write_text(model_card(facts), encoding="utf-8")
+        write_facts(made, facts)
+    return facts
 
 
-def trained_parts(run: Run, config: LanguageConfig, client: int | None) -> LanguageParts:
-    """Build the model with the weights of a run's newest checkpoint.
+def trained_parts(
+    run: Run, config: LanguageConfig, kept: Checkpoint, client: int | None
+) -> LanguageParts:
+    """Build the model with the weights of a checkpoint.
 
     Raises
     ------
     ConfigError
-        If heads and tails were not averaged and no client is named, or its state is not here: a
-        deployed node keeps it to itself.
-    StorageError
-        If the run has no checkpoint that can be read.
+        As `segment_weights`.
     """
+    own = segment_weights(
+        run,
+        kept,
+        client,
+        shared=config.averages,
+        strategy=config.strategy,
+        parts="heads and tails",
+    )
     parts = build_parts(config, PARTS)
     head, trunk, tail = parts.all_here()
-    kept = run.checkpoints.load()
     trunk.load_state_dict(under("trunk", kept.tensors))
-    if client is not None:
-        state = ClientStore(run.clients_dir).load(client, at_most=kept.round)
-        if state is None:
-            raise ConfigError(f"run {run.id}: there is no state of client {client} here")
-        own = under("segment", state[1])
-    elif config.averages:
-        own = under("lower", kept.tensors)
-    else:
-        raise ConfigError(
-            f"run {run.id}: {config.strategy} leaves heads and tails with their clients; "
-            "name one with --client"
-        )
     _put(nn.ModuleDict({"head": head, "tail": tail}), own)
     return parts
 

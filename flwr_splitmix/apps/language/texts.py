@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.apps.run_config import ConfigError
+from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.texts import token_sets
 from flwr_splitmix.data.texts.batch import TextSet
 from flwr_splitmix.data.texts.generated import generated_public
@@ -16,6 +18,8 @@ from flwr_splitmix.data.texts.public import load_public_texts
 from flwr_splitmix.data.texts.rows import TextRows, TextSets
 from flwr_splitmix.data.texts.sets import load_text_sets
 from flwr_splitmix.data.texts.tokens import open_tokenizer, train_tokenizer
+
+log = logging.getLogger("flwr.splitmix")
 
 
 def client_rows(config: LanguageConfig, node: Mapping[str, Any]) -> tuple[TextRows, TextRows]:
@@ -61,6 +65,20 @@ def _load(config: LanguageConfig, source: str, test: str) -> TextSets:
         num_labels=config.num_labels,
         seed=config.seed,
     )
+
+
+def class_names(config: LanguageConfig) -> tuple[str, ...]:
+    """Return the names of the labels, by label; () for generation.
+
+    Where the run's data are not here (each node may have its own), the labels are numbers.
+    """
+    if config.task == "generation":
+        return ()
+    try:
+        return _load(config, config.dataset, config.test_dataset).classes
+    except DataError as error:
+        log.warning("classes have numbers for names: %s", error)
+        return tuple(str(label) for label in range(config.num_labels))
 
 
 @lru_cache(maxsize=2)

@@ -39,12 +39,35 @@ def split_for(
     ValueError
         As `split_vision_model` and `split_shuffled_edge` do.
     """
-    if edge := edge_of(strategy):
-        return split_shuffled_edge(model, **edge, **options)
-    return split_vision_model(
-        model,
-        cut_at=cut_at,
-        cell=cell,
-        positions=positions or strategy.mixer.positions or "lower",
-        **options,
+    made_by, arguments = split_call(
+        strategy, model, cut_at=cut_at, cell=cell, positions=positions, **options
     )
+    return SPLITS[made_by](**arguments)
+
+
+SPLITS = {"split_vision_model": split_vision_model, "split_shuffled_edge": split_shuffled_edge}
+"""What cuts models, by name."""
+
+
+def split_call(
+    strategy: SplitStrategy,
+    model: str,
+    *,
+    cut_at: str | None = None,
+    cell: int = 2,
+    positions: Literal["lower", "upper"] | None = None,
+    **options: Any,
+) -> tuple[str, dict[str, Any]]:
+    """Return which of `SPLITS` cuts a model as a strategy needs it, and its arguments.
+
+    The parameters are those of `split_for`.
+    """
+    if edge := edge_of(strategy):
+        return "split_shuffled_edge", {"name": model, **edge, **options}
+    return "split_vision_model", {
+        "name": model,
+        "cut_at": cut_at,
+        "cell": cell,
+        "positions": positions or strategy.mixer.positions or "lower",
+        **options,
+    }

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.data import ImageDataset, ImageSets, client_split, load_images
+from flwr_splitmix.segments.vision.zoo import pretrained_normalisation
 
 
 def images_of(config: VisionConfig) -> ImageSets:
-    """Return the run's training and test images.
+    """Return the run's training and test images, normalised as pretrained weights expect it.
 
     Raises
     ------
     DataError
         If they cannot be read.
     """
-    return load_images(config.dataset, image_size=config.image_size)
+    expected = pretrained_normalisation(config.model) if config.pretrained else None
+    mean, std = expected or (None, None)
+    return load_images(config.dataset, image_size=config.image_size, mean=mean, std=std)
 
 
 def client_images(

@@ -7,7 +7,7 @@ from typing import Any
 
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.apps.vision.config import VisionConfig
-from flwr_splitmix.apps.vision.cutting import split_for
+from flwr_splitmix.apps.vision.cutting import SPLITS, split_call
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.segments import SplitModel
 from flwr_splitmix.segments.batch_norm import has_batch_norm
@@ -25,19 +25,8 @@ def segments_of(config: VisionConfig) -> SplitModel:
     images = images_of(config)
     options: dict[str, Any] = {"pretrained": True} if config.pretrained else {}
     try:
-        segments = split_for(
-            config.trial(),
-            config.model,
-            cut_at=config.cut_at,
-            cell=config.cell,
-            num_classes=len(images.classes),
-            channels=images.train.shape[0],
-            image_size=config.image_size,
-            patch_size=config.patch_size,
-            depth=config.depth or None,
-            seed=config.seed,
-            **options,
-        )
+        made_by, arguments = split_of(config, len(images.classes), images.train.shape[0])
+        segments = SPLITS[made_by](**arguments, seed=config.seed, **options)
     except (OSError, RuntimeError) as error:
         if not config.pretrained:
             raise
@@ -52,3 +41,18 @@ def segments_of(config: VisionConfig) -> SplitModel:
             "there is no epsilon; allowed with it are models without BatchNorm before the cut"
         )
     return segments
+
+
+def split_of(config: VisionConfig, classes: int, channels: int) -> tuple[str, dict[str, Any]]:
+    """Return which of `SPLITS` cuts the model of a run, and its arguments, weights aside."""
+    return split_call(
+        config.trial(),
+        config.model,
+        cut_at=config.cut_at,
+        cell=config.cell,
+        num_classes=classes,
+        channels=channels,
+        image_size=config.image_size,
+        patch_size=config.patch_size,
+        depth=config.depth or None,
+    )

@@ -15,6 +15,7 @@ from torch import Tensor
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.apps.vision.first_round import check_first_round
+from flwr_splitmix.apps.vision.inputs import record_inputs
 from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.partitions import labels_of_clients
 from flwr_splitmix.runs import Run
@@ -43,6 +44,8 @@ def train(grid: Grid, context: Context) -> None:
     check_first_round(make(None), config, segments.lower.geometry, grid)
     labels = labels_of_clients(config, grid) if config.needs_labels else []
     run = resumed or Run.create(context.run_config, name=config.strategy.lower(), home=config.home)
+    if resumed is None:
+        record_inputs(run, images)
     strategy = make(run, labels)
     evaluate_fn = None
     if config.evaluation_kind == "central":

@@ -8,6 +8,8 @@ import warnings
 import torch
 from torch import Tensor
 
+from flwr_splitmix.extras import needed_for
+
 RANK_TOLERANCE = 1e-5
 """Least singular value, relative to all of them, that counts as a source and not as rounding."""
 
@@ -51,8 +53,9 @@ def blind_source(
 
     Source: FastICA, Hyvärinen and Oja 2000, with the log cosh contrast; our section 6.
     """
-    from sklearn.decomposition import FastICA  # an extra that training does not need
-    from sklearn.exceptions import ConvergenceWarning
+    with needed_for("FastICA"):
+        from sklearn.decomposition import FastICA
+        from sklearn.exceptions import ConvergenceWarning
 
     if messages.ndim < 2 or messages.shape[0] < 2:
         raise ValueError(

@@ -140,6 +140,11 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         """Shape (C, S, S) of one sample."""
         return self._images.shape[1], self.image_size, self.image_size
 
+    @property
+    def stored_size(self) -> tuple[int, int]:
+        """Height and width (H, W) of the images before they are padded."""
+        return self._images.shape[2], self._images.shape[3]
+
 
 def _check_arrays(images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
     if images.dtype != np.uint8 or images.ndim != 4:

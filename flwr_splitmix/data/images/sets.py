@@ -53,8 +53,18 @@ class ImageSets:
     name: str
 
 
+Statistics = float | tuple[float, ...]
+"""A mean or a standard deviation: of all channels, or of each."""
+
+
 def assemble(
-    raw: RawSets, name: str, *, image_size: int, channels: int | None, mean: float, std: float
+    raw: RawSets,
+    name: str,
+    *,
+    image_size: int,
+    channels: int | None,
+    mean: Statistics,
+    std: Statistics,
 ) -> ImageSets:
     """Check a reader's images, bring them to `channels` and at most `image_size`, and wrap them.
 
@@ -64,8 +74,10 @@ def assemble(
         Grey images (C = 1) are repeated if `channels` is 3.
     name : str
         The source, for messages and for `ImageSets.name`.
-    image_size, channels, mean, std
-        As for `load_images` and `ImageDataset`.
+    image_size, channels
+        As for `load_images`.
+    mean, std
+        As for `ImageDataset`; for grey images those of several channels are averaged.
 
     Raises
     ------
@@ -88,12 +100,17 @@ def assemble(
             split.labels,
             num_classes=len(raw.classes),
             image_size=image_size,
-            mean=mean,
-            std=std,
+            mean=_of_channels(mean, channels or split.images.shape[1]),
+            std=_of_channels(std, channels or split.images.shape[1]),
         )
         for split in (raw.train, raw.test)
     )
     return ImageSets(train, test, raw.classes, name)
+
+
+def _of_channels(value: Statistics, channels: int) -> Statistics:
+    # timm sums the weights of colours for grey images: a grey image counts as three equal colours.
+    return sum(value) / len(value) if channels == 1 and isinstance(value, tuple) else value
 
 
 def _fit(images: np.ndarray, image_size: int, channels: int | None) -> np.ndarray:

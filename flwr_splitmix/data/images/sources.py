@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from flwr_splitmix.data.errors import DataError
@@ -26,7 +27,14 @@ _ALLOWED = (
 )
 
 
-def load_images(source: str, *, image_size: int = 32, channels: int | None = None) -> ImageSets:
+def load_images(
+    source: str,
+    *,
+    image_size: int = 32,
+    channels: int | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> ImageSets:
     """Load a training and a test set of images; the same request is read only once per process.
 
     `source` is, decided in this order:
@@ -40,7 +48,8 @@ def load_images(source: str, *, image_size: int = 32, channels: int | None = Non
 
     The splits are left in the order of the source. The shipped set and idx files are normalised
     with the mean and standard deviation of Fashion-MNIST (0.2860, 0.3530), all others with 0.5
-    and 0.5. Only pictures, saved datasets and the hub need the `vision` extra.
+    and 0.5, unless `mean` and `std` are given. Only pictures, saved datasets and the hub need the
+    `vision` extra.
 
     Parameters
     ----------
@@ -52,6 +61,8 @@ def load_images(source: str, *, image_size: int = 32, channels: int | None = Non
     channels : int, optional
         1 or 3. None: 1 if all images are grey (modes "L" and "1"), else 3. Grey images are
         repeated for 3 channels.
+    mean, std : sequence of float, optional
+        To normalise with, one for each channel; of grey images, their average. Both or neither.
 
     Returns
     -------
@@ -68,11 +79,19 @@ def load_images(source: str, *, image_size: int = 32, channels: int | None = Non
         raise DataError(f"image_size is {image_size}; it must be 1 or more")
     if channels not in (None, 1, 3):
         raise DataError(f"channels is {channels}; allowed are 1, 3 and None (as the images are)")
-    return _load(source, image_size, channels)
+    if (mean is None) != (std is None):
+        raise DataError("of mean and std one is given; needed are both or neither")
+    given = None if mean is None or std is None else (tuple(mean), tuple(std))
+    return _load(source, image_size, channels, given)
 
 
 @functools.lru_cache(maxsize=4)
-def _load(source: str, image_size: int, channels: int | None) -> ImageSets:
+def _load(
+    source: str,
+    image_size: int,
+    channels: int | None,
+    given: tuple[tuple[float, ...], tuple[float, ...]] | None,
+) -> ImageSets:
     folder = _SHIPPED_FOLDER if source == SHIPPED else Path(source).expanduser()
     if source and os.path.exists(folder):  # Path.exists would raise for a name that is too long
         raw = _read_folder(folder, image_size, channels)
@@ -82,13 +101,15 @@ def _load(source: str, image_size: int, channels: int | None) -> ImageSets:
     else:
         raise DataError(f"there is no image dataset {source!r}: {_ALLOWED}")
     fashion = source == SHIPPED or _has_idx(folder)
+    usual = (_FASHION_MEAN, _FASHION_STD) if fashion else (0.5, 0.5)
+    mean, std = given or usual
     return assemble(
         raw,
         source,
         image_size=image_size,
         channels=channels,
-        mean=_FASHION_MEAN if fashion else 0.5,
-        std=_FASHION_STD if fashion else 0.5,
+        mean=mean,
+        std=std,
     )
 
 

@@ -41,9 +41,11 @@ class CellsToMap(nn.Module):
 
     def forward(self, cells: Tensor) -> Tensor:  # noqa: D102
         (rows, columns), side = self.grid, self.cell
-        maps = cells.reshape(len(cells), rows, columns, -1, side, side).permute(0, 3, 1, 4, 2, 5)
+        maps = cells.reshape(cells.shape[0], rows, columns, -1, side, side).permute(
+            0, 3, 1, 4, 2, 5
+        )
         # In the layout of the whole model's maps: on another one convolutions round otherwise.
-        return maps.reshape(len(cells), -1, rows * side, columns * side).contiguous()
+        return maps.reshape(cells.shape[0], -1, rows * side, columns * side).contiguous()
 
 
 def split_at_map(request: Request, stages: Sequence[Stage], at: int) -> SplitModel:

@@ -57,7 +57,8 @@ class PrefixTokens(nn.Module):
         tokens = patches
         if self.tokens is not None:
             prefix = self.tokens if self.pos_embed is None else self.tokens + self.pos_embed
-            tokens = torch.cat([prefix.expand(len(patches), -1, -1), patches], dim=1)
+            # shape[0], not len(): exporters keep it a variable.
+            tokens = torch.cat([prefix.expand(patches.shape[0], -1, -1), patches], dim=1)
         return self.norm_pre(self.pos_drop(tokens))  # type: ignore[no-any-return]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from flwr_splitmix.extras import needed_for
 from flwr_splitmix.segments.vision.split_model import Request
 
 CUTTABLE = ("vit_*", "deit*", "pit_*", "vgg*", "resnet*")
@@ -21,8 +22,9 @@ def family_of(name: str) -> type[nn.Module]:
     ValueError
         If timm has no such model; the message names those that are spelled alike.
     """
-    import timm
-    import timm.models as zoo
+    with needed_for(f"the model {name!r}"):
+        import timm
+        import timm.models as zoo
 
     if not timm.is_model(name):
         close = difflib.get_close_matches(name, [*timm.list_models(list(CUTTABLE)), "lenet5"], n=3)
@@ -34,6 +36,20 @@ def family_of(name: str) -> type[nn.Module]:
     annotation = getattr(entry, "__annotations__", {}).get("return", nn.Module)
     family = getattr(zoo, annotation, None) if isinstance(annotation, str) else annotation
     return family if isinstance(family, type) else nn.Module
+
+
+def pretrained_normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Return the mean and the standard deviation, by channel, that timm's weights were trained for.
+
+    Of pixel values scaled to 0..1. None: timm has no weights for the model.
+    """
+    with needed_for(f"the model {name!r}"):
+        import timm
+
+    if not timm.is_model(name):
+        return None
+    described = timm.get_pretrained_cfg(name)
+    return None if described is None else (tuple(described.mean), tuple(described.std))
 
 
 def create(request: Request, family: type[nn.Module], **options: Any) -> Any:

@@ -1,0 +1,143 @@
+"""From a run of either app to the folder of its model: what both have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.apps.run_config import AppConfig, ConfigError
+from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.checkpoints import Checkpoint, ClientStore
+from flwr_splitmix.runs.export.folder import ExportError, check_target
+from flwr_splitmix.storage import under
+
+
+def export_run(
+    run: Run,
+    folder: Path,
+    *,
+    client: int | None = None,
+    onnx: bool = False,
+    force: bool = False,
+    defaults: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write the model of a run's newest checkpoint to a folder.
+
+    Parameters
+    ----------
+    client
+        Whose own segment; None: the one that was averaged, or that all clients share.
+    onnx
+        Of a vision model, also as ONNX.
+    force
+        Whether files that are there may be overwritten.
+    defaults
+        Values of keys that have come since a run of an earlier version.
+
+    Returns
+    -------
+    What the folder's splitmix.json says.
+
+    Raises
+    ------
+    ExportError, ConfigError, StorageError
+        If the folder is taken, the run is not of one of the apps, it has no checkpoint, or its
+        clients' segments differ and none is named.
+    OSError
+        If the folder cannot be written.
+    """
+    check_target(folder, force=force)
+    config = {**(defaults or {}), **run.config}
+    if "task" in config:
+        from flwr_splitmix.apps.language.export import export_language
+
+        if onnx:
+            raise ExportError(
+                "--onnx is for vision models; a language model is exported for transformers, "
+                "whose own tools write ONNX"
+            )
+        return export_language(run, folder, config, client=client, force=force)
+    if "image-size" in config:
+        from flwr_splitmix.apps.vision.export import export_vision
+
+        return export_vision(run, folder, config, client=client, onnx=onnx, force=force)
+    raise ExportError(
+        f"run {run.id} is of neither app: its configuration does not say how its model is made"
+    )
+
+
+def segment_weights(
+    run: Run, kept: Checkpoint, client: int | None, *, shared: bool, strategy: str, parts: str
+) -> dict[str, Tensor]:
+    """Return the weights of the clients' side as they were at a checkpoint.
+
+    Parameters
+    ----------
+    shared
+        Whether all clients have the same: they were averaged, or never learn.
+    parts
+        What the clients have, for the sentence: "lower segments".
+
+    Raises
+    ------
+    ConfigError
+        If they differ and no client is named, or its state is not here: a deployed node keeps it
+        to itself.
+    """
+    if client is not None:
+        state = ClientStore(run.clients_dir).load(client, at_most=kept.round)
+        if state is None:
+            raise ConfigError(f"run {run.id}: there is no state of client {client} here")
+        return under("segment", state[1])
+    if not shared:
+        raise ConfigError(
+            f"run {run.id}: {strategy} leaves {parts} with their clients; name one with --client"
+        )
+    return under("lower", kept.tensors)
+
+
+def facts_of(
+    run: Run, config: AppConfig, kept: Checkpoint, client: int | None, *, averaged: bool
+) -> dict[str, Any]:
+    """Return what the card says of a run at a checkpoint, whatever its app."""
+    values = config.model_dump(by_alias=True)
+    rows = [row for row in run.rows if row["round"] <= kept.round]
+    measured = [row for row in rows if row["accuracy"] is not None]
+    epsilon = rows[-1].get("epsilon") if rows else None
+    if epsilon is not None and not math.isfinite(epsilon):
+        epsilon = "inf"
+    return {
+        "run": run.id,
+        "round": kept.round,
+        "rounds": values["num-server-rounds"],
+        "client": client,
+        "model": _public_name(values["model"]),
+        "strategy": values["strategy"],
+        "dataset": _public_name(values["dataset"]),
+        "partition": values["partition"],
+        "clients": len(kept.meta["trained"]),
+        "seed": values["seed"],
+        "averaged": averaged,
+        "accuracy": None
+        if not measured
+        else {
+            "value": measured[-1]["accuracy"],
+            "kind": measured[-1]["accuracy_kind"],
+            "round": measured[-1]["round"],
+        },
+        "epsilon": epsilon,
+        "delta": values.get("delta"),
+        "trusted_mixer": values.get("trusted-mixer", False),
+        "versions": {"flwr-splitmix": version("flwr-splitmix"), "torch": torch.__version__},
+    }
+
+
+def _public_name(source: str) -> str:
+    """Return a model's or a data set's name; of a folder its last part: a card is passed on."""
+    return Path(source).name if Path(source).expanduser().is_absolute() else source

@@ -1,0 +1,56 @@
+"""The trained model of a run of the vision app, written to a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr_splitmix.apps.exporting import facts_of, segment_weights
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.apps.vision.cutting import SPLITS
+from flwr_splitmix.apps.vision.inputs import recorded_inputs
+from flwr_splitmix.apps.vision.model import split_of
+from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.export.onnx_file import check_packages
+from flwr_splitmix.runs.export.vision import write_vision
+from flwr_splitmix.storage import under
+
+
+def export_vision(
+    run: Run,
+    folder: Path,
+    values: Mapping[str, Any],
+    *,
+    client: int | None,
+    onnx: bool,
+    force: bool,
+) -> dict[str, Any]:
+    """Write the model of a run's newest checkpoint; see `export_run`.
+
+    Parameters
+    ----------
+    values
+        The run's configuration, complete.
+    """
+    if onnx:
+        check_packages()
+    config = VisionConfig.read(values)
+    kept = run.checkpoints.load()
+    inputs = recorded_inputs(run, config)
+    made_by, arguments = split_of(
+        config, len(inputs["classes"]), inputs["preprocessing"]["channels"]
+    )
+    segments = SPLITS[made_by](**arguments, seed=0)
+    shared = config.averages or made_by == "split_shuffled_edge"
+    own = segment_weights(
+        run, kept, client, shared=shared, strategy=config.strategy, parts="lower segments"
+    )
+    segments.lower.load_state_dict(own)
+    segments.upper.load_state_dict(under("upper", kept.tensors))
+    facts = {
+        **facts_of(run, config, kept, client, averaged=config.averages),
+        **inputs,
+        "segments": {"made_by": made_by, "arguments": arguments},
+    }
+    return write_vision(folder, segments, facts, onnx=onnx, force=force)

@@ -1,0 +1,56 @@
+"""A run's record of its inputs: class names, and how pictures are normalised."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.apps.vision.data import images_of
+from flwr_splitmix.data import ImageSets
+from flwr_splitmix.data.images.preprocessing import Preprocessing
+from flwr_splitmix.runs import Run
+from flwr_splitmix.storage import StorageError, write_json
+
+INPUTS = "inputs.json"
+"""The file's name in a run's directory."""
+
+
+def record_inputs(run: Run, images: ImageSets) -> None:
+    """Write down the classes and the preprocessing of a run's images.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
+    write_json(run.path / INPUTS, _described(images))
+
+
+def recorded_inputs(run: Run, config: VisionConfig) -> dict[str, Any]:
+    """Return what was recorded: {"classes", "preprocessing"}.
+
+    A run of an earlier version has no record; its images are read again then.
+
+    Raises
+    ------
+    StorageError
+        If the record cannot be read.
+    DataError
+        If there is none, and the images are not here.
+    """
+    file = run.path / INPUTS
+    try:
+        recorded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return _described(images_of(config))
+    except (OSError, ValueError) as error:
+        raise StorageError(f"cannot read {file}: {error}") from error
+    return recorded
+
+
+def _described(images: ImageSets) -> dict[str, Any]:
+    return {
+        "classes": list(images.classes),
+        "preprocessing": Preprocessing.of(images.train).facts(),
+    }

@@ -1,0 +1,72 @@
+"""`splitmix export`: a run's trained model as a folder."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flwr_splitmix.cli.terminal import RunDirectory
+from flwr_splitmix.runs import Run, RunError
+
+
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN|latest", help="A run's id.")],
+    folder: Annotated[Path, typer.Argument(help="Where the model is written.")],
+    client: Annotated[
+        int | None,
+        typer.Option(
+            help="Whose segment, by partition-id, where clients have segments of their own."
+        ),
+    ] = None,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Also write model.onnx, checked with onnxruntime.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+    app: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the run's app: for keys that have come since a run of an earlier "
+            "version."
+        ),
+    ] = None,
+    run_dir: RunDirectory = None,
+) -> None:
+    """Write the trained model of a run's newest checkpoint to a folder, with a model card."""
+    opened = Run.open(run, home=run_dir)
+    defaults = {} if app is None else _defaults(app)
+    from flwr_splitmix.apps.exporting import export_run  # loads torch
+
+    try:
+        facts = export_run(opened, folder, client=client, onnx=onnx, force=force, defaults=defaults)
+    except (OSError, ValueError) as error:
+        hint = "; give the folder of the run's app with --app" if _lacks(error) else ""
+        raise RunError(f"{error}{hint}") from error
+    whose = "" if client is None else f", with the segment of client {client}"
+    typer.echo(f"{folder}: run {opened.id} after round {facts['round']}{whose}")
+    typer.echo(_loading(facts))
+
+
+def _lacks(error: Exception) -> bool:
+    return str(error).startswith("run-config lacks")
+
+
+def _defaults(app: Path) -> dict[str, Any]:
+    """Return the run configuration that stands in an app's pyproject.toml."""
+    file = app / "pyproject.toml"
+    try:
+        described = tomllib.loads(file.read_text(encoding="utf-8"))
+        config: dict[str, Any] = described["tool"]["flwr"]["app"]["config"]
+    except (OSError, ValueError, LookupError) as error:
+        raise RunError(f"--app {app}: its pyproject.toml cannot be read: {error}") from error
+    return config
+
+
+def _loading(facts: dict[str, Any]) -> str:
+    if facts["kind"] == "language":
+        return "load it with transformers' from_pretrained"
+    if facts["timm"]:
+        return "load model.safetensors with timm's create_model(..., checkpoint_path=): README.md"
+    return f"there is no file for timm's create_model: {facts['timm_lacks']}"

@@ -1,0 +1,73 @@
+"""`splitmix predict`: what an exported model says of pictures or of a text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flwr_splitmix.cli.terminal import console, percent, table
+from flwr_splitmix.runs import RunError
+
+if TYPE_CHECKING:
+    from flwr_splitmix.runs.export.predict import Likely
+
+
+class PredictionFormat(StrEnum):
+    """What `splitmix predict` prints."""
+
+    table = "table"
+    json = "json"
+
+
+def predict(
+    folder: Annotated[Path, typer.Argument(help="What `splitmix export` wrote.")],
+    images: Annotated[
+        list[Path] | None, typer.Argument(metavar="IMAGE...", help="Picture files.")
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(help="A text to classify, or a question to answer.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many classes to print.")] = 3,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of an answer; else as in the run.")
+    ] = None,
+    format: Annotated[  # noqa: A002 - the option's name
+        PredictionFormat, typer.Option("--format", help="Lines to read, or JSON.")
+    ] = PredictionFormat.table,
+) -> None:
+    """Print the likeliest classes of pictures or of a text, or the answer to a question."""
+    if bool(images) == (text is not None):
+        raise RunError('give pictures or --text "...", one of the two')
+    from flwr_splitmix.runs.export import predict as exported  # loads torch
+    from flwr_splitmix.runs.export.folder import read_facts
+
+    as_json = format is PredictionFormat.json
+    try:
+        if text is None:
+            names = [str(image) for image in images or ()]
+            found = exported.classify_pictures(folder, images or ())
+        elif read_facts(folder).get("task") == "generation":
+            said = exported.answer(folder, text, max_new_tokens=max_new_tokens)
+            typer.echo(json.dumps({"text": text, "answer": said}) if as_json else said)
+            return
+        else:
+            names, found = [text], [exported.classify_text(folder, text)]
+    except ValueError as error:
+        raise RunError(str(error)) from error
+    if as_json:
+        typer.echo(json.dumps([_described(n, f) for n, f in zip(names, found, strict=True)]))
+        return
+    listing = table("", "class", ">probability")
+    for name, classes in zip(names, found, strict=True):
+        for place, likely in enumerate(classes[:top]):
+            listing.add_row("" if place else name, likely.name, percent(likely.probability))
+    console().print(listing)
+
+
+def _described(name: str, classes: Sequence[Likely]) -> dict[str, Any]:
+    return {"input": name, "classes": {likely.name: likely.probability for likely in classes}}

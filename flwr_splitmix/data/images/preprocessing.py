@@ -1,0 +1,100 @@
+"""What happened to a run's pictures before its model saw them, to be repeated on others."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from torch import Tensor
+
+from flwr_splitmix.data.errors import DataError, import_extra
+from flwr_splitmix.data.images.packed import ImageDataset
+from flwr_splitmix.data.images.pictures import decode_picture
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """From a picture of any size to the model's input.
+
+    A picture is made grey or RGB, resized (bilinear) to `stored_size` unless it has that size,
+    padded with black to `image_size` x `image_size`, scaled to 0..1 and normalised.
+
+    Attributes
+    ----------
+    channels
+        1 or 3.
+    stored_size
+        Height and width (H, W) that the training images had, at most `image_size`.
+    image_size
+        S, the side in pixels of the model's input.
+    mean, std
+        Of pixel values scaled to 0..1, one for each channel.
+    """
+
+    channels: int
+    stored_size: tuple[int, int]
+    image_size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def of(cls, images: ImageDataset) -> Self:
+        """Return what a dataset does."""
+        return cls(images.shape[0], images.stored_size, images.image_size, images.mean, images.std)
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> Self:
+        """Return what `facts` described.
+
+        Raises
+        ------
+        DataError
+            If something is missing.
+        """
+        try:
+            return cls(
+                channels=int(facts["channels"]),
+                stored_size=(int(facts["stored_size"][0]), int(facts["stored_size"][1])),
+                image_size=int(facts["image_size"]),
+                mean=tuple(map(float, facts["mean"])),
+                std=tuple(map(float, facts["std"])),
+            )
+        except (LookupError, TypeError, ValueError) as error:
+            raise DataError(f"this is no description of a preprocessing: {error}") from error
+
+    def facts(self) -> dict[str, Any]:
+        """Return the description as plain values."""
+        return asdict(self)
+
+    def batch(self, pictures: Sequence[Path]) -> Tensor:
+        """Read picture files: float32 (n, C, S, S).
+
+        Raises
+        ------
+        DataError
+            If one cannot be read as a picture.
+        """
+        pixels = np.stack([self._pixels(path) for path in pictures])
+        images = ImageDataset(
+            pixels,
+            np.zeros(len(pixels), np.int64),
+            num_classes=1,
+            image_size=self.image_size,
+            mean=self.mean,
+            std=self.std,
+        )
+        return images.batch(np.arange(len(pixels)))[0]
+
+    def _pixels(self, path: Path) -> np.ndarray:
+        """Return one picture, uint8 (C, H, W)."""
+        picture = decode_picture(path, str(path), image_size=sys.maxsize, channels=self.channels)
+        height, width = self.stored_size
+        if picture.shape[:2] != (height, width):
+            pil = import_extra("PIL.Image", "resizing pictures")
+            resized = pil.fromarray(picture).resize((width, height), pil.Resampling.BILINEAR)
+            picture = np.asarray(resized)
+        return picture[None] if picture.ndim == 2 else picture.transpose(2, 0, 1)

@@ -1,0 +1,60 @@
+"""Packages that only some users need: what installs them, said where one is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+EXTRAS: dict[str, str] = {
+    "PIL": "vision",
+    "datasets": "vision",
+    "flwr_datasets": "vision",
+    "timm": "vision",
+    "torchvision": "vision",
+    "ray": "simulation",
+    "accelerate": "language",
+    "peft": "language",
+    "rouge_score": "language",
+    "sacrebleu": "language",
+    "tokenizers": "language",
+    "transformers": "language",
+    "sklearn": "attacks",
+    "matplotlib": "report",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "onnxscript": "onnx",
+}
+"""For each package that is imported where it is needed, the extra that installs it."""
+
+
+class MissingExtraError(ImportError):
+    """A package of an extra is missing; the message is one sentence with the remedy."""
+
+
+@contextmanager
+def needed_for(purpose: str, extra: str | None = None) -> Iterator[None]:
+    """Say which extra to install if an import within the block fails for want of a package.
+
+    Parameters
+    ----------
+    purpose
+        What needs it, as the subject of the sentence: "cutting vision models".
+    extra
+        The extra that is named; None: the one that has the package.
+
+    Raises
+    ------
+    MissingExtraError
+        If a package of an extra is missing. Any other error is passed on.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise MissingExtraError(
+            f"{purpose} needs the package {package!r}: pip install "
+            f"'flwr-splitmix[{extra or EXTRAS[package]}]'",
+            name=package,
+        ) from error

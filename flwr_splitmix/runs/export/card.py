@@ -1,0 +1,159 @@
+"""The model card of an exported model: what it is, what it learned from, and what that hid."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from flwr_splitmix.methods import BY_NAME
+
+
+def model_card(facts: Mapping[str, Any]) -> str:
+    """Return the card, in Markdown, of a model that `facts` describe (see `write_facts`)."""
+    sections = [_front(facts), _title(facts), _use(facts), _training(facts), _privacy(facts)]
+    return "\n".join(sections)
+
+
+def _front(facts: Mapping[str, Any]) -> str:
+    library = "transformers" if facts["kind"] == "language" else _library(facts)
+    return f"---\nlibrary_name: {library}\ntags:\n- split-learning\n- flwr-splitmix\n---\n"
+
+
+def _library(facts: Mapping[str, Any]) -> str:
+    return "timm" if facts.get("timm") else "flwr-splitmix"
+
+
+def _title(facts: Mapping[str, Any]) -> str:
+    whose = "" if facts["client"] is None else f", with the segment of client {facts['client']}"
+    return (
+        f"# {facts['model']}, trained by {facts['strategy']}\n\n"
+        f"Run `{facts['run']}` after round {facts['round']} of {facts['rounds']}{whose}.\n"
+    )
+
+
+def _use(facts: Mapping[str, Any]) -> str:
+    if facts["kind"] == "language":
+        return _use_of_texts(facts)
+    lines = ["## Use\n", "```sh", "splitmix predict FOLDER IMAGE...", "```\n"]
+    if timm := facts.get("timm"):
+        options = ", ".join(f"{key}={value!r}" for key, value in timm["arguments"].items())
+        lines += [
+            "```python",
+            "import timm",
+            "",
+            f"model = timm.create_model({timm['name']!r}, {options},",
+            '                          checkpoint_path="FOLDER/model.safetensors").eval()',
+            "```\n",
+        ]
+    else:
+        lines.append(f"There is no file for timm's `create_model`: {facts['timm_lacks']}.\n")
+    lines.append(
+        "`lower.safetensors` has the client's segment, `upper.safetensors` the server's. "
+        f"{_preprocessing(facts['preprocessing'])}"
+    )
+    if facts.get("onnx"):
+        lines.append(
+            f"`{facts['onnx']['file']}` takes `pixels`, float32 (n, channels, height, width) in "
+            "0..1, already resized and padded, normalises them itself, and returns `logits`; it "
+            f"agreed with torch to {facts['onnx']['difference']:.1e} in onnxruntime."
+        )
+    lines.append(f"\nClasses, in the order of the logits: {', '.join(facts['classes'])}.\n")
+    return "\n".join(lines)
+
+
+def _preprocessing(steps: Mapping[str, Any]) -> str:
+    colours = "grey" if steps["channels"] == 1 else "RGB"
+    height, width = steps["stored_size"]
+    size = steps["image_size"]
+    padded = "" if (height, width) == (size, size) else f", padded with black to {size} x {size}"
+    mean, std = (", ".join(f"{value:g}" for value in steps[key]) for key in ("mean", "std"))
+    return (
+        f"Images are {colours}, resized (bilinear) to {height} x {width} pixels{padded}, scaled to "
+        f"0..1 and normalised with mean {mean} and standard deviation {std}."
+    )
+
+
+def _use_of_texts(facts: Mapping[str, Any]) -> str:
+    auto = {
+        "classification": "AutoModelForSequenceClassification",
+        "generation": "AutoModelForCausalLM",
+    }[facts["task"]]
+    lines = [
+        '## Use\n\n```sh\nsplitmix predict FOLDER --text "..."\n```\n',
+        f"```python\nfrom transformers import {auto}, AutoTokenizer\n\nmodel = {auto}"
+        '.from_pretrained("FOLDER")\ntokenizer = AutoTokenizer.from_pretrained("FOLDER")\n```\n',
+    ]
+    if facts["task"] == "generation":
+        lines.append(f"It learned to answer prompts of the form `{facts['prompt']!r}`.\n")
+    else:
+        lines.append(f"Classes, in the order of the logits: {', '.join(facts['classes'])}.\n")
+    if facts["strategy"] == "MixGuard":
+        lines.append(
+            "MixGuard's calibrator is left out, although the tail was trained behind it: the run's "
+            "accuracy is not this model's.\n"
+        )
+    return "\n".join(lines)
+
+
+def _training(facts: Mapping[str, Any]) -> str:
+    accuracy = facts["accuracy"]
+    measured = "was not measured"
+    if accuracy is not None:
+        mean = "" if facts["client"] is None else ", of all clients, not of this one alone"
+        measured = (
+            f"{100 * accuracy['value']:.1f} % ({accuracy['kind']}, after round "
+            f"{accuracy['round']}{mean})"
+        )
+    return (
+        "## Training\n\n"
+        f"- Data: {facts['dataset']}, {facts['partition']} among {facts['clients']} clients, seed "
+        f"{facts['seed']}\n"
+        f"- Accuracy: {measured}\n"
+        f"- Versions: {', '.join(f'{name} {v}' for name, v in facts['versions'].items())}\n"
+    )
+
+
+def _privacy(facts: Mapping[str, Any]) -> str:
+    method = BY_NAME.get(facts["strategy"])
+    lines = ["## What the server saw in training\n"]
+    if method is not None:
+        lines += [
+            f"- At the cut: {_plain(method.at_cut)}",
+            f"- Sent to the server: {_plain(method.up)}",
+            f"- Hidden from the server: {_plain(method.protects)}",
+        ]
+    lines.append(f"- Epsilon: {_epsilon(facts)}\n")
+    return "\n".join(lines)
+
+
+def _epsilon(facts: Mapping[str, Any]) -> str:
+    epsilon = facts["epsilon"]
+    if epsilon is None:
+        return (
+            "none; no noise was added, and nothing is promised about what the model itself tells "
+            "of its training data"
+        )
+    if not math.isfinite(float(epsilon)):
+        return "no bound; the run's log says why"
+    mixer = (
+        " It holds if another party than the server mixes, which the run took for granted."
+        if facts["trusted_mixer"]
+        else ""
+    )
+    averaged = (
+        " The lower segment was averaged over the clients, which no epsilon covers."
+        if facts["averaged"]
+        else ""
+    )
+    return (
+        f"{float(epsilon):.4g} at delta {facts['delta']:g}, of the client that spent most. It is a "
+        f"statement about what clients uploaded, for one record.{mixer}{averaged} What it covers "
+        "and what not: docs/privacy.md of flwr-splitmix"
+    )
+
+
+def _plain(markdown: str) -> str:
+    """Return a table's cell without links: the card is read elsewhere."""
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"docs/\1 of flwr-splitmix", markdown)

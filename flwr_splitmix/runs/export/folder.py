@@ -1,0 +1,126 @@
+"""The folder of an exported model: written whole or not at all, never over another unasked."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr_splitmix.runs.errors import RunError
+
+FACTS = "splitmix.json"
+"""The file that says what a folder holds."""
+
+FORMAT = 1
+"""Of that file. A reader refuses a higher one."""
+
+
+class ExportError(RunError):
+    """A model cannot be exported, or a folder is no exported model; one sentence for the user."""
+
+
+def check_target(target: Path, *, force: bool) -> None:
+    """Raise ExportError if an export may not be written to `target`.
+
+    Parameters
+    ----------
+    force
+        Whether files that are there may be overwritten.
+    """
+    if target.exists() and not target.is_dir():
+        raise ExportError(f"{target} is no folder; the model needs one, or a name that is free")
+    if target.is_dir() and any(target.iterdir()) and not force:
+        raise ExportError(
+            f"{target} is not empty{_of_what(target)}; choose another folder, or overwrite it with "
+            "--force"
+        )
+
+
+@contextlib.contextmanager
+def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
+    """Give an empty folder to write into, whose files get to `target` when the block ends well.
+
+    With `force` they replace those of the same names, and those of an earlier export go; whatever
+    else is in `target` stays.
+
+    Raises
+    ------
+    ExportError
+        As `check_target`.
+    OSError
+        If the folder cannot be made.
+    """
+    check_target(target, force=force)
+    target = target.absolute()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    try:
+        yield made
+        _remove_earlier(target)
+        target.mkdir(exist_ok=True)
+        # The description comes last: a folder that has one is complete.
+        for file in sorted(made.iterdir(), key=lambda file: file.name == FACTS):
+            os.replace(file, target / file.name)
+    finally:
+        shutil.rmtree(made)
+
+
+def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Describe a folder whose other files are complete: `facts`, and the names of these files."""
+    files = sorted([*(file.name for file in folder.iterdir()), FACTS])
+    described = {"format": FORMAT, **facts, "files": files}
+    text = json.dumps(described, indent=2, allow_nan=False) + "\n"
+    (folder / FACTS).write_text(text, encoding="utf-8")
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """Return the description of an exported model.
+
+    Raises
+    ------
+    ExportError
+        If the folder holds none that this version can read.
+    """
+    file = folder / FACTS
+    try:
+        facts = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ExportError(
+            f"{folder} holds no exported model ({FACTS} is missing); write one with: splitmix "
+            "export RUN FOLDER"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ExportError(f"cannot read {file}: {error}") from error
+    if not isinstance(facts, dict) or not isinstance(facts.get("format"), int):
+        raise ExportError(f"{file} does not describe an exported model")
+    if facts["format"] > FORMAT:
+        raise ExportError(
+            f"{file} has format {facts['format']}, this version reads up to {FORMAT}; install a "
+            "newer flwr-splitmix"
+        )
+    return facts
+
+
+def _remove_earlier(target: Path) -> None:
+    """Remove the files that an earlier export says it wrote."""
+    if not (target / FACTS).is_file():
+        return
+    for name in read_facts(target).get("files", ()):
+        if isinstance(name, str) and Path(name).name == name:
+            if (target / name).is_dir():
+                shutil.rmtree(target / name)
+            else:
+                (target / name).unlink(missing_ok=True)
+
+
+def _of_what(target: Path) -> str:
+    """Say which export is in a folder, if one is."""
+    if not (target / FACTS).is_file():
+        return ""
+    facts = read_facts(target)
+    return f" (run {facts.get('run')} after round {facts.get('round')} was exported to it)"

@@ -1,0 +1,157 @@
+"""Predictions of an exported model: classes of pictures and texts, answers to questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from flwr_splitmix.data import DataError
+from flwr_splitmix.data.errors import import_extra
+from flwr_splitmix.data.images.preprocessing import Preprocessing
+from flwr_splitmix.data.texts.tokens import plain_tokens
+from flwr_splitmix.runs.export.folder import ExportError, read_facts
+from flwr_splitmix.runs.export.vision import LOWER, UPPER
+from flwr_splitmix.segments import SplitModel, split_shuffled_edge, split_vision_model
+
+_BATCH = 64
+
+_MADE_BY = {"split_vision_model": split_vision_model, "split_shuffled_edge": split_shuffled_edge}
+
+
+class Likely(NamedTuple):
+    """A class and its probability."""
+
+    name: str
+    probability: float
+
+
+def load_segments(folder: Path) -> SplitModel:
+    """Load lower and upper segment of an exported vision model, in evaluation mode.
+
+    Raises
+    ------
+    ExportError
+        If the folder holds none, or a file of it cannot be read.
+    """
+    call = _facts(folder, "vision")["segments"]
+    segments = _MADE_BY[call["made_by"]](**call["arguments"], seed=0)
+    for segment, name in zip(segments, (LOWER, UPPER), strict=True):
+        _load(segment, folder / name)
+    return segments
+
+
+def classify_pictures(folder: Path, pictures: Sequence[Path]) -> list[list[Likely]]:
+    """Return the classes of picture files, the likeliest first, by an exported vision model.
+
+    Raises
+    ------
+    ExportError
+        As `load_segments`.
+    DataError
+        If a picture cannot be read.
+    """
+    facts = _facts(folder, "vision")
+    lower, upper = load_segments(folder)
+    steps = Preprocessing.from_facts(facts["preprocessing"])
+    results = []
+    with torch.no_grad():
+        for start in range(0, len(pictures), _BATCH):
+            logits = upper(lower(steps.batch(pictures[start : start + _BATCH])))
+            results += [_ranked(row, facts["classes"]) for row in logits.softmax(-1)]
+    return results
+
+
+def classify_text(folder: Path, text: str) -> list[Likely]:
+    """Return the classes of a text, the likeliest first, by an exported language model.
+
+    A text longer than those of the run is cut, as it would have been there.
+
+    Raises
+    ------
+    ExportError
+        If the folder holds no model that classifies texts.
+    DataError
+        If the text has no token.
+    """
+    facts = _facts(folder, "language")
+    model, tokenizer = _pretrained(folder, "AutoModelForSequenceClassification")
+    (ids,), _ = plain_tokens([text], tokenizer, max_length=facts["max_length"], long_texts="cut")
+    with torch.no_grad():
+        logits = model(ids[None]).logits[0].float()
+    return _ranked(logits.softmax(-1), facts["classes"])
+
+
+def answer(folder: Path, question: str, *, max_new_tokens: int | None = None) -> str:
+    """Return the likeliest answer to a question, token by token, by an exported language model.
+
+    Parameters
+    ----------
+    max_new_tokens
+        None: as many as the run's evaluation allowed.
+
+    Raises
+    ------
+    ExportError
+        If the folder holds no model that generates text.
+    """
+    facts = _facts(folder, "language")
+    model, tokenizer = _pretrained(folder, "AutoModelForCausalLM")
+    ids = tokenizer(facts["prompt"].format(question))["input_ids"]
+    if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
+        ids = ids[:-1]  # some tokenizers end every text; an answer is to follow
+    prompt = torch.tensor([ids])
+    with torch.no_grad():
+        written = model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=max_new_tokens or facts["max_new_tokens"],
+            do_sample=False,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    new = written[0, prompt.shape[1] :]
+    said: str = tokenizer.decode(new, skip_special_tokens=True)
+    return said.strip()
+
+
+def _facts(folder: Path, kind: str) -> dict[str, Any]:
+    facts = read_facts(folder)
+    if facts.get("kind") != kind:
+        wanted = "IMAGE..." if facts.get("kind") == "vision" else '--text "..."'
+        raise ExportError(f"{folder} holds a {facts.get('kind')} model; give it {wanted}")
+    return facts
+
+
+def _load(segment: nn.Module, file: Path) -> None:
+    try:
+        segment.load_state_dict(load_file(file))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ExportError(f"cannot read {file}: {reason}") from error
+    segment.eval()
+
+
+def _pretrained(folder: Path, auto: str) -> tuple[Any, Any]:
+    transformers = import_extra("transformers", "reading a language model", "language")
+    try:
+        model = getattr(transformers, auto).from_pretrained(folder, local_files_only=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ExportError(f"cannot read the model in {folder}: {reason}") from error
+    return model.eval(), tokenizer
+
+
+def _ranked(probabilities: Tensor, classes: Sequence[str]) -> list[Likely]:
+    if len(classes) != len(probabilities):
+        raise DataError(
+            f"the model tells {len(probabilities)} classes apart, {len(classes)} have a name"
+        )
+    order = probabilities.argsort(descending=True, stable=True)
+    return [Likely(classes[int(i)], float(probabilities[i])) for i in order]

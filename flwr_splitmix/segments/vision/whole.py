@@ -1,0 +1,179 @@
+"""The two segments of a cut timm model, put together again as timm's own."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.segments.vision.split_model import SplitModel
+from flwr_splitmix.segments.vision.vgg import FULL_SIZE
+from flwr_splitmix.segments.vision.zoo import family_of
+
+_TRANSFORMER = (
+    (r"^embedding\.patch_embed\.", "patch_embed."),
+    (r"^(embedding|positions)\.pos_embed$", "pos_embed"),
+    (r"^prefix\.norm_pre\.", "norm_pre."),
+    (r"^head\.norm\.", "norm."),
+    (r"^head\.model\.", ""),
+)
+_RENAMED: dict[str, tuple[tuple[str, str], ...]] = {
+    "VisionTransformer": ((r"^block_(\d+)\.", r"blocks.\1."), *_TRANSFORMER),
+    "PoolingVisionTransformer": (
+        (r"^embedding\.patch_embed\.embed\.", "patch_embed."),
+        (r"^transformer_(\d+)\.", r"transformers.\1."),
+        (r"^prefix\.tokens$", "cls_token"),
+        *_TRANSFORMER,
+    ),
+    "ResNet": (
+        (r"^stem\.0\.", "conv1."),
+        (r"^stem\.1\.", "bn1."),
+        (r"^stem\.3\.", "maxpool."),
+        (r"^pool\.", "global_pool."),
+    ),
+    "VGG": ((r"^features_(\d+)\.", r"features.\1."),),
+}
+"""For each family of timm's, what our names are called there: patterns and replacements."""
+
+_TOLERANCE = 1e-4
+"""Of logits, relative and absolute: two layouts of the same float32 sums differ by less."""
+
+
+@dataclass(frozen=True)
+class WholeModel:
+    """A model as timm has it.
+
+    Attributes
+    ----------
+    module
+        timm's module, in evaluation mode, with the segments' weights.
+    name, arguments
+        What `timm.create_model` makes such a module from, all values plain.
+    """
+
+    module: nn.Module
+    name: str
+    arguments: dict[str, Any]
+
+
+def whole_model(segments: SplitModel, name: str, **arguments: Any) -> WholeModel:
+    """Put the weights of two segments into the timm model that they were cut from.
+
+    Parameters
+    ----------
+    segments
+        What `split_vision_model` made, whatever its weights are by now.
+    name, **arguments
+        What it was called with.
+
+    Raises
+    ------
+    ValueError
+        If there is no such timm model: LeNet-5, a VGG for small images, whose classifier is another
+        one, or shuffled edges, whose tokens take another path. The message says why.
+    """
+    import timm
+    from timm.models.vgg import VGG
+
+    if hasattr(segments.lower, "edge"):
+        raise ValueError("its edge shuffles tokens, which no model of timm does")
+    if name == "lenet5":
+        raise ValueError("timm has no lenet5")
+    if issubclass(family_of(name), VGG) and arguments.get("image_size", 32) < FULL_SIZE:
+        raise ValueError(f"at this image size its classifier is not that of timm's {name}")
+    plain = {
+        key: value
+        for key, value in arguments.items()
+        if key not in ("cut_at", "cell", "seed", "positions", "pretrained")
+    }
+    options = _timm_arguments(name, **plain)
+    with torch_seed(torch.device("cpu"), 0):
+        module: Any = timm.create_model(name, **options).eval()
+    own = module.state_dict()
+    weights = _named_as_in(module, segments)
+    if weights.keys() != own.keys() or any(weights[k].shape != own[k].shape for k in own):
+        raise ValueError(f"its segments have other weights than timm's {name}")
+    module.load_state_dict(weights)
+    _check_agreement(module, segments, name)
+    return WholeModel(module, name, options)
+
+
+def _timm_arguments(
+    name: str,
+    *,
+    num_classes: int = 10,
+    channels: int = 1,
+    image_size: int = 32,
+    patch_size: int = 4,
+    depth: int | None = 6,
+    **timm_options: Any,
+) -> dict[str, Any]:
+    """Return what `timm.create_model` needs to make the model that was cut."""
+    from timm.models.pit import PoolingVisionTransformer
+    from timm.models.vision_transformer import VisionTransformer
+
+    family = family_of(name)
+    options: dict[str, Any] = {"num_classes": num_classes, "in_chans": channels, **timm_options}
+    if issubclass(family, VisionTransformer | PoolingVisionTransformer):
+        options |= {"img_size": image_size, "patch_size": patch_size}
+    if issubclass(family, PoolingVisionTransformer):
+        options.setdefault("stride", patch_size)
+    elif issubclass(family, VisionTransformer) and depth is not None:
+        options["depth"] = depth
+    return options
+
+
+def _named_as_in(module: Any, segments: SplitModel) -> dict[str, Tensor]:
+    """Return the weights of both segments by timm's names."""
+    rules = next(
+        rules for kind in type(module).__mro__ if (rules := _RENAMED.get(kind.__name__)) is not None
+    )
+    kept = {**segments.lower.state_dict(), **segments.upper.state_dict()}
+    tokens, prefix = kept.pop("prefix.tokens", None), kept.pop("prefix.pos_embed", None)
+    if "pos_embed" in module.state_dict() and module.pos_embed.ndim == 4:  # of a PiT: a map
+        kept["prefix.tokens"], tokens = tokens, None
+    weights: dict[str, Tensor] = {}
+    for name, weight in kept.items():
+        for pattern, meant in rules:
+            name = re.sub(pattern, meant, name, count=1)
+        weights[name] = weight
+    if tokens is not None:
+        weights |= _prefix_tokens(module, tokens)
+    if "pos_embed" in weights and module.pos_embed is not None:
+        patches = weights["pos_embed"]
+        if module.pos_embed.ndim == 4:
+            patches = patches.transpose(1, 2).reshape(module.pos_embed.shape)
+        elif prefix is not None:
+            patches = torch.cat([prefix, patches], dim=1)
+        weights["pos_embed"] = patches
+    return weights
+
+
+def _prefix_tokens(module: Any, tokens: Tensor) -> dict[str, Tensor]:
+    """Return the class, distillation and register tokens (1, p, d), in the order that they have."""
+    named, start = {}, 0
+    for name in ("cls_token", "dist_token", "reg_token"):
+        own = getattr(module, name, None)
+        if own is not None:
+            named[name] = tokens[:, start : start + own.shape[1]]
+            start += own.shape[1]
+    return named
+
+
+@torch.no_grad()
+def _check_agreement(module: nn.Module, segments: SplitModel, name: str) -> None:
+    """Raise ValueError unless both compute the same on random images."""
+    lower, upper = segments
+    modes = lower.training, upper.training
+    lower.eval()
+    upper.eval()
+    images = torch.randn(2, *lower.input_shape, generator=torch.Generator().manual_seed(0))
+    own, expected = module(images), upper(lower(images))
+    lower.train(modes[0])
+    upper.train(modes[1])
+    if not torch.allclose(own, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
+        raise ValueError(f"timm's {name} computes otherwise than its segments do")

@@ -1,0 +1,265 @@
+"""A run's vision model in a folder: what timm, onnxruntime and `splitmix predict` make of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import timm
+import torch
+from click.testing import Result
+from torch import Tensor
+
+from flwr_splitmix.apps.vision.export import export_vision
+from flwr_splitmix.data import load_images
+from flwr_splitmix.runs.export import onnx_file
+from flwr_splitmix.runs.export.predict import load_segments
+from tests.runs.export.conftest import Exported
+
+Make = Callable[..., Exported]
+Splitmix = Callable[..., Result]
+
+
+def first_images() -> Tensor:
+    return load_images("fashion-mnist-small").test.batch(np.arange(3))[0]
+
+
+@torch.no_grad()
+def logits_of(exported: Exported, client: int | None = None) -> Tensor:
+    """Return what the run's own segments say of the first test images."""
+    segments, upper = exported.fitted.segments, exported.fitted.strategy.upper.module.eval()
+    lower = segments.lower.eval()
+    own = exported.fitted.lower
+    if client is not None:
+        own = exported.fitted.clients[client].weights()
+    lower.load_state_dict(own)
+    said: Tensor = upper(lower(first_images()))
+    return said
+
+
+def test_timm_loads_the_whole_model(make: Make, splitmix: Splitmix, tmp_path: Path) -> None:
+    exported = make("CutMixSFL")
+    done = splitmix("export", exported.run.id, tmp_path / "model")
+    assert done.exit_code == 0, done.output
+    assert f"model: run {exported.run.id} after round 1\n" in done.stdout
+    facts = json.loads((tmp_path / "model" / "splitmix.json").read_text())
+    file = tmp_path / "model" / "model.safetensors"
+    model = timm.create_model(
+        facts["timm"]["name"], checkpoint_path=file, **facts["timm"]["arguments"]
+    ).eval()
+    with torch.no_grad():
+        logits = model(first_images())
+    torch.testing.assert_close(logits, logits_of(exported), rtol=1e-4, atol=1e-5)
+    described: Any = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(described(first_images()), logits, rtol=1e-5, atol=1e-6)
+    assert described.pretrained_cfg["mean"] == [pytest.approx(0.2860)]
+    assert sorted(file.name for file in (tmp_path / "model").iterdir()) == facts["files"]
+
+
+def test_pictures_are_classified_as_the_run_would(
+    make: Make, splitmix: Splitmix, pictures: list[Path], tmp_path: Path
+) -> None:
+    exported = make("CutMixSFL")
+    assert splitmix("export", exported.run.id, tmp_path / "model").exit_code == 0
+    said = splitmix("predict", tmp_path / "model", *pictures, "--format", "json")
+    assert said.exit_code == 0, said.output
+    expected = logits_of(exported).softmax(-1)
+    classes = load_images("fashion-mnist-small").classes
+    for row, picture in enumerate(json.loads(said.stdout)):
+        assert picture["input"] == str(pictures[row])
+        found = [picture["classes"][name] for name in classes]
+        np.testing.assert_allclose(found, expected[row].numpy(), rtol=1e-4)
+        assert list(picture["classes"].values()) == sorted(found, reverse=True)
+    printed = splitmix("predict", tmp_path / "model", pictures[0], "--top", "1").stdout
+    likely = classes[int(expected[0].argmax())]
+    assert likely in printed
+    assert f"{100 * float(expected[0].max()):.1f} %" in printed
+
+
+def test_onnxruntime_takes_pixels_and_says_what_torch_does(
+    make: Make, splitmix: Splitmix, tmp_path: Path
+) -> None:
+    exported = make("CutMixSFL")
+    done = splitmix("export", exported.run.id, tmp_path / "model", "--onnx")
+    assert done.exit_code == 0, done.output
+    facts = json.loads((tmp_path / "model" / "splitmix.json").read_text())
+    assert facts["onnx"]["difference"] < onnx_file.TOLERANCE
+    session = onnxruntime.InferenceSession(tmp_path / "model" / "model.onnx")
+    pixels = first_images() * 0.3530 + 0.2860
+    for images in (pixels, pixels[:1]):
+        (logits,) = session.run(["logits"], {"pixels": images.numpy()})
+        expected = logits_of(exported)[: len(images)].numpy()
+        np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)
+    assert "in onnxruntime" in (tmp_path / "model" / "README.md").read_text()
+
+
+def test_an_onnx_file_that_computes_otherwise_is_refused(
+    make: Make, splitmix: Splitmix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_file, "_difference", lambda *arguments: 0.5)
+    monkeypatch.setattr(torch.onnx, "export", lambda *arguments, **options: None)
+    done = splitmix("export", make("CutMixSFL").run.id, tmp_path / "model", "--onnx")
+    assert done.exit_code == 1
+    assert "the ONNX file computes otherwise than torch: logits differ by 0.5" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_client_of_its_own_is_exported_by_its_number(
+    make: Make, splitmix: Splitmix, tmp_path: Path
+) -> None:
+    exported = make("PSL")
+    refused = splitmix("export", exported.run.id, tmp_path / "model")
+    assert refused.exit_code == 1
+    assert "PSL leaves lower segments with their clients; name one with --client" in refused.stderr
+    refused = splitmix("export", exported.run.id, tmp_path / "model", "--client", "7")
+    assert "there is no state of client 7 here" in refused.stderr
+    done = splitmix("export", exported.run.id, tmp_path / "model", "--client", "1")
+    assert "after round 1, with the segment of client 1\n" in done.stdout
+    model = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).eval()
+    with torch.no_grad():
+        found = model(first_images())
+    torch.testing.assert_close(found, logits_of(exported, 1), rtol=1e-4, atol=1e-5)
+    assert (found - logits_of(exported, 0)).abs().max() > 1e-3
+    assert "with the segment of client 1" in (tmp_path / "model" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "values", "reason"),
+    [
+        ("SFL", {"model": "lenet5"}, "timm has no lenet5"),
+        ("SpectralShuffleSL", {"depth": 2}, "its edge shuffles tokens"),
+    ],
+)
+def test_models_that_timm_has_not_are_exported_in_segments(
+    make: Make,
+    splitmix: Splitmix,
+    pictures: list[Path],
+    tmp_path: Path,
+    strategy: str,
+    values: dict[str, Any],
+    reason: str,
+) -> None:
+    exported = make(strategy, **values)
+    done = splitmix("export", exported.run.id, tmp_path / "model")
+    assert done.exit_code == 0, done.output
+    assert reason in done.stdout
+    assert reason in (tmp_path / "model" / "README.md").read_text()
+    assert not (tmp_path / "model" / "model.safetensors").exists()
+    lower, upper = load_segments(tmp_path / "model")
+    with torch.no_grad():
+        found = upper(lower(first_images()))
+    torch.testing.assert_close(found, logits_of(exported), rtol=1e-4, atol=1e-5)
+    assert splitmix("predict", tmp_path / "model", *pictures).exit_code == 0
+
+
+def test_nothing_is_overwritten_unasked(make: Make, splitmix: Splitmix, tmp_path: Path) -> None:
+    run, folder = make("CutMixSFL").run, tmp_path / "model"
+    folder.mkdir()
+    (folder / "mine.txt").write_text("mine")
+    refused = splitmix("export", run.id, folder)
+    assert refused.exit_code == 1
+    assert "is not empty; choose another folder, or overwrite it with --force" in refused.stderr
+    assert [file.name for file in folder.iterdir()] == ["mine.txt"]
+    assert splitmix("export", run.id, folder, "--force").exit_code == 0
+    refused = splitmix("export", run.id, folder)
+    assert f"(run {run.id} after round 1 was exported to it)" in refused.stderr
+    described = json.loads((folder / "splitmix.json").read_text())
+    described["files"].append("model.onnx")  # as after --onnx, which takes its time
+    (folder / "splitmix.json").write_text(json.dumps(described))
+    (folder / "model.onnx").touch()
+    assert splitmix("export", run.id, folder, "--force").exit_code == 0
+    assert not (folder / "model.onnx").exists()
+    assert (folder / "mine.txt").read_text() == "mine"
+    taken = tmp_path / "file"
+    taken.touch()
+    refused = splitmix("export", run.id, taken, "--force")
+    assert "is no folder; the model needs one" in refused.stderr
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["file", "model"]
+
+
+def test_the_card_says_where_a_model_comes_from(
+    make: Make, splitmix: Splitmix, tmp_path: Path
+) -> None:
+    exported = make("DPCutMixSFL")
+    assert splitmix("export", exported.run.id, tmp_path / "model").exit_code == 0
+    card = (tmp_path / "model" / "README.md").read_text()
+    row = exported.run.rows[-1]
+    for said in (
+        "# vit_tiny_patch16_224, trained by DPCutMixSFL",
+        f"Run `{exported.run.id}` after round 1 of 1.",
+        "Images are grey, resized (bilinear) to 28 x 28 pixels, padded with black to 32 x 32, "
+        "scaled to 0..1 and normalised with mean 0.286 and standard deviation 0.353.",
+        "T-shirt/top, Trouser",
+        "fashion-mnist-small, iid among 2 clients, seed 0",
+        "Accuracy: was not measured",
+        "clipping and Gaussian noise, then as CutMixSL",
+        f"Epsilon: {row['epsilon']:.4g} at delta 1e-05",
+        "The lower segment was averaged over the clients, which no epsilon covers.",
+    ):
+        assert said in card
+    assert splitmix("export", make("CutMixSFL").run.id, tmp_path / "other").exit_code == 0
+    card = (tmp_path / "other" / "README.md").read_text()
+    assert "Epsilon: none; no noise was added" in card
+    assert "some random patches, 1/*k* of them on average" in card
+
+
+def test_a_run_of_an_earlier_version_is_exported_all_the_same(
+    make: Make, splitmix: Splitmix, tmp_path: Path
+) -> None:
+    """It lacks a key, and has no record of its inputs."""
+    run = make("SFL", samples_per_client=9).run
+    file = run.path / "config.json"
+    config = json.loads(file.read_text())
+    del config["kappa"]
+    file.write_text(json.dumps(config))
+    (run.path / "inputs.json").unlink()
+    refused = splitmix("export", run.id, tmp_path / "model")
+    assert refused.exit_code == 1
+    assert "run-config lacks 'kappa'; give the folder of the run's app with --app" in refused.stderr
+    app = Path(__file__).resolve().parents[3] / "apps" / "vision"
+    assert splitmix("export", run.id, tmp_path / "model", "--app", app).exit_code == 0
+    facts = json.loads((tmp_path / "model" / "splitmix.json").read_text())
+    assert facts["preprocessing"]["mean"] == [0.286]
+
+
+def test_what_is_wrong_is_one_sentence(
+    make: Make, splitmix: Splitmix, pictures: list[Path], tmp_path: Path
+) -> None:
+    run = make("CutMixSFL").run
+    assert "there is no run 'nothing'" in splitmix("export", "nothing", tmp_path / "model").stderr
+    assert splitmix("export", run.id, tmp_path / "model").exit_code == 0
+    (tmp_path / "no.png").write_text("no picture")
+    cases = {
+        ("predict", tmp_path, pictures[0]): "holds no exported model (splitmix.json is missing)",
+        ("predict", tmp_path / "model"): 'give pictures or --text "...", one of the two',
+        ("predict", tmp_path / "model", "--text", "x"): "holds a vision model; give it IMAGE...",
+        ("predict", tmp_path / "model", tmp_path / "no.png"): "no.png cannot be read as a picture",
+    }
+    for arguments, sentence in cases.items():
+        said = splitmix(*arguments)
+        assert said.exit_code == 1
+        assert sentence in said.stderr
+        assert said.stderr.count("\n") == 1
+    (tmp_path / "model" / "lower.safetensors").write_bytes(b"nonsense")
+    said = splitmix("predict", tmp_path / "model", pictures[0])
+    assert said.exit_code == 1
+    assert "lower.safetensors" in said.stderr
+
+
+def test_an_interrupted_export_leaves_nothing(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: Any, **options: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("flwr_splitmix.runs.export.vision.save_file", full)
+    run = make("CutMixSFL").run
+    with pytest.raises(OSError, match="no space left"):
+        export_vision(run, tmp_path / "model", run.config, client=None, onnx=False, force=False)
+    assert list(tmp_path.iterdir()) == []
