@@ -13,10 +13,12 @@ import typer
 from typer.core import TyperGroup
 
 from flwr_splitmix.cli.audit_log import audit_log
+from flwr_splitmix.cli.compare import compare
 from flwr_splitmix.cli.experiment import experiment
 from flwr_splitmix.cli.listing import runs
 from flwr_splitmix.cli.plot import plot
 from flwr_splitmix.cli.privacy import privacy
+from flwr_splitmix.cli.report import report
 from flwr_splitmix.cli.show import show
 from flwr_splitmix.runs import RunError
 
@@ -67,6 +69,8 @@ def _main(
 app.command()(runs)
 app.command()(show)
 app.command()(plot)
+app.command()(compare)
+app.command()(report)
 app.command("audit-log")(audit_log)
 app.add_typer(experiment)
 app.add_typer(privacy)
