@@ -1,4 +1,4 @@
-"""A home with tiny runs that `fit` made: two seeds of one method, another method, one with noise."""
+"""A home with tiny runs that `fit` made: two seeds of a method, another method, one with noise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flwr_splitmix.clients import ClientError, Order, SplitClient
 from flwr_splitmix.observers import KeptMixtures, Observer
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.runs import Run
-from flwr_splitmix.strategies import CutMixSL, DPCutMixSL, PSL, SplitStrategy
+from flwr_splitmix.strategies import PSL, CutMixSL, DPCutMixSL, SplitStrategy
 from flwr_splitmix.testing.toy import Toy
 
 ROUNDS = 3

@@ -136,9 +136,13 @@ def test_what_the_server_saw_adds_up_to_the_bytes_of_the_run(one: tuple[str, Run
     kinds = run.record["messages"]["kinds"]
     rows = read(html).table("what it holds")
     assert len(rows) == len(kinds)
-    assert any("smashed: float64 (4, " in row[1] and "labels: float64 (4, 3)" in row[1] for row in rows)
+    assert any(
+        "smashed: float64 (4, " in row[1] and "labels: float64 (4, 3)" in row[1] for row in rows
+    )
     for direction, column in (("up", "uplink_bytes"), ("down", "downlink_bytes")):
-        seen = sum(k["bytes"] for k in kinds if (k["phase"], k["direction"]) == ("train", direction))
+        seen = sum(
+            k["bytes"] for k in kinds if (k["phase"], k["direction"]) == ("train", direction)
+        )
         assert seen == sum(row[column] for row in run.rows)
 
 
@@ -162,7 +166,10 @@ def test_configuration_and_versions_are_there(one: tuple[str, Run]) -> None:
 def test_several_runs_are_compared_first_and_mixtures_shown_if_asked_for(toy_home: Path) -> None:
     runs = select(["mixed", "plain"], toy_home)
     reader = read(page(compare(runs), mixtures=True))
-    assert [row[:2] for row in reader.table("strategy", "runs")] == [["CutMixSL", "2"], ["PSL", "1"]]
+    assert [row[:2] for row in reader.table("strategy", "runs")] == [
+        ["CutMixSL", "2"],
+        ["PSL", "1"],
+    ]
     assert all(run.id in reader.text for run in runs)
     assert len(set(reader.ids)) == len(reader.ids)
     assert reader.text.count("The first mixtures of round 3") == 2
