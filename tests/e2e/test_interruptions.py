@@ -162,9 +162,12 @@ def killed_and_resumed(
     assert broken.status == "stopped"
     assert 2 <= len(broken.rows) < ROUNDS
 
-    resumed = runner.run({"resume": broken.id}, run_dir, **options)
+    resumed = runner.run({"resume": broken.id, "batch-size": 7}, run_dir, **options)
     assert resumed.status == "finished:completed", resumed.details
     assert "resuming after round" in resumed.log
+    # Flower says what was given, beside the app's defaults.
+    ignored = f"ignores what is given now: batch-size is {broken.config['batch-size']}, not 7. Only"
+    assert ignored in resumed.log
     assert [run.id for run in Run.list(run_dir)] == [broken.id]
     return Run.open(broken.id, home=run_dir)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -68,7 +69,6 @@ def test_the_state_in_another_process_is_seen_and_who_looks_is_in_nobodys_way(
         "    print('held', flush=True)\n"
         "    sys.stdin.read()\n"
     )
-    # Before, somebody who looks: a shared lock, held for a moment.
     with subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -79,6 +79,7 @@ def test_the_state_in_another_process_is_seen_and_who_looks_is_in_nobodys_way(
         assert other.stdout is not None
         while run.status != "running":
             assert other.poll() is None
+            time.sleep(0.05)
         assert other.stdout.readline() == "held\n"
         said = (run.path / "lock").read_text()
         assert run.status == "running"

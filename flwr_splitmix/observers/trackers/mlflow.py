@@ -50,6 +50,8 @@ class MlflowTracker(Tracker):
     def _uri(self, event: RunStarted) -> str | None:
         if self.folder is None and os.environ.get("MLFLOW_TRACKING_URI"):
             return None
+        # A folder needs no server and no database. MLflow wants to be told that it is meant.
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         # One store for all runs of a directory, so that MLflow can compare them.
         folder = self.folder or self.place(event, "").parents[1] / "mlruns"
         return folder.resolve().as_uri()

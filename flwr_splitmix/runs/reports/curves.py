@@ -161,6 +161,12 @@ def draw_panel(axes: Axes, comparison: Comparison, over: Over) -> set[str]:
     return {curve.band for curve in curves} - {""}
 
 
+def has_numbers(comparison: Comparison, column: str) -> bool:
+    """Return whether a column of the metrics has a finite number to draw."""
+    values = (row.get(column) for run in comparison.runs for row in run.rows)
+    return any(value is not None and math.isfinite(value) for value in values)
+
+
 def draw_column(axes: Axes, comparison: Comparison, column: str) -> None:
     """Draw a column of the metrics over rounds, a line a group: means over its runs."""
     curves = []

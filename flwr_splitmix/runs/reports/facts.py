@@ -37,7 +37,11 @@ def so_far(rows: Sequence[Row]) -> Row:
     if evaluated := [row for row in rows if row["accuracy"] is not None]:
         last = evaluated[-1]
         facts["evaluated_round"] = last["round"]
-        facts |= {name: value for name, value in last.items() if name.startswith("eval_")}
+        facts |= {
+            name: value
+            for name, value in last.items()
+            if name.startswith("eval_") and value is not None
+        }
     return facts
 
 

@@ -18,6 +18,7 @@ from flwr_splitmix.runs.reports.curves import (
     curve_of,
     draw_column,
     draw_panel,
+    has_numbers,
     new_figure,
     was_evaluated,
 )
@@ -85,14 +86,15 @@ def _curves(comparison: Comparison) -> str:
     figures, said = [], ""
     if was_evaluated(comparison):
         bands = {curve_of(group, "rounds").band for group in comparison.groups} - {""}
-        said = f"{accuracy_label(comparison)}; {band_in_words(bands)}".rstrip("; ").capitalize()
+        said = f"{accuracy_label(comparison)}; {band_in_words(bands)}".rstrip("; ")
+        said = said[:1].upper() + said[1:]
         for over, label in OVER.items():
             draw = partial(_accuracy, comparison, over)
             figures.append((f"accuracy over {label}", panel(draw, f"over-{over}", f"{said}")))
     else:
         said = "No round was evaluated."
     for column, label in _COLUMNS.items():
-        if any(row.get(column) is not None for run in comparison.runs for row in run.rows):
+        if has_numbers(comparison, column):
             draw = partial(_column, comparison, column, label)
             figures.append((f"{label} over rounds", panel(draw, f"column-{column}", label)))
     made = "".join(tag("figure", svg, tag("figcaption", escape(name))) for name, svg in figures)

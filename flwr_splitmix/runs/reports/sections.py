@@ -111,7 +111,7 @@ def clients(run: Run) -> str:
         return title + said + paragraph("No client failed.")
     failed.sort(key=lambda item: -item[1]["failed"])
     named = bullets(
-        f"client {client}, {kept['failed']} times; newest: "
+        f"client {client}, {_times(kept['failed'])}; newest: "
         + "; ".join(f"round {number}: {reason}" for number, reason in kept["failures"])
         for client, kept in failed[:_MOST_FAILING]
     )
@@ -120,6 +120,10 @@ def clients(run: Run) -> str:
     return (
         f"{title}{said}{paragraph(f'{len(failed)} of {len(known)} clients failed:')}{named}{more}"
     )
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def _mean_seconds(kept: Mapping[str, Any]) -> float:

@@ -90,17 +90,17 @@ def test_mlflows_file_store_has_the_run(tmp_path: Path, monkeypatch: pytest.Monk
     run = track(tmp_path, "mlflow")
     client = mlflow.MlflowClient(tracking_uri=(tmp_path / "mlruns").as_uri())
     experiment = client.get_experiment_by_name("flwr-splitmix")
-    (found,) = client.search_runs([experiment.experiment_id])
-    assert (found.info.status, found.info.run_name) == ("FINISHED", "tracked")
-    assert found.data.tags["splitmix.run"] == run.id
-    assert found.data.params["k"] == run.config.get("k", found.data.params.get("k"))
-    assert "ssl-keyfile" not in found.data.params
+    (tracked,) = client.search_runs([experiment.experiment_id])
+    assert (tracked.info.status, tracked.info.run_name) == ("FINISHED", "tracked")
+    assert tracked.data.tags["splitmix.run"] == run.id
+    assert tracked.data.params["strategy"] == "CutMixSL"
+    assert "ssl-keyfile" not in tracked.data.params
     for name in SHOWN:
-        history = client.get_metric_history(found.info.run_id, name)
+        history = client.get_metric_history(tracked.info.run_id, name)
         assert {point.step: point.value for point in history} == {
             row["round"]: row[name] for row in run.rows
         }
-    folders = {file.path for file in client.list_artifacts(found.info.run_id)}
+    folders = {file.path for file in client.list_artifacts(tracked.info.run_id)}
     assert folders == {"failures", "mixture-0", "summary.json"}
 
 

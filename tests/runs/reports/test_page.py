@@ -124,7 +124,7 @@ def test_every_round_and_what_it_cost_is_there(one: tuple[str, Run]) -> None:
 def test_the_client_that_failed_is_named_with_its_reason_as_text(one: tuple[str, Run]) -> None:
     html, _ = one
     reader = read(html)
-    assert f"client {FAILING}, 1 times; newest: round 2: {SECRET}" in reader.text
+    assert f"client {FAILING}, once; newest: round 2: {SECRET}" in reader.text
     assert SECRET not in html
     rows = reader.table("slowest of its round")
     assert sorted(row[0] for row in rows) == [str(client) for client in range(CLIENTS)]
