@@ -1,6 +1,7 @@
 """What all tests share: one thread, so that runs repeat bit for bit and tests run side by side."""
 
 import gc
+from pathlib import Path
 
 import pytest
 
@@ -24,3 +25,11 @@ def pytest_collection_finish() -> None:
     """Keep what the imports have made out of later collections of garbage, which tests ask for."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def toy_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with tiny runs (`tests.toy_runs`), which no test changes."""
+    from tests.toy_runs import make_home
+
+    return make_home(tmp_path_factory.mktemp("toys"))

@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from flwr_splitmix.apps.continuing import continued
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import AutoLink, Link, LinkError, RayLink, StreamLink
 from flwr_splitmix.links.frames.wire import WireDtype
+from flwr_splitmix.observers import Observer
+from flwr_splitmix.observers.trackers import make_trackers
+from flwr_splitmix.observers.trackers.choice import split_names
 from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import OptimizerFactory, adamw
 
@@ -36,6 +48,7 @@ class TrainingOptions(TypedDict):
     seed: int
     run: Run | None
     link: Link
+    observers: list[Observer]
 
 
 class AppConfig(BaseModel):
@@ -80,6 +93,8 @@ class AppConfig(BaseModel):
     ssl_ca_certfile: str
     link_client_ca: str
     wire_dtype: WireDtype
+    label: str
+    tracker: str
     run_dir: str
     checkpoint_every: Count
     resume: str
@@ -101,8 +116,16 @@ class AppConfig(BaseModel):
             raise ConfigError("; ".join(said)) from None
 
     @classmethod
-    def of_run(cls, values: Mapping[str, Any]) -> tuple[Self, Run | None]:
+    def of_run(
+        cls, values: Mapping[str, Any], given: Mapping[str, Any] | None = None
+    ) -> tuple[Self, Run | None]:
         """Check a run configuration, and open the run that it continues.
+
+        Parameters
+        ----------
+        given
+            The keys among `values` that are no defaults, as far as they are known: a continued
+            run may get more rounds by them, and the log names those that it ignores.
 
         Returns
         -------
@@ -121,7 +144,7 @@ class AppConfig(BaseModel):
         # A run of an earlier version lacks keys that have come since: today's hold, also for the
         # clients, which are told the run's configuration.
         resumed.config = {**values, **resumed.config}
-        return cls.read(resumed.config), resumed
+        return cls.read(continued(resumed.config, given or {}, resumed.id)), resumed
 
     @property
     def home(self) -> str | None:
@@ -139,6 +162,8 @@ class AppConfig(BaseModel):
         ------
         LinkError
             As `make_link`.
+        TrackerError
+            As `make_observers`.
         """
         return {
             "optimizer": self.optimizer(),
@@ -151,7 +176,24 @@ class AppConfig(BaseModel):
             "seed": self.seed,
             "run": run,
             "link": self.make_link(run),
+            "observers": self.make_observers(),
         }
+
+    def make_observers(self) -> list[Observer]:
+        """Make the observers that the keys ask for: the trackers.
+
+        Raises
+        ------
+        TrackerError
+            If a tracker's package is not installed.
+        """
+        return [*make_trackers(self.tracker)]
+
+    @field_validator("tracker")
+    @classmethod
+    def _are_trackers(cls, names: str) -> str:
+        split_names(names)
+        return names
 
     @model_validator(mode="after")
     def _link_has_the_wire_format(self) -> Self:

@@ -13,12 +13,14 @@ import typer
 from typer.core import TyperGroup
 
 from flwr_splitmix.cli.audit_log import audit_log
+from flwr_splitmix.cli.compare import compare
 from flwr_splitmix.cli.experiment import experiment
 from flwr_splitmix.cli.export import export
 from flwr_splitmix.cli.listing import runs
 from flwr_splitmix.cli.plot import plot
 from flwr_splitmix.cli.predict import predict
 from flwr_splitmix.cli.privacy import privacy
+from flwr_splitmix.cli.report import report
 from flwr_splitmix.cli.show import show
 from flwr_splitmix.extras import MissingExtraError, needed_for
 from flwr_splitmix.runs import RunError
@@ -76,6 +78,8 @@ app.command()(show)
 app.command()(plot)
 app.command()(export)
 app.command()(predict)
+app.command()(compare)
+app.command()(report)
 app.command("audit-log")(audit_log)
 app.add_typer(experiment)
 app.add_typer(privacy)

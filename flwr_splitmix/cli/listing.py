@@ -1,43 +1,66 @@
-"""`splitmix runs`: every run on one line."""
+"""`splitmix runs`: every run, what state it is in, and what tells it from the others."""
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
+from typing import Annotated
+
 import typer
 
-from flwr_splitmix.cli.terminal import NOTHING, RunDirectory, console, percent, table, text
+from flwr_splitmix.cli.terminal import NOTHING, RunDirectory, percent, text
 from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.reports.differences import BOOKKEEPING, PLACE, differing, in_words
+from flwr_splitmix.runs.reports.facts import facts_of, rounds_of
+
+WIDTH = 80
+_LONGEST_ID = 40
 
 
-def runs(run_dir: RunDirectory = None) -> None:
-    """List the runs, oldest first."""
-    all_runs = Run.list(run_dir)
-    if not all_runs:
-        typer.echo("there are no runs yet")
+def runs(
+    label: Annotated[
+        str | None,
+        typer.Option(help="Only the runs of this label.", show_default=False),
+    ] = None,
+    run_dir: RunDirectory = None,
+) -> None:
+    """List the runs, oldest first, with the keys in which they differ."""
+    listed = [run for run in Run.list(run_dir) if label in (None, run.label)]
+    if not listed:
+        typer.echo("there are no runs yet" if label is None else f"no run has the label {label!r}")
         return
-    listing = table("id", "strategy", "model", ">clients", ">rounds", ">top-1", "status")
+    keys = differing([run.config for run in listed], {*BOOKKEEPING, *PLACE})
+    width = min(max(len(run.id) for run in listed), _LONGEST_ID)
     damages = []
-    for run in all_runs:
+    typer.echo(_line(width, "id", "state", "rounds", "top-1"))
+    for run in listed:
         try:
-            listing.add_row(run.id, *_line(run))
+            typer.echo(_line(width, run.id, *_cells(run)))
         except RunError as error:
-            listing.add_row(run.id, *[NOTHING] * 5, "unreadable")
+            typer.echo(_line(width, run.id, "unreadable", NOTHING, NOTHING))
             damages.append(str(error))
-    console().print(listing)
+        for line in _differences(run, keys):
+            typer.echo(line)
     for damage in damages:
         typer.echo(damage, err=True)
 
 
-def _line(run: Run) -> list[str]:
-    summary, rows = run.summary or {}, run.rows
-    facts = {**run.config, **summary}
-    done = str(rows[-1]["round"] if rows else 0)
-    wanted = run.config.get("num-server-rounds")
-    measured = [row["accuracy"] for row in rows if row["accuracy"] is not None]
-    return [
-        text(facts.get("strategy")),
-        text(facts.get("model")),
-        text(facts.get("clients")),
-        done if wanted is None else f"{done}/{wanted}",
-        percent(summary.get("top1", measured[-1] if measured else None)),
-        run.status,
-    ]
+def _line(width: int, run_id: str, state: str, rounds: str, accuracy: str) -> str:
+    return f"{run_id:<{width}}  {state:<8}  {rounds:>7}  {accuracy}".rstrip()
+
+
+def _cells(run: Run) -> list[str]:
+    facts = facts_of(run)
+    kind = facts.get("evaluation")
+    accuracy = percent(facts.get("top1"))
+    return [run.status, rounds_of(run), f"{accuracy} {text(kind)}" if kind else accuracy]
+
+
+def _differences(run: Run, keys: Sequence[str]) -> list[str]:
+    """Return the label and what differs, in at most two lines."""
+    words = in_words(run.config, keys) or in_words(run.config, ["strategy", "model", "dataset"])
+    said = ": ".join(part for part in (run.label, words) if part)
+    return textwrap.wrap(
+        said, WIDTH, initial_indent="    ", subsequent_indent="    ", max_lines=2,
+        placeholder=" ...",
+    )  # fmt: skip

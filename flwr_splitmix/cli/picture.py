@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flwr_splitmix.runs import RunError
+from flwr_splitmix.runs.reports.curves import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,13 +31,9 @@ def two_panels(draw: Callable[[Axes, Axes], Any]) -> Figure:
     RunError
         If matplotlib is not installed.
     """
-    try:
-        # Slow to load, and only needed here. Without pyplot: no display, no global state.
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-    except ImportError:
-        raise RunError("pictures need matplotlib: pip install 'flwr-splitmix[report]'") from None
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    figure = new_figure(10, 4.2)
+    from matplotlib.ticker import MaxNLocator
+
     left, right = figure.subplots(1, 2)
     draw(left, right)
     for axes in (left, right):

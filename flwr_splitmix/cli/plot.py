@@ -11,6 +11,7 @@ import typer
 from flwr_splitmix.cli.picture import check_name, save, two_panels
 from flwr_splitmix.cli.terminal import RunDirectory, text
 from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.reports.differences import BOOKKEEPING, PLACE, differing, in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,8 +43,10 @@ def _draw(runs: list[Run]) -> Figure:
 
 
 def _draw_panels(runs: list[Run], accuracy: Axes, uplink: Axes) -> None:
+    keys = differing([run.config for run in runs], {*BOOKKEEPING, *PLACE, "strategy"})
     for run in runs:
-        label = f"{text(run.config.get('strategy'))} ({run.id})"
+        words = ", ".join(filter(None, (run.label, in_words(run.config, keys), run.id)))
+        label = f"{text(run.config.get('strategy'))} ({words})"
         evaluated = [row for row in run.rows if row["accuracy"] is not None]
         accuracy.plot(
             [row["round"] for row in evaluated],

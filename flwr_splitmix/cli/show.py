@@ -21,8 +21,13 @@ from flwr_splitmix.cli.terminal import (
     text,
 )
 from flwr_splitmix.runs import Row, Run
+from flwr_splitmix.runs.reports.differences import in_words
+from flwr_splitmix.runs.reports.facts import epsilon_in_words, facts_of, rounds_of
 
 _SHOWN_ROUNDS = 12
+
+_OPTIONS = ("k", "alpha", "dataset", "partition", "batch-size", "lr")
+"""Keys that are shown of a configuration; all of them are in the JSON."""
 
 
 class RunFormat(StrEnum):
@@ -45,6 +50,7 @@ def show(
         everything = {
             "id": opened.id,
             "status": opened.status,
+            "error": opened.failure,
             "config": opened.config,
             "summary": opened.summary,
             "metrics": opened.rows,
@@ -66,14 +72,18 @@ def _strict(value: Any) -> Any:
 
 
 def _print_summary(run: Run, out: Console) -> None:
-    asked = {name: run.config.get(name) for name in ("strategy", "model", "clients", "seed")}
-    facts = {**asked, **_so_far(run.rows), **(run.summary or {})}
+    facts = facts_of(run)
     listing = table("run", run.id)
     listing.add_row("status", run.status)
+    if run.failure is not None and run.status == "failed":
+        listing.add_row("error", run.failure)
+    if run.label:
+        listing.add_row("label", run.label)
     for name in ("strategy", "model", "clients"):
         listing.add_row(name, text(facts.get(name)))
-    done, wanted = run.rows[-1]["round"] if run.rows else 0, run.config.get("num-server-rounds")
-    listing.add_row("rounds", str(done) if wanted is None else f"{done} of {wanted}")
+    if options := in_words(run.config, _OPTIONS):
+        listing.add_row("options", options)
+    listing.add_row("rounds", rounds_of(run).replace("/", " of "))
     listing.add_row("steps", text(facts.get("steps")))
     kind = facts.get("evaluation")
     listing.add_row("top-1", percent(facts.get("top1")) + (f" ({text(kind)})" if kind else ""))
@@ -82,6 +92,8 @@ def _print_summary(run: Run, out: Console) -> None:
     listing.add_row("loss", number(facts.get("loss"), 4))
     if facts.get("epsilon") is not None:
         listing.add_row("epsilon", _epsilon(float(facts["epsilon"]), run.config.get("delta")))
+    if facts.get("privacy"):
+        listing.add_row("privacy", str(facts["privacy"]))
     listing.add_row("uplink", _uplink(facts.get("uplink_bytes"), facts.get("uplink_bytes_psl")))
     listing.add_row("downlink", megabytes(facts.get("downlink_bytes")))
     listing.add_row("wall time", duration(facts.get("wall_s")))
@@ -92,30 +104,10 @@ def _print_summary(run: Run, out: Console) -> None:
     out.print(listing)
 
 
-def _so_far(rows: list[Row]) -> Row:
-    """Return what a summary would say of the rounds done; what was never measured is left out."""
-    facts: Row = {}
-    for name in ("steps", "uplink_bytes", "downlink_bytes", "uplink_bytes_psl"):
-        _put(facts, name, [row[name] for row in rows], total=True)
-    _put(facts, "wall_s", [row["seconds"] for row in rows], total=True)
-    _put(facts, "top1", [row["accuracy"] for row in rows])
-    _put(facts, "evaluation", [row["accuracy_kind"] for row in rows])
-    _put(facts, "loss", [row["loss"] for row in rows])
-    _put(facts, "epsilon", [row.get("epsilon") for row in rows])
-    return facts
-
-
-def _put(facts: Row, name: str, values: list[Any], *, total: bool = False) -> None:
-    measured = [value for value in values if value is not None]
-    if measured:
-        facts[name] = sum(measured) if total else measured[-1]
-
-
 def _epsilon(epsilon: float, delta: float | None) -> str:
     if not math.isfinite(epsilon):
         return "no bound (the run's log says why)"
-    at = "" if delta is None else f" at delta {delta:g}"
-    return f"{epsilon:.4g}{at}, the largest of the clients (see docs/privacy.md)"
+    return f"{epsilon_in_words(epsilon, delta)} (see docs/privacy.md)"
 
 
 def _uplink(sent: float | None, psl: float | None) -> str:

@@ -12,14 +12,20 @@ from flwr_splitmix.events import (
     StepDone,
     StepResult,
 )
+from flwr_splitmix.observers.client_times import ClientTimes
 from flwr_splitmix.observers.ledger import PrivacyLedger
+from flwr_splitmix.observers.message_kinds import MessageKinds
 from flwr_splitmix.observers.metrics import Metrics, progress_line
+from flwr_splitmix.observers.mixtures import KeptMixtures
 from flwr_splitmix.observers.observer import Audience, Observer
 
 __all__ = [
     "Audience",
+    "ClientTimes",
     "EvaluationResult",
     "Exchange",
+    "KeptMixtures",
+    "MessageKinds",
     "Messages",
     "Metrics",
     "Observer",

@@ -221,6 +221,10 @@ class PrivacyLedger(Observer):
             self._said |= words
             log.info("privacy of %s", self.report())
 
+    def facts(self) -> Mapping[str, Any]:
+        """Return "privacy": what `report` says."""
+        return {"privacy": self.report()}
+
     def state(self) -> dict[str, Any]:
         """Return all ledgers and places."""
         return {

@@ -46,6 +46,10 @@ class Observer:
     def on_end(self, event: RunEnded) -> None:
         """See that the run is over, also if it failed."""
 
+    def facts(self) -> Mapping[str, Any]:
+        """Return what it adds to a run's summary, as values that JSON has; nothing by default."""
+        return {}
+
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of it, as values that JSON has; nothing by default."""
         return {}
@@ -70,6 +74,10 @@ class Audience:
     def stop(self) -> str:
         """The first reason that an observer gives to end the run; "" if none does."""
         return next((observer.stop for observer in self.observers if observer.stop), "")
+
+    def facts(self) -> dict[str, Any]:
+        """Return what all of them add to a run's summary."""
+        return {name: fact for each in self.observers for name, fact in each.facts().items()}
 
     def on_start(self, event: RunStarted) -> None:
         """Tell all."""

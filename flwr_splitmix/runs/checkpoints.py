@@ -226,8 +226,8 @@ class ClientStore:
         (round, tensors on the CPU, meta), or None if there is no such state. Damaged files are
         skipped with a warning that names them.
         """
-        found = self._files(index).newest_readable(at_most)
-        return None if found is None else (found.round, found.tensors, found.meta)
+        newest = self._files(index).newest_readable(at_most)
+        return None if newest is None else (newest.round, newest.tensors, newest.meta)
 
     def drop_after(self, index: int, round: int) -> None:
         """Remove a client's states of rounds after `round` (the run resumes from there)."""

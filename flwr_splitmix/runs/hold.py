@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import socket
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,9 @@ log = logging.getLogger("flwr.splitmix")
 
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
 """How file systems say that they have no locks."""
+
+_TRIES, _PAUSE = 5, 0.02
+"""How often, and after how many seconds, a lock is tried again: `is_taken` has it for a moment."""
 
 
 class Hold:
@@ -67,11 +71,28 @@ class Hold:
             with self.taken():
                 pass
 
-    def _lock(self, file: TextIO) -> None:
+    def is_taken(self) -> bool:
+        """Return whether somebody has it; False where there are no locks. Writes nothing."""
+        if self._depth:
+            return True
         try:
             import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with self._file.open(encoding="utf-8") as file:
+                # Shared, and for a moment: who takes it in that moment tries again.
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except (ImportError, FileNotFoundError):
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        return False
+
+    def _lock(self, file: TextIO) -> None:
+        try:
+            _lock_soon(file)
         except ImportError:
             log.warning("%s: nothing keeps two processes apart on this system", self._name)
         except BlockingIOError:
@@ -87,6 +108,18 @@ class Hold:
             now = datetime.now(UTC).isoformat(timespec="seconds")
             json.dump({"pid": os.getpid(), "host": socket.gethostname(), "since": now}, file)
             file.flush()
+
+
+def _lock_soon(file: TextIO) -> None:
+    """Lock a file for this process alone, waiting only as long as others may look at it."""
+    import fcntl
+
+    for _ in range(_TRIES - 1):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(_PAUSE)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _holder(file: TextIO) -> str:

@@ -14,34 +14,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.hold import Hold
+from flwr_splitmix.runs.metrics_file import Row, read_rows, rows_as_parquet
+from flwr_splitmix.runs.places import make_exclusively, run_paths, runs_directory
 
 if TYPE_CHECKING:
     from flwr_splitmix.runs.checkpoints import CheckpointStore
 
-Row = dict[str, Any]
+State = Literal["running", "stopped", "failed", "finished"]
 
-# Columns every metrics file has, with one type even while all values are null.
-_COLUMNS: dict[str, pa.DataType | None] = {
-    "round": pa.int64(),
-    "loss": pa.float64(),
-    "accuracy": pa.float64(),
-    "accuracy_kind": pa.string(),
-    "eval_loss": pa.float64(),
-    "seconds": pa.float64(),
-    "steps": pa.int64(),
-    "uplink_bytes": pa.int64(),
-    "downlink_bytes": pa.int64(),
-    "uplink_bytes_psl": pa.int64(),
-    "clients_alive": pa.int64(),
-    "clients_failed": pa.int64(),
-    "slowest_node": None,  # a name or a Flower node id: as its values are
-    "steps_per_second": pa.float64(),
-}
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 _log = logging.getLogger(__name__)
@@ -56,8 +38,8 @@ class Run:
     Attributes
     ----------
     path
-        The run's directory: config.json, begun.json, metrics.parquet, summary.json, lock,
-        checkpoints/, clients/.
+        The run's directory: config.json, begun.json, metrics.parquet, record.json, summary.json,
+        failure.json, lock, checkpoints/, clients/.
     id
         The directory's name: UTC time, name, four hex digits; 20261120-101500-cutmixsl-3f2a, say.
     config
@@ -106,9 +88,9 @@ class Run:
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         if not slug:
             raise RunError(f"a run's name needs a letter or a digit, not {name!r}")
-        runs = _runs_directory(home)
+        runs = runs_directory(home)
         runs.mkdir(parents=True, exist_ok=True)
-        path = _make_exclusively(runs, slug)
+        path = make_exclusively(runs, slug)
         try:
             _write_json(path / "config.json", config)
         except BaseException:
@@ -125,13 +107,13 @@ class Run:
         RunError
             If there is no such run, or `run_id` is a path rather than a name.
         """
-        runs = _runs_directory(home)
+        runs = runs_directory(home)
         if run_id != "latest":
             if ".." in run_id or not _ID.fullmatch(run_id):
                 raise RunError(f"{run_id!r} is not a run's id: an id is a name, not a path")
             if (runs / run_id / "config.json").is_file():
                 return cls(runs / run_id)
-        paths = _run_paths(runs)
+        paths = run_paths(runs)
         if not paths:
             raise RunError(f"there are no runs in {runs}")
         if run_id != "latest":
@@ -148,13 +130,13 @@ class Run:
         RunError
             If the directory of the runs exists but cannot be read.
         """
-        found = []
-        for path in _run_paths(_runs_directory(home)):
+        runs = []
+        for path in run_paths(runs_directory(home)):
             try:
-                found.append(cls(path))
+                runs.append(cls(path))
             except RunError as error:
                 _log.warning("skipped a run: %s", error)
-        return found
+        return runs
 
     @property
     def rows(self) -> builtins.list[Row]:
@@ -230,9 +212,83 @@ class Run:
         return _read_object(path) if path.exists() else None
 
     @property
-    def status(self) -> Literal["finished", "unfinished"]:
-        """Whether the run has a summary."""
-        return "finished" if (self.path / "summary.json").exists() else "unfinished"
+    def status(self) -> State:
+        """Where the run stands.
+
+        "finished": it has a summary. Else "running": a process holds it. Else "failed": an error
+        ended it, which `failure` says. Else "stopped": it was interrupted, killed, or never begun.
+        Where there are no locks, a run that runs looks stopped.
+        """
+        if (self.path / "summary.json").exists():
+            return "finished"
+        if self._hold.is_taken():
+            return "running"
+        return "stopped" if self.failure is None else "failed"
+
+    @property
+    def failure(self) -> str | None:
+        """The error that ended the run, in a sentence; None if none did since it last began."""
+        path = self.path / "failure.json"
+        return str(_read_object(path).get("error", "")) if path.exists() else None
+
+    def note_failure(self, error: str | None) -> None:
+        """Write down the error that ended the run; None forgets it, as the run begins again.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written.
+        """
+        path = self.path / "failure.json"
+        if error is None:
+            path.unlink(missing_ok=True)
+        else:
+            _write_json(path, {"error": error, "at": datetime.now(UTC).isoformat("T", "seconds")})
+
+    @property
+    def label(self) -> str:
+        """What the user calls it: the key `label` of its configuration; "" for nothing."""
+        return str(self.config.get("label") or "")
+
+    def extend(self, rounds: int) -> None:
+        """Have the run's configuration ask for `rounds` rounds, if it asks for fewer.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written.
+        """
+        asked = self.config.get("num-server-rounds")
+        if isinstance(asked, int) and asked < rounds:
+            path = self.path / "config.json"
+            made = path.stat().st_mtime_ns  # orders the runs of one second
+            self.config = {**self.config, "num-server-rounds": rounds}
+            _write_json(path, self.config)
+            os.utime(path, ns=(made, made))
+
+    @property
+    def record(self) -> Row:
+        """What clients did and what the server saw, by name of the observer; {} if not written."""
+        path = self.path / "record.json"
+        return _read_object(path) if path.exists() else {}
+
+    @property
+    def mixtures(self) -> Row:
+        """The mixtures that were kept of the newest round; {} if none were."""
+        path = self.path / "mixtures.json"
+        return _read_object(path) if path.exists() else {}
+
+    def write_record(self, record: Mapping[str, Any]) -> None:
+        """Write record.json, which outlives the process but not a loss of power.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written.
+        """
+        from flwr_splitmix.storage import write_atomic  # as in _write_metrics
+
+        write_atomic(self.path / "record.json", json.dumps(record).encode(), flush=False)
 
     @property
     def checkpoints(self) -> CheckpointStore:
@@ -250,77 +306,14 @@ class Run:
 
     def _metrics(self) -> builtins.list[Row]:
         if self._rows is None:
-            path = self.path / "metrics.parquet"
-            try:
-                # A buffer, not the path: a path may be memory-mapped while it is replaced.
-                self._rows = pq.read_table(pa.py_buffer(path.read_bytes())).to_pylist()
-            except FileNotFoundError:
-                self._rows = []
-            except (OSError, pa.ArrowException) as error:
-                raise RunError(f"cannot read {path}: {error}") from error
+            self._rows = read_rows(self.path / "metrics.parquet")
         return self._rows
 
     def _write_metrics(self, rows: builtins.list[Row]) -> None:
         from flwr_splitmix.storage import write_atomic  # loads torch: not needed to read a run
 
-        table = _table(rows)
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink)
-        write_atomic(self.path / "metrics.parquet", sink.getvalue().to_pybytes())
-        self._rows = table.to_pylist()
-
-
-def _table(rows: builtins.list[Row]) -> pa.Table:
-    columns = {}
-    for name in dict.fromkeys([*_COLUMNS, *(name for row in rows for name in row)]):
-        values = [row.get(name) for row in rows]
-        kind = _COLUMNS.get(name)
-        # Flower's node ids need all 64 bits, and Arrow infers a signed type.
-        if kind is None and any(isinstance(value, int) and value >= 2**63 for value in values):
-            kind = pa.uint64()
-        try:
-            columns[name] = pa.array(values, type=kind)
-            # Arrow drops the fraction of a number without a word.
-            if (
-                kind is not None
-                and pa.types.is_integer(kind)
-                and columns[name].to_pylist() != values
-            ):
-                raise TypeError("it is no integer")
-        except (pa.ArrowException, TypeError, OverflowError) as error:
-            reason = str(error).partition("\n")[0]
-            raise RunError(f"{values[-1]!r} does not fit column {name!r}: {reason}") from error
-    return pa.table(columns)
-
-
-def _runs_directory(home: str | Path | None) -> Path:
-    chosen = home or os.environ.get("SPLITMIX_HOME") or "~/.splitmix"
-    return Path(chosen).expanduser() / "runs"
-
-
-def _run_paths(runs: Path) -> builtins.list[Path]:
-    """List the runs' directories, oldest first."""
-
-    def age(path: Path) -> tuple[str, int]:
-        # An id's time is in whole seconds; config.json, written once, orders runs within one.
-        return path.name[:15], (path / "config.json").stat().st_mtime_ns
-
-    try:
-        return sorted((p for p in runs.iterdir() if (p / "config.json").is_file()), key=age)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise RunError(f"cannot read {runs}: {error.strerror}") from error
-
-
-def _make_exclusively(runs: Path, slug: str) -> Path:
-    while True:
-        path = runs / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{slug}-{os.urandom(2).hex()}"
-        try:
-            path.mkdir()
-            return path
-        except FileExistsError:
-            continue  # four other digits, then
+        data, self._rows = rows_as_parquet(rows)
+        write_atomic(self.path / "metrics.parquet", data)
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -7,8 +7,8 @@ import logging
 import math
 import platform
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.events import RoundDone, RunStarted
-from flwr_splitmix.observers import Metrics, progress_line
+from flwr_splitmix.links.host import sentence
+from flwr_splitmix.observers import ClientTimes, MessageKinds, Metrics, Observer, progress_line
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.checkpoints import Checkpoint
 
@@ -51,6 +52,8 @@ class RunRecorder:
         self.run = run
         self.every = checkpoint_every
         self.metrics = metrics or Metrics()
+        self.clients = ClientTimes()
+        self.messages = MessageKinds()
         self._unsaved: Checkpoint | None = None
         self._ends: list[float] = []
         self._began = time.monotonic()
@@ -60,15 +63,36 @@ class RunRecorder:
         self.resumed_config = ""
         """JSON of the configuration that a resumed run was started with; "" if it is new."""
 
-    def held(self) -> AbstractContextManager[None]:
-        """Keep others from running the run, within a `with` block; raises RunError if one does."""
-        return nullcontext() if self.run is None else self.run.held()
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep others from running the run, within a `with` block; raises RunError if one does.
 
-    def resume(self) -> Checkpoint | None:
-        """Return the newest checkpoint, if the run has one, and forget what came after it."""
+        An error that ends the block ends the run as failed; an interruption does not.
+        """
+        if self.run is None:
+            yield
+            return
+        with self.run.held():
+            self._try("end of the failure before", lambda run: run.note_failure(None))
+            try:
+                yield
+            except Exception as error:
+                said = sentence(error)
+                self._try("failure", lambda run: run.note_failure(said))
+                raise
+
+    def resume(self, num_rounds: int) -> Checkpoint | None:
+        """Return the newest checkpoint, if the run has one, and forget what came after it.
+
+        Parameters
+        ----------
+        num_rounds
+            Of the whole run; more than it was asked for before extend it.
+        """
         if self.run is None or not self.run.checkpoints.rounds():
             return None
         checkpoint = self.run.checkpoints.load()
+        self.run.extend(num_rounds)
         self.run.rewind(checkpoint.round)
         self.resumed_config = json.dumps(self.run.config)
         self.metrics.rows = [dict(row) for row in self.run.rows]
@@ -97,6 +121,11 @@ class RunRecorder:
         return [*self.run.checkpoints.rounds(), *unsaved]
 
     @property
+    def observers(self) -> list[Observer]:
+        """What watches the run for its directory, in the order that checkpoints know."""
+        return [self.metrics, self.clients, self.messages]
+
+    @property
     def wall_seconds(self) -> float:
         """Seconds that the run has taken so far, interruptions not counted."""
         return self._seconds_before + time.monotonic() - self._began
@@ -106,6 +135,8 @@ class RunRecorder:
         row = dict(event.row)
         if self.run is not None:
             self._try("metrics", lambda run: run.append_round(row))
+            record = {"clients": self.clients.state(), "messages": self.messages.state()}
+            self._try("record of the clients", lambda run: run.write_record(record))
             self._save(event, *snapshot())
         self._ends.append(time.monotonic())
         recent = self._ends[-11:]

@@ -88,7 +88,7 @@ class RoundLoop(Shape):
         self.evaluate_every = evaluate_every
         self.seed = seed
         self.link = link
-        self.observers = [*observers, self.recorder.metrics]
+        self.observers = [*observers, *self.recorder.observers]
         self.audience = Audience(self.observers)
         self.over = ""
         self.num_rounds = 0
@@ -305,7 +305,12 @@ class RoundLoop(Shape):
     @property
     def _facts(self) -> dict[str, Any]:
         """What the summary says beside the rows."""
-        return {"strategy": type(self).__name__, "clients": len(self.trained), "seed": self.seed}
+        return {
+            "strategy": type(self).__name__,
+            "clients": len(self.trained),
+            "seed": self.seed,
+            **self.audience.facts(),
+        }
 
     def _sample(self, grid: Grid | None, server_round: int, purpose: str) -> dict[int, int]:
         """Draw the round's clients: client index -> node id, sorted by index."""
@@ -334,7 +339,7 @@ class RoundLoop(Shape):
 
     def _resume(self, initial: ArrayRecord) -> tuple[int, ArrayRecord]:
         """Continue from the run's newest checkpoint: (finished rounds, lower segment's arrays)."""
-        checkpoint = self.recorder.resume()
+        checkpoint = self.recorder.resume(self.num_rounds)
         if checkpoint is None:
             return 0, initial
         self.restore_server(checkpoint.tensors, checkpoint.meta)

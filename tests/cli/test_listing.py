@@ -23,11 +23,40 @@ def test_every_run_is_one_line_oldest_first(
     splitmix: Splitmix, finished: Run, unfinished: Run
 ) -> None:
     lines = splitmix("runs").stdout.splitlines()
-    cells = [line.split() for line in lines if line.startswith("20")]
+    cells = [line.split(maxsplit=3) for line in lines if line.startswith("20")]
     assert cells == [
-        [finished.id, "cutmixsl", "vit_tiny", "10", "28/28", "78.0", "%", "finished"],
-        [unfinished.id, "psl", "vit_tiny", "10", "3/28", "53.0", "%", "unfinished"],
+        [finished.id, "finished", "28/28", "78.0 % global test set"],
+        [unfinished.id, "stopped", "3/28", "53.0 % global test set"],
     ]
+
+
+def test_what_differs_stands_below_each_run_within_80_columns(
+    splitmix: Splitmix, home: Path
+) -> None:
+    shared = {"model": "vit_tiny_patch16_224", "lr": 0.001, "num-hosts": 1}
+    differing = [
+        {"strategy": "ShuffledCutMixSFL", "k": 2, "alpha": 6.0, "seed": 0, "label": "a long one"},
+        {"strategy": "ShuffledCutMixSFL", "k": 10, "alpha": 6.0, "seed": 1, "num-hosts": 4},
+    ]
+    for own in differing:
+        run = Run.create({**shared, **own}, name=str(own["strategy"]), home=home)
+        run.append_round({"round": 1, "accuracy": 0.5, "accuracy_kind": "benchmark"})
+    shown = splitmix("runs").stdout
+    assert "    a long one: k 2, seed 0\n" in shown
+    assert "    k 10, seed 1\n" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "alpha" not in shown
+    assert splitmix("runs", "--label", "a long one").stdout.count("benchmark") == 1
+    assert "no run has the label 'none'" in splitmix("runs", "--label", "none").stdout
+
+
+def test_however_much_differs_a_run_has_three_lines(splitmix: Splitmix, home: Path) -> None:
+    for seed in range(2):
+        Run.create({f"key-{n}": seed for n in range(100)}, name="x", home=home)
+    lines = splitmix("runs").stdout.splitlines()
+    assert len(lines) == 1 + 2 * 3
+    assert max(map(len, lines)) <= 80
+    assert lines[3].endswith("...")
 
 
 def test_no_runs_is_no_error(splitmix: Splitmix) -> None:

@@ -32,7 +32,7 @@ def test_json_of_an_unfinished_run_has_no_summary_but_its_rounds(
 ) -> None:
     shown = json.loads(splitmix("show", "latest", "--format", "json").stdout)
     assert shown["id"] == unfinished.id
-    assert (shown["summary"], shown["status"]) == (None, "unfinished")
+    assert (shown["summary"], shown["status"]) == (None, "stopped")
     assert [row["round"] for row in shown["metrics"]] == [1, 2, 3]
 
 
@@ -72,7 +72,7 @@ def test_an_unfinished_run_is_summed_up_from_its_rounds(
 ) -> None:
     shown = splitmix("show").stdout
     assert unfinished.id in shown
-    assert "unfinished" in shown
+    assert "stopped" in shown
     assert "3 of 28" in shown
     assert "3.0 MB (50.0 % of PSL's 6.0 MB)" in shown
     assert "53.0 % (global test set)" in shown
@@ -133,3 +133,22 @@ def test_what_was_spent_of_privacy_is_shown_if_there_is_a_ledger(
     printed = splitmix("show", "--run-dir", str(tmp_path)).stdout
     assert ("epsilon" in printed) == (shown is not None)
     assert shown is None or shown in printed
+
+
+def test_a_failed_run_says_why(splitmix: Splitmix, unfinished: Run) -> None:
+    unfinished.note_failure("LinkError: round 4: 1 clients are left, min-nodes is 2")
+    assert unfinished.id in splitmix("runs").stdout
+    assert "failed" in splitmix("runs").stdout
+    shown = splitmix("show").stdout
+    assert "failed" in shown
+    assert "1 clients are left, min-nodes is 2" in shown
+    as_json = json.loads(splitmix("show", "--format", "json").stdout)
+    assert as_json["error"] == unfinished.failure
+
+
+def test_label_and_options_are_shown(splitmix: Splitmix, home: Path) -> None:
+    config = {"label": "ours", "k": 3, "alpha": float("inf"), "dataset": "d", "partition": "iid"}
+    Run.create(config, name="x", home=home)
+    shown = splitmix("show").stdout
+    assert "ours" in shown
+    assert "k 3, alpha inf, dataset d, partition iid" in shown

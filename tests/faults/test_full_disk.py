@@ -94,7 +94,7 @@ def test_a_run_that_ends_on_a_full_disk_keeps_its_last_good_checkpoint(tmp_path:
     assert "the checkpoint could not be written" in log
     assert run.checkpoints.rounds() == [1]
     assert run.checkpoints.load().round == 1
-    assert run.status == "unfinished"
+    assert run.status == "failed"
     # What was measured is small enough to have been written, and the run can be resumed.
     assert [row["round"] for row in run.rows] == [1, 2, 3, 4]
     left = [file.name for file in (run.path / "checkpoints").iterdir()]

@@ -113,7 +113,7 @@ def test_flwr_stop_loses_no_finished_round_and_leaves_no_process(
     workers = ("RayHost", "ClientAppActor", "raylet/raylet", "gcs_server")
     wait_for("the end of Ray", lambda: not any(w in p for p in watch.left() for w in workers), 120)
     run = endless.run
-    assert run.status == "unfinished"
+    assert run.status == "stopped"
     assert [row["round"] for row in run.rows] == list(range(1, len(run.rows) + 1))
     newest = run.checkpoints.load().round
     # The last row may be written a moment before its checkpoint.
@@ -159,12 +159,15 @@ def killed_and_resumed(
     runner.reach(run_id, "the second round's end", lambda: len(rows(run_dir)) >= 2, START)
     runner.end_runs()
     broken = Run.open("latest", home=run_dir)
-    assert broken.status == "unfinished"
+    assert broken.status == "stopped"
     assert 2 <= len(broken.rows) < ROUNDS
 
-    resumed = runner.run({"resume": broken.id}, run_dir, **options)
+    resumed = runner.run({"resume": broken.id, "batch-size": 7}, run_dir, **options)
     assert resumed.status == "finished:completed", resumed.details
     assert "resuming after round" in resumed.log
+    # Flower says what was given, beside the app's defaults.
+    ignored = f"ignores what is given now: batch-size is {broken.config['batch-size']}, not 7. Only"
+    assert ignored in resumed.log
     assert [run.id for run in Run.list(run_dir)] == [broken.id]
     return Run.open(broken.id, home=run_dir)
 

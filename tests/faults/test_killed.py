@@ -104,7 +104,7 @@ def test_a_run_whose_serverapp_was_killed_is_resumed_as_if_it_had_not(
     deployed.reach(run_id, "step 5 of round 3", lambda: len(steps_in(home, 0, 3)) >= 5, START)
     server_process(deployed.flower).kill()
     broken = Run.open("latest", home=home)
-    assert broken.status == "unfinished"
+    assert broken.status == "stopped"
     assert len(broken.rows) == 2
 
     ended = deployed.run({**values, "resume": broken.id}, home, app=APP)

@@ -86,7 +86,7 @@ def test_rewinding_drops_later_rounds_and_the_summary(tmp_path: Path) -> None:
     run.write_summary({})
     run.rewind(2)
     assert [row["round"] for row in Run.open(run.id, home=tmp_path).rows] == [1, 2]
-    assert (run.status, run.summary) == ("unfinished", None)
+    assert (run.status, run.summary) == ("stopped", None)
     run.append_round({"round": 3})
     run.rewind(0)
     assert run.rows == Run.open(run.id, home=tmp_path).rows == []

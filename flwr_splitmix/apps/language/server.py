@@ -6,6 +6,7 @@ import torch
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid
 
+from flwr_splitmix.apps.continuing import given_to
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.model import build_parts, initial_segments
 from flwr_splitmix.runs import Run
@@ -29,7 +30,7 @@ def train(grid: Grid, context: Context) -> None:
     LinkError
         If too few clients are left.
     """
-    config, resumed = LanguageConfig.of_run(context.run_config)
+    config, resumed = LanguageConfig.of_run(context.run_config, given_to(grid))
     if config.server_threads:
         torch.set_num_threads(config.server_threads)
     # What can be rejected is rejected before the run has a directory.

@@ -12,6 +12,8 @@ from flwr_splitmix.apps.run_config import AppConfig, Count, CountOrAuto, NotNega
 from flwr_splitmix.apps.vision.cutting import edge_of
 from flwr_splitmix.apps.vision.trial import named_options, needs_labels, trial_strategy
 from flwr_splitmix.clients import PrivacyBudget
+from flwr_splitmix.observers import KeptMixtures, Observer
+from flwr_splitmix.observers.trackers import make_trackers
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.privacy.noise import Clip, LabelNoise, SmashedNoise
 from flwr_splitmix.schedule import WarmupCosine
@@ -68,6 +70,7 @@ class VisionConfig(AppConfig):
     partition_alpha: Annotated[float, Field(gt=0, le=1e9)]
     samples_per_client: CountOrAuto
     evaluation: Literal["auto", "central", "federated", "benchmark", "none"]
+    keep_mixtures: CountOrAuto
 
     @field_validator("strategy")
     @classmethod
@@ -160,6 +163,13 @@ class VisionConfig(AppConfig):
             "trusted_mixer": self.trusted_mixer,
             "relation": self.relation,
         }
+
+    def make_observers(self) -> list[Observer]:
+        """Make the trackers and, if asked for, what keeps mixtures, whose pictures they show."""
+        if not self.keep_mixtures:
+            return super().make_observers()
+        kept = KeptMixtures(self.keep_mixtures)
+        return [kept, *make_trackers(self.tracker, kept)]
 
     @property
     def budget(self) -> PrivacyBudget | None:

@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from flwr_splitmix.apps.continuing import given_to
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.apps.vision.first_round import check_first_round
@@ -35,7 +36,7 @@ def train(grid: Grid, context: Context) -> None:
     LinkError
         If too few clients are left.
     """
-    config, resumed = VisionConfig.of_run(context.run_config)
+    config, resumed = VisionConfig.of_run(context.run_config, given_to(grid))
     images, segments = images_of(config), segments_of(config)
     if config.server_threads:
         torch.set_num_threads(config.server_threads)

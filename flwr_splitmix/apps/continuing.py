@@ -1,0 +1,59 @@
+"""Which configuration a continued run has: its own, with more rounds if more are given."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from flwr.serverapp import Grid
+
+log = logging.getLogger("flwr.splitmix")
+
+ROUNDS = "num-server-rounds"
+
+_ABOUT_RESUMING = {"resume", "run-dir"}
+
+
+def given_to(grid: Grid) -> Mapping[str, Any]:
+    """Return the keys that `--run-config` gives a Flower run; the app's defaults are not among it.
+
+    A grid of no Flower run, as in a test, has none.
+    """
+    run = getattr(grid, "run", None)
+    return {} if run is None else dict(run.override_config)
+
+
+def continued(own: Mapping[str, Any], given: Mapping[str, Any], run_id: str) -> dict[str, Any]:
+    """Return the configuration of a run that is continued; the log names the given keys ignored.
+
+    Parameters
+    ----------
+    own
+        The run's configuration.
+    given
+        What is given as it is continued. Only more rounds than the run was asked for count.
+    """
+    config = dict(own)
+    ignored = [
+        key
+        for key, value in given.items()
+        if key not in _ABOUT_RESUMING and (key not in own or own[key] != value)
+    ]
+    if ROUNDS in ignored and _extends(own.get(ROUNDS), given[ROUNDS]):
+        ignored.remove(ROUNDS)
+        config[ROUNDS] = given[ROUNDS]
+        log.info("run %s goes on to round %d, behind its %d", run_id, config[ROUNDS], own[ROUNDS])
+    if ignored:
+        named = ", ".join(f"{key} is {own.get(key)!r}, not {given[key]!r}" for key in ignored)
+        log.warning(
+            "run %s is continued as it was started, and ignores what is given now: %s. Only "
+            "num-server-rounds may be raised",
+            run_id,
+            named,
+        )
+    return config
+
+
+def _extends(asked: Any, given: Any) -> bool:
+    return type(asked) is int and type(given) is int and given > asked

@@ -1,0 +1,113 @@
+"""`splitmix compare`: runs side by side, as a table and in curves."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flwr_splitmix.cli.picture import EXTENSIONS, save
+from flwr_splitmix.cli.terminal import RunDirectory, console, table
+from flwr_splitmix.runs import RunError
+from flwr_splitmix.runs.reports.comparison import Comparison
+from flwr_splitmix.runs.reports.comparison import compare as compare_runs
+from flwr_splitmix.runs.reports.curves import OVER, Over, draw_curves
+from flwr_splitmix.runs.reports.selection import select
+from flwr_splitmix.runs.reports.tables import WRITERS, ComparisonTable, tabulate
+
+
+class TableFormat(StrEnum):
+    """What `splitmix compare` prints."""
+
+    table = "table"
+    csv = "csv"
+    markdown = "markdown"
+    latex = "latex"
+
+
+class XAxis(StrEnum):
+    """What accuracy is drawn over."""
+
+    all = "all"
+    rounds = "rounds"
+    uplink = "uplink"
+    time = "time"
+
+
+_FORMATS = {".csv": "csv", ".md": "markdown", ".tex": "latex"}
+
+
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help='Ids, "latest", or labels: all runs of that label.'),
+    ],
+    output: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="May be repeated: .csv, .md or .tex for the table, .png, .pdf or .svg for curves.",
+        ),
+    ] = None,
+    format: Annotated[  # noqa: A002 - the option's name
+        TableFormat, typer.Option("--format", help="What is printed.")
+    ] = TableFormat.table,
+    over: Annotated[
+        XAxis, typer.Option("--over", help="What the curves are drawn over.")
+    ] = XAxis.all,
+    mix_kinds: Annotated[
+        bool,
+        typer.Option("--mix-kinds", help="Put accuracies of several kinds side by side."),
+    ] = False,
+    run_dir: RunDirectory = None,
+) -> None:
+    """Compare runs: the keys that differ, and the mean and deviation of those that differ in seed.
+
+    Means are over runs that differ in their seed alone; "±" is their sample standard deviation.
+    """
+    outputs = output or []
+    for file in outputs:
+        if file.suffix.lower() not in (*_FORMATS, *EXTENSIONS):
+            raise RunError(
+                f"cannot write {file}: its name ends in none of "
+                f"{', '.join([*_FORMATS, *EXTENSIONS])}"
+            )
+    comparison = compare_runs(select(runs, run_dir), mix_kinds=mix_kinds)
+    made = tabulate(comparison)
+    for file in outputs:
+        _write(file, comparison, made, over)
+    if format is TableFormat.table:
+        _print(comparison, made)
+    else:
+        typer.echo(WRITERS[format](made), nl=False)
+    for note in comparison.notes:
+        typer.echo(note, err=True)
+    for file in outputs:
+        typer.echo(f"wrote {file}", err=True)
+
+
+def _write(file: Path, comparison: Comparison, made: ComparisonTable, over: XAxis) -> None:
+    kind = _FORMATS.get(file.suffix.lower())
+    if kind is None:
+        overs: list[Over] = [name for name in OVER if over in (XAxis.all, name)]
+        save(draw_curves(comparison, overs), file)
+        return
+    try:
+        file.write_text(WRITERS[kind](made), encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write {file}: {error.strerror}") from error
+
+
+def _print(comparison: Comparison, made: ComparisonTable) -> None:
+    named = len(made.keys) or 1
+    headings = [
+        title if index < named else f">{title}" for index, title in enumerate(made.headings())
+    ]
+    listing = table(*headings)
+    for row in made.rows():
+        listing.add_row(*row)
+    console().print(listing)

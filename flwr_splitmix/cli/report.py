@@ -1,0 +1,56 @@
+"""`splitmix report`: one HTML file about runs, which needs no network."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flwr_splitmix.cli.terminal import RunDirectory
+from flwr_splitmix.methods import BY_NAME
+from flwr_splitmix.runs import RunError
+from flwr_splitmix.runs.reports.comparison import compare
+from flwr_splitmix.runs.reports.page import page
+from flwr_splitmix.runs.reports.selection import select
+
+
+def report(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help='Ids, "latest", or labels: all runs of that label.'),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE.html", help="The page.")
+    ] = Path("report.html"),
+    mixtures: Annotated[
+        bool,
+        typer.Option(
+            "--mixtures", help="Pictures of mixtures too, of runs with the key keep-mixtures."
+        ),
+    ] = False,
+    mix_kinds: Annotated[
+        bool,
+        typer.Option("--mix-kinds", help="Put accuracies of several kinds side by side."),
+    ] = False,
+    run_dir: RunDirectory = None,
+) -> None:
+    """Write a report: one self-contained page with curves, rounds, clients, bytes and privacy."""
+    if output.suffix.lower() not in (".html", ".htm"):
+        raise RunError(f"cannot write {output}: a report's name ends in .html")
+    compared = compare(select(runs, run_dir), mix_kinds=mix_kinds)
+    made = page(compared, hides=_hidden_by_method(), mixtures=mixtures)
+    try:
+        output.write_text(made, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write {output}: {error.strerror}") from error
+    typer.echo(f"wrote {output}")
+
+
+def _hidden_by_method() -> dict[str, str]:
+    """Return what the catalogue says by method, without its Markdown."""
+    links = re.compile(r"\[([^]]*)\]\([^)]*\)")
+    return {
+        name: links.sub(r"\1", method.protects).replace("*", "") for name, method in BY_NAME.items()
+    }

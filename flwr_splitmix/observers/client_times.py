@@ -1,0 +1,63 @@
+"""What each client did in a run: rounds, seconds, and why it failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr_splitmix.events import RoundDone
+from flwr_splitmix.observers.observer import Observer
+
+KEPT_REASONS = 5
+"""Failures of a client whose reasons are kept: the newest."""
+
+
+@dataclass
+class _Client:
+    """One client's record."""
+
+    rounds: int = 0
+    seconds: float = 0.0
+    slowest: int = 0
+    failed: int = 0
+    failures: list[tuple[int, str]] = field(default_factory=list)
+
+
+class ClientTimes(Observer):
+    """Counts by client index the rounds, the seconds in exchanges, and the failures.
+
+    Its state is what a run's record.json holds under "clients", by index: `rounds` that it
+    finished, `seconds` spent in them, how often it was the `slowest`, how often it `failed`, and
+    the newest `failures` as [round, reason].
+    """
+
+    def __init__(self) -> None:
+        self._clients: dict[int, _Client] = {}
+
+    def on_round(self, event: RoundDone) -> None:
+        """Count a round."""
+        times = event.client_seconds
+        slowest = max(times, key=lambda client: (times[client], -client), default=None)
+        for client, seconds in times.items():
+            kept = self._clients.setdefault(client, _Client())
+            kept.seconds += seconds
+            kept.rounds += client not in event.failures
+            kept.slowest += client == slowest
+        for client, reason in event.failures.items():
+            kept = self._clients.setdefault(client, _Client())
+            kept.failed += 1
+            kept.failures = [*kept.failures, (event.server_round, reason)][-KEPT_REASONS:]
+
+    def state(self) -> dict[str, Any]:
+        """Return all records by client index."""
+        return {str(client): vars(kept).copy() for client, kept in sorted(self._clients.items())}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`."""
+        self._clients = {
+            int(client): _Client(
+                **{**kept, "failures": [(int(r), str(why)) for r, why in kept["failures"]]}
+            )
+            for client, kept in state.items()
+        }

@@ -1,0 +1,84 @@
+"""What the server saw in a run: the kinds of messages, without what was in any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from flwr_splitmix.events import Exchange
+from flwr_splitmix.observers.observer import Observer
+
+MOST_KINDS = 200
+"""Kinds that are told apart: clients choose what is in a reply, not how long the list grows."""
+
+_MOST_NAMES, _LONGEST_NAME = 20, 40
+
+_OTHER = ("other", "up", "any", ())
+
+_Key = tuple[str, str, str, tuple[str, ...]]
+"""Phase, direction, method, and names in the payload."""
+
+
+class MessageKinds(Observer):
+    """Counts the exchanges of a run by kind: phase, direction, method and what a payload holds.
+
+    Its state is what a run's record.json holds under "messages": for each kind `phase`,
+    `direction`, `method`, `count`, `bytes` of tensors on the wire, and `holds`: by name, dtype and
+    shape of the first tensor there, or the type of a plain value. No value is kept.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[_Key, dict[str, Any]] = {}
+
+    def on_exchange(self, event: Exchange) -> None:
+        """Count an exchange; None values are as good as missing."""
+        there = [(name, value) for name, value in event.payload.items() if _has(value)]
+        there = there[:_MOST_NAMES]
+        names = tuple(str(name)[:_LONGEST_NAME] for name, _ in there)
+        key: _Key = (event.phase, event.direction, event.method, names)
+        if key not in self._kinds and len(self._kinds) >= MOST_KINDS:
+            key, there = _OTHER, []
+        if (kind := self._kinds.get(key)) is None:
+            holds = dict(zip(names, (describe(value) for _, value in there), strict=False))
+            kind = self._kinds[key] = {**_as_fields(key), "holds": holds, "count": 0, "bytes": 0}
+        kind["count"] += 1
+        kind["bytes"] += event.nbytes
+
+    def state(self) -> dict[str, Any]:
+        """Return all kinds, in the order in which they were first seen."""
+        return {"kinds": [dict(kind) for kind in self._kinds.values()]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`."""
+        self._kinds = {
+            (kind["phase"], kind["direction"], kind["method"], tuple(kind["holds"])): dict(kind)
+            for kind in state["kinds"]
+        }
+
+
+def _as_fields(key: _Key) -> dict[str, Any]:
+    return dict(zip(("phase", "direction", "method"), key, strict=False))
+
+
+def _has(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(_has(entry) for entry in value)
+    return value is not None
+
+
+def describe(value: Any) -> str:
+    """Say what a value of a payload is, not which: "3 x float32 (32, 8, 192)", say."""
+    if isinstance(value, Tensor):
+        shape = ", ".join(map(str, value.shape))
+        return f"{str(value.dtype).removeprefix('torch.')} ({shape})"
+    if isinstance(value, list | tuple):
+        entries = [entry for entry in value if entry is not None]
+        first = describe(entries[0]) if entries else "nothing"
+        return first if len(entries) == 1 else f"{len(entries)} x {first}"
+    if isinstance(value, Mapping):
+        return "share of the plan" if "share" in value else "plain values"
+    return {"int": "a whole number", "float": "a number", "str": "text", "bool": "yes or no"}.get(
+        type(value).__name__, type(value).__name__
+    )

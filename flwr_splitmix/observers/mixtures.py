@@ -1,0 +1,122 @@
+"""Mixtures that are kept of a run: whose patches they are made of, and how strong each patch is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flwr_splitmix.events import RoundDone, RunStarted, StepDone
+from flwr_splitmix.mixers import Share
+from flwr_splitmix.observers.observer import Observer
+from flwr_splitmix.storage import write_json
+
+FILE = "mixtures.json"
+"""In a run's directory."""
+
+_PIXELS = 16
+"""Width of a patch in `Mixture.image`."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The first sample of a mixing group, as the mixer made it.
+
+    Parameters
+    ----------
+    rows, columns
+        Of the patches.
+    members
+        Of each client in it: "client", its mixing ratio "lam", and "patches", whether it sent
+        each of them (N).
+    norms
+        Euclidean norm of the mixed smashed data at each patch (N).
+    """
+
+    rows: int
+    columns: int
+    members: tuple[dict[str, Any], ...]
+    norms: tuple[float, ...]
+
+    def image(self) -> np.ndarray:
+        """Return the norms as a grey picture, uint8 (height, width, 3): white is the largest."""
+        norms = np.asarray(self.norms).reshape(self.rows, self.columns)
+        grey = (255 * norms / max(float(norms.max()), 1e-12)).astype(np.uint8)
+        large = grey.repeat(_PIXELS, axis=0).repeat(_PIXELS, axis=1)
+        return np.repeat(large[:, :, None], 3, axis=2)
+
+
+class KeptMixtures(Observer):
+    """Keeps the first mixtures of the newest round, and writes them to the run's directory.
+
+    What is kept is derived from smashed data. The server sees those anyway, but a file is read by
+    others: the norms of patches may show an outline of what is in a picture.
+
+    Parameters
+    ----------
+    count
+        How many, of different mixing groups.
+
+    Attributes
+    ----------
+    newest
+        The mixtures of the newest round.
+
+    Raises
+    ------
+    ValueError
+        If count is below 1.
+    """
+
+    def __init__(self, count: int) -> None:
+        if count < 1:
+            raise ValueError(f"count is {count}; it must be at least 1")
+        self.count = count
+        self.newest: list[Mixture] = []
+        self._directory: Path | None = None
+
+    def on_start(self, event: RunStarted) -> None:
+        """Note where the run's files are."""
+        self._directory = event.directory
+
+    def on_step(self, event: StepDone) -> None:
+        """Keep the first step's mixtures; the U shape has none."""
+        plan, mixed = event.plan, event.mixed
+        if event.number or plan is None or mixed is None:
+            return
+        self.newest = []
+        shape = plan.shape
+        try:
+            rows, columns = shape.rows_and_columns()
+        except ValueError:  # patches in no grid
+            rows, columns = 1, shape.patches
+        for row, source in enumerate(mixed.sources[: self.count]):
+            members = tuple(
+                {
+                    "client": member.client,
+                    "lam": member.share.lam,
+                    "patches": _sent(member.share, shape.size)[shape.prefix :].tolist(),
+                }
+                for member in source.members
+            )
+            sample: Tensor = mixed.smashed[row * shape.batch, shape.prefix :]
+            norms = tuple(sample.detach().float().norm(dim=-1).tolist())
+            self.newest.append(Mixture(rows, columns, members, norms))
+
+    def on_round(self, event: RoundDone) -> None:
+        """Write them."""
+        if self._directory is not None and self.newest:
+            mixtures = [asdict(mixture) for mixture in self.newest]
+            write_json(self._directory / FILE, {"round": event.server_round, "mixtures": mixtures})
+
+
+def _sent(share: Share, size: tuple[int, int, int]) -> Tensor:
+    """Return which tokens of the first sample a share's upload is placed at: bool (tokens,)."""
+    batch, tokens, _ = size
+    mixed = torch.zeros(batch, tokens, 1)
+    share.place(mixed, torch.ones(share.upload_shape((batch, tokens, 1))))
+    return mixed[0, :, 0] != 0

@@ -1,0 +1,86 @@
+"""The trackers by name, and the packages that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from flwr_splitmix.observers.mixtures import KeptMixtures
+from flwr_splitmix.observers.trackers.tracker import Tracker
+
+
+class TrackerError(ValueError):
+    """A tracker that is asked for cannot be had; the message names the remedy."""
+
+
+class _Known(NamedTuple):
+    """Where a tracker is, what package it needs, and which extra brings that."""
+
+    module: str
+    make: str
+    package: str = ""
+    extra: str = ""
+
+
+_KNOWN = {
+    "csv": _Known("csv_file", "CsvTracker"),
+    "tensorboard": _Known("tensorboard", "TensorBoardTracker", "tensorboard", "tensorboard"),
+    "wandb": _Known("weights_and_biases", "WandbTracker", "wandb", "wandb"),
+    "wandb-offline": _Known("weights_and_biases", "offline", "wandb", "wandb"),
+    "mlflow": _Known("mlflow", "MlflowTracker", "mlflow", "mlflow"),
+}
+
+TRACKERS = tuple(_KNOWN)
+"""Names of the trackers."""
+
+
+def split_names(names: str) -> list[str]:
+    """Return the names in a text with commas between.
+
+    Raises
+    ------
+    TrackerError
+        If one is unknown, or given twice.
+    """
+    asked = [name.strip() for name in names.split(",") if name.strip()]
+    for name in asked:
+        if name not in _KNOWN:
+            raise TrackerError(
+                f"there is no tracker {name!r}; allowed are {', '.join(TRACKERS)}, or several of "
+                "them with commas between"
+            )
+    packages = [_KNOWN[name].module for name in asked]
+    if len(set(packages)) < len(packages):
+        raise TrackerError(f"{names!r} names a tracker twice")
+    return asked
+
+
+def make_trackers(names: str, mixtures: KeptMixtures | None = None) -> list[Tracker]:
+    """Make the trackers that are named, with commas between; nothing is written yet.
+
+    Parameters
+    ----------
+    mixtures
+        Whose pictures they show, where they can.
+
+    Raises
+    ------
+    TrackerError
+        If a name is unknown, or its package is not installed: the extra is named.
+    """
+    made = []
+    for name in split_names(names):
+        known = _KNOWN[name]
+        if known.package and find_spec(known.package) is None:
+            raise TrackerError(
+                f"tracker {name!r} needs {known.package}, which is not installed: "
+                f"pip install 'flwr-splitmix[{known.extra}]'"
+            )
+        module = import_module(f"flwr_splitmix.observers.trackers.{known.module}")
+        make: Callable[[], Tracker] = getattr(module, known.make)
+        tracker = make()
+        tracker.mixtures = mixtures
+        made.append(tracker)
+    return made

@@ -1,0 +1,59 @@
+"""The CSV tracker: a row a round, for a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flwr_splitmix.events import RunStarted
+from flwr_splitmix.observers.trackers.tracker import Tracker
+from flwr_splitmix.storage import write_atomic
+
+
+class CsvTracker(Tracker):
+    """Writes metrics.csv: the numbers of each round; it has no texts and no pictures.
+
+    Parameters
+    ----------
+    folder
+        Where the file is written; None is the run's directory.
+    """
+
+    def begin(self, event: RunStarted, config: Mapping[str, Any]) -> None:
+        """Take over the rounds that are in the file and before the first one of now."""
+        place = self.place(event, "")
+        self._file = place / "metrics.csv"
+        self._rows = [
+            row for row in _read(self._file) if int(float(row["round"])) < event.first_round
+        ]
+
+    def numbers(self, values: Mapping[str, float], server_round: int) -> None:
+        """Write the file anew, with the round's numbers."""
+        self._rows.append({"round": str(server_round), **{n: f"{v:g}" for n, v in values.items()}})
+        columns = list(dict.fromkeys(name for row in self._rows for name in row))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self._rows)
+        write_atomic(self._file, text.getvalue().encode(), flush=False)
+
+    def text(self, name: str, text: str, server_round: int) -> None:
+        """Write nothing: a table of numbers has no texts."""
+
+    def picture(self, name: str, image: np.ndarray, server_round: int) -> None:
+        """Write nothing: a table of numbers has no pictures."""
+
+    def finish(self, summary: Mapping[str, Any], error: str) -> None:
+        """Write nothing: the file is complete after each round."""
+
+
+def _read(file: Path) -> list[dict[str, str]]:
+    if not file.exists():
+        return []
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))

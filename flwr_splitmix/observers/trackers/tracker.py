@@ -1,0 +1,155 @@
+"""The base class of trackers: what of a run is handed on, and what a failing tracker costs."""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flwr_splitmix.events import RoundDone, RunEnded, RunStarted
+from flwr_splitmix.observers.mixtures import KeptMixtures
+from flwr_splitmix.observers.observer import Observer
+
+log = logging.getLogger("flwr.splitmix")
+
+_ONES_OWN = ("run-dir", "resume", "ssl-", "link-")
+"""Beginnings of keys that say where files and machines are: they are handed on to nobody."""
+
+
+class Tracker(Observer):
+    """Hands every round's numbers, failures and pictures on; a subclass knows to whom.
+
+    A tracker that cannot begin ends the run before it trains. One that fails later is given up
+    with a warning: the run goes on.
+
+    Parameters
+    ----------
+    folder
+        Where it writes; None is the run's directory.
+
+    Attributes
+    ----------
+    mixtures
+        Whose pictures it hands on; None for none.
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self.mixtures: KeptMixtures | None = None
+        self._writes = False
+        self._totals = {"uplink_bytes": 0, "downlink_bytes": 0}
+
+    @abstractmethod
+    def begin(self, event: RunStarted, config: Mapping[str, Any]) -> None:
+        """Get ready; a continued run goes on where it was.
+
+        Parameters
+        ----------
+        config
+            The run's configuration, without what says where files and machines are.
+        """
+
+    @abstractmethod
+    def numbers(self, values: Mapping[str, float], server_round: int) -> None:
+        """Write a round's numbers by name; all are finite."""
+
+    @abstractmethod
+    def text(self, name: str, text: str, server_round: int) -> None:
+        """Write a text, where the tracker has texts."""
+
+    @abstractmethod
+    def picture(self, name: str, image: np.ndarray, server_round: int) -> None:
+        """Write a picture, uint8 (height, width, 3), where the tracker has pictures."""
+
+    @abstractmethod
+    def finish(self, summary: Mapping[str, Any], error: str) -> None:
+        """Write the end; `error` is "" if nothing went wrong."""
+
+    def place(self, event: RunStarted, name: str) -> Path:
+        """Return where to write: the folder, or `name` in the run's directory.
+
+        Raises
+        ------
+        ValueError
+            If there is neither.
+        """
+        if self.folder is not None:
+            return self.folder
+        if event.directory is None:
+            raise ValueError(
+                f"{type(self).__name__} has nowhere to write: give it a folder, or the strategy a "
+                "run"
+            )
+        return event.directory / name
+
+    def on_start(self, event: RunStarted) -> None:
+        """Begin."""
+        if event.first_round == 1:
+            self._totals = dict.fromkeys(self._totals, 0)
+        self.begin(event, _not_ones_own(event.config))
+        self._writes = True
+
+    def on_round(self, event: RoundDone) -> None:
+        """Hand on the row's numbers, the totals of bytes, why clients failed, and pictures."""
+        for name, total in self._totals.items():
+            self._totals[name] = total + int(event.row.get(name) or 0)
+        totals = {f"{name}_total": total for name, total in self._totals.items()}
+        values = {name: float(v) for name, v in event.row.items() if _is_finite_number(v)}
+        values.pop("round", None)
+        self._try(lambda: self.numbers({**values, **totals}, event.server_round))
+        if event.failures:
+            reasons = (f"client {client}: {why}" for client, why in event.failures.items())
+            said = "\n\n".join(reasons)
+            self._try(lambda: self.text("failures", said, event.server_round))
+        if event.evaluation is not None and self.mixtures is not None:
+            for index, mixture in enumerate(self.mixtures.newest):
+                image = mixture.image()
+                name = f"mixture-{index}"
+                self._try(lambda n=name, i=image: self.picture(n, i, event.server_round))  # type: ignore[misc]
+
+    def on_end(self, event: RunEnded) -> None:
+        """Write the summary and end."""
+        self._try(lambda: self.finish(event.summary, event.error))
+
+    def state(self) -> dict[str, Any]:
+        """Return the totals of bytes."""
+        return dict(self._totals)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`."""
+        self._totals = {name: int(state[name]) for name in self._totals}
+
+    def _try(self, write: Callable[[], None]) -> None:
+        """Write, unless it failed before; whatever a tracker's library raises ends the tracker."""
+        if not self._writes:
+            return
+        try:
+            write()
+        except Exception as error:
+            self._writes = False
+            log.warning(
+                "%s is given up, the run goes on: %s: %s",
+                type(self).__name__,
+                type(error).__name__,
+                str(error).partition("\n")[0],
+            )
+
+
+def _not_ones_own(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if not key.startswith(_ONES_OWN)}
+
+
+def _is_finite_number(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)
+
+
+def as_markdown(values: Mapping[str, Any]) -> str:
+    """Return names and values as a table in Markdown."""
+    lines = (f"| {name} | {value} |" for name, value in sorted(values.items()))
+    return "\n".join(["| key | value |", "| --- | --- |", *lines])

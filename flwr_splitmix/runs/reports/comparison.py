@@ -1,0 +1,168 @@
+"""Runs side by side: those that differ in their seed alone are one group."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flwr_splitmix.runs.errors import RunError
+from flwr_splitmix.runs.reports.differences import BOOKKEEPING, PLACE, as_text, differing, in_words
+from flwr_splitmix.runs.reports.facts import facts_of
+from flwr_splitmix.runs.run import Run
+
+MIXED_KINDS = "several kinds"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seed alone.
+
+    Parameters
+    ----------
+    name
+        What tells it from the other groups, in words.
+    values
+        By key, the values that do.
+    facts
+        What each run has come to; see `facts_of`.
+    """
+
+    name: str
+    values: dict[str, str]
+    runs: tuple[Run, ...]
+    facts: tuple[dict[str, Any], ...]
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of accuracy of its runs, each once."""
+        return list(dict.fromkeys(f["evaluation"] for f in self.facts if f.get("evaluation")))
+
+    def numbers(self, name: str) -> list[float]:
+        """Return a fact of each run that has it; "inf", as a summary writes it, is infinite."""
+        values = [facts.get(name) for facts in self.facts]
+        return [float(value) for value in values if value is not None]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Groups of runs, in the order of their first runs.
+
+    Parameters
+    ----------
+    keys
+        The keys that differ between groups.
+    kind
+        The kind of all accuracies; "" without any.
+    notes
+        What a reader must know, a sentence each.
+    """
+
+    groups: tuple[Group, ...]
+    keys: tuple[str, ...]
+    kind: str
+    notes: tuple[str, ...]
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs."""
+        return [run for group in self.groups for run in group.runs]
+
+
+def compare(runs: Sequence[Run], *, mix_kinds: bool = False) -> Comparison:
+    """Put runs side by side.
+
+    Parameters
+    ----------
+    mix_kinds
+        Whether accuracies of several kinds may stand beside each other.
+
+    Raises
+    ------
+    RunError
+        If accuracies are of several kinds and may not, or a run cannot be read.
+    """
+    keys = differing([run.config for run in runs], {*BOOKKEEPING, *PLACE, "seed"})
+    members: dict[tuple[str | None, ...], list[Run]] = {}
+    for run in runs:
+        own = tuple(as_text(run.config[key]) if key in run.config else None for key in keys)
+        members.setdefault(own, []).append(run)
+    groups = tuple(
+        Group(
+            _name(several, keys),
+            {key: value or "" for key, value in zip(keys, own, strict=True) if value is not None},
+            tuple(several),
+            tuple(facts_of(run) for run in several),
+        )
+        for own, several in members.items()
+    )
+    kinds = _kinds(groups)
+    if len(kinds) > 1 and not mix_kinds:
+        named = " and ".join(f"{run} has {kind!r}" for kind, run in kinds.items())
+        raise RunError(
+            f"accuracies of several kinds cannot be compared: {named}; compare those of one kind, "
+            "or say --mix-kinds to see them side by side"
+        )
+    kind = MIXED_KINDS if len(kinds) > 1 else next(iter(kinds), "")
+    return Comparison(groups, tuple(keys), kind, tuple(_notes(groups, kinds)))
+
+
+def _name(runs: Sequence[Run], keys: Sequence[str]) -> str:
+    labels = {run.label for run in runs}
+    (label,) = labels if len(labels) == 1 else ("",)
+    words = in_words(runs[0].config, keys)
+    if not keys and not label:
+        return in_words(runs[0].config, ["strategy"]) or runs[0].id
+    return f"{label}: {words}" if label and words else label or words
+
+
+def _kinds(groups: Sequence[Group]) -> dict[str, str]:
+    """Return the kinds of accuracy, each with the first run that has it."""
+    kinds: dict[str, str] = {}
+    for group in groups:
+        for run, facts in zip(group.runs, group.facts, strict=True):
+            if facts.get("evaluation"):
+                kinds.setdefault(facts["evaluation"], run.id)
+    return kinds
+
+
+def _notes(groups: Sequence[Group], kinds: dict[str, str]) -> list[str]:
+    notes = []
+    if len(kinds) > 1:
+        notes.append(f"Accuracies are of several kinds, which do not compare: {', '.join(kinds)}.")
+    for group in groups:
+        for run in group.runs:
+            if run.status != "finished":
+                notes.append(f"{run.id} has not finished ({run.status}): its figures are so far.")
+        seeds = Counter(str(facts.get("seed")) for facts in group.facts)
+        if repeated := [seed for seed, count in seeds.items() if count > 1]:
+            notes.append(
+                f"{group.name}: more than one run of seed {', '.join(repeated)}. A seed repeats, "
+                "but for secrets, so that such runs say nothing of the spread."
+            )
+        rounds = {facts.get("evaluated_round") for facts in group.facts}
+        if len(rounds) > 1:
+            notes.append(f"{group.name}: its runs were last evaluated in different rounds.")
+    all_runs = [run for group in groups for run in group.runs]
+    if where := [key for key in differing([run.config for run in all_runs]) if key in PLACE]:
+        notes.append(f"They also ran in different places or ways: {', '.join(where)} differ.")
+    return notes
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean, and the standard deviation (of a sample, n - 1) if there are two or more.
+
+    Raises
+    ------
+    ValueError
+        If there are no values.
+    """
+    if not values:
+        raise ValueError("there are no values to average")
+    if any(not math.isfinite(value) for value in values):
+        return math.inf if math.inf in values else math.nan, None
+    mean = statistics.fmean(values)
+    return mean, statistics.stdev(values) if len(values) > 1 else None

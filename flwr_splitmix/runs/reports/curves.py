@@ -1,0 +1,207 @@
+"""Accuracy over rounds, uplink and time, in lines that a black-and-white print keeps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Literal
+
+from flwr_splitmix.runs.errors import RunError
+from flwr_splitmix.runs.reports.comparison import Comparison, Group, mean_and_deviation
+from flwr_splitmix.runs.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Over = Literal["rounds", "uplink", "time"]
+
+OVER: dict[Over, str] = {
+    "rounds": "round",
+    "uplink": "uplink, cumulative (MB)",
+    "time": "time of the rounds, cumulative (s)",
+}
+"""What accuracy is drawn over, with the axis' label."""
+
+_COLUMN: dict[Over, tuple[str, float]] = {"uplink": ("uplink_bytes", 1e-6), "time": ("seconds", 1)}
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9")
+"""Of Okabe and Ito, which the colour-blind tell apart."""
+
+_DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (8, 3)))
+_MARKERS = "os^Dv*"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Accuracy (in percent) of a group, with its band.
+
+    Parameters
+    ----------
+    x, y
+        A point for each round in which all runs of the group were evaluated: means over them.
+    half_width
+        Of the band, None without one: a standard deviation over `band`.
+    band
+        "seeds" or "clients"; "" without one.
+    """
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    half_width: tuple[float, ...] | None
+    band: str
+
+
+def curve_of(group: Group, over: Over) -> Curve:
+    """Return a group's curve: the band is over seeds, or with one run over its clients."""
+    runs = [_points(run, over) for run in group.runs]
+    shared = sorted(set.intersection(*(set(points) for points in runs)))
+    x, y, half, spreads = [], [], [], []
+    for number in shared:
+        points = [points[number] for points in runs]
+        x.append(mean_and_deviation([at for at, _, _ in points])[0])
+        mean, deviation = mean_and_deviation([100 * accuracy for _, accuracy, _ in points])
+        y.append(mean)
+        half.append(deviation)
+        spreads.append(points[0][2])
+    widths, band = (half, "seeds") if len(runs) > 1 else (spreads, "clients")
+    scale = 1 if band == "seeds" else 100
+    known = [scale * width for width in widths if width is not None]
+    if not known or len(known) < len(shared):
+        return Curve(group.name, tuple(x), tuple(y), None, "")
+    return Curve(group.name, tuple(x), tuple(y), tuple(known), band)
+
+
+def _points(run: Run, over: Over) -> dict[int, tuple[float, float, float | None]]:
+    """Return by evaluated round: where it is on the x axis, accuracy, its spread over clients."""
+    rows = run.rows
+    at = [float(row["round"]) for row in rows]
+    if over in _COLUMN:
+        name, scale = _COLUMN[over]
+        at = [total * scale for total in accumulate(float(row[name] or 0) for row in rows)]
+    return {
+        row["round"]: (place, row["accuracy"], row.get("accuracy_spread"))
+        for place, row in zip(at, rows, strict=True)
+        if row["accuracy"] is not None
+    }
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Make a figure without a display.
+
+    Raises
+    ------
+    RunError
+        If matplotlib is not installed.
+    """
+    try:
+        # Slow to load, and only needed here. Without pyplot: no display, no global state.
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise RunError("pictures need matplotlib: pip install 'flwr-splitmix[report]'") from None
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def draw_curves(
+    comparison: Comparison, overs: Sequence[Over] = ("rounds", "uplink", "time")
+) -> Figure:
+    """Draw accuracy over each of `overs`, a panel each and a line a group.
+
+    Raises
+    ------
+    RunError
+        If matplotlib is not installed, or no run was evaluated.
+    """
+    if not was_evaluated(comparison):
+        raise RunError(
+            "there is nothing to draw: no round was evaluated in "
+            + ", ".join(run.id for run in comparison.runs)
+        )
+    names = len(comparison.groups)
+    figure = new_figure(max(4.6, 3.9 * len(overs)), 3.5 + 0.18 * names)
+    panels = figure.subplots(1, len(overs), squeeze=False, sharey=True)[0]
+    bands: set[str] = set()
+    for axes, over in zip(panels, overs, strict=True):
+        bands |= draw_panel(axes, comparison, over)
+    panels[0].set_ylabel(accuracy_label(comparison))
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, title=band_in_words(bands), title_fontsize=8, fontsize=8, frameon=False,
+        loc="outside lower center", handlelength=4,
+        ncols=max(1, min(names, int(40 * len(overs) / (max(map(len, labels)) + 10)))),
+    )  # fmt: skip
+    return figure
+
+
+def was_evaluated(comparison: Comparison) -> bool:
+    """Return whether there is an accuracy to draw."""
+    return any(row["accuracy"] is not None for run in comparison.runs for row in run.rows)
+
+
+def accuracy_label(comparison: Comparison) -> str:
+    """Return what is on the y axis, with the kind of accuracy."""
+    return "top-1 accuracy in %" + (f" ({comparison.kind})" if comparison.kind else "")
+
+
+def band_in_words(bands: Collection[str]) -> str:
+    """Say what bands are of, "" if there are none."""
+    return f"bands: ± 1 s.d. over {' or '.join(sorted(bands))}" if bands else ""
+
+
+def draw_panel(axes: Axes, comparison: Comparison, over: Over) -> set[str]:
+    """Draw accuracy into a panel, a line a group; returns what the bands are over."""
+    curves = [curve_of(group, over) for group in comparison.groups]
+    _draw_lines(axes, curves)
+    axes.set_xlabel(OVER[over])
+    if over != "rounds":
+        axes.set_xlim(left=0)
+    return {curve.band for curve in curves} - {""}
+
+
+def has_numbers(comparison: Comparison, column: str) -> bool:
+    """Return whether a column of the metrics has a finite number to draw."""
+    values = (row.get(column) for run in comparison.runs for row in run.rows)
+    return any(value is not None and math.isfinite(value) for value in values)
+
+
+def draw_column(axes: Axes, comparison: Comparison, column: str) -> None:
+    """Draw a column of the metrics over rounds, a line a group: means over its runs."""
+    curves = []
+    for group in comparison.groups:
+        values: dict[int, list[float]] = {}
+        for run in group.runs:
+            for row in run.rows:
+                if row.get(column) is not None and math.isfinite(row[column]):
+                    values.setdefault(row["round"], []).append(row[column])
+        x, y = tuple(values), tuple(mean_and_deviation(v)[0] for v in values.values())
+        curves.append(Curve(group.name, x, y, None, ""))
+    _draw_lines(axes, curves)
+    axes.set_xlabel(OVER["rounds"])
+
+
+def _draw_lines(axes: Axes, curves: Sequence[Curve]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    for index, curve in enumerate(curves):
+        colour = COLOURS[index % len(COLOURS)]
+        axes.plot(
+            curve.x,
+            curve.y,
+            color=colour,
+            # Dashes and markers, shifted against each other, tell lines apart without colour.
+            linestyle=_DASHES[index % len(_DASHES)],
+            marker=_MARKERS[(index + index // len(_DASHES)) % len(_MARKERS)],
+            markersize=4,
+            markevery=max(1, len(curve.x) // 12),
+            label=curve.name,
+        )
+        if curve.half_width is not None:
+            low = [y - half for y, half in zip(curve.y, curve.half_width, strict=True)]
+            high = [y + half for y, half in zip(curve.y, curve.half_width, strict=True)]
+            axes.fill_between(curve.x, low, high, color=colour, alpha=0.15, linewidth=0)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,66 @@
+"""What a run has come to: its summary, or as much of one as the rounds done give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from flwr_splitmix.runs.metrics_file import Row
+from flwr_splitmix.runs.run import Run
+
+TOTALS = ("steps", "uplink_bytes", "downlink_bytes", "uplink_bytes_psl")
+
+
+def facts_of(run: Run) -> Row:
+    """Return what is known of a run by the names of a summary; what was never measured is missing.
+
+    Raises
+    ------
+    RunError
+        If a file of the run cannot be read.
+    """
+    asked = {name: run.config.get(name) for name in ("strategy", "model", "clients", "seed")}
+    return {**asked, **so_far(run.rows), **(run.summary or {})}
+
+
+def so_far(rows: Sequence[Row]) -> Row:
+    """Return what a summary would say of the rounds done."""
+    facts: Row = {}
+    for name in TOTALS:
+        _put(facts, name, [row[name] for row in rows], total=True)
+    _put(facts, "wall_s", [row["seconds"] for row in rows], total=True)
+    _put(facts, "top1", [row["accuracy"] for row in rows])
+    _put(facts, "evaluation", [row["accuracy_kind"] for row in rows])
+    _put(facts, "loss", [row["loss"] for row in rows])
+    _put(facts, "epsilon", [row.get("epsilon") for row in rows])
+    if evaluated := [row for row in rows if row["accuracy"] is not None]:
+        last = evaluated[-1]
+        facts["evaluated_round"] = last["round"]
+        facts |= {
+            name: value
+            for name, value in last.items()
+            if name.startswith("eval_") and value is not None
+        }
+    return facts
+
+
+def _put(facts: Row, name: str, values: Sequence[Any], *, total: bool = False) -> None:
+    measured = [value for value in values if value is not None]
+    if measured:
+        facts[name] = sum(measured) if total else measured[-1]
+
+
+def rounds_of(run: Run) -> str:
+    """Return the rounds done, of those that were asked for if that is known: "3/28"."""
+    done = str(run.rows[-1]["round"] if run.rows else 0)
+    asked = run.config.get("num-server-rounds")
+    return done if asked is None else f"{done}/{asked}"
+
+
+def epsilon_in_words(epsilon: Any, delta: Any) -> str:
+    """Say what an epsilon is of: "8.1 at delta 1e-05, the largest of the clients"."""
+    if not math.isfinite(float(epsilon)):
+        return "no bound"
+    at = f" at delta {delta:g}" if isinstance(delta, float) else ""
+    return f"{float(epsilon):.4g}{at}, the largest of the clients"

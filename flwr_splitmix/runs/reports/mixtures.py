@@ -1,0 +1,96 @@
+"""Pictures of the mixtures that a run has kept: whose patches, and how strong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from flwr_splitmix.runs.errors import RunError
+from flwr_splitmix.runs.reports.curves import COLOURS
+from flwr_splitmix.runs.reports.markup import paragraph, tag
+from flwr_splitmix.runs.reports.svg import panel
+from flwr_splitmix.runs.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def pictures(runs: Sequence[Run]) -> dict[str, str]:
+    """Return by run id the HTML that shows its mixtures; runs that kept none are missing.
+
+    Raises
+    ------
+    RunError
+        If no run has kept any, or matplotlib is not installed.
+    """
+    shown = {run.id: _section(run) for run in runs if run.mixtures}
+    if not shown:
+        raise RunError(
+            "no run here has kept mixtures: give a run of the vision app keep-mixtures=4, say"
+        )
+    return shown
+
+
+def _section(run: Run) -> str:
+    kept = run.mixtures
+    figures = [
+        tag(
+            "figure",
+            panel(partial(draw, mixture), f"mixture-{run.id}-{index}", _in_words(mixture)),
+            tag("figcaption", escape(_in_words(mixture))),
+        )
+        for index, mixture in enumerate(kept["mixtures"])
+    ]
+    return (
+        "<h3>Mixtures</h3>"
+        + paragraph(
+            f"The first mixtures of round {kept['round']}, one sample each: in every patch the "
+            "client that sent it; the larger its square, the larger the norm of the mixed "
+            "smashed data there. A cross is a patch that nobody sent."
+        )
+        + tag("div", *figures, class_="figures")
+    )
+
+
+def _in_words(mixture: dict[str, Any]) -> str:
+    members = (f"client {m['client']} at ratio {m['lam']:.2f}" for m in mixture["members"])
+    return f"Mixture of {', '.join(members)}"
+
+
+def draw(mixture: dict[str, Any], axes: Axes) -> None:
+    """Draw a mixture: a square a patch, in stripes where several clients sent it."""
+    from matplotlib.patches import Rectangle
+
+    rows, columns = mixture["rows"], mixture["columns"]
+    largest = max(mixture["norms"], default=0.0) or 1.0
+    for patch in range(rows * columns):
+        row, column = divmod(patch, columns)
+        senders = [
+            (index, member)
+            for index, member in enumerate(mixture["members"])
+            if member["patches"][patch]
+        ]
+        if not senders:
+            axes.plot(column + 0.5, row + 0.5, marker="x", color="0.5", markersize=5)
+            continue
+        side = 0.35 + 0.6 * mixture["norms"][patch] / largest
+        corner = (1 - side) / 2
+        for place, (index, _) in enumerate(senders):
+            width = side / len(senders)
+            axes.add_patch(
+                Rectangle(
+                    (column + corner + place * width, row + corner),
+                    width,
+                    side,
+                    facecolor=COLOURS[index % len(COLOURS)],
+                    alpha=0.45,
+                    linewidth=0,
+                )
+            )
+        if columns <= 16:
+            name = "+".join(str(member["client"]) for _, member in senders)
+            axes.text(column + 0.5, row + 0.5, name, ha="center", va="center", fontsize=7)
+    axes.set(xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[], aspect="equal")
+    axes.spines[:].set_visible(False)

@@ -1,0 +1,145 @@
+"""A report: one self-contained HTML page about one run or several."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from html import escape
+from typing import TYPE_CHECKING
+
+from flwr_splitmix.runs.reports import sections
+from flwr_splitmix.runs.reports.comparison import Comparison
+from flwr_splitmix.runs.reports.curves import (
+    OVER,
+    accuracy_label,
+    band_in_words,
+    curve_of,
+    draw_column,
+    draw_panel,
+    has_numbers,
+    new_figure,
+    was_evaluated,
+)
+from flwr_splitmix.runs.reports.markup import grid, paragraph, tag
+from flwr_splitmix.runs.reports.mixtures import pictures
+from flwr_splitmix.runs.reports.style import STYLE
+from flwr_splitmix.runs.reports.svg import as_svg, panel
+from flwr_splitmix.runs.reports.tables import tabulate
+from flwr_splitmix.runs.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLUMNS = {"loss": "training loss", "epsilon": "epsilon, the largest of the clients"}
+
+
+def page(
+    comparison: Comparison, *, hides: Mapping[str, str] | None = None, mixtures: bool = False
+) -> str:
+    """Return a report's HTML, which loads nothing.
+
+    Parameters
+    ----------
+    hides
+        By strategy, what it hides from the server.
+    mixtures
+        Whether to show the mixtures that runs have kept.
+
+    Raises
+    ------
+    RunError
+        If matplotlib is not installed, a run cannot be read, or no run has kept a mixture that is
+        to be shown.
+    """
+    runs = comparison.runs
+    title = runs[0].label or runs[0].id if len(runs) == 1 else f"{len(runs)} runs"
+    shown = pictures(runs) if mixtures else {}
+    body = [
+        tag("h1", escape(f"Split learning: {title}")),
+        paragraph(f"Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by splitmix report.", "soft"),
+        *([_table(comparison)] if len(runs) > 1 else []),
+        _curves(comparison),
+        *(_run(run, (hides or {}).get(str(run.config.get("strategy")), ""), shown) for run in runs),
+    ]
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head>"
+        f"<body>{''.join(body)}</body></html>\n"
+    )
+
+
+def _table(comparison: Comparison) -> str:
+    table = tabulate(comparison)
+    named = len(table.keys) or 1
+    headings = [t if i < named else f">{t}" for i, t in enumerate(table.headings())]
+    said = "Means ± standard deviations over runs that differ in their seed alone"
+    notes = "".join(paragraph(note, "soft") for note in comparison.notes)
+    return "<h2>Comparison</h2>" + grid(headings, table.rows(), caption=said) + notes
+
+
+def _curves(comparison: Comparison) -> str:
+    title = "<h2>Curves</h2>"
+    figures, said = [], ""
+    if was_evaluated(comparison):
+        bands = {curve_of(group, "rounds").band for group in comparison.groups} - {""}
+        said = f"{accuracy_label(comparison)}; {band_in_words(bands)}".rstrip("; ")
+        said = said[:1].upper() + said[1:]
+        for over, label in OVER.items():
+            draw = partial(_accuracy, comparison, over)
+            figures.append((f"accuracy over {label}", panel(draw, f"over-{over}", f"{said}")))
+    else:
+        said = "No round was evaluated."
+    for column, label in _COLUMNS.items():
+        if has_numbers(comparison, column):
+            draw = partial(_column, comparison, column, label)
+            figures.append((f"{label} over rounds", panel(draw, f"column-{column}", label)))
+    made = "".join(tag("figure", svg, tag("figcaption", escape(name))) for name, svg in figures)
+    many = len(comparison.groups) > 1 and figures
+    legend = _legend(comparison) if many else ""
+    return title + paragraph(f"{said}.") + legend + tag("div", made, class_="figures")
+
+
+def _accuracy(comparison: Comparison, over: str, axes: Axes) -> None:
+    draw_panel(axes, comparison, next(known for known in OVER if known == over))
+    axes.set_ylabel("top-1 accuracy in %")
+
+
+def _column(comparison: Comparison, column: str, label: str, axes: Axes) -> None:
+    draw_column(axes, comparison, column)
+    axes.set_ylabel(label)
+
+
+def _legend(comparison: Comparison) -> str:
+    names = ["\n".join(textwrap.wrap(group.name, 52)) for group in comparison.groups]
+    lines = sum(name.count("\n") + 1 for name in names)
+
+    def make() -> Figure:
+        hidden = new_figure(1, 1).subplots()
+        draw_panel(hidden, comparison, "rounds")
+        handles, _ = hidden.get_legend_handles_labels()
+        figure = new_figure(4.6, 0.1 + 0.2 * lines)
+        figure.legend(
+            handles, names, loc="center left", frameon=False, fontsize=9, handlelength=4.5
+        )
+        return figure
+
+    svg = as_svg(make, "legend", f"Legend: {'; '.join(group.name for group in comparison.groups)}")
+    return tag("div", svg, class_="legend")
+
+
+def _run(run: Run, hides: str, shown: Mapping[str, str]) -> str:
+    return tag(
+        "section",
+        tag("h2", escape(f"{run.label}: {run.id}" if run.label else run.id)),
+        sections.summary(run),
+        sections.rounds(run.rows),
+        sections.clients(run),
+        sections.messages(run),
+        shown.get(run.id, ""),
+        sections.privacy(run, hides),
+        sections.configuration(run),
+    )

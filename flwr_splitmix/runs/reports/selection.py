@@ -1,0 +1,32 @@
+"""Which runs are meant by ids and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from flwr_splitmix.runs.run import Run
+
+
+def select(names: Sequence[str], home: str | Path | None = None) -> list[Run]:
+    """Return the runs that are named, each once, in the order of the names.
+
+    Parameters
+    ----------
+    names
+        Ids, "latest", or labels: a label means all runs that have it, oldest first.
+
+    Raises
+    ------
+    RunError
+        If a name is neither.
+    """
+    labelled: dict[str, list[Run]] = {}
+    for run in Run.list(home):
+        if run.label:
+            labelled.setdefault(run.label, []).append(run)
+    chosen: dict[str, Run] = {}
+    for name in names:
+        for run in labelled.get(name) or [Run.open(name, home=home)]:
+            chosen.setdefault(run.id, run)
+    return list(chosen.values())

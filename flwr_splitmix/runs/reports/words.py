@@ -1,0 +1,48 @@
+"""Figures as a reader of a page wants them: percent, bytes, seconds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from flwr_splitmix.runs.reports.markup import NOTHING
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """Return a number with `digits` decimals; text as it is; "-" for None."""
+    if value is None or isinstance(value, bool):
+        return NOTHING if value is None else str(value).lower()
+    if not isinstance(value, int | float):
+        return str(value)
+    return f"{value:.{digits}f}" if math.isfinite(value) else str(value)
+
+
+def count(value: Any) -> str:
+    """Return a whole number with commas between thousands."""
+    return NOTHING if value is None else f"{value:,}"
+
+
+def percent(fraction: Any) -> str:
+    """Return a fraction of 1 as "81.3 %"."""
+    return NOTHING if fraction is None else f"{100 * fraction:.1f} %"
+
+
+def size(value: Any) -> str:
+    """Return a number of bytes as "812 B", "12.3 kB", "12.3 MB" or "1.2 GB" (powers of 1000)."""
+    if value is None:
+        return NOTHING
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.1f} {unit}"
+    return f"{value:.0f} B"
+
+
+def duration(seconds: Any) -> str:
+    """Return seconds as "0.42 s", "42.0 s", "3 min 05 s" or "2 h 07 min"."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 60:
+        return f"{seconds:.{1 if seconds >= 10 else 2}f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

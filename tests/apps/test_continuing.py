@@ -1,0 +1,82 @@
+"""A continued run has the configuration that it had, and says which given keys it ignores."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flwr_splitmix.apps.continuing import given_to
+from flwr_splitmix.apps.run_config import ConfigError
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.runs import Run
+from tests.apps.vision_app import Nodes, run_config
+
+
+def continued(home: Path, given: dict[str, Any], **own: Any) -> tuple[VisionConfig, Run]:
+    Run.create(run_config(**own), name="x", home=home)
+    values = {**run_config(), **given, "resume": "latest", "run-dir": str(home)}
+    config, run = VisionConfig.of_run(values, {**given, "resume": "latest", "run-dir": str(home)})
+    assert run is not None
+    return config, run
+
+
+def test_ignored_keys_are_named_with_both_values(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"lr": 0.5, "strategy": "PSL", "batch-size": 32}
+    with caplog.at_level(logging.INFO, logger="flwr.splitmix"):
+        config, _ = continued(tmp_path, given, strategy="CutMixSL", num_server_rounds=3)
+    assert (config.lr, config.strategy, config.num_server_rounds) == (0.001, "CutMixSL", 3)
+    (record,) = caplog.records
+    said = record.getMessage()
+    assert "ignores what is given now: lr is 0.001, not 0.5, strategy is 'CutMixSL'" in said
+    assert "batch-size" not in said, "it is what the run has"
+    assert "run-dir" not in said
+
+
+@pytest.mark.parametrize(("given", "rounds"), [(12, 12), (7, 7), (3, 5), (5, 5), (None, 5)])
+def test_rounds_can_be_raised_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, given: int | None, rounds: int
+) -> None:
+    asked = {} if given is None else {"num-server-rounds": given}
+    with caplog.at_level(logging.INFO, logger="flwr.splitmix"):
+        config, run = continued(tmp_path, asked, num_server_rounds=5)
+    assert config.num_server_rounds == rounds
+    assert ("ignores" in caplog.text) == (given == 3)
+    assert run.config["num-server-rounds"] == 5, "it is written down when the run begins"
+
+
+def test_without_what_was_given_defaults_extend_nothing(tmp_path: Path) -> None:
+    """The app's own number of rounds is not one that somebody asked for."""
+    Run.create(run_config(num_server_rounds=2), name="x", home=tmp_path)
+    values = run_config(resume="latest", run_dir=str(tmp_path), num_server_rounds=9)
+    config, _ = VisionConfig.of_run(values)
+    assert config.num_server_rounds == 2
+
+
+def test_what_is_given_is_what_flower_says() -> None:
+    grid: Any = SimpleNamespace(run=SimpleNamespace(override_config={"lr": 0.5}))
+    assert given_to(grid) == {"lr": 0.5}
+    outside_of_a_run: Any = Nodes(2)
+    assert given_to(outside_of_a_run) == {}
+
+
+def test_a_wrong_number_of_rounds_is_refused_before(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="num-server-rounds is 'x'"):
+        continued(tmp_path, {"num-server-rounds": "x"})
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ("tensorbord", "there is no tracker 'tensorbord'; allowed are csv, tensorboard"),
+        ("wandb,wandb-offline", "names a tracker twice"),
+    ],
+)
+def test_a_wrong_tracker_is_named(names: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"tracker is '{names}'.*{said}"):
+        VisionConfig.read(run_config(tracker=names))

@@ -1,0 +1,99 @@
+"""`splitmix compare` and `splitmix report` on the command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import Result
+from matplotlib.image import imread
+from typer.testing import CliRunner
+
+from flwr_splitmix.cli import app
+from flwr_splitmix.runs import Run
+
+Splitmix = Callable[..., Result]
+
+
+def call(home: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, [*arguments, "--run-dir", str(home)])
+
+
+def test_every_ending_is_written_and_the_table_printed(toy_home: Path, tmp_path: Path) -> None:
+    names = ["t.csv", "t.md", "t.tex", "c.png", "c.svg"]
+    files = [tmp_path / name for name in names]
+    outputs = [part for file in files for part in ("-o", str(file))]
+    result = call(toy_home, "compare", "mixed", "plain", *outputs)
+    assert result.exit_code == 0, result.output
+    assert "CutMixSL" in result.stdout
+    assert "±" in result.stdout
+    assert [name for name in names if f"wrote {tmp_path / name}" in result.stderr] == names
+    assert files[2].read_text().startswith(r"\begin{tabular}")
+    assert np.std(imread(files[3])[:, :, :3]) > 0
+
+
+@pytest.mark.parametrize(("kind", "begin"), [("csv", "name,"), ("markdown", "| strategy |")])
+def test_a_format_is_all_that_is_printed(toy_home: Path, kind: str, begin: str) -> None:
+    result = call(toy_home, "compare", "mixed", "plain", "--format", kind)
+    assert result.stdout.startswith(begin)
+    assert len(result.stdout.splitlines()) == {"csv": 3, "markdown": 4}[kind]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["compare", "plain", "-o", "x.docx"], "its name ends in none of .csv, .md, .tex"),
+        (["compare", "plain", "-o", "missing/x.csv"], "cannot write missing/x.csv: No such"),
+        (["compare", "nosuch"], "there is no run 'nosuch'"),
+        (["report", "plain", "-o", "x.pdf"], "a report's name ends in .html"),
+        (["report", "plain", "-o", "missing/x.html"], "cannot write missing/x.html: No such"),
+        (["report", "plain", "--mixtures", "-o", "x.html"], "keep-mixtures=4"),
+    ],
+)
+def test_what_is_wrong_is_one_clear_error(
+    toy_home: Path, arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call(toy_home, *arguments)
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_kinds_of_accuracy_are_refused_with_the_way_out(
+    splitmix: Splitmix, finished: Run, home: Path
+) -> None:
+    other = Run.create({"strategy": "psl"}, name="x", home=home)
+    other.append_round({"round": 1, "accuracy": 0.5, "accuracy_kind": "benchmark"})
+    result = splitmix("compare", finished.id, other.id)
+    assert result.exit_code == 1
+    assert "--mix-kinds" in result.stderr
+    mixed = splitmix("compare", finished.id, other.id, "--mix-kinds")
+    assert mixed.exit_code == 0
+    assert "several kinds" in mixed.stderr
+
+
+def test_a_report_is_written_with_what_the_method_hides(toy_home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    result = call(toy_home, "report", "noisy", "mixed", "-o", str(file), "--mixtures")
+    assert result.exit_code == 0, result.output
+    page = file.read_text(encoding="utf-8")
+    assert "hides from the server: what an epsilon says: privacy.md." in page
+    assert "The first mixtures of round 3" in page
+
+
+def test_neither_loads_torch(toy_home: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys; from typer.testing import CliRunner; from flwr_splitmix.cli import app\n"
+        f"home, file = {str(toy_home)!r}, {str(tmp_path / 'r.html')!r}\n"
+        "for command in (['compare', 'mixed'], ['report', 'mixed', '-o', file]):\n"
+        "    done = CliRunner().invoke(app, [*command, '--run-dir', home])\n"
+        "    assert done.exit_code == 0, done.output\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -1,0 +1,207 @@
+"""Trackers write what a run's rows say, read back by the libraries themselves."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import logging
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_splitmix.events import RoundDone, RunStarted
+from flwr_splitmix.observers import KeptMixtures, Observer
+from flwr_splitmix.observers.trackers import Tracker, TrackerError, make_trackers
+from flwr_splitmix.runs import Run
+from flwr_splitmix.strategies import PSL, CutMixSL
+from flwr_splitmix.testing.toy import Toy
+from tests.toy_runs import SECRET, add_run
+
+CONFIG = {"label": "tracked", "ssl-keyfile": "/secret/key.pem", "link-address": "10.0.0.1:9"}
+SHOWN = ("loss", "accuracy", "uplink_bytes", "seconds", "clients_failed")
+
+
+def track(home: Path, names: str) -> Run:
+    """Do a run of three rounds, in two parts, with trackers and mixtures."""
+    kept = KeptMixtures(1)
+    observers = [kept, *make_trackers(names, kept)]
+    options: dict[str, Any] = {"config": CONFIG, "observers": tuple(observers), "k": 2}
+    return add_run(home, CutMixSL, **options)
+
+
+def test_csv_has_a_row_a_round(tmp_path: Path) -> None:
+    run = track(tmp_path, "csv")
+    with (run.path / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["round"]) for row in rows] == [1, 2, 3]
+    for name in SHOWN:
+        expected = [float(row[name]) for row in run.rows]
+        assert [float(row[name]) for row in rows] == pytest.approx(expected, rel=1e-5)
+    total = sum(row["uplink_bytes"] for row in run.rows)
+    assert float(rows[-1]["uplink_bytes_total"]) == total
+
+
+def test_a_resumed_run_goes_on_in_the_same_file(tmp_path: Path) -> None:
+    toy, run = Toy(clients=2), Run.create({}, name="x", home=tmp_path)
+    for rounds in (2, 4):
+        strategy = PSL(
+            toy.upper(), device="cpu", steps_per_round=1, run=run, observers=make_trackers("csv")
+        )
+        strategy.fit(toy.make_clients(), rounds)
+    with (run.path / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["round"]) for row in rows] == [1, 2, 3, 4]
+    total = sum(row["downlink_bytes"] for row in run.rows)
+    assert float(rows[-1]["downlink_bytes_total"]) == total
+
+
+def test_tensorboard_has_scalars_texts_and_pictures(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = track(tmp_path, "tensorboard")
+    read = EventAccumulator(str(run.path / "tensorboard"))
+    read.Reload()
+    for name in SHOWN:
+        written = {event.step: event.value for event in read.Scalars(name)}
+        assert written == {row["round"]: pytest.approx(row[name], rel=1e-5) for row in run.rows}
+    texts = {
+        tag.removesuffix("/text_summary"): b"".join(
+            event.tensor_proto.string_val[0] for event in read.Tensors(tag)
+        ).decode()
+        for tag in read.Tags()["tensors"]
+    }
+    assert SECRET in texts["failures"]
+    assert "| label | tracked |" in texts["configuration"]
+    assert "secret" not in texts["configuration"]
+    assert "10.0.0.1" not in texts["configuration"]
+    assert "| rounds | 3 |" in texts["summary"]
+    (image, *_) = read.Images("mixture-0")
+    assert (image.width, image.height) == (3 * 16, 2 * 16)
+
+
+def test_mlflows_file_store_has_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    run = track(tmp_path, "mlflow")
+    client = mlflow.MlflowClient(tracking_uri=(tmp_path / "mlruns").as_uri())
+    experiment = client.get_experiment_by_name("flwr-splitmix")
+    (tracked,) = client.search_runs([experiment.experiment_id])
+    assert (tracked.info.status, tracked.info.run_name) == ("FINISHED", "tracked")
+    assert tracked.data.tags["splitmix.run"] == run.id
+    assert tracked.data.params["strategy"] == "CutMixSL"
+    assert "ssl-keyfile" not in tracked.data.params
+    for name in SHOWN:
+        history = client.get_metric_history(tracked.info.run_id, name)
+        assert {point.step: point.value for point in history} == {
+            row["round"]: row[name] for row in run.rows
+        }
+    folders = {file.path for file in client.list_artifacts(tracked.info.run_id)}
+    assert folders == {"failures", "mixture-0", "summary.json"}
+
+
+def records_of(file: Path) -> bytes:
+    """Return the contents of a file of W&B's records (LevelDB's log format), whole."""
+    data, at, whole = file.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        size = struct.unpack("<H", data[at + 4 : at + 6])[0]
+        whole += data[at + 7 : at + 7 + size]
+        at += 7 + size
+    return whole
+
+
+def test_wandb_offline_writes_the_run_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    run = track(tmp_path, "wandb-offline")
+    (folder,) = (run.path / "wandb").glob("offline-run-*")
+    (file,) = folder.glob("run-*.wandb")
+    assert file.name == f"run-{run.id}.wandb"
+    written = records_of(file)
+    for name in (*SHOWN, "uplink_bytes_total"):
+        assert name.encode() in written
+    for row in run.rows:
+        assert str(row["accuracy"]).encode() in written
+    assert b"tracked" in written
+    assert b"/secret/key.pem" not in written
+    assert list((folder / "files" / "media" / "images").glob("mixture-0_*.png"))
+    assert list((folder / "files" / "media" / "html").glob("failures_*.html"))
+
+
+@pytest.mark.parametrize(
+    ("tracker", "package", "extra"),
+    [
+        ("tensorboard", "tensorboard", "tensorboard"),
+        ("wandb", "wandb", "wandb"),
+        ("wandb-offline", "wandb", "wandb"),
+        ("mlflow", "mlflow", "mlflow"),
+    ],
+)
+def test_a_missing_package_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, tracker: str, package: str, extra: str
+) -> None:
+    there = importlib.util.find_spec
+    monkeypatch.setattr(
+        "flwr_splitmix.observers.trackers.choice.find_spec",
+        lambda name: None if name == package else there(name),
+    )
+    said = rf"{tracker}' needs {package}, .*: pip install 'flwr-splitmix\[{extra}\]'"
+    with pytest.raises(TrackerError, match=said):
+        make_trackers(f"csv,{tracker}")
+
+
+class Failing(Tracker):
+    """A tracker whose library fails from the second round on."""
+
+    calls = 0
+
+    def begin(self, event: RunStarted, config: Mapping[str, Any]) -> None:
+        pass
+
+    def numbers(self, values: Mapping[str, float], server_round: int) -> None:
+        self.calls += 1
+        if server_round == 2:
+            raise ConnectionError("nobody answers")
+
+    def text(self, name: str, text: str, server_round: int) -> None:
+        pass
+
+    def picture(self, name: str, image: np.ndarray, server_round: int) -> None:
+        pass
+
+    def finish(self, summary: Mapping[str, Any], error: str) -> None:
+        self.calls += 100
+
+
+class Rounds(Observer):
+    """Counts the rounds."""
+
+    done = 0
+
+    def on_round(self, event: RoundDone) -> None:
+        self.done += 1
+
+
+def test_a_tracker_that_fails_costs_itself(caplog: pytest.LogCaptureFixture) -> None:
+    toy, failing, rounds = Toy(clients=2), Failing(), Rounds()
+    strategy = PSL(toy.upper(), device="cpu", steps_per_round=1, observers=[failing, rounds])
+    with caplog.at_level(logging.WARNING, logger="flwr.splitmix"):
+        strategy.fit(toy.make_clients(), 3)
+    assert rounds.done == 3
+    assert failing.calls == 2
+    assert caplog.text.count("Failing is given up, the run goes on: ConnectionError: nobody") == 1
+
+
+def test_a_tracker_without_a_place_ends_the_run_before_it_trains() -> None:
+    toy, rounds = Toy(clients=2), Rounds()
+    observers = [*make_trackers("csv"), rounds]
+    strategy = PSL(toy.upper(), device="cpu", observers=observers)
+    with pytest.raises(ValueError, match="CsvTracker has nowhere to write: give it a folder"):
+        strategy.fit(toy.make_clients(), 1)
+    assert rounds.done == 0

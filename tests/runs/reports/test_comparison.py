@@ -1,0 +1,165 @@
+"""Runs side by side: grouped by what differs, seeds averaged, kinds of accuracy kept apart."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.reports.comparison import compare, mean_and_deviation
+from flwr_splitmix.runs.reports.curves import curve_of, draw_curves
+from flwr_splitmix.runs.reports.differences import differing, in_words
+from flwr_splitmix.runs.reports.selection import select
+from flwr_splitmix.runs.reports.tables import as_csv, as_latex, as_markdown, tabulate
+
+
+def made(home: Path, accuracies: list[float], kind: str = "central", **config: Any) -> Run:
+    run = Run.create({"strategy": "PSL", **config}, name="x", home=home)
+    for number, accuracy in enumerate(accuracies, 1):
+        run.append_round(
+            {
+                "round": number, "accuracy": accuracy, "accuracy_kind": kind, "loss": 1.0,
+                "seconds": 2.0, "uplink_bytes": 10**6, "downlink_bytes": 10**6, "steps": 1,
+                "uplink_bytes_psl": 10**6,
+            }
+        )  # fmt: skip
+    run.write_summary(
+        {"top1": accuracies[-1], "evaluation": kind, "evaluated_round": len(accuracies),
+         "uplink_bytes": 10**6 * len(accuracies), "seed": config.get("seed", 0)}
+    )  # fmt: skip
+    return run
+
+
+def test_keys_differ_where_the_runs_that_have_them_do() -> None:
+    configs = [
+        {"strategy": "PSL", "lr": 0.1, "seed": 0, "same": [1]},
+        {"strategy": "CutMixSL", "lr": 0.1, "k": 2, "seed": 1, "same": [1]},
+        {"strategy": "CutMixSL", "lr": 0.1, "k": 3, "seed": 2, "same": [1], "new": True},
+    ]
+    assert differing(configs) == ["strategy", "k", "seed"]
+    assert differing(configs, {"seed"}) == ["strategy", "k"]
+    assert in_words(configs[2], ["strategy", "k", "new"]) == "CutMixSL, k 3, new true"
+
+
+def test_runs_that_differ_in_seed_and_place_alone_are_one_group(tmp_path: Path) -> None:
+    seeds = [made(tmp_path, [a], seed=s, device=f"cuda:{s}") for s, a in enumerate((0.5, 0.6, 0.8))]
+    other = made(tmp_path, [0.9], strategy="SFL", seed=0, device="cpu")
+    comparison = compare([*seeds, other])
+    first, second = comparison.groups
+    assert comparison.keys == ("strategy",)
+    assert [group.name for group in comparison.groups] == ["PSL", "SFL"]
+    assert [run.id for run in first.runs] == [run.id for run in seeds]
+    mean, deviation = mean_and_deviation(first.numbers("top1"))
+    assert mean == pytest.approx(19 / 30)
+    assert deviation == pytest.approx(statistics.stdev([0.5, 0.6, 0.8]))
+    assert mean_and_deviation(second.numbers("top1")) == (0.9, None)
+    assert any("device differ" in note for note in comparison.notes)
+
+
+def test_kinds_of_accuracy_are_not_mixed_silently(tmp_path: Path) -> None:
+    runs = [made(tmp_path, [0.5], "central"), made(tmp_path, [0.6], "benchmark")]
+    with pytest.raises(RunError, match=rf"{runs[0].id} has 'central' and {runs[1].id} has 'ben"):
+        compare(runs)
+    table = tabulate(compare(runs, mix_kinds=True))
+    assert "accuracy" in table.headings()
+    assert [row[2] for row in table.rows()] == ["central, benchmark"]
+
+
+def test_a_seed_that_occurs_twice_and_a_run_in_progress_are_said(tmp_path: Path) -> None:
+    runs = [made(tmp_path, [0.5], seed=0), made(tmp_path, [0.5, 0.6], seed=0)]
+    with runs[1].held():
+        (runs[1].path / "summary.json").unlink()
+        notes = " ".join(compare(runs).notes)
+    assert "more than one run of seed 0" in notes
+    assert f"{runs[1].id} has not finished (running)" in notes
+    assert "last evaluated in different rounds" in notes
+
+
+def test_a_label_means_all_runs_that_have_it(toy_home: Path) -> None:
+    runs = {run.id: run for run in Run.list(toy_home)}
+    mixed = [run for run in runs if runs[run].label == "mixed"]
+    assert [run.id for run in select(["mixed", mixed[1]], toy_home)] == mixed
+    assert [run.label for run in select(["latest"], toy_home)] == ["noisy"]
+    with pytest.raises(RunError, match="there is no run 'nosuchrun'"):
+        select(["mixed", "nosuchrun"], toy_home)
+
+
+def test_every_format_has_the_figures_of_the_runs(toy_home: Path) -> None:
+    comparison = compare(select(["mixed", "plain"], toy_home))
+    accuracies = [float((run.summary or {})["top1"]) for run in comparison.groups[0].runs]
+    mean, deviation = statistics.fmean(accuracies), statistics.stdev(accuracies)
+    table = tabulate(comparison)
+    shown = f"{100 * mean:.1f} ± {100 * deviation:.1f}"
+    assert table.rows()[0][:3] == ["CutMixSL", "2", shown]
+    assert table.headings()[:3] == ["strategy", "runs", "top-1 (%, federated)"]
+
+    rows = list(csv.DictReader(io.StringIO(as_csv(table))))
+    assert float(rows[0]["top1"]) == mean
+    assert float(rows[0]["top1_deviation"]) == deviation
+    assert (rows[1]["strategy"], rows[1]["runs"], rows[1]["top1_deviation"]) == ("PSL", "1", "")
+
+    markdown = as_markdown(table).splitlines()
+    assert len({line.count("|") for line in markdown}) == 1
+    assert shown in markdown[2]
+
+    latex = as_latex(table)
+    assert rf"CutMixSL & 2 & {100 * mean:.1f} $\pm$ {100 * deviation:.1f} &" in latex
+    assert r"top-1 (\%, federated)" in latex
+    rules = re.findall(r"^\\(\w+rule|begin|end)", latex, re.M)
+    assert rules == ["begin", "toprule", "midrule", "bottomrule", "end"]
+    columns = re.match(r"\\begin{tabular}{(\w+)}", latex)
+    assert columns is not None
+    assert all(line.count(" & ") == len(columns[1]) - 1 for line in latex.splitlines()[2:3])
+
+
+def test_latex_has_no_character_with_a_meaning_of_its_own(tmp_path: Path) -> None:
+    runs = [made(tmp_path, [0.5], dataset=name) for name in ("a_b & 50%", "~{$#^\\}")]
+    latex = as_latex(tabulate(compare(runs)))
+    assert r"a\_b \& 50\%" in latex
+    assert r"\textasciitilde{}\{\$\#\textasciicircum{}\textbackslash{}\}" in latex
+
+
+def test_curves_are_means_over_seeds_at_what_was_sent_by_then(tmp_path: Path) -> None:
+    runs = [made(tmp_path, [0.1, 0.3], seed=0), made(tmp_path, [0.3, 0.5, 0.7], seed=1)]
+    (group,) = compare(runs).groups
+    rounds, uplink, time = (curve_of(group, over) for over in ("rounds", "uplink", "time"))  # type: ignore[arg-type]
+    assert rounds.x == (1, 2)
+    np.testing.assert_allclose(rounds.y, [20, 40])
+    np.testing.assert_allclose(uplink.x, [1, 2])  # MB
+    np.testing.assert_allclose(time.x, [2, 4])
+    assert rounds.band == "seeds"
+    np.testing.assert_allclose(rounds.half_width or (), [statistics.stdev([10, 30])] * 2)
+
+
+def test_one_run_has_the_band_of_its_clients_if_it_knows_one(tmp_path: Path) -> None:
+    run = Run.create({}, name="x", home=tmp_path)
+    for number, spread in ((1, 0.05), (2, 0.1)):
+        row = {"round": number, "accuracy": 0.5, "accuracy_kind": "benchmark"}
+        run.append_round({**row, "accuracy_spread": spread})
+    (group,) = compare([run]).groups
+    curve = curve_of(group, "rounds")
+    assert (curve.band, curve.half_width) == ("clients", pytest.approx((5, 10)))
+
+
+def test_lines_differ_without_colour(tmp_path: Path) -> None:
+    runs = [made(tmp_path, [0.1, 0.2], k=k) for k in range(2, 20)]
+    (axes,) = draw_curves(compare(runs), ["rounds"]).axes
+    styles = {
+        (str(line.get_linestyle()), line.get_marker(), str(line._dash_pattern))
+        for line in axes.lines
+    }  # type: ignore[attr-defined]
+    assert len(styles) == len(runs)
+
+
+def test_without_an_evaluation_there_is_nothing_to_draw(tmp_path: Path) -> None:
+    run = Run.create({}, name="x", home=tmp_path)
+    run.append_round({"round": 1, "loss": 1.0})
+    with pytest.raises(RunError, match="no round was evaluated"):
+        draw_curves(compare([run]))
