@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "device": set(),
     "privacy": {"seeding"},
     "mixers": {"seeding", "privacy"},  # noise is a part of a share
-    "segments": {"seeding"},
+    "segments": {"seeding", "schedule"},
     "data": {"seeding"},
     "scoring": {"data"},
     "hiding": {"data", "scoring", *NEUTRAL},

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
 
+from flwr_splitmix.apps.suggestions import close_to, either
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import AutoLink, Link, LinkError, RayLink, StreamLink
 from flwr_splitmix.links.frames.wire import WireDtype
@@ -208,11 +209,20 @@ def _only_over_a_stream(wire_dtype: str) -> str:
     )
 
 
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """Say that a key is not known, and which one may have been meant."""
+    names = list(known)
+    alike = close_to(key, names)
+    if alike:
+        return f"run-config has an unknown key {key!r}; did you mean {either(alike)}?"
+    return f"run-config has an unknown key {key!r}; allowed are {', '.join(names) or 'none'}"
+
+
 def _message(error: Any, known: Iterable[str]) -> str:
     """Return pydantic's error as one sentence; `known` are the allowed keys."""
     key = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
-        return f"run-config has an unknown key {key!r}; allowed are {', '.join(known)}"
+        return unknown_key(key, known)
     if error["type"] == "missing":
         return f"run-config lacks {key!r}"
     message = error["msg"].removeprefix("Value error, ")

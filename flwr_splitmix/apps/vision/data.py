@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.data import ImageDataset, ImageSets, client_split, load_images
+from flwr_splitmix.data.errors import DataError
 
 
 def images_of(config: VisionConfig) -> ImageSets:
@@ -14,7 +15,12 @@ def images_of(config: VisionConfig) -> ImageSets:
     DataError
         If they cannot be read.
     """
-    return load_images(config.dataset, image_size=config.image_size)
+    try:
+        return load_images(
+            config.dataset, image_size=config.image_size, skip_corrupt=config.skip_corrupt
+        )
+    except DataError as error:
+        raise DataError(f"run-config: dataset is {config.dataset!r}, but {error}") from None
 
 
 def client_images(

@@ -6,6 +6,7 @@ import functools
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.images.arrow_sets import load_hub, load_saved, read_arrow_sets
@@ -26,7 +27,13 @@ _ALLOWED = (
 )
 
 
-def load_images(source: str, *, image_size: int = 32, channels: int | None = None) -> ImageSets:
+def load_images(
+    source: str,
+    *,
+    image_size: int = 32,
+    channels: int | None = None,
+    skip_corrupt: bool = False,
+) -> ImageSets:
     """Load a training and a test set of images; the same request is read only once per process.
 
     `source` is, decided in this order:
@@ -52,6 +59,8 @@ def load_images(source: str, *, image_size: int = 32, channels: int | None = Non
     channels : int, optional
         1 or 3. None: 1 if all images are grey (modes "L" and "1"), else 3. Grey images are
         repeated for 3 channels.
+    skip_corrupt : bool
+        Leave out pictures that cannot be read, with a warning that names them all.
 
     Returns
     -------
@@ -68,19 +77,21 @@ def load_images(source: str, *, image_size: int = 32, channels: int | None = Non
         raise DataError(f"image_size is {image_size}; it must be 1 or more")
     if channels not in (None, 1, 3):
         raise DataError(f"channels is {channels}; allowed are 1, 3 and None (as the images are)")
-    return _load(source, image_size, channels)
+    return _load(source, image_size, channels, skip_corrupt)
 
 
 @functools.lru_cache(maxsize=4)
-def _load(source: str, image_size: int, channels: int | None) -> ImageSets:
+def _load(source: str, image_size: int, channels: int | None, skip_corrupt: bool) -> ImageSets:
     folder = _SHIPPED_FOLDER if source == SHIPPED else Path(source).expanduser()
     if source and os.path.exists(folder):  # Path.exists would raise for a name that is too long
-        raw = _read_folder(folder, image_size, channels)
+        raw = _read_folder(folder, image_size, channels, skip_corrupt)
     elif _HUB_NAME.fullmatch(source):
         train, test = load_hub(source)
-        raw = read_arrow_sets(train, test, source, image_size=image_size, channels=channels)
+        raw = read_arrow_sets(
+            train, test, source, image_size=image_size, channels=channels, skip_corrupt=skip_corrupt
+        )
     else:
-        raise DataError(f"there is no image dataset {source!r}: {_ALLOWED}")
+        raise DataError(f"there is no image dataset {source!r}{missing(source)}: {_ALLOWED}")
     fashion = source == SHIPPED or _has_idx(folder)
     return assemble(
         raw,
@@ -92,12 +103,29 @@ def _load(source: str, image_size: int, channels: int | None) -> ImageSets:
     )
 
 
+def missing(source: str) -> str:
+    """Say of what looks like a path that it is not there, and how a relative one is read."""
+    if os.sep not in source:
+        return ""
+    if Path(source).expanduser().is_absolute():
+        return " (no such folder here)"
+    return (
+        " (a relative path, which is not there; an app does not run where you are, so give an "
+        "absolute one)"
+    )
+
+
 def _has_idx(folder: Path) -> bool:
     names = (*IMAGE_FILES.values(), *LABEL_FILES.values())
     return any(find_idx(folder, name) is not None for name in names)
 
 
-def _read_folder(folder: Path, image_size: int, channels: int | None) -> RawSets:
+def _read_folder(
+    folder: Path, image_size: int, channels: int | None, skip_corrupt: bool
+) -> RawSets:
+    options: dict[str, Any] = {
+        "image_size": image_size, "channels": channels, "skip_corrupt": skip_corrupt,
+    }  # fmt: skip
     if not folder.is_dir():
         raise DataError(f"{folder} is a file, not a folder: {_ALLOWED}")
     if _has_idx(folder):
@@ -105,7 +133,7 @@ def _read_folder(folder: Path, image_size: int, channels: int | None) -> RawSets
     # A saved dataset has a folder `train` too, so it is recognised before pictures are.
     if any((folder / name).is_file() for name in ("dataset_dict.json", "state.json")):
         train, test = load_saved(folder)
-        return read_arrow_sets(train, test, str(folder), image_size=image_size, channels=channels)
+        return read_arrow_sets(train, test, str(folder), **options)
     if (folder / "train").is_dir():
-        return read_picture_folder(folder, image_size=image_size, channels=channels)
+        return read_picture_folder(folder, **options)
     raise DataError(f"the folder {folder} holds no image dataset: {_ALLOWED}")
