@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.flop_counter import FlopCounterMode
 
 from flwr_splitmix.schedule import OptimizerFactory
@@ -123,7 +124,7 @@ def measure_stages(stages: Sequence[nn.Module], inputs: Tensor) -> list[StageCos
     -------
     One for each stage.
     """
-    ledger = _Kept({p.untyped_storage().data_ptr() for m in stages for p in m.parameters()})
+    ledger = _Kept({_place_of(p) for m in stages for p in m.parameters()})
     costs: list[StageCosts] = []
     passing: Any = inputs
     with FlopCounterMode(display=False) as counter:
@@ -151,6 +152,11 @@ def measure_stages(stages: Sequence[nn.Module], inputs: Tensor) -> list[StageCos
     return costs
 
 
+def _place_of(tensor: Tensor) -> Any:
+    """Return what tells a tensor's storage from all others, also where it has no memory (meta)."""
+    return StorageWeakRef(tensor.untyped_storage()).cdata
+
+
 def _not_in_place(stage: nn.Module) -> nn.Module:
     """Return an activation that leaves its input, a leaf of the graph, as it is."""
     if not getattr(stage, "inplace", False):
@@ -172,17 +178,18 @@ class _Kept:
         return torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
 
     def _pack(self, tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._own and storage.data_ptr() not in self._kept:
-            self._kept[storage.data_ptr()] = tensor.detach()
-            self.nbytes += storage.nbytes()
+        place = _place_of(tensor)
+        if place not in self._own and place not in self._kept:
+            self._kept[place] = tensor.detach()
+            self.nbytes += tensor.untyped_storage().nbytes()
         return tensor
 
     def hand_on(self, output: Any) -> Any:
         """Return a stage's output as the next one's input: a leaf that wants a gradient."""
         if isinstance(output, tuple):
             return tuple(self.hand_on(part) for part in output)
-        return output.detach().requires_grad_(output.requires_grad)
+        detached: Tensor = output.detach()
+        return detached.requires_grad_(output.requires_grad)
 
 
 def _macs(module: nn.Module, sample: Tensor) -> tuple[int, int]:

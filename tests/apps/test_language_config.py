@@ -229,7 +229,7 @@ def rows(path: Path, *found: dict[str, Any]) -> str:
     ("wrong", "said"),
     [
         ({"dataset": "cola"}, "no text dataset 'cola': allowed are 'generated'"),
-        ({"dataset": "FILE"}, "line 1 of .* has no key 'question'; it has 'sentence', 'label'"),
+        ({"dataset": "FILE"}, "question-column is 'question', but line 1 of .* it has 'sentence', 'label'"),
         (
             {"dataset": "FILE", "task": "classification"},
             "row 2 of .* has the label 2; the head has 2 classes: 0, 1",
@@ -237,7 +237,7 @@ def rows(path: Path, *found: dict[str, Any]) -> str:
         ({"public": "/nowhere"}, "there is no public text '/nowhere'"),
         ({"public": "EMPTY"}, "holds no paragraph of at least 4 words"),
         ({"samples_per_client": 1500}, "client 0 of 2 has 1000 training rows .* than the 1500"),
-        ({"max_length": 20}, r"text 0 has \d+ tokens, but at most 18 are allowed; .* cut or drop"),
+        ({"max_length": 20, "long_texts": "refuse"}, r"text 0 has \d+ tokens, but at most 18 are allowed; .* cut or drop"),
         ({"client_device": "gpu"}, "there is no device 'gpu' here"),
         ({"max_length": 9, "long_texts": "drop"}, "this client has no training data"),
     ],

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.data.errors import DataError
+from flwr_splitmix.data.errors import DataError, not_there
 from flwr_splitmix.data.images.arrow_sets import load_hub, load_saved, read_arrow_sets
 from flwr_splitmix.data.images.idx import IMAGE_FILES, LABEL_FILES, find_idx, read_idx_sets
 from flwr_splitmix.data.images.picture_folder import read_picture_folder
@@ -91,7 +91,7 @@ def _load(source: str, image_size: int, channels: int | None, skip_corrupt: bool
             train, test, source, image_size=image_size, channels=channels, skip_corrupt=skip_corrupt
         )
     else:
-        raise DataError(f"there is no image dataset {source!r}{missing(source)}: {_ALLOWED}")
+        raise DataError(f"there is no image dataset {source!r}{not_there(source)}: {_ALLOWED}")
     fashion = source == SHIPPED or _has_idx(folder)
     return assemble(
         raw,
@@ -100,18 +100,6 @@ def _load(source: str, image_size: int, channels: int | None, skip_corrupt: bool
         channels=channels,
         mean=_FASHION_MEAN if fashion else 0.5,
         std=_FASHION_STD if fashion else 0.5,
-    )
-
-
-def missing(source: str) -> str:
-    """Say of what looks like a path that it is not there, and how a relative one is read."""
-    if os.sep not in source:
-        return ""
-    if Path(source).expanduser().is_absolute():
-        return " (no such folder here)"
-    return (
-        " (a relative path, which is not there; an app does not run where you are, so give an "
-        "absolute one)"
     )
 
 
