@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
@@ -11,6 +11,8 @@ from flwr_splitmix.apps.suggestions import close_to, either
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import AutoLink, Link, LinkError, RayLink, StreamLink
 from flwr_splitmix.links.frames.wire import WireDtype
+from flwr_splitmix.observers import Observer
+from flwr_splitmix.observers.progress import ProgressFile
 from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import OptimizerFactory, adamw
 
@@ -37,6 +39,7 @@ class TrainingOptions(TypedDict):
     seed: int
     run: Run | None
     link: Link
+    observers: Sequence[Observer]
 
 
 class AppConfig(BaseModel):
@@ -152,6 +155,7 @@ class AppConfig(BaseModel):
             "seed": self.seed,
             "run": run,
             "link": self.make_link(run),
+            "observers": [] if run is None else [ProgressFile(run.path)],
         }
 
     @model_validator(mode="after")

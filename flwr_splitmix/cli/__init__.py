@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from flwr_splitmix.cli.audit_log import audit_log
+from flwr_splitmix.cli.check import check
 from flwr_splitmix.cli.experiment import experiment
 from flwr_splitmix.cli.listing import runs
 from flwr_splitmix.cli.plot import plot
@@ -64,6 +65,7 @@ def _main(
     """Split learning for Flower: look at runs, and run the papers' experiments."""
 
 
+app.command()(check)
 app.command()(runs)
 app.command()(show)
 app.command()(plot)

@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from flwr_splitmix.apps.beginning import begin
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.apps.vision.first_round import check_first_round
@@ -43,6 +44,7 @@ def train(grid: Grid, context: Context) -> None:
     check_first_round(make(None), config, segments.lower.geometry, grid)
     labels = labels_of_clients(config, grid) if config.needs_labels else []
     run = resumed or Run.create(context.run_config, name=config.strategy.lower(), home=config.home)
+    begin(run, context)
     strategy = make(run, labels)
     evaluate_fn = None
     if config.evaluation_kind == "central":
