@@ -62,6 +62,8 @@ class Report:
     ----------
     app, nodes
         The app's name, and the number of SuperNodes it was checked for.
+    nodes_known
+        Whether that number is the user's; else it is Flower's default, and nothing is said of it.
     problems
         Sentences: with any of them a run would fail.
     remarks
@@ -72,6 +74,7 @@ class Report:
 
     app: str
     nodes: int
+    nodes_known: bool = True
     problems: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)

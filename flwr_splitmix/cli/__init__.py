@@ -16,8 +16,10 @@ from flwr_splitmix.cli.audit_log import audit_log
 from flwr_splitmix.cli.check import check
 from flwr_splitmix.cli.experiment import experiment
 from flwr_splitmix.cli.listing import runs
+from flwr_splitmix.cli.new import new
 from flwr_splitmix.cli.plot import plot
 from flwr_splitmix.cli.privacy import privacy
+from flwr_splitmix.cli.run import run
 from flwr_splitmix.cli.show import show
 from flwr_splitmix.runs import RunError
 
@@ -65,7 +67,9 @@ def _main(
     """Split learning for Flower: look at runs, and run the papers' experiments."""
 
 
+app.command()(new)
 app.command()(check)
+app.command()(run)
 app.command()(runs)
 app.command()(show)
 app.command()(plot)

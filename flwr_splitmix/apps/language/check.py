@@ -120,6 +120,8 @@ def _check_data(config: LanguageConfig, report: Report, checked: _Checked) -> No
 
 
 def _check_clients(config: LanguageConfig, report: Report, checked: _Checked) -> None:
+    if not report.nodes_known:
+        return
     sizes = []
     for client in range(report.nodes):
         node = {"partition-id": client, "num-partitions": report.nodes}

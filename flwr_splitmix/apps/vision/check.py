@@ -13,7 +13,7 @@ from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.apps.vision.advice import advise
 from flwr_splitmix.apps.vision.config import VisionConfig
-from flwr_splitmix.apps.vision.data import client_images, images_of
+from flwr_splitmix.apps.vision.data import images_of, sizes_of_clients
 from flwr_splitmix.apps.vision.first_round import check_number, check_plan, in_a_round
 from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.server import make_strategy
@@ -78,7 +78,9 @@ def _check_data(config: VisionConfig, report: Report) -> None:
 
 
 def _check_clients(config: VisionConfig, report: Report) -> None:
-    sizes = [len(client_images(config, i, report.nodes)[0]) for i in range(report.nodes)]
+    if not report.nodes_known:
+        return
+    sizes = sizes_of_clients(config, report.nodes)
     empty = [client for client, size in enumerate(sizes) if not size]
     trained = [size for size in sizes if size]
     report.facts["clients"] = f"{report.nodes}, with {min(sizes)} to {max(sizes)} training images"

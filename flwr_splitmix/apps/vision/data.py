@@ -5,6 +5,7 @@ from __future__ import annotations
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.data import ImageDataset, ImageSets, client_split, load_images
 from flwr_splitmix.data.errors import DataError
+from flwr_splitmix.data.partition import client_sizes
 
 
 def images_of(config: VisionConfig) -> ImageSets:
@@ -36,6 +37,24 @@ def client_images(
     return client_split(
         images_of(config),
         client,
+        clients,
+        scheme=config.partition,
+        alpha=config.partition_alpha,
+        seed=config.seed,
+        samples=config.samples_per_client,
+    )
+
+
+def sizes_of_clients(config: VisionConfig, clients: int) -> list[int]:
+    """Return how many training images each client has.
+
+    Raises
+    ------
+    DataError
+        As `client_images` for any of them.
+    """
+    return client_sizes(
+        images_of(config),
         clients,
         scheme=config.partition,
         alpha=config.partition_alpha,
