@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 LIBRARY_PARTS = set(MAY_IMPORT) - {"attacks", "client_app", "mixguard"}
 MAY_IMPORT["server"] = LIBRARY_PARTS
 MAY_IMPORT["strategies"] = {*LIBRARY_PARTS, "server"}
-ON_TOP = {"apps", "cli", "experiments", "testing", "sandbox"}
+ON_TOP = {"apps", "cli", "experiments", "templates", "testing", "sandbox"}
 """What may import anything, and nothing below may import."""
 
 KNOWN = {

@@ -14,7 +14,6 @@ from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.server import make_strategy
 from flwr_splitmix.clients import ClientError
-from flwr_splitmix.strategies import STRATEGIES
 from tests.apps.vision_app import Nodes, context, run_config
 
 NOISE = {"sigma_s": 0.5, "sigma_y": 0.5}
