@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
@@ -61,4 +63,30 @@ def check_values(
         "language": "flwr_splitmix.apps.language.check",
         "own": "flwr_splitmix.apps.own",
     }
-    import_module(places[project.kind]).check(project, values, report, setting)
+    with _collected(report.remarks):
+        import_module(places[project.kind]).check(project, values, report, setting)
+
+
+@contextmanager
+def _collected(remarks: list[str]) -> Iterator[None]:
+    """Have what the run's parts warn of among the remarks, and not on standard error."""
+    log = logging.getLogger("flwr.splitmix")
+    handler = _Into(remarks)
+    propagated, log.propagate = log.propagate, False
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.propagate = propagated
+
+
+class _Into(logging.Handler):
+    """Appends each warning to a list."""
+
+    def __init__(self, remarks: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._remarks = remarks
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._remarks.append(record.getMessage())

@@ -57,6 +57,9 @@ def check(
     format: Annotated[  # noqa: A002 - the option's name
         ReportFormat, typer.Option("--format", help="Tables to read, or one JSON object.")
     ] = ReportFormat.table,
+    cuts: Annotated[
+        bool, typer.Option("--cuts/--no-cuts", help="Advise on the cut of the model.")
+    ] = True,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="Also plot the cuts: a .png, .svg or .pdf file."),
@@ -68,7 +71,7 @@ def check(
     """
     from flwr_splitmix.apps.check import check_app
 
-    given = _given(uplink, downlink, rtt, client_flops, server_flops)
+    given = _given(uplink, downlink, rtt, client_flops, server_flops) if cuts else None
     report = check_app(app, run_config or [], here=Path.cwd(), nodes=nodes, setting=given)
     if output is not None and report.advice is not None:
         from flwr_splitmix.cli.cut_plot import plot_cuts
