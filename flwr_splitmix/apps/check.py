@@ -47,6 +47,8 @@ def check_app(
         report.problems.append(str(error))
         return report
     check_values(project, values, report, setting)
+    if nodes is None and "clients" in report.facts:
+        report.facts["clients"] += " (Flower's default number of them; --nodes says another)"
     return report
 
 

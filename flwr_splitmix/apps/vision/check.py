@@ -82,7 +82,6 @@ def _check_clients(config: VisionConfig, report: Report) -> None:
         return
     sizes = sizes_of_clients(config, report.nodes)
     empty = [client for client, size in enumerate(sizes) if not size]
-    trained = [size for size in sizes if size]
     report.facts["clients"] = f"{report.nodes}, with {min(sizes)} to {max(sizes)} training images"
     if empty:
         report.remarks.append(without_data(empty, "partition-alpha"))
@@ -92,7 +91,15 @@ def _check_clients(config: VisionConfig, report: Report) -> None:
             f"{name_clients(few)} has less than one batch of batch-size {config.batch_size} and "
             "draws with replacement"
         )
-    check_number(_trial(config), len(trained))
+    strategy = _trial(config)
+    check_number(strategy, report.nodes)
+    try:
+        strategy.check_clients(min(in_a_round(strategy, report.nodes), report.nodes - len(empty)))
+    except ValueError as error:
+        raise ValueError(
+            f"{error}: {len(empty)} of the {report.nodes} clients have no training data; a larger "
+            "partition-alpha, or fewer SuperNodes, gives every client some"
+        ) from None
 
 
 def without_data(clients: list[int], key: str) -> str:
