@@ -171,7 +171,7 @@ def _of_file(path: Path) -> dict[str, Any]:
 
 
 def _stray(text: str, following: str) -> str:
-    if text.endswith("=") or following.startswith("="):
+    if re.search(r"\s=|=\s|=$", text) or following.startswith("="):
         return f"--run-config has a blank beside the '=' at {text!r}; write key=value without"
     return f"--run-config has {text!r}, which is no key=value; texts with blanks need quotes"
 

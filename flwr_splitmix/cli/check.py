@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from flwr_splitmix.cli.terminal import console, megabytes, table
+from flwr_splitmix.cli.terminal import console, table
 
 if TYPE_CHECKING:
     from flwr_splitmix.apps.report import Advice, Report
@@ -140,10 +140,10 @@ def _print_advice(advice: Advice, out: Console) -> None:
         listing.add_row(
             (cut.cut_at or "the strategy's own") + (" *" if cut.default else ""),
             f"{cut.client_parameters:,}",
-            megabytes(cut.client_memory_bytes),
+            _size(cut.client_memory_bytes),
             _scaled(cut.client_macs),
-            megabytes(cut.uplink_bytes),
-            megabytes(cut.downlink_bytes),
+            _size(cut.uplink_bytes),
+            _size(cut.downlink_bytes),
             seconds(cut.step_s),
         )
     out.print(listing)
@@ -191,6 +191,11 @@ def _scaled(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {letter}"
     return f"{value:.3g} "
+
+
+def _size(count: float) -> str:
+    """Return bytes as "98.6 kB"."""
+    return f"{_scaled(count)}B"
 
 
 def bits(value: float) -> str:

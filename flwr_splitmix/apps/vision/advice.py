@@ -238,11 +238,10 @@ def _methods(
             continue  # frozen edges have a cut of their own
         try:
             strategy = _strategy(config, method.name, noisy="noise" in method.needs)
-            found[method.name] = traffic_of(
-                strategy.mixer, _shape(config, geometry), clients, config
-            )
+            traffic = traffic_of(strategy.mixer, _shape(config, geometry), clients, config)
         except ValueError:  # not with these options, or so many clients
             continue
+        found |= dict.fromkeys(method.names, traffic)
     if "PSL" not in found:
         return []
     psl = found["PSL"]
