@@ -65,8 +65,8 @@ def test_what_is_no_quantity_is_named_with_the_units(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "pit_ti_224", "resnet18", "lenet5"])
 def test_stages_together_cost_what_the_segment_of_each_cut_costs(name: str) -> None:
-    model = open_vision_model(request(name))
-    images = torch.zeros(2, 1, 32, 32)
+    model = open_vision_model(request(name, image_size=64))
+    images = torch.zeros(2, 1, 64, 64)
     below = prefix_sums(measure_stages([module for _, module in model.stages], images))
     for at in model.cuts.values():
         lower, upper = model.split(at)
