@@ -22,6 +22,7 @@ def check_app(
     *,
     here: Path,
     nodes: int | None = None,
+    any_nodes: bool = False,
     setting: Mapping[str, float] | None = None,
 ) -> Report:
     """Check an app with a run configuration, and advise on its cuts.
@@ -34,11 +35,13 @@ def check_app(
         Folder in which the command was typed.
     nodes
         Number of SuperNodes; None: as many as Flower has by default.
+    any_nodes
+        Nothing is said of what depends on that number.
     setting
         What is known of network and speeds, by the names of `Setting`; the rest is measured. None:
         no advice.
     """
-    report = Report(folder.name, nodes or FLOWERS_DEFAULT)
+    report = Report(folder.name, nodes or FLOWERS_DEFAULT, nodes_known=not any_nodes)
     try:
         project = open_project(folder)
         report.app = project.name

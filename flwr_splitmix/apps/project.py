@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from flwr_splitmix.apps.run_config import ConfigError, unknown_key
+from flwr_splitmix.apps.config_error import ConfigError, unknown_key
 
 Kind = Literal["vision", "language", "own"]
 

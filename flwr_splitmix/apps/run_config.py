@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, Self, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
 
-from flwr_splitmix.apps.suggestions import close_to, either
+from flwr_splitmix.apps.config_error import ConfigError as ConfigError
+from flwr_splitmix.apps.config_error import unknown_key
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import AutoLink, Link, LinkError, RayLink, StreamLink
 from flwr_splitmix.links.frames.wire import WireDtype
@@ -20,10 +21,6 @@ Count = Annotated[int, Field(ge=1)]
 CountOrAuto = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class ConfigError(ValueError):
-    """The run configuration is wrong; the message names key, value and what is allowed."""
 
 
 class TrainingOptions(TypedDict):
@@ -211,15 +208,6 @@ def _only_over_a_stream(wire_dtype: str) -> str:
         f"wire-dtype is {wire_dtype!r}, but in a simulation tensors travel as they are; allowed "
         "with it is 'keep'"
     )
-
-
-def unknown_key(key: str, known: Iterable[str]) -> str:
-    """Say that a key is not known, and which one may have been meant."""
-    names = list(known)
-    alike = close_to(key, names)
-    if alike:
-        return f"run-config has an unknown key {key!r}; did you mean {either(alike)}?"
-    return f"run-config has an unknown key {key!r}; allowed are {', '.join(names) or 'none'}"
 
 
 def _message(error: Any, known: Iterable[str]) -> str:

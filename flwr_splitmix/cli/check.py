@@ -45,6 +45,9 @@ def check(
         int | None,
         typer.Option(min=1, help="SuperNodes of the federation; else Flower's default, 2."),
     ] = None,
+    any_nodes: Annotated[
+        bool, typer.Option(hidden=True, help="The federation's size is not known.")
+    ] = False,
     uplink: Annotated[str | None, typer.Option(help="Of a client: 20mbit, 1gbit.")] = None,
     downlink: Annotated[str | None, typer.Option(help="Of a client: 100mbit.")] = None,
     rtt: Annotated[str | None, typer.Option(help="Round trip: 40ms.")] = None,
@@ -72,7 +75,9 @@ def check(
     from flwr_splitmix.apps.check import check_app
 
     given = _given(uplink, downlink, rtt, client_flops, server_flops) if cuts else None
-    report = check_app(app, run_config or [], here=Path.cwd(), nodes=nodes, setting=given)
+    report = check_app(
+        app, run_config or [], here=Path.cwd(), nodes=nodes, any_nodes=any_nodes, setting=given
+    )
     if output is not None and report.advice is not None:
         from flwr_splitmix.cli.cut_plot import plot_cuts
 

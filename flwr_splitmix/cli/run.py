@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """Exit status of a run that Ctrl-C ended, as a shell has it."""
+
+_SPLITMIX = "from flwr_splitmix.cli import app; app(prog_name='splitmix')"
 
 _SETTLE_SECONDS = 30.0  # between the log's end and the status that Flower gives
 
@@ -79,14 +84,10 @@ def _checked(
     federation_config: str | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the whole run configuration and the changed keys, or end with what is wrong."""
-    from flwr_splitmix.apps.check import FLOWERS_DEFAULT, check_values
+    from flwr_splitmix.apps.config_error import ConfigError
     from flwr_splitmix.apps.project import absolute, open_project, read_overrides, run_values
-    from flwr_splitmix.apps.report import Report
-    from flwr_splitmix.apps.run_config import ConfigError
 
     here = Path.cwd()
-    known = nodes or _nodes_of(federation_config)
-    report = Report(app.name, known or FLOWERS_DEFAULT)
     try:
         project = open_project(app)
         values = run_values(project, run_config, here)
@@ -95,17 +96,36 @@ def _checked(
             changed["run-dir"] = values["run-dir"] = absolute("run-dir", str(run_dir), here)
     except ConfigError as error:
         _fail(str(error))
-    if known is None:  # how many SuperNodes there are is the federation's affair
-        report.nodes_known = False
-    if not values.get("resume"):  # a resumed run has its own configuration
-        check_values(project, values, report, None)
-    if report.problems:
-        for problem in report.problems[:-1]:
-            typer.secho(problem, fg=typer.colors.RED, err=True)
-        _fail(report.problems[-1])
-    for remark in report.remarks:
+    if values.get("resume"):  # a resumed run has its own configuration
+        return values, changed
+    report = _check(app, run_config, nodes or _nodes_of(federation_config))
+    for problem in report["problems"][:-1]:
+        typer.secho(problem, fg=typer.colors.RED, err=True)
+    if report["problems"]:
+        _fail(report["problems"][-1])
+    for remark in report["remarks"]:
         typer.secho(f"note: {remark}", fg=typer.colors.YELLOW, err=True)
     return values, changed
+
+
+def _check(app: Path, run_config: list[str], nodes: int | None) -> dict[str, Any]:
+    """Return what `splitmix check` finds, in a process of its own.
+
+    It loads torch and a model, which need not take memory for as long as the run lasts.
+    """
+    number = ["--any-nodes"] if nodes is None else ["--nodes", str(nodes)]
+    keys = [word for text in run_config for word in ("--run-config", text)]
+    done = subprocess.run(
+        [sys.executable, "-c", _SPLITMIX, "check", str(app), "--no-cuts", "--format", "json",
+         *number, *keys],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    try:
+        report: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        lines = (done.stderr.strip() or "it said nothing").splitlines()
+        _fail(f"splitmix check {app} failed: {lines[-1]}")
+    return report
 
 
 def _nodes_of(federation_config: str | None) -> int | None:
