@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import time
@@ -136,7 +135,7 @@ def _nodes_of(federation_config: str | None) -> int | None:
 def _federation(
     nodes: int | None, federation: str | None, federation_config: str | None
 ) -> list[str]:
-    settings = shlex.split(federation_config or "")
+    settings = (federation_config or "").split()
     if nodes is not None:
         settings = [s for s in settings if not s.startswith("num-supernodes=")]
         settings.append(f"num-supernodes={nodes}")
