@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "extras": set(),
     "privacy": {"seeding"},
     "mixers": {"seeding", "privacy"},  # noise is a part of a share
-    "segments": {"seeding", "extras"},
+    "segments": {"seeding", "schedule", "extras"},
     "data": {"seeding"},
     "scoring": {"data", "extras"},
     "hiding": {"data", "scoring", *NEUTRAL},
@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 LIBRARY_PARTS = set(MAY_IMPORT) - {"attacks", "client_app", "mixguard"}
 MAY_IMPORT["server"] = LIBRARY_PARTS
 MAY_IMPORT["strategies"] = {*LIBRARY_PARTS, "server"}
-ON_TOP = {"apps", "cli", "experiments", "testing", "sandbox"}
+ON_TOP = {"apps", "cli", "experiments", "templates", "testing", "sandbox"}
 """What may import anything, and nothing below may import."""
 
 KNOWN = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypedDict
 
 from pydantic import (
@@ -15,11 +15,14 @@ from pydantic import (
     model_validator,
 )
 
+from flwr_splitmix.apps.config_error import ConfigError as ConfigError
+from flwr_splitmix.apps.config_error import unknown_key
 from flwr_splitmix.apps.continuing import continued
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import AutoLink, Link, LinkError, RayLink, StreamLink
 from flwr_splitmix.links.frames.wire import WireDtype
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.observers.progress import ProgressFile
 from flwr_splitmix.observers.trackers import make_trackers
 from flwr_splitmix.observers.trackers.choice import split_names
 from flwr_splitmix.runs import Run
@@ -29,10 +32,6 @@ Count = Annotated[int, Field(ge=1)]
 CountOrAuto = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class ConfigError(ValueError):
-    """The run configuration is wrong; the message names key, value and what is allowed."""
 
 
 class TrainingOptions(TypedDict):
@@ -176,18 +175,19 @@ class AppConfig(BaseModel):
             "seed": self.seed,
             "run": run,
             "link": self.make_link(run),
-            "observers": self.make_observers(),
+            "observers": self.make_observers(run),
         }
 
-    def make_observers(self) -> list[Observer]:
-        """Make the observers that the keys ask for: the trackers.
+    def make_observers(self, run: Run | None) -> list[Observer]:
+        """Make the observers of a run: its progress, and the trackers that the keys ask for.
 
         Raises
         ------
         TrackerError
             If a tracker's package is not installed.
         """
-        return [*make_trackers(self.tracker)]
+        progress = [] if run is None else [ProgressFile(run.path)]
+        return [*progress, *make_trackers(self.tracker)]
 
     @field_validator("tracker")
     @classmethod
@@ -254,7 +254,7 @@ def _message(error: Any, known: Iterable[str]) -> str:
     """Return pydantic's error as one sentence; `known` are the allowed keys."""
     key = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
-        return f"run-config has an unknown key {key!r}; allowed are {', '.join(known)}"
+        return unknown_key(key, known)
     if error["type"] == "missing":
         return f"run-config lacks {key!r}"
     message = error["msg"].removeprefix("Value error, ")

@@ -14,13 +14,16 @@ from typer.core import TyperGroup
 
 from flwr_splitmix.cli.audit_log import audit_log
 from flwr_splitmix.cli.compare import compare
+from flwr_splitmix.cli.check import check
 from flwr_splitmix.cli.experiment import experiment
 from flwr_splitmix.cli.export import export
 from flwr_splitmix.cli.listing import runs
+from flwr_splitmix.cli.new import new
 from flwr_splitmix.cli.plot import plot
 from flwr_splitmix.cli.predict import predict
 from flwr_splitmix.cli.privacy import privacy
 from flwr_splitmix.cli.report import report
+from flwr_splitmix.cli.run import run
 from flwr_splitmix.cli.show import show
 from flwr_splitmix.extras import MissingExtraError, needed_for
 from flwr_splitmix.runs import RunError
@@ -73,6 +76,9 @@ def _main(
     """Split learning for Flower: look at runs, and run the papers' experiments."""
 
 
+app.command()(new)
+app.command()(check)
+app.command()(run)
 app.command()(runs)
 app.command()(show)
 app.command()(plot)

@@ -1,6 +1,6 @@
 """What lives at a client: lower segments, data, optimizers, and all that a server may call."""
 
-from flwr_splitmix.clients.client import Client, ClientError, Order, exchange
+from flwr_splitmix.clients.client import NO_DATA, Client, ClientError, Order, exchange
 from flwr_splitmix.clients.local_inference import score_locally
 from flwr_splitmix.clients.mixguard_client import MixGuardClient
 from flwr_splitmix.clients.naive_mix_client import NaiveMixClient
@@ -11,6 +11,7 @@ from flwr_splitmix.data.texts.batch import TextSet
 from flwr_splitmix.hiding import Sent
 
 __all__ = [
+    "NO_DATA",
     "Client",
     "ClientError",
     "MixGuardClient",

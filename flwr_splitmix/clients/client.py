@@ -18,6 +18,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _EXCHANGE = "_splitmix_exchange"
 
+NO_DATA = "this client has no training data"
+"""What a client says that cannot take part at all; a server asks it no more."""
+
 
 def exchange(method: F) -> F:
     """Mark a client method as one that the server may call over a link.

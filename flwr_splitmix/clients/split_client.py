@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from flwr_splitmix.clients.client import Client, ClientError, Order, exchange
+from flwr_splitmix.clients.client import NO_DATA, Client, ClientError, Order, exchange
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.clients.lower import describe_segment, describe_tests, load_segment
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
@@ -104,7 +104,7 @@ class SplitClient(Client):
         self.segment = segment.to(self.device)
         self.batches = Batches(data, batch_size)
         if not self.batches.examples:
-            raise ClientError("this client has no training data")
+            raise ClientError(NO_DATA)
         self.tests = {"federated": test_data, "benchmark": benchmark_data}
         self.shares = (*SHARES, *shares)
         self.repeatable_secrets = repeatable_secrets

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from flwr_splitmix.clients.client import ClientError, Order, exchange
+from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.graphless import GraphlessExchanges
 from flwr_splitmix.clients.lower import describe_tests
@@ -85,7 +85,7 @@ class UShapeClient(GraphlessExchanges):
         self.segments = self.ends.segments
         self.batches = Batches(data, batch_size)
         if not self.batches.examples:
-            raise ClientError("this client has no training data")
+            raise ClientError(NO_DATA)
         self.hiding = hiding or Hiding()
         self.tests = {"federated": test_data, "benchmark": benchmark_data}
         self.scores = scores or TextScores

@@ -154,14 +154,47 @@ def client_split(
             raise DataError(f"{kind} images of {sets.name!r}: {error}") from error
         parts.append(divided[index])
     train, test = parts
-    if scheme == "iid" and len(train) < samples:
-        raise DataError(
-            f"client {index} of {num_clients} has {len(train)} training images of {sets.name!r}, "
-            f"fewer than the {samples} asked for; allowed are up to "
-            f"{len(sets.train) // num_clients} samples a client"
-        )
+    if scheme == "iid":
+        _check_samples(sets, index, num_clients, len(train), samples)
     kept = math.ceil(test_fraction * len(test))
     return sets.train.subset(train[:samples] if samples else train), sets.test.subset(test[:kept])
+
+
+def client_sizes(
+    sets: ImageSets,
+    num_clients: int,
+    *,
+    scheme: Scheme = "iid",
+    alpha: float = 0.1,
+    seed: int = 0,
+    samples: int = 0,
+) -> list[int]:
+    """Return how many training images each client has, as `client_split` would divide them.
+
+    With "iid" that is arithmetic: neither `datasets` nor `flwr_datasets` is loaded.
+
+    Raises
+    ------
+    DataError
+        As `client_split` for any of the clients.
+    """
+    if scheme == "iid" and 1 <= num_clients <= min(len(sets.train), len(sets.test)):
+        least, more = divmod(len(sets.train), num_clients)
+        sizes = [least + (client < more) for client in range(num_clients)]
+        _check_samples(sets, num_clients - 1, num_clients, least, samples)
+        return [min(size, samples) if samples else size for size in sizes]
+    options: dict[str, Any] = {"scheme": scheme, "alpha": alpha, "seed": seed, "samples": samples}
+    parts = (client_split(sets, i, num_clients, **options)[0] for i in range(num_clients))
+    return [len(part) for part in parts]
+
+
+def _check_samples(sets: ImageSets, index: int, num_clients: int, there: int, samples: int) -> None:
+    if there < samples:
+        raise DataError(
+            f"client {index} of {num_clients} has {there} training images of {sets.name!r}, "
+            f"fewer than the {samples} asked for (samples-per-client); allowed are up to "
+            f"{len(sets.train) // num_clients} samples a client"
+        )
 
 
 @functools.lru_cache(maxsize=16)

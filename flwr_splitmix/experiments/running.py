@@ -17,13 +17,13 @@ from flwr_splitmix.device import pick_device
 from flwr_splitmix.events import RoundDone
 from flwr_splitmix.experiments.baselines import BASELINES, Unsplit, WholeClient
 from flwr_splitmix.experiments.cells import Cell
-from flwr_splitmix.experiments.costs import ClientCosts, measure
 from flwr_splitmix.experiments.data import CellData, ResidentImages, load_cell_data
 from flwr_splitmix.experiments.recipes import optimizer_of, schedule_of
 from flwr_splitmix.experiments.segments import make_segments, whole
 from flwr_splitmix.experiments.strategies import check_method, options_of
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.runs import Run
+from flwr_splitmix.segments.costs import ClientCosts, measure
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
 
 OnRound = Callable[[RoundDone], None]

@@ -27,13 +27,14 @@ from flwr_splitmix.server.checkpointing import pack, unpack
 from flwr_splitmix.server.evaluation.central import EvaluateFn
 from flwr_splitmix.server.evaluation.of_round import evaluate_model
 from flwr_splitmix.server.evaluation.over_link import Evaluation
-from flwr_splitmix.server.intake.checks import reasons
+from flwr_splitmix.server.intake.checks import name_reasons, reasons
 from flwr_splitmix.server.intake.replies import ReplyIntake, client_means
 from flwr_splitmix.server.job import Job
 from flwr_splitmix.server.messages import messages_to, with_tickets
 from flwr_splitmix.server.options import check_options
 from flwr_splitmix.server.recording import RunRecorder
 from flwr_splitmix.server.shape import Shape
+from flwr_splitmix.server.without_data import WithoutData
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -93,6 +94,7 @@ class RoundLoop(Shape):
         self.over = ""
         self.num_rounds = 0
         self.trained: dict[int, int] = {}
+        self._without_data = WithoutData()
         self._finished = 0
 
     def start(
@@ -217,6 +219,7 @@ class RoundLoop(Shape):
         result.train_metrics_clientapp[server_round] = metrics or MetricRecord(dict(means))
         self.trained.update(dict.fromkeys(clients.alive, server_round))
         seconds = time.perf_counter() - began
+        failures = self._without_data.failures(clients.failures)
         self.over = self.over or self.audience.stop
         event = RoundDone(
             server_round=server_round,
@@ -225,7 +228,7 @@ class RoundLoop(Shape):
             steps=steps,
             step_seconds=step_seconds,
             clients_alive=len(clients.alive),
-            failures=clients.failures,
+            failures=failures,
             client_seconds=clients.seconds,
             evaluation=self._evaluate(job, server_round),
             client_means=means,
@@ -235,8 +238,8 @@ class RoundLoop(Shape):
         event = self.recorder.metrics.completed(event)
         self.audience.on_round(event)
         self.over = self.over or self.audience.stop
-        if clients.failures:
-            log.warning("round %d went on without %s", server_round, reasons(clients))
+        if failures:
+            log.warning("round %d went on without %s", server_round, name_reasons(failures))
         self.recorder.end_round(event, lambda: self._snapshot(result.arrays))
 
     def _evaluate(self, job: Job, server_round: int) -> EvaluationResult | None:
@@ -308,6 +311,7 @@ class RoundLoop(Shape):
         return {
             "strategy": type(self).__name__,
             "clients": len(self.trained),
+            **self._without_data.facts,
             "seed": self.seed,
             **self.audience.facts(),
         }
@@ -317,7 +321,7 @@ class RoundLoop(Shape):
         directory = self._open_link.directory(grid, self.min_nodes)
         size = max(self.min_nodes, round(self.fraction_train * len(directory)))
         chosen = self.rng(f"sample-{purpose}", server_round).permutation(sorted(directory))[:size]
-        return {int(client): directory[int(client)] for client in sorted(chosen)}
+        return {client: directory[client] for client in self._without_data.asked(chosen)}
 
     def _ticket(self, server_round: int, state_round: int) -> Ticket:
         averages = self.aggregator.averages

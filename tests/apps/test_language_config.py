@@ -80,7 +80,10 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"public_words": 3}, ["public-words is 3", "greater than or equal to 4"]),
     ({"public_samples": -1}, ["public-samples is -1", "greater than or equal to 0"]),
     ({"max_length": 0}, ["max-length is 0", "greater than or equal to 1"]),
-    ({"max_length": 41}, ["max-length is 41, of which 40 are secret tokens", "42 are needed"]),
+    (
+        {"max_length": 41},
+        ["max-length is 41, of which 40 are secret tokens", "42 are needed", "of at most 39"],
+    ),
     ({"pad_to": 41}, ["pad-to is 41, of which 40 are secret tokens", "42 are needed"]),
     ({"pad_to": 129}, ["pad-to is 129, but max-length 128", "at most that, or 0"]),
     ({"long_texts": "split"}, ["long-texts is 'split'", "'refuse', 'cut' or 'drop'"]),
@@ -229,7 +232,10 @@ def rows(path: Path, *found: dict[str, Any]) -> str:
     ("wrong", "said"),
     [
         ({"dataset": "cola"}, "no text dataset 'cola': allowed are 'generated'"),
-        ({"dataset": "FILE"}, "line 1 of .* has no key 'question'; it has 'sentence', 'label'"),
+        (
+            {"dataset": "FILE"},
+            "question-column is 'question', but line 1 of .* it has 'sentence', 'label'",
+        ),
         (
             {"dataset": "FILE", "task": "classification"},
             "row 2 of .* has the label 2; the head has 2 classes: 0, 1",
@@ -237,7 +243,10 @@ def rows(path: Path, *found: dict[str, Any]) -> str:
         ({"public": "/nowhere"}, "there is no public text '/nowhere'"),
         ({"public": "EMPTY"}, "holds no paragraph of at least 4 words"),
         ({"samples_per_client": 1500}, "client 0 of 2 has 1000 training rows .* than the 1500"),
-        ({"max_length": 20}, r"text 0 has \d+ tokens, but at most 18 are allowed; .* cut or drop"),
+        (
+            {"max_length": 20, "long_texts": "refuse"},
+            r"text 0 has \d+ tokens, but at most 18 are allowed; raise max-length, or .*'cut'",
+        ),
         ({"client_device": "gpu"}, "there is no device 'gpu' here"),
         ({"max_length": 9, "long_texts": "drop"}, "this client has no training data"),
     ],
@@ -272,7 +281,7 @@ def test_a_tokenizer_without_padding_token_is_refused(tmp_path: Path) -> None:
     tokenizer.pad_token = None
     tokenizer.save_pretrained(tmp_path)
     values = {**TINY, "model": str(tmp_path)}
-    with pytest.raises(ValueError, match="has no padding token; name one of its tokens"):
+    with pytest.raises(ValueError, match=r"has no padding token; .* padding-token='<end>'"):
         client(0, 2, **values)
     assert client(0, 2, **values, padding_token="<end>").batches.examples == 8
 

@@ -49,11 +49,14 @@ def test_a_client_without_data_does_not_keep_the_others_from_training(
     ended = runner.run(values, tmp_path, nodes=12)
     assert ended.status == "finished:completed", ended.details
     assert ended.run is not None
+    assert ended.run.summary is not None
     for row in ended.run.rows:
-        assert row["clients_failed"] == sizes.count(0)
+        assert row["clients_failed"] == 0
         assert row["clients_alive"] == 12 - sizes.count(0)
     first = sizes.index(0)
-    assert f"client {first}: this client has no training data" in ended.log
+    assert ended.run.summary["clients_without_data"] == sizes.count(0)
+    assert ended.log.count("no training data, so it takes no part in this run") == 1
+    assert re.search(rf"clients? {first}\b.*: no training data", ended.log)
     assert "Traceback" not in ended.log
 
 

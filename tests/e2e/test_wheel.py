@@ -16,6 +16,7 @@ from zipfile import ZipFile
 import pytest
 
 from flwr_splitmix import Run
+from flwr_splitmix.cli.new import FILES, Template
 from flwr_splitmix.sandbox.processes import end_processes_of, processes_of
 from flwr_splitmix.sandbox.superlink import QUIET, free_port, toml
 from flwr_splitmix.threads import POLICY
@@ -36,9 +37,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copy what of the repository the build and the README's commands need."""
     copy = tmp_path_factory.mktemp("wheel") / "checkout"
     copy.mkdir()
-    for folder in ("flwr_splitmix", "apps"):
+    for folder in ("flwr_splitmix", "apps", "examples"):
         ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / folder, copy / folder, ignore=ignored)
+        # The apps that `splitmix new` writes are links to those folders.
+        shutil.copytree(ROOT / folder, copy / folder, ignore=ignored, symlinks=True)
     for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, copy)
     (copy / "strategies").symlink_to((ROOT / "strategies").readlink())
@@ -120,11 +122,14 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(checkout: Path, whee
     names = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
     package = checkout / "flwr_splitmix"
     modules = {str(file.relative_to(checkout)) for file in package.rglob("*.py")}
+    templates = {
+        f"flwr_splitmix/templates/{kind.value}/{name}" for kind in Template for name in FILES
+    }
     images = package / "data" / "images" / "fashion_mnist_small"
     data = {str(file.relative_to(checkout)) for file in images.iterdir()}
     assert "flwr_splitmix/strategies/split.py" in modules
     assert len(data) >= 5
-    assert names == modules | data | {"flwr_splitmix/py.typed"}
+    assert names == modules | data | templates | {"flwr_splitmix/py.typed"}
 
 
 def flwr_run(

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool, field_validator, model_validator
 
 from flwr_splitmix.apps.run_config import AppConfig, Count, CountOrAuto, NotNegative, Positive
+from flwr_splitmix.apps.suggestions import allowed
 from flwr_splitmix.data.texts.generated import GENERATED
 from flwr_splitmix.data.texts.rows import TextTask
 from flwr_splitmix.data.texts.sets import TextColumns
@@ -86,7 +87,7 @@ class LanguageConfig(AppConfig):
     @classmethod
     def _is_there(cls, name: str) -> str:
         if name not in USHAPE_STRATEGIES:
-            raise ValueError(f"allowed are {', '.join(map(repr, USHAPE_STRATEGIES))}")
+            raise ValueError(allowed(name, USHAPE_STRATEGIES, "docs/configuration.md"))
         return name
 
     @field_validator("lora_parts")
@@ -134,9 +135,11 @@ class LanguageConfig(AppConfig):
             )
         if self.text_length < 2:
             key = "pad-to" if self.pad_to else "max-length"
+            most = max(self.width - 2, 0)
+            remedy = f", or secret-tokens of at most {most}" if self.secrets else ""
             raise ValueError(
-                f"{key} is {self.width}, of which {self.secrets} are secret tokens; at least "
-                f"{self.secrets + 2} are needed"
+                f"{key} is {self.width}, of which {self.secrets} are secret tokens (secret-tokens "
+                f"is {self.secret_tokens}); at least {self.secrets + 2} are needed{remedy}"
             )
         return self
 

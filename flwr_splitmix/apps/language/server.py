@@ -6,6 +6,7 @@ import torch
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid
 
+from flwr_splitmix.apps.beginning import begin
 from flwr_splitmix.apps.continuing import given_to
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.model import build_parts, initial_segments
@@ -38,6 +39,7 @@ def train(grid: Grid, context: Context) -> None:
     make_strategy(config, trunk, None)
     initial = initial_arrays(config)
     run = resumed or Run.create(context.run_config, name=config.strategy.lower(), home=config.home)
+    begin(run, context)
     make_strategy(config, trunk, run).start(
         grid, initial_arrays=initial, num_rounds=config.num_server_rounds
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.apps.run_config import ConfigError
-from flwr_splitmix.data.errors import DataError
+from flwr_splitmix.data.errors import DataError, MissingColumnError
 from flwr_splitmix.data.texts import token_sets
 from flwr_splitmix.data.texts.batch import TextSet
 from flwr_splitmix.data.texts.generated import generated_public
@@ -17,7 +17,14 @@ from flwr_splitmix.data.texts.partition import text_split
 from flwr_splitmix.data.texts.public import load_public_texts
 from flwr_splitmix.data.texts.rows import TextRows, TextSets
 from flwr_splitmix.data.texts.sets import load_text_sets
-from flwr_splitmix.data.texts.tokens import open_tokenizer, train_tokenizer
+from flwr_splitmix.data.texts.tokens import (
+    LongTextsCount,
+    OnLong,
+    open_tokenizer,
+    train_tokenizer,
+)
+
+log = logging.getLogger("flwr.splitmix")
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -45,7 +52,7 @@ def client_rows(config: LanguageConfig, node: Mapping[str, Any]) -> tuple[TextRo
             "with --node-config"
         )
     return text_split(
-        _load(config, config.dataset, config.test_dataset),
+        text_sets(config),
         int(node["partition-id"]),
         int(node["num-partitions"]),
         scheme=config.partition,
@@ -56,15 +63,45 @@ def client_rows(config: LanguageConfig, node: Mapping[str, Any]) -> tuple[TextRo
     )
 
 
+def text_sets(config: LanguageConfig) -> TextSets:
+    """Return the run's rows.
+
+    Raises
+    ------
+    DataError
+        If they cannot be read; the message names the key.
+    """
+    return _load(config, config.dataset, config.test_dataset)
+
+
 def _load(config: LanguageConfig, source: str, test: str) -> TextSets:
-    return load_text_sets(
-        source,
-        config.task,
-        columns=config.columns(),
-        test=test,
-        num_labels=config.num_labels,
-        seed=config.seed,
+    try:
+        return load_text_sets(
+            source,
+            config.task,
+            columns=config.columns(),
+            test=test,
+            num_labels=config.num_labels,
+            seed=config.seed,
+        )
+    except MissingColumnError as error:
+        raise DataError(
+            f"run-config: {_key_of(config, error.column)} is {error.column!r}, but {error.where} "
+            f"has no such column; it has {', '.join(map(repr, error.there))}, of which it must "
+            "name one"
+        ) from None
+    except DataError as error:
+        raise DataError(f"run-config: dataset is {source!r}, but {error}") from None
+
+
+def _key_of(config: LanguageConfig, column: str) -> str:
+    """Return the key that asks for a column."""
+    pair = (
+        ("text-column", "label-column")
+        if config.task == "classification"
+        else ("question-column", "answer-column")
     )
+    return (*pair, "partition-column")[config.columns().of(config.task).index(column)]
 
 
 def class_names(config: LanguageConfig) -> tuple[str, ...]:
@@ -114,17 +151,40 @@ def public_set(config: LanguageConfig) -> TextSet:
 @lru_cache(maxsize=2)
 def benchmark_set(config: LanguageConfig) -> TextSet:
     """Return the test rows of the run's data, all of them: the same for every client."""
-    tests = _load(config, config.dataset, config.test_dataset).test
+    tests = text_sets(config).test
     return run_token_set(config, tests.first(config.test_samples_per_client))
 
 
-def run_token_set(config: LanguageConfig, rows: TextRows) -> TextSet:
-    """Turn rows into tokens and labels."""
+def run_token_set(config: LanguageConfig, rows: TextRows, on_long: OnLong | None = None) -> TextSet:
+    """Turn rows into tokens and labels; `on_long` is told of texts that are too long.
+
+    By default a warning counts them.
+    """
+
+    def warn(count: LongTextsCount) -> None:
+        log.warning("%s", long_texts_sentence(config, count))
+
     return token_sets.token_set(
         rows,
         tokenizer_of(config),
         config.task,
         max_length=config.text_length,
         long_texts=config.long_texts,
+        on_long=on_long or warn,
         pad_to=config.pad_to if config.pads_itself else None,
+    )
+
+
+def long_texts_sentence(config: LanguageConfig, count: LongTextsCount) -> str:
+    """Say how many texts are too long, and what was done with them."""
+    key = "pad-to" if config.pad_to else "max-length"
+    secret = f", of which {config.secrets} are secret tokens" if config.secrets else ""
+    cut = count.longer - count.dropped
+    done = [f"{cut} cut"] if cut else []
+    if count.dropped:
+        done.append(f"{count.dropped} left out")
+    return (
+        f"{count.longer} of {count.texts} texts have more than {config.text_length} tokens "
+        f"({key} is {config.width}{secret}): {' and '.join(done)} (long-texts is "
+        f"{config.long_texts!r})"
     )

@@ -9,9 +9,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool, field_validator, model_validator
 
 from flwr_splitmix.apps.run_config import AppConfig, Count, CountOrAuto, NotNegative, Positive
+from flwr_splitmix.apps.suggestions import allowed
 from flwr_splitmix.apps.vision.cutting import edge_of
 from flwr_splitmix.apps.vision.trial import named_options, needs_labels, trial_strategy
 from flwr_splitmix.clients import PrivacyBudget
+from flwr_splitmix.methods import BY_NAME
 from flwr_splitmix.observers import KeptMixtures, Observer
 from flwr_splitmix.observers.trackers import make_trackers
 from flwr_splitmix.privacy import GaussianNoise, Relation
@@ -66,6 +68,7 @@ class VisionConfig(AppConfig):
     cut_at: str
     cell: Count
     dataset: str
+    skip_corrupt: StrictBool
     partition: Literal["iid", "dirichlet"]
     partition_alpha: Annotated[float, Field(gt=0, le=1e9)]
     samples_per_client: CountOrAuto
@@ -75,8 +78,10 @@ class VisionConfig(AppConfig):
     @field_validator("strategy")
     @classmethod
     def _is_there(cls, name: str) -> str:
+        if name in BY_NAME and BY_NAME[name].shape == "U":
+            raise ValueError("it is for language models, in apps/language")
         if name not in STRATEGIES:
-            raise ValueError(f"allowed are {', '.join(map(repr, STRATEGIES))}")
+            raise ValueError(allowed(name, STRATEGIES, "docs/configuration.md"))
         return name
 
     @model_validator(mode="after")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.data import ImageDataset, ImageSets, client_split, load_images
+from flwr_splitmix.data.errors import DataError
+from flwr_splitmix.data.partition import client_sizes
 from flwr_splitmix.segments.vision.zoo import pretrained_normalisation
 
 
@@ -17,7 +19,16 @@ def images_of(config: VisionConfig) -> ImageSets:
     """
     expected = pretrained_normalisation(config.model) if config.pretrained else None
     mean, std = expected or (None, None)
-    return load_images(config.dataset, image_size=config.image_size, mean=mean, std=std)
+    try:
+        return load_images(
+            config.dataset,
+            image_size=config.image_size,
+            mean=mean,
+            std=std,
+            skip_corrupt=config.skip_corrupt,
+        )
+    except DataError as error:
+        raise DataError(f"run-config: dataset is {config.dataset!r}, but {error}") from None
 
 
 def client_images(
@@ -33,6 +44,24 @@ def client_images(
     return client_split(
         images_of(config),
         client,
+        clients,
+        scheme=config.partition,
+        alpha=config.partition_alpha,
+        seed=config.seed,
+        samples=config.samples_per_client,
+    )
+
+
+def sizes_of_clients(config: VisionConfig, clients: int) -> list[int]:
+    """Return how many training images each client has.
+
+    Raises
+    ------
+    DataError
+        As `client_images` for any of them.
+    """
+    return client_sizes(
+        images_of(config),
         clients,
         scheme=config.partition,
         alpha=config.partition_alpha,

@@ -18,6 +18,8 @@ from flwr_splitmix.strategies import SplitStrategy
 SETTLED_SECONDS = 2.0
 """A simulation registers its nodes while its ServerApp starts; then their number stays as it is."""
 
+_MOST = 10_000  # SuperNodes
+
 
 def check_first_round(
     strategy: SplitStrategy, config: VisionConfig, geometry: Geometry, grid: Grid
@@ -31,7 +33,19 @@ def check_first_round(
     ValueError, ClientError
         As the strategy, its mixer and the client do.
     """
-    clients = clients_of_a_round(strategy, grid)
+    check_plan(strategy, config, geometry, clients_of_a_round(strategy, grid))
+
+
+def check_plan(
+    strategy: SplitStrategy, config: VisionConfig, geometry: Geometry, clients: int
+) -> None:
+    """Raise what the first round's plan for so many clients would.
+
+    Raises
+    ------
+    ValueError, ClientError
+        As the strategy's mixer and the client do.
+    """
     shape = SmashedShape(
         config.batch_size,
         geometry.patches,
@@ -49,6 +63,44 @@ def check_first_round(
             mix_inputs(share, lambda _: batch)
 
 
+def in_a_round(strategy: SplitStrategy, nodes: int) -> int:
+    """Return how many of so many nodes a round wants."""
+    return max(strategy.min_nodes, round(strategy.fraction_train * nodes))
+
+
+def check_number(strategy: SplitStrategy, nodes: int) -> None:
+    """Raise an error if a federation of so many SuperNodes is too small for the strategy.
+
+    Raises
+    ------
+    ValueError
+        With the size of the federation, and how there are more.
+    """
+    try:
+        strategy.check_clients(min(in_a_round(strategy, nodes), nodes))
+    except ValueError as error:
+        share = f", of which fraction-train {strategy.fraction_train:g} takes part in a round"
+        raise ValueError(
+            f"{error}: the federation has {nodes} SuperNodes"
+            + (share if strategy.fraction_train < 1 else "")
+            + _enough(strategy, nodes)
+        ) from None
+
+
+def _enough(strategy: SplitStrategy, nodes: int) -> str:
+    """Say how many SuperNodes are enough, if any number is, and how there are so many."""
+    for needed in range(nodes + 1, _MOST):
+        try:
+            strategy.check_clients(in_a_round(strategy, needed))
+        except ValueError:
+            continue
+        return (
+            f"; {needed} are enough (in a simulation `splitmix run --nodes {needed}`, or `flwr run "
+            f"--federation-config 'num-supernodes={needed}'`)"
+        )
+    return ""
+
+
 def clients_of_a_round(strategy: SplitStrategy, grid: Grid) -> int:
     """Return how many clients a round will have, as far as nodes are there already.
 
@@ -61,15 +113,14 @@ def clients_of_a_round(strategy: SplitStrategy, grid: Grid) -> int:
     while True:
         if (there := len(list(grid.get_node_ids()))) != nodes:
             nodes, since = there, time.monotonic()
-        wanted = max(strategy.min_nodes, round(strategy.fraction_train * nodes))
         settled = time.monotonic() > since + SETTLED_SECONDS
         if nodes < strategy.min_nodes and settled:
-            return wanted  # the link waits for them, and says how long
+            return in_a_round(strategy, nodes)  # the link waits for them, and says how long
         try:
-            strategy.check_clients(min(wanted, nodes))
+            check_number(strategy, nodes)
         except ValueError:
             if settled:
                 raise
             time.sleep(0.05)
         else:
-            return wanted
+            return in_a_round(strategy, nodes)

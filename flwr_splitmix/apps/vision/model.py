@@ -20,13 +20,17 @@ def segments_of(config: VisionConfig) -> SplitModel:
     Raises
     ------
     ConfigError
-        If pretrained weights are not available, or no budget can hold for such a lower segment.
+        If there is no such model or cut, pretrained weights are not available, or no budget can
+        hold for such a lower segment.
     """
     images = images_of(config)
     options: dict[str, Any] = {"pretrained": True} if config.pretrained else {}
     try:
         made_by, arguments = split_of(config, len(images.classes), images.train.shape[0])
         segments = SPLITS[made_by](**arguments, seed=config.seed, **options)
+    except ValueError as error:
+        cut = f", cut-at {config.cut_at!r}" if config.cut_at else ""
+        raise ConfigError(f"run-config: model is {config.model!r}{cut}: {error}") from None
     except (OSError, RuntimeError) as error:
         if not config.pretrained:
             raise

@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from flwr_splitmix.apps.beginning import begin
 from flwr_splitmix.apps.continuing import given_to
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
@@ -47,6 +48,7 @@ def train(grid: Grid, context: Context) -> None:
     run = resumed or Run.create(context.run_config, name=config.strategy.lower(), home=config.home)
     if resumed is None:
         record_inputs(run, images)
+    begin(run, context)
     strategy = make(run, labels)
     evaluate_fn = None
     if config.evaluation_kind == "central":

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flwr_splitmix.data.errors import DataError, import_extra
-from flwr_splitmix.data.images.pictures import decode_picture, pack_pictures
+from flwr_splitmix.data.images.pictures import decode_pictures, pack_pictures
 from flwr_splitmix.data.images.sets import TEST_SPLITS, RawSets, Split, no_test_split
 
 IMAGE_COLUMNS = ("image", "img")
@@ -94,7 +94,8 @@ def load_hub(
         raise DataError(
             f"the dataset {name!r} could not be loaded from the Hugging Face hub "
             f"({_first_line(error)}); allowed is the name of {kind} there with the "
-            "splits train and test, while the hub can be reached or the dataset is cached"
+            "splits train and test, while the hub can be reached or the dataset is cached; a "
+            "folder needs an absolute path, for an app does not run where you are"
         ) from error
     for split in test_splits:
         try:
@@ -105,7 +106,13 @@ def load_hub(
 
 
 def read_arrow_sets(
-    train: Any, test: Any, name: str, *, image_size: int, channels: int | None
+    train: Any,
+    test: Any,
+    name: str,
+    *,
+    image_size: int,
+    channels: int | None,
+    skip_corrupt: bool = False,
 ) -> RawSets:
     """Turn two splits with an image and a label column into packed arrays.
 
@@ -119,7 +126,7 @@ def read_arrow_sets(
         Splits with the same columns.
     name : str
         What to call the dataset in a message.
-    image_size, channels
+    image_size, channels, skip_corrupt
         As for `load_images`.
 
     Raises
@@ -134,15 +141,19 @@ def read_arrow_sets(
         if column not in test.features:
             raise DataError(f"the test split of {name!r} lacks the column {column!r} of training")
     labels, classes = _count_labels(train, test, label_column, name)
-    decoded = [
-        [
-            decode_picture(
-                source, f"image {row} of {name!r}", image_size=image_size, channels=channels
-            )
-            for row, source in enumerate(_encoded(split, image_column))
-        ]
-        for split in (train, test)
-    ]
+    decoded = []
+    for number, split in enumerate((train, test)):
+        readable, kept = decode_pictures(
+            (
+                (source, f"image {row} of {name!r}")
+                for row, source in enumerate(_encoded(split, image_column))
+            ),
+            image_size=image_size,
+            channels=channels,
+            skip_corrupt=skip_corrupt,
+        )
+        decoded.append(readable)
+        labels[number] = labels[number][kept]
     train_images, test_images = pack_pictures(decoded, image_size)
     return RawSets(Split(train_images, labels[0]), Split(test_images, labels[1]), classes)
 

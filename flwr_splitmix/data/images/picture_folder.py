@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from flwr_splitmix.data.errors import DataError
-from flwr_splitmix.data.images.pictures import decode_picture, pack_pictures
+from flwr_splitmix.data.images.pictures import decode_pictures, pack_pictures
 from flwr_splitmix.data.images.sets import TEST_SPLITS, RawSets, Split, no_test_split
 
 SUFFIXES = frozenset(
@@ -15,7 +15,9 @@ SUFFIXES = frozenset(
 )
 
 
-def read_picture_folder(folder: Path, *, image_size: int, channels: int | None) -> RawSets:
+def read_picture_folder(
+    folder: Path, *, image_size: int, channels: int | None, skip_corrupt: bool = False
+) -> RawSets:
     """Read `train/` and the first of `test/`, `validation/`, `val/`, `valid/` that exists.
 
     Labels count the folders of `train/` in alphabetical order. Hidden entries and files with other
@@ -25,7 +27,7 @@ def read_picture_folder(folder: Path, *, image_size: int, channels: int | None) 
     ----------
     folder : Path
         The folder that holds the splits.
-    image_size, channels
+    image_size, channels, skip_corrupt
         As for `load_images`.
 
     Raises
@@ -47,15 +49,19 @@ def read_picture_folder(folder: Path, *, image_size: int, channels: int | None) 
         )
     decoded: list[list[np.ndarray]] = []
     labels: list[np.ndarray] = []
-    for by_class in pictures.values():
+    for split, by_class in pictures.items():
         paths = [(path, name) for name, members in by_class.items() for path in members]
-        decoded.append(
-            [
-                decode_picture(path, str(path), image_size=image_size, channels=channels)
-                for path, _ in paths
-            ]
+        readable, kept = decode_pictures(
+            ((path, str(path)) for path, _ in paths),
+            image_size=image_size,
+            channels=channels,
+            skip_corrupt=skip_corrupt,
         )
-        labels.append(np.array([classes.index(name) for _, name in paths], np.int64))
+        if not readable:
+            raise DataError(f"no picture of {split} can be read; at least one is needed")
+        decoded.append(readable)
+        numbers = [classes.index(paths[place][1]) for place in kept]
+        labels.append(np.array(numbers, np.int64))
     train_images, test_images = pack_pictures(decoded, image_size)
     return RawSets(Split(train_images, labels[0]), Split(test_images, labels[1]), classes)
 
@@ -77,7 +83,7 @@ def _pictures_by_class(split: Path) -> dict[str, list[Path]]:
     empty = [name for name, paths in pictures.items() if not paths]
     if empty:
         raise DataError(
-            f"the class folder {split / empty[0]} holds no picture; "
-            f"files that end in {', '.join(sorted(SUFFIXES))} are read"
+            f"the class folder {split / empty[0]} holds no picture: put pictures there, or remove "
+            f"it; files that end in {', '.join(sorted(SUFFIXES))} are read"
         )
     return pictures

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from PIL.Image import Image
+
+log = logging.getLogger("flwr.splitmix")
 
 _GREY_MODES = ("L", "1")
 _DEEP_MODES = ("I", "F")  # 16 bits and more; converting would clip them
@@ -67,6 +70,54 @@ def decode_picture(
         if isinstance(error, DataError):
             raise
         raise DataError(f"{name} cannot be read as a picture: {error}") from error
+
+
+def decode_pictures(
+    pictures: Iterable[tuple[Path | BytesIO | np.ndarray, str]],
+    *,
+    image_size: int,
+    channels: int | None,
+    skip_corrupt: bool = False,
+) -> tuple[list[np.ndarray], list[int]]:
+    """Decode many pictures, each with its name.
+
+    Parameters
+    ----------
+    image_size, channels
+        As for `decode_picture`.
+    skip_corrupt : bool
+        Leave out the pictures that cannot be decoded, with one warning that names them all.
+
+    Returns
+    -------
+    tuple of list of np.ndarray and list of int
+        The decoded pictures, and their places among all.
+
+    Raises
+    ------
+    DataError
+        If pictures cannot be decoded and are not to be left out; it names all of them.
+    """
+    decoded, kept, wrong = [], [], []
+    for place, (source, name) in enumerate(pictures):
+        try:
+            decoded.append(decode_picture(source, name, image_size=image_size, channels=channels))
+            kept.append(place)
+        except DataError as error:
+            wrong.append(str(error))
+    if wrong and not skip_corrupt:
+        remedy = "it" if len(wrong) == 1 else "them"
+        counted = "" if len(wrong) == 1 else f"{len(wrong)} pictures cannot be used: "
+        raise DataError(
+            f"{counted}{'; '.join(wrong)}; repair {remedy}, or leave {remedy} out with "
+            "skip-corrupt=true"
+        )
+    if wrong:
+        log.warning(
+            "%d of %d pictures are left out (skip-corrupt): %s",
+            len(wrong), len(wrong) + len(kept), "; ".join(wrong),
+        )  # fmt: skip
+    return decoded, kept
 
 
 def pack_pictures(splits: Sequence[Sequence[np.ndarray]], image_size: int) -> list[np.ndarray]:

@@ -7,8 +7,9 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from flwr_splitmix.data.errors import DataError
+from flwr_splitmix.data.errors import DataError, not_there
 from flwr_splitmix.data.images.arrow_sets import load_hub, load_saved, read_arrow_sets
 from flwr_splitmix.data.images.idx import IMAGE_FILES, LABEL_FILES, find_idx, read_idx_sets
 from flwr_splitmix.data.images.picture_folder import read_picture_folder
@@ -34,6 +35,7 @@ def load_images(
     channels: int | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    skip_corrupt: bool = False,
 ) -> ImageSets:
     """Load a training and a test set of images; the same request is read only once per process.
 
@@ -63,6 +65,8 @@ def load_images(
         repeated for 3 channels.
     mean, std : sequence of float, optional
         To normalise with, one for each channel; of grey images, their average. Both or neither.
+    skip_corrupt : bool
+        Leave out pictures that cannot be read, with a warning that names them all.
 
     Returns
     -------
@@ -82,7 +86,7 @@ def load_images(
     if (mean is None) != (std is None):
         raise DataError("of mean and std one is given; needed are both or neither")
     given = None if mean is None or std is None else (tuple(mean), tuple(std))
-    return _load(source, image_size, channels, given)
+    return _load(source, image_size, channels, given, skip_corrupt)
 
 
 @functools.lru_cache(maxsize=4)
@@ -91,15 +95,18 @@ def _load(
     image_size: int,
     channels: int | None,
     given: tuple[tuple[float, ...], tuple[float, ...]] | None,
+    skip_corrupt: bool,
 ) -> ImageSets:
     folder = _SHIPPED_FOLDER if source == SHIPPED else Path(source).expanduser()
     if source and os.path.exists(folder):  # Path.exists would raise for a name that is too long
-        raw = _read_folder(folder, image_size, channels)
+        raw = _read_folder(folder, image_size, channels, skip_corrupt)
     elif _HUB_NAME.fullmatch(source):
         train, test = load_hub(source)
-        raw = read_arrow_sets(train, test, source, image_size=image_size, channels=channels)
+        raw = read_arrow_sets(
+            train, test, source, image_size=image_size, channels=channels, skip_corrupt=skip_corrupt
+        )
     else:
-        raise DataError(f"there is no image dataset {source!r}: {_ALLOWED}")
+        raise DataError(f"there is no image dataset {source!r}{not_there(source)}: {_ALLOWED}")
     fashion = source == SHIPPED or _has_idx(folder)
     usual = (_FASHION_MEAN, _FASHION_STD) if fashion else (0.5, 0.5)
     mean, std = given or usual
@@ -118,7 +125,12 @@ def _has_idx(folder: Path) -> bool:
     return any(find_idx(folder, name) is not None for name in names)
 
 
-def _read_folder(folder: Path, image_size: int, channels: int | None) -> RawSets:
+def _read_folder(
+    folder: Path, image_size: int, channels: int | None, skip_corrupt: bool
+) -> RawSets:
+    options: dict[str, Any] = {
+        "image_size": image_size, "channels": channels, "skip_corrupt": skip_corrupt,
+    }  # fmt: skip
     if not folder.is_dir():
         raise DataError(f"{folder} is a file, not a folder: {_ALLOWED}")
     if _has_idx(folder):
@@ -126,7 +138,7 @@ def _read_folder(folder: Path, image_size: int, channels: int | None) -> RawSets
     # A saved dataset has a folder `train` too, so it is recognised before pictures are.
     if any((folder / name).is_file() for name in ("dataset_dict.json", "state.json")):
         train, test = load_saved(folder)
-        return read_arrow_sets(train, test, str(folder), image_size=image_size, channels=channels)
+        return read_arrow_sets(train, test, str(folder), **options)
     if (folder / "train").is_dir():
-        return read_picture_folder(folder, image_size=image_size, channels=channels)
+        return read_picture_folder(folder, **options)
     raise DataError(f"the folder {folder} holds no image dataset: {_ALLOWED}")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.data.errors import DataError
+from flwr_splitmix.data.errors import DataError, MissingColumnError
 
 KINDS = (".tsv", ".csv", ".jsonl")
 
@@ -94,10 +94,7 @@ def _objects(path: Path, text: str, columns: Sequence[str]) -> list[list[Any]]:
             raise DataError(f"line {number} of {path} is no JSON object, which each line must be")
         missing = [column for column in columns if column not in row]
         if missing:
-            raise DataError(
-                f"line {number} of {path} has no key {missing[0]!r}; it has "
-                f"{', '.join(map(repr, row))}"
-            )
+            raise MissingColumnError(f"line {number} of {path}", missing[0], list(row))
         rows.append([row[column] for column in columns])
     return rows
 
@@ -142,9 +139,10 @@ def _places(path: Path, first: Sequence[str], columns: Sequence[str]) -> list[in
         return [int(column) - 1 for column in columns]
     missing = [column for column in columns if column not in first]
     if missing:
-        raise DataError(
-            f"the first line of {path} names no column {missing[0]!r}, but "
-            f"{', '.join(map(repr, first))}; of a file without names all columns are numbers, "
-            "counted from 1"
+        raise MissingColumnError(
+            f"the first line of {path}",
+            missing[0],
+            first,
+            hint="; of a file without names all columns are numbers, counted from 1",
         )
     return [first.index(column) for column in columns]

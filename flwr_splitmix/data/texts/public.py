@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from flwr_splitmix.data.errors import DataError
+from flwr_splitmix.data.errors import DataError, not_there
 from flwr_splitmix.data.texts.files import kind_of, read_text
 from flwr_splitmix.seeding import derive_seed, frozen_generator
 
@@ -98,8 +98,8 @@ def _files(path: Path) -> list[Path]:
         return files
     if not path.is_file():
         raise DataError(
-            f"there is no public text {str(path)!r}; allowed are a file that ends in .txt or "
-            ".txt.gz, and a folder of such"
+            f"there is no public text {str(path)!r}{not_there(str(path))}; allowed are a file that "
+            "ends in .txt or .txt.gz, and a folder of such"
         )
     if kind_of(path) != ".txt":
         raise DataError(f"{path} is no file that ends in .txt or .txt.gz, as public text must")

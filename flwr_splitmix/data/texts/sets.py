@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_splitmix.data.errors import DataError
+from flwr_splitmix.data.errors import DataError, MissingColumnError, not_there
 from flwr_splitmix.data.images.arrow_sets import load_hub, load_saved
 from flwr_splitmix.data.images.sets import TEST_SPLITS
 from flwr_splitmix.data.texts.files import Columns, read_columns
@@ -137,13 +137,13 @@ def _read(source: str, names: Sequence[str], test: str) -> tuple[Columns, Column
         name, subset = match.groups()
         splits = load_hub(name, _splits(test), subset=subset, kind="a text dataset")
         return _arrow(splits, names, source)
-    raise DataError(f"there is no text dataset {source!r}: {_ALLOWED}")
+    raise DataError(f"there is no text dataset {source!r}{not_there(source)}: {_ALLOWED}")
 
 
 def _existing(test: str) -> Path:
     path = Path(test).expanduser()
     if not path.is_file():
-        raise DataError(f"there is no file {test!r} of test rows")
+        raise DataError(f"there is no file {test!r} of test rows{not_there(test)}")
     return path
 
 
@@ -156,9 +156,7 @@ def _arrow(splits: tuple[Any, Any], names: Sequence[str], source: str) -> tuple[
     for split in splits:
         missing = [name for name in names if name not in split.column_names]
         if missing:
-            raise DataError(
-                f"{source!r} has no column {missing[0]!r}; it has {', '.join(split.column_names)}"
-            )
+            raise MissingColumnError(repr(source), missing[0], split.column_names)
     train, test = ({name: list(split[name]) for name in names} for split in splits)
     return train, test
 
@@ -171,7 +169,7 @@ def _classes(labels: Sequence[Any], num_labels: int, source: str) -> Mapping[str
     if len(distinct) > num_labels:
         raise DataError(
             f"{source!r} has {len(distinct)} labels ({', '.join(map(repr, sorted(distinct)[:5]))}, "
-            f"...), but the head has {num_labels} classes"
+            f"...), but the head has {num_labels} classes; num-labels says how many"
         )
     return {label: number for number, label in enumerate(sorted(distinct))}
 
@@ -205,7 +203,7 @@ def _rows(
         if _label(value) not in classes:
             raise DataError(
                 f"row {number} of {source} has the label {value!r}; the head has "
-                f"{num_labels} classes: {', '.join(list(classes)[:10])}"
+                f"{num_labels} classes: {', '.join(list(classes)[:10])}; num-labels says how many"
             )
         labels.append(classes[_label(value)])
     return TextRows(
@@ -221,7 +219,7 @@ def _hold_out(rows: TextRows, classes: tuple[str, ...], source: str, seed: int) 
     if not 0 < kept < len(rows):
         raise DataError(
             f"{source!r} has {len(rows)} rows, too few to hold a tenth out for testing; name a "
-            "file of test rows"
+            "file of test rows (test-dataset)"
         )
     order = frozen_generator(derive_seed(seed, "held out")).permutation(len(rows))
     train, test = (rows.subset(np.sort(part)) for part in (order[:kept], order[kept:]))

@@ -9,6 +9,7 @@ from flwr_splitmix.data.texts.batch import TextSet
 from flwr_splitmix.data.texts.rows import TextRows, TextTask
 from flwr_splitmix.data.texts.tokens import (
     LongTexts,
+    OnLong,
     classification_tokens,
     generation_tokens,
     plain_tokens,
@@ -22,6 +23,7 @@ def token_set(
     *,
     max_length: int,
     long_texts: LongTexts = "refuse",
+    on_long: OnLong | None = None,
     pad_to: int | None = None,
 ) -> TextSet:
     """Turn rows into tokens and labels.
@@ -30,7 +32,7 @@ def token_set(
     ----------
     rows
         Labelled sentences, or prompts with their answers, as `task` says.
-    max_length, long_texts
+    max_length, long_texts, on_long
         As for `plain_tokens`.
     pad_to
         As for `TextSet`.
@@ -41,7 +43,9 @@ def token_set(
         As `classification_tokens` and `generation_tokens` do.
     """
     make = classification_tokens if task == "classification" else generation_tokens
-    ids, labels = make(rows, tokenizer, max_length=max_length, long_texts=long_texts)
+    ids, labels = make(
+        rows, tokenizer, max_length=max_length, long_texts=long_texts, on_long=on_long
+    )
     return TextSet(ids, labels, max_length=max_length, pad_to=pad_to)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,20 @@ PROMPT = "Question: {}\nAnswer:"
 """How a prompt is put to a model; its answer follows a blank."""
 
 LongTexts = Literal["refuse", "cut", "drop"]
+
+
+@dataclass(frozen=True)
+class LongTextsCount:
+    """How many of some texts are too long, and of those, how many were cut and left out."""
+
+    texts: int
+    longer: int
+    dropped: int
+
+
+OnLong = Callable[[LongTextsCount], None]
+"""Is told of texts that are too long, if there are any."""
+
 _LEAST_VOCABULARY = 256 + 2  # the bytes and the special tokens
 
 _PURPOSE = "reading text as tokens"
@@ -103,18 +118,26 @@ def open_tokenizer(source: str, *, padding: str = "") -> Any:
         ) from error
     if padding:
         if padding not in tokenizer.get_vocab():
-            raise DataError(f"the tokenizer of {source!r} has no token {padding!r} to pad with")
+            raise DataError(
+                f"padding-token is {padding!r}, but the tokenizer of {source!r} has no such token; "
+                f"{tokenizer.eos_token!r} is one"
+            )
         tokenizer.pad_token = padding
     if tokenizer.pad_token_id is None:
         raise DataError(
             f"the tokenizer of {source!r} has no padding token; name one of its tokens to pad "
-            f"with, for example {tokenizer.eos_token!r}"
+            f"with: padding-token={tokenizer.eos_token!r}, for example"
         )
     return tokenizer
 
 
 def plain_tokens(
-    texts: Sequence[str], tokenizer: Any, *, max_length: int, long_texts: LongTexts = "refuse"
+    texts: Sequence[str],
+    tokenizer: Any,
+    *,
+    max_length: int,
+    long_texts: LongTexts = "refuse",
+    on_long: OnLong | None = None,
 ) -> tuple[list[Tensor], list[int]]:
     """Turn texts into ids with the tokenizer's special tokens.
 
@@ -125,6 +148,8 @@ def plain_tokens(
     long_texts : "refuse", "cut" or "drop"
         What to do with longer ones: raise, keep their beginning (and the special tokens at the
         end), or leave them out.
+    on_long : callable, optional
+        Is told how many are longer, if any is.
 
     Returns
     -------
@@ -139,16 +164,33 @@ def plain_tokens(
     _check_length(max_length)
     if not texts:
         return [], []
-    cut = long_texts == "cut"
-    options = {"truncation": True, "max_length": max_length} if cut else {"verbose": False}
-    encoded = tokenizer(list(texts), **options)["input_ids"]
-    return _fitting(
+    encoded = list(tokenizer(list(texts), verbose=False)["input_ids"])
+    longer = [number for number, ids in enumerate(encoded) if len(ids) > max_length]
+    if longer and long_texts == "cut":
+        cut = tokenizer(
+            [texts[number] for number in longer], truncation=True, max_length=max_length
+        )["input_ids"]
+        for number, ids in zip(longer, cut, strict=True):
+            encoded[number] = ids
+    fitting = _fitting(
         [torch.tensor(ids, dtype=torch.int64) for ids in encoded], max_length, long_texts
     )
+    _tell(on_long, len(texts), len(longer), len(texts) - len(fitting[1]))
+    return fitting
+
+
+def _tell(on_long: OnLong | None, texts: int, longer: int, dropped: int) -> None:
+    if longer and on_long is not None:
+        on_long(LongTextsCount(texts, longer, dropped))
 
 
 def classification_tokens(
-    rows: TextRows, tokenizer: Any, *, max_length: int, long_texts: LongTexts = "refuse"
+    rows: TextRows,
+    tokenizer: Any,
+    *,
+    max_length: int,
+    long_texts: LongTexts = "refuse",
+    on_long: OnLong | None = None,
 ) -> tuple[list[Tensor], list[int]]:
     """Turn labelled sentences into ids and labels; see `plain_tokens`.
 
@@ -157,7 +199,9 @@ def classification_tokens(
     tuple of list of Tensor and list of int
         int64 (t,) each, and the class of each.
     """
-    ids, kept = plain_tokens(rows.texts, tokenizer, max_length=max_length, long_texts=long_texts)
+    ids, kept = plain_tokens(
+        rows.texts, tokenizer, max_length=max_length, long_texts=long_texts, on_long=on_long
+    )
     return ids, [int(rows.labels[row]) for row in kept]
 
 
@@ -167,13 +211,14 @@ def generation_tokens(
     *,
     max_length: int,
     long_texts: LongTexts = "refuse",
+    on_long: OnLong | None = None,
     ignored: int = -100,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Turn prompts and answers into ids and labels: prompt, answer, end-of-text token.
 
     Parameters
     ----------
-    max_length, long_texts
+    max_length, long_texts, on_long
         As for `plain_tokens`, of prompt and answer together; "cut" takes from the answer's end,
         and drops a row of which no word of the answer would be left.
     ignored : int
@@ -205,6 +250,7 @@ def generation_tokens(
         (_without_end(prompt, end), [*answer, end])
         for prompt, answer in zip(asked, answered, strict=True)
     ]
+    longer = sum(len(prompt) + len(answer) > max_length for prompt, answer in pairs)
     if long_texts == "cut":
         pairs = [
             (prompt, answer[: max_length - len(prompt)])
@@ -213,6 +259,7 @@ def generation_tokens(
         ]
     texts = [torch.tensor([*prompt, *answer], dtype=torch.int64) for prompt, answer in pairs]
     ids, kept = _fitting(texts, max_length, long_texts)
+    _tell(on_long, len(rows), longer, len(rows) - len(kept))
     labels = []
     for row in kept:
         label = texts[row].clone()
@@ -240,7 +287,7 @@ def _fitting(
         if len(text) > max_length and long_texts == "refuse":
             raise DataError(
                 f"text {number} has {len(text)} tokens, but at most {max_length} are allowed; "
-                "allow more, or cut or drop long texts"
+                "raise max-length, or cut or drop long texts (long-texts='cut' or 'drop')"
             )
     kept = [number for number, text in enumerate(ids) if len(text) <= max_length]
     return [ids[number] for number in kept], kept

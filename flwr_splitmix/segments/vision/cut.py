@@ -9,12 +9,12 @@ from typing import Any, Literal
 import torch
 
 from flwr_splitmix.seeding import torch_seed
-from flwr_splitmix.segments.vision.lenet import split_lenet5
-from flwr_splitmix.segments.vision.pit import split_pit
-from flwr_splitmix.segments.vision.resnet import split_resnet
-from flwr_splitmix.segments.vision.split_model import Request, SplitModel
-from flwr_splitmix.segments.vision.vgg import split_vgg
-from flwr_splitmix.segments.vision.vit import split_vit
+from flwr_splitmix.segments.vision.lenet import open_lenet5
+from flwr_splitmix.segments.vision.pit import open_pit
+from flwr_splitmix.segments.vision.resnet import open_resnet
+from flwr_splitmix.segments.vision.split_model import Cuttable, Request, SplitModel
+from flwr_splitmix.segments.vision.vgg import open_vgg
+from flwr_splitmix.segments.vision.vit import open_vit
 from flwr_splitmix.segments.vision.zoo import cannot_cut, family_of
 
 
@@ -83,16 +83,26 @@ def split_vision_model(
         name, cut_at, num_classes, channels, image_size, patch_size, depth, positions, cell,
         timm_options,
     )  # fmt: skip
-    split = _family(name)
     seeded = contextlib.nullcontext() if seed is None else torch_seed(torch.device("cpu"), seed)
     with seeded:
-        return split(request)
+        return open_vision_model(request).cut()
 
 
-def _family(name: str) -> Callable[[Request], SplitModel]:
-    """Return what cuts models of this one's family."""
+def open_vision_model(request: Request) -> Cuttable:
+    """Build a vision model and take it apart; see `split_vision_model`.
+
+    Raises
+    ------
+    ValueError
+        If the model is unknown or cannot be cut, or a size does not fit.
+    """
+    return _family(request.name)(request)
+
+
+def _family(name: str) -> Callable[[Request], Cuttable]:
+    """Return what opens models of this one's family."""
     if name == "lenet5":
-        return split_lenet5
+        return open_lenet5
     family = family_of(name)
     from timm.models.pit import PoolingVisionTransformer
     from timm.models.resnet import ResNet
@@ -100,10 +110,10 @@ def _family(name: str) -> Callable[[Request], SplitModel]:
     from timm.models.vision_transformer import VisionTransformer
 
     for known, split in (
-        (VisionTransformer, split_vit),
-        (PoolingVisionTransformer, split_pit),
-        (VGG, split_vgg),
-        (ResNet, split_resnet),
+        (VisionTransformer, open_vit),
+        (PoolingVisionTransformer, open_pit),
+        (VGG, open_vgg),
+        (ResNet, open_resnet),
     ):
         if issubclass(family, known):
             return split

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.segments.vision.split_model import (
+    Cuttable,
     LowerSegment,
     Request,
     SplitModel,
@@ -69,13 +71,27 @@ def split_at_map(request: Request, stages: Sequence[Stage], at: int) -> SplitMod
         )
     grid = (height // cell, width // cell)
     geometry = Geometry(grid[0] * grid[1], channels * cell**2, grid=grid, positions="none")
-    first = stages[at][1]
-    if getattr(first, "inplace", False):
-        # It would overwrite the smashed data, whose gradient is wanted.
-        first.inplace = False  # type: ignore[assignment]
     return SplitModel(
         LowerSegment([*stages[:at], ("cells", MapToCells(cell))], request.input_shape, geometry),
         UpperSegment(
-            [("map", CellsToMap(grid, cell)), *stages[at:]], geometry, request.num_classes
+            [("map", CellsToMap(grid, cell)), *_not_in_place(stages[at:])],
+            geometry,
+            request.num_classes,
         ),
     )
+
+
+def open_cnn(
+    request: Request, stages: Sequence[Stage], cuts: Mapping[str, int], default: str
+) -> Cuttable:
+    """Return a CNN as stages that can be cut."""
+    return Cuttable(request, stages, cuts, default, lambda at: split_at_map(request, stages, at))
+
+
+def _not_in_place(stages: Sequence[Stage]) -> list[Stage]:
+    """Return the stages; the first would else overwrite smashed data, whose gradient is wanted."""
+    (name, first), *others = stages
+    if getattr(first, "inplace", False):
+        first = copy.copy(first)  # it is an activation: no other cut must find it changed
+        first.inplace = False  # type: ignore[assignment]
+    return [(name, first), *others]

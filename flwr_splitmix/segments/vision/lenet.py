@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from torch import nn
 
-from flwr_splitmix.segments.vision.feature_maps import split_at_map
-from flwr_splitmix.segments.vision.split_model import Request, SplitModel, Stage
+from flwr_splitmix.segments.vision.feature_maps import open_cnn
+from flwr_splitmix.segments.vision.split_model import Cuttable, Request, Stage
 
 LEAST_SIZE = 16
 """Pixels that two convolutions and two poolings leave one of."""
 
 
-def split_lenet5(request: Request) -> SplitModel:
-    """Build LeNet-5 and cut it, by default at `conv2`, before its pooling.
+def open_lenet5(request: Request) -> Cuttable:
+    """Build LeNet-5, cut by default at `conv2`, before its pooling.
 
     A convolution is followed by its tanh, and `conv1` and `conv2` are cuts behind that; the
     average pooling that comes next belongs to the upper segment. `pool1` and `pool2` are the cuts
@@ -38,11 +38,11 @@ def split_lenet5(request: Request) -> SplitModel:
         ("conv2", nn.Sequential(nn.Conv2d(6, 16, 5), nn.Tanh())),
         ("pool2", nn.AvgPool2d(2)),
     ]
-    at = request.choose({name: i + 1 for i, (name, _) in enumerate(stages)}, "conv2")
+    cuts = {name: i + 1 for i, (name, _) in enumerate(stages)}
     stages += [
         ("flat", nn.Flatten()),
         ("fc1", nn.Sequential(nn.Linear(16 * side**2, 120), nn.Tanh())),
         ("fc2", nn.Sequential(nn.Linear(120, 84), nn.Tanh())),
         ("fc3", nn.Linear(84, request.num_classes)),
     ]
-    return split_at_map(request, stages, at)
+    return open_cnn(request, stages, cuts, "conv2")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.segments.vision.split_model import (
+    Cuttable,
     LowerSegment,
     Request,
     SplitModel,
@@ -77,8 +78,8 @@ class PrefixOnly(nn.Module):
         return pair[1]
 
 
-def split_pit(request: Request) -> SplitModel:
-    """Build a PiT and cut it; patches do not overlap unless a `stride` is among the options."""
+def open_pit(request: Request) -> Cuttable:
+    """Build a PiT; patches do not overlap unless a `stride` is among the options."""
     from timm.models.pit import PoolingVisionTransformer
 
     request.check_patches()
@@ -87,22 +88,35 @@ def split_pit(request: Request) -> SplitModel:
         request, PoolingVisionTransformer,
         img_size=request.image_size, patch_size=request.patch_size, **stride,
     )  # fmt: skip
-    cuts = {"embedding": 0, **{f"transformers.{i}": i + 1 for i in range(len(model.transformers))}}
-    number = request.choose(cuts, "embedding")
-    request.check_positions(at_embedding=number == 0)
-    grids = _grids(model)
-    geometry = Geometry(
-        patches=grids[number][0] * grids[number][1],
-        width=int(model.cls_token.shape[2] if number == 0 else _width(model, number - 1)),
-        prefix=0 if number == 0 else int(model.num_tokens),
-        grid=grids[number],
-        positions=request.positions,
-    )
-    lower, upper = _stages(model, number, grids[number], request.positions)
-    return SplitModel(
-        LowerSegment(lower, request.input_shape, geometry),
-        UpperSegment(upper, geometry, request.num_classes),
-    )
+    number_of_stages = len(model.transformers)
+    grids, prefix = _grids(model), int(model.num_tokens)
+    widths = [int(model.cls_token.shape[2]), *(_width(model, i) for i in range(number_of_stages))]
+    stages = _take_apart(model, request.positions)
+    above = len(stages) - 2 - number_of_stages  # the first of the stages behind the embedding
+
+    def split(number: int) -> SplitModel:
+        at_embedding = number == 1
+        request.check_positions(at_embedding)
+        passed = 0 if at_embedding else number - above
+        geometry = Geometry(
+            patches=grids[passed][0] * grids[passed][1],
+            width=widths[passed],
+            prefix=0 if at_embedding else prefix,
+            grid=grids[passed],
+            positions=request.positions,
+        )
+        lower, upper = list(stages[:number]), list(stages[number:])
+        if not at_embedding:
+            lower += [("tokens", PairToTokens())]
+            upper = [("pair", TokensToPair(prefix, grids[passed])), *upper]
+        return SplitModel(
+            LowerSegment(lower, request.input_shape, geometry),
+            UpperSegment(upper, geometry, request.num_classes),
+        )
+
+    cuts = {"embedding": 1}
+    cuts |= {f"transformers.{i}": above + i + 1 for i in range(number_of_stages)}
+    return Cuttable(request, stages, cuts, "embedding", split)
 
 
 def _grids(model: Any) -> list[tuple[int, int]]:
@@ -129,24 +143,18 @@ def _width(model: Any, stage: int) -> int:
     return int(model.base_dims[stage] * model.heads[stage])
 
 
-def _stages(
-    model: Any, number: int, grid: tuple[int, int], positions: str
-) -> tuple[list[Stage], list[Stage]]:
-    """Take a PiT apart, `number` of its stages below the cut, where patches form `grid`."""
+def _take_apart(model: Any, positions: str) -> list[Stage]:
+    """Return the stages of a PiT, which is used up."""
     pos = model.pos_embed.flatten(2).transpose(1, 2)
     at_client = positions == "lower"
     embedding = PatchEmbedding(ConvPatches(model.patch_embed), pos if at_client else None)
-    stages = [(f"transformer_{i}", stage) for i, stage in enumerate(model.transformers)]
-    prefixed = ("prefix", PrefixedMap(model.cls_token, model.pos_drop, model.patch_embed.grid_size))
-    lower: list[Stage] = [("embedding", embedding)]
-    upper: list[Stage] = []
-    if number == 0:
-        upper += [] if at_client else [("positions", Positions(pos))]
-        upper += [prefixed]
-    else:
-        lower += [prefixed, *stages[:number], ("tokens", PairToTokens())]
-        upper += [("pair", TokensToPair(int(model.num_tokens), grid))]
+    stages: list[Stage] = [
+        ("embedding", embedding),
+        *([] if at_client else [("positions", Positions(pos))]),
+        ("prefix", PrefixedMap(model.cls_token, model.pos_drop, model.patch_embed.grid_size)),
+        *((f"transformer_{i}", stage) for i, stage in enumerate(model.transformers)),
+        ("prefix_only", PrefixOnly()),
+    ]
     model.patch_embed = model.pos_drop = model.transformers = nn.Identity()
     model.pos_embed = model.cls_token = None
-    upper += [*stages[number:], ("prefix_only", PrefixOnly()), ("head", ClassifierHead(model))]
-    return lower, upper
+    return [*stages, ("head", ClassifierHead(model))]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from torch import nn
 
-from flwr_splitmix.segments.vision.feature_maps import split_at_map
-from flwr_splitmix.segments.vision.split_model import Request, SplitModel, Stage
+from flwr_splitmix.segments.vision.feature_maps import open_cnn
+from flwr_splitmix.segments.vision.split_model import Cuttable, Request, Stage
 from flwr_splitmix.segments.vision.zoo import create
 
 
-def split_resnet(request: Request) -> SplitModel:
-    """Build a model of timm's ResNet family and cut it, by default behind `layer1`.
+def open_resnet(request: Request) -> Cuttable:
+    """Build a model of timm's ResNet family, cut by default behind `layer1`.
 
     The stem is convolution, norm, activation and pooling; the stages are `layer1` to `layer4`.
     """
@@ -22,10 +22,10 @@ def split_resnet(request: Request) -> SplitModel:
         ("stem", nn.Sequential(model.conv1, model.bn1, model.act1, model.maxpool)),
         *((name, getattr(model, name)) for name in names),
     ]
-    at = request.choose({name: i + 1 for i, (name, _) in enumerate(stages)}, "layer1")
+    cuts = {name: i + 1 for i, (name, _) in enumerate(stages)}
     stages += [
         ("pool", model.global_pool),
         ("drop", nn.Dropout(float(model.drop_rate))),
         ("fc", model.fc),
     ]
-    return split_at_map(request, stages, at)
+    return open_cnn(request, stages, cuts, "layer1")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -75,26 +75,6 @@ class Request:
         """(channels, height, width) of an image."""
         return (self.channels, self.image_size, self.image_size)
 
-    def choose(self, cuts: Mapping[str, int], default: str) -> int:
-        """Return how many stages are below the cut that was asked for.
-
-        Parameters
-        ----------
-        cuts
-            For each cut of the model, its number of stages below.
-        default
-            The cut if none was asked for.
-
-        Raises
-        ------
-        ValueError
-            If the model has no such cut; the message lists those that it has.
-        """
-        name = self.cut_at or default
-        if name not in cuts:
-            raise ValueError(f"{self.name} has no cut {name!r}; allowed are {', '.join(cuts)}")
-        return cuts[name]
-
     def check_patches(self) -> None:
         """Raise an error for patches that do not tile the image."""
         if self.patch_size < 1 or self.image_size % self.patch_size:
@@ -109,3 +89,41 @@ class Request:
                 f"positions 'upper' needs the cut at 'embedding', not at {self.cut_at!r}: "
                 "the blocks below the cut have already used the positions"
             )
+
+
+@dataclass(frozen=True)
+class Cuttable:
+    """A model that is built, its stages, and the places where it can be cut.
+
+    Parameters
+    ----------
+    stages
+        All of the model, from images to logits.
+    cuts
+        For each cut, its number of stages below.
+    default
+        The cut if none is asked for.
+    split
+        Makes of a number of stages below the two segments; those of several cuts share modules.
+    """
+
+    request: Request
+    stages: Sequence[Stage]
+    cuts: Mapping[str, int]
+    default: str
+    split: Callable[[int], SplitModel]
+
+    def cut(self) -> SplitModel:
+        """Cut it where the request wants it.
+
+        Raises
+        ------
+        ValueError
+            If the model has no such cut; the message lists those that it has.
+        """
+        name = self.request.cut_at or self.default
+        if name not in self.cuts:
+            raise ValueError(
+                f"{self.request.name} has no cut {name!r}; allowed are {', '.join(self.cuts)}"
+            )
+        return self.split(self.cuts[name])

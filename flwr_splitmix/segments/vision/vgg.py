@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from flwr_splitmix.segments.vision.feature_maps import split_at_map
-from flwr_splitmix.segments.vision.split_model import Request, SplitModel, Stage
+from flwr_splitmix.segments.vision.feature_maps import open_cnn
+from flwr_splitmix.segments.vision.split_model import Cuttable, Request, Stage
 from flwr_splitmix.segments.vision.zoo import create
 
 FULL_SIZE = 224
@@ -18,8 +18,8 @@ LEAST_SIZE = 32
 """Pixels that five poolings leave one of."""
 
 
-def split_vgg(request: Request) -> SplitModel:
-    """Build a VGG and cut it behind `features.i`, by default the papers' cut.
+def open_vgg(request: Request) -> Cuttable:
+    """Build a VGG, cut behind `features.i`, by default at the papers' cut.
 
     That is behind two convolutions and one pooling (`features.4` of vgg16). Below 224 pixels the
     classifier is average pooling and one linear layer: VGG's own would blow the small last map up
@@ -38,9 +38,9 @@ def split_vgg(request: Request) -> SplitModel:
     model = _build(request)
     stages: list[Stage] = [(f"features_{i}", layer) for i, layer in enumerate(model.features)]
     cuts = {f"features.{i}": i + 1 for i in range(len(stages))}
-    at = request.choose(cuts, f"features.{_papers_cut(model.features)}")
+    default = f"features.{_papers_cut(model.features)}"
     stages += [("pre_logits", model.pre_logits), ("head", model.head)]
-    return split_at_map(request, stages, at)
+    return open_cnn(request, stages, cuts, default)
 
 
 def _build(request: Request) -> Any:

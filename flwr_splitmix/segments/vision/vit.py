@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.segments.vision.split_model import (
+    Cuttable,
     LowerSegment,
     Request,
     SplitModel,
@@ -71,23 +72,26 @@ def take_vit_apart(model: Any, positions: str) -> tuple[list[Stage], Tensor | No
     return [*stages, ("head", ClassifierHead(model))], pos
 
 
-def split_vit(request: Request) -> SplitModel:
-    """Build a model of timm's VisionTransformer family and cut it; see `split_vision_model`."""
+def open_vit(request: Request) -> Cuttable:
+    """Build a model of timm's VisionTransformer family; see `split_vision_model`."""
     model = build_vit(request)
     cuts = {"embedding": 1, **{f"blocks.{i}": 3 + i for i in range(len(model.blocks))}}
-    at = request.choose(cuts, "embedding")
-    request.check_positions(at_embedding=at == 1)
     rows, columns = model.patch_embed.grid_size
     patches, width, prefix = rows * columns, int(model.embed_dim), int(model.num_prefix_tokens)
     stages, pos = take_vit_apart(model, request.positions)
-    geometry = Geometry(
-        patches=patches,
-        width=width,
-        prefix=0 if at == 1 else prefix,
-        grid=(rows, columns),
-        positions="none" if pos is None else request.positions,
-    )
-    return SplitModel(
-        LowerSegment(stages[:at], request.input_shape, geometry),
-        UpperSegment(stages[at:], geometry, request.num_classes),
-    )
+
+    def split(at: int) -> SplitModel:
+        request.check_positions(at_embedding=at == 1)
+        geometry = Geometry(
+            patches=patches,
+            width=width,
+            prefix=0 if at == 1 else prefix,
+            grid=(rows, columns),
+            positions="none" if pos is None else request.positions,
+        )
+        return SplitModel(
+            LowerSegment(stages[:at], request.input_shape, geometry),
+            UpperSegment(stages[at:], geometry, request.num_classes),
+        )
+
+    return Cuttable(request, stages, cuts, "embedding", split)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from typing import Any
 
 from torch import nn
@@ -14,6 +15,23 @@ CUTTABLE = ("vit_*", "deit*", "pit_*", "vgg*", "resnet*")
 """Names of models that can be cut; others of the same classes can, too."""
 
 
+def import_timm() -> Any:
+    """Import timm, without what it would load of Weights & Biases if that is installed.
+
+    timm's own training script logs there; to import it takes a process more than a second.
+    """
+    if "timm" in sys.modules or "wandb" in sys.modules:
+        import timm
+
+        return timm
+    sys.modules["wandb"] = None  # type: ignore[assignment]  # an import of it fails
+    try:
+        import timm
+    finally:
+        del sys.modules["wandb"]
+    return timm
+
+
 def family_of(name: str) -> type[nn.Module]:
     """Return the class that a timm model is of, as its entry point says.
 
@@ -23,7 +41,7 @@ def family_of(name: str) -> type[nn.Module]:
         If timm has no such model; the message names those that are spelled alike.
     """
     with needed_for(f"the model {name!r}"):
-        import timm
+        timm = import_timm()
         import timm.models as zoo
 
     if not timm.is_model(name):
@@ -60,9 +78,7 @@ def create(request: Request, family: type[nn.Module], **options: Any) -> Any:
     ValueError
         If it does not: then its stages are not those of the family.
     """
-    import timm
-
-    model = timm.create_model(
+    model = import_timm().create_model(
         request.name,
         num_classes=request.num_classes,
         in_chans=request.channels,

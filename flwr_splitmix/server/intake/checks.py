@@ -114,6 +114,11 @@ def plausible(sizes: Sequence[int]) -> list[int]:
 
 def reasons(clients: Clients) -> str:
     """Say why clients are missing, at most five of them."""
-    items = sorted(clients.failures.items())
+    return name_reasons(clients.failures)
+
+
+def name_reasons(failures: Mapping[int, str]) -> str:
+    """Say by client why it failed, of at most five."""
+    items = sorted(failures.items())
     listed = [f"client {client}: {reason}" for client, reason in items[:5]]
     return "; ".join(listed) + (f"; and {len(items) - 5} more" if len(items) > 5 else "")

@@ -145,7 +145,7 @@ def test_a_saved_dataset_has_its_own_test_split(tmp_path: Path) -> None:
         assert list(sets.train.labels) == [0, 1] * 4
     with pytest.raises(DataError, match="has no test split; one named soft is needed"):
         load_text_sets(str(tmp_path / "set"), "classification", columns=columns, test="soft")
-    with pytest.raises(DataError, match="has no column 'sentence'; it has text, label"):
+    with pytest.raises(DataError, match="has no column 'sentence'; it has 'text', 'label'"):
         load_text_sets(str(tmp_path / "set"), "classification")
 
 
@@ -209,14 +209,14 @@ def test_made_up_text_follows_from_the_seed(task: Any) -> None:
 
 WRONG: list[tuple[str, str | bytes, dict[str, Any], str]] = [
     ("a.tsv", "x\t1\t\ta\nx\t0\t\n", {"columns": COLA}, "line 2 of .* has 3 columns, but column 4"),
-    ("a.tsv", "a\tb\n", {}, "names no column 'sentence', but 'a', 'b'; .* counted from 1"),
+    ("a.tsv", "a\tb\n", {}, "has no column 'sentence'; it has 'a', 'b'; .* counted from 1"),
     ("a.tsv", "a\tb\n", {"columns": TextColumns("0", "1")}, "there is no column 0 in .* from 1"),
     ("a.tsv", "", {}, "a.tsv holds no row"),
     ("a.tsv", b"\xff\xfe\x00", {}, "a.tsv is not UTF-8: byte 0"),
     ("a.parquet", "", {}, "ends in '.parquet'; .* files that end in .tsv, .csv, .jsonl"),
     ("a.jsonl", '{"sentence": "a", "label": 1}\n{"sentence": ', {}, "line 2 of .* is no JSON"),
     ("a.jsonl", "[1]\n", {}, "line 1 of .* is no JSON object"),
-    ("a.jsonl", lines({"sentence": "a"}), {}, "line 1 of .* has no key 'label'; it has 'sentence'"),
+    ("a.jsonl", lines({"sentence": "a"}), {}, "line 1 of .* has no column 'label'; it has"),
     ("a.jsonl", lines({"sentence": 3, "label": 1}), {}, "row 1 of .* in column 'sentence' no text"),
     ("a.jsonl", lines({"sentence": " ", "label": 1}), {}, "row 1 of .* an empty text"),
     ("a.jsonl", lines({"sentence": "a", "label": 2}), {}, "row 1 .* label 2; .* 2 classes: 0, 1"),

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from flwr_splitmix.experiments import SCALES, variant
-from flwr_splitmix.experiments.costs import measure
 from flwr_splitmix.experiments.segments import make_segments, whole
 from flwr_splitmix.schedule import adamw
+from flwr_splitmix.segments.costs import measure
 
 
 def test_a_linear_layer() -> None:

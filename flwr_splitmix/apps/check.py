@@ -1,0 +1,97 @@
+"""A check of an app before it runs: its keys, data, model and cut, without starting Flower."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+
+from flwr_splitmix.apps.project import Project, open_project, run_values
+from flwr_splitmix.apps.report import Report
+from flwr_splitmix.apps.run_config import ConfigError
+
+FLOWERS_DEFAULT = 2
+"""SuperNodes of a simulation, if nobody says otherwise."""
+
+
+def check_app(
+    folder: Path,
+    run_config: Sequence[str] = (),
+    *,
+    here: Path,
+    nodes: int | None = None,
+    any_nodes: bool = False,
+    setting: Mapping[str, float] | None = None,
+) -> Report:
+    """Check an app with a run configuration, and advise on its cuts.
+
+    Parameters
+    ----------
+    run_config
+        As `--run-config` is given.
+    here
+        Folder in which the command was typed.
+    nodes
+        Number of SuperNodes; None: as many as Flower has by default.
+    any_nodes
+        Nothing is said of what depends on that number.
+    setting
+        What is known of network and speeds, by the names of `Setting`; the rest is measured. None:
+        no advice.
+    """
+    report = Report(folder.name, nodes or FLOWERS_DEFAULT, nodes_known=not any_nodes)
+    try:
+        project = open_project(folder)
+        report.app = project.name
+        values = run_values(project, run_config, here)
+    except ConfigError as error:
+        report.problems.append(str(error))
+        return report
+    check_values(project, values, report, setting)
+    if nodes is None and "clients" in report.facts:
+        report.facts["clients"] += " (Flower's default number of them; --nodes says another)"
+    return report
+
+
+def check_values(
+    project: Project,
+    values: Mapping[str, object],
+    report: Report,
+    setting: Mapping[str, float] | None,
+) -> None:
+    """Check a whole run configuration, as the app's kind wants it."""
+    # An app's kind brings its libraries: only the one that is checked is loaded.
+    places = {
+        "vision": "flwr_splitmix.apps.vision.check",
+        "language": "flwr_splitmix.apps.language.check",
+        "own": "flwr_splitmix.apps.own",
+    }
+    with _collected(report.remarks):
+        import_module(places[project.kind]).check(project, values, report, setting)
+
+
+@contextmanager
+def _collected(remarks: list[str]) -> Iterator[None]:
+    """Have what the run's parts warn of among the remarks, and not on standard error."""
+    log = logging.getLogger("flwr.splitmix")
+    handler = _Into(remarks)
+    propagated, log.propagate = log.propagate, False
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.propagate = propagated
+
+
+class _Into(logging.Handler):
+    """Appends each warning to a list."""
+
+    def __init__(self, remarks: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._remarks = remarks
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._remarks.append(record.getMessage())

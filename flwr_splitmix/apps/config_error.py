@@ -1,0 +1,20 @@
+"""The error of a run configuration. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flwr_splitmix.apps.suggestions import close_to, either
+
+
+class ConfigError(ValueError):
+    """The run configuration is wrong; the message names key, value and what is allowed."""
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """Say that a key is not known, and which one may have been meant."""
+    names = list(known)
+    alike = close_to(key, names)
+    if alike:
+        return f"run-config has an unknown key {key!r}; did you mean {either(alike)}?"
+    return f"run-config has an unknown key {key!r}; allowed are {', '.join(names) or 'none'}"

@@ -1,0 +1,153 @@
+"""Advice on the cuts of a language model: what head and tail of every size cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
+from flwr_splitmix.apps.language.model import small_model
+from flwr_splitmix.apps.report import Advice
+from flwr_splitmix.links.frames.wire import WireDtype
+from flwr_splitmix.segments.advice import (
+    CutCosts,
+    Setting,
+    measure_flops,
+    predict,
+    prefix_sums,
+    rest,
+    setting_here,
+)
+from flwr_splitmix.segments.costs import StageCosts
+from flwr_splitmix.segments.language import LanguageParts
+from flwr_splitmix.segments.language.costs import layer_costs, open_skeleton
+
+EXCHANGES = 2
+"""Round trips in a step of the U shape."""
+
+_NUMBER_BYTES: Mapping[WireDtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+_PROBE = 256  # side of the matrices with which a device's speed is measured
+
+
+def open_run_model(config: LanguageConfig) -> tuple[Any, LanguageParts]:
+    """Return the run's model without its weights.
+
+    Raises
+    ------
+    ValueError
+        If there is no such model, or it cannot be cut so.
+    """
+    source = small_model(config) if config.model == SMALL else config.model
+    return open_skeleton(
+        source, config.cut, task=config.task, num_labels=config.num_labels, dtype=config.dtype
+    )
+
+
+def advise(
+    config: LanguageConfig,
+    model: Any,
+    parts: LanguageParts,
+    tokens: int,
+    clients: int,
+    given: Mapping[str, float],
+) -> Advice:
+    """Say what each cut of the run's model costs.
+
+    Parameters
+    ----------
+    model, parts
+        As `open_run_model` returns them.
+    tokens
+        Of the longest texts that cross the cuts.
+    clients
+        In a round.
+    given
+        What is known of network and speeds, by the names of `Setting`.
+    """
+    costs = layer_costs(model, tokens)
+    below, whole = prefix_sums(costs), prefix_sums(costs)[-1]
+    layers = len(costs) - 2
+    flops = 0.0 if {"client_flops", "server_flops"} <= given.keys() else _flops_here()
+    setting = setting_here(flops, **given)
+    up, down = traffic_of(config, tokens, parts.width)
+    cuts = []
+    for head in range(layers):
+        for tail in range(layers - head):
+            trunk = rest(below[layers + 1 - tail], below[head + 1])
+            client = rest(whole, trunk)
+            cuts.append(
+                CutCosts(
+                    cut_at=f"head-layers={head} tail-layers={tail}",
+                    client_parameters=client.parameters - _shared(costs, parts),
+                    client_memory_bytes=_learning(config, client).memory(config.batch_size),
+                    client_macs=round(config.batch_size * client.training_macs),
+                    uplink_bytes=up,
+                    downlink_bytes=down,
+                    step_s=predict(
+                        setting,
+                        client,
+                        trunk,
+                        batch=config.batch_size,
+                        mixtures=clients * messages_of(config),
+                        uplink_bytes=up,
+                        downlink_bytes=down,
+                        exchanges=EXCHANGES,
+                    ),
+                    default=(head, tail) == (config.head_layers, config.tail_layers),
+                )
+            )
+    return Advice(
+        setting,
+        cuts,
+        measured=[name for name in Setting.__annotations__ if name not in given],
+        notes=[
+            f"bytes and times are those of batches whose longest text has {tokens} tokens; the "
+            "calibration of MixGuard comes before the first step"
+        ],
+    )
+
+
+def messages_of(config: LanguageConfig) -> int:
+    """Return how many messages a client sends of a batch."""
+    return config.m if config.strategy == "MixGuard" else 1
+
+
+def traffic_of(config: LanguageConfig, tokens: int, width: int) -> tuple[int, int]:
+    """Return the bytes (up, down) of a client in a step, on average over steps.
+
+    Up are the messages with their mask and the gradients of the trunk's answers; down are the
+    answers and the gradients of the messages. A refinement of MixGuard's calibrator adds a public
+    text's own hidden states and its messages to what goes up, and their answers to what comes down.
+    """
+    wire: WireDtype = config.wire_dtype
+    number = _NUMBER_BYTES.get(wire, 4 if config.dtype == "float32" else 2)
+    text = config.batch_size * tokens * (width * number + (4 if wire == "int8" else 0))
+    messages = messages_of(config)
+    up = 2 * messages * text + config.batch_size * tokens
+    down = 2 * messages * text
+    if config.strategy == "MixGuard" and config.refine_every and config.calibration_epochs:
+        refined = (messages + 1) * text + config.batch_size * tokens
+        up += refined // config.refine_every
+        down += (messages + 1) * text // config.refine_every
+    return up, down
+
+
+def _shared(costs: list[StageCosts], parts: LanguageParts) -> int:
+    """Return the weights that embedding and output layer have in common, counted twice."""
+    return parts.vocab_size * parts.width if parts.tied else 0
+
+
+def _learning(config: LanguageConfig, client: StageCosts) -> StageCosts:
+    """Return the costs with what learns: next to nothing where head and tail have adapters."""
+    adapted = {"head", "tail"} <= set(config.adapted)
+    return replace(client, trainable=0) if adapted else client
+
+
+def _flops_here() -> float:
+    """Return this machine's speed: that of a product of matrices, forward and backward."""
+    layer = torch.nn.Linear(_PROBE, _PROBE, bias=False)
+    inputs = torch.zeros(_PROBE, _PROBE, requires_grad=True)
+    return measure_flops(layer, inputs, 3 * _PROBE * _PROBE)

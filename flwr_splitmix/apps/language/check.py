@@ -1,0 +1,161 @@
+"""A check of the language app's run before it starts: texts, tokens, model, cut, clients."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flwr_splitmix.apps.language.advice import advise, open_run_model
+from flwr_splitmix.apps.language.config import LanguageConfig
+from flwr_splitmix.apps.language.texts import (
+    client_rows,
+    long_texts_sentence,
+    public_texts,
+    run_token_set,
+    text_sets,
+    tokenizer_of,
+)
+from flwr_splitmix.apps.project import Project
+from flwr_splitmix.apps.report import Report
+from flwr_splitmix.apps.run_config import ConfigError
+from flwr_splitmix.apps.vision.check import REJECTED, without_data
+from flwr_splitmix.data.texts.tokens import LongTextsCount
+from flwr_splitmix.device import pick_device
+from flwr_splitmix.segments.language import LanguageParts
+from flwr_splitmix.server.remarks import name_clients
+
+MOST_ROWS = 4000
+"""So many training rows are tokenised: enough to say how long they are, and fast."""
+
+
+class _Checked:
+    """What the parts of a check have found out for each other."""
+
+    def __init__(self) -> None:
+        self.model: tuple[Any, LanguageParts] | None = None
+        self.tokens = 0
+
+
+def check(
+    project: Project,
+    values: Mapping[str, Any],
+    report: Report,
+    setting: Mapping[str, float] | None,
+) -> None:
+    """Check a run configuration, and write into the report what is found."""
+    try:
+        config = LanguageConfig.read(values)
+    except ConfigError as error:
+        report.problems.append(str(error))
+        return
+    checked = _Checked()
+
+    def passes(part: Callable[[LanguageConfig, Report, _Checked], None]) -> bool:
+        try:
+            part(config, report, checked)
+        except (*REJECTED, OSError) as error:
+            report.problems.append(" ".join(str(error).split()))
+            return False
+        return True
+
+    report.facts |= {"strategy": config.strategy, "model": config.model}
+    right = all([passes(_check_devices), passes(_check_model)])
+    if passes(_check_data):
+        right &= passes(_check_clients) and passes(_check_tokens)
+    else:
+        right = False
+    if right and setting is not None and checked.model is not None:
+        fraction = max(config.min_nodes or 1, round(config.fraction_train * report.nodes))
+        report.advice = advise(config, *checked.model, checked.tokens, fraction, setting)
+
+
+def _check_devices(config: LanguageConfig, report: Report, checked: _Checked) -> None:
+    if config.device != "balanced":
+        pick_device(config.device)
+    pick_device(config.client_device)
+
+
+def _check_model(config: LanguageConfig, report: Report, checked: _Checked) -> None:
+    try:
+        checked.model = open_run_model(config)
+    except (OSError, ValueError) as error:
+        said = " ".join(str(error).split())[:400]
+        raise ConfigError(
+            f"run-config: the model {config.model!r} cannot be used: {said}"
+        ) from None
+    parts = checked.model[1]
+    if config.width > parts.max_length:
+        key = "pad-to" if config.pad_to else "max-length"
+        raise ConfigError(
+            f"run-config: {key} is {config.width}, but {config.model!r} takes at most "
+            f"{parts.max_length} tokens"
+        )
+    report.facts["model"] = (
+        f"{config.model}, {parts.layers} layers of width {parts.width}: {config.head_layers} in "
+        f"the head, {config.tail_layers} in the tail"
+    )
+
+
+def _check_data(config: LanguageConfig, report: Report, checked: _Checked) -> None:
+    sets = text_sets(config)
+    kinds = f" of {len(sets.classes)} classes" if sets.classes else ""
+    report.facts["data"] = (
+        f"{sets.name}: {len(sets.train)} training and {len(sets.test)} test rows{kinds}"
+    )
+    counts = Counter(sets.train.labels.tolist())
+    empty = [name for label, name in enumerate(sets.classes) if not counts[label]]
+    if empty:
+        named = ", ".join(map(repr, empty[:10]))
+        report.remarks.append(
+            f"the training rows have none of the class {named}: the model cannot learn it; "
+            f"num-labels is {config.num_labels}"
+        )
+    if not config.public and config.dataset != "generated":
+        report.remarks.append(
+            "public is '', so the public texts are made up ones, unlike the dataset's; name "
+            "public text of its kind"
+        )
+    public_texts(config)
+
+
+def _check_clients(config: LanguageConfig, report: Report, checked: _Checked) -> None:
+    if not report.nodes_known:
+        return
+    sizes = []
+    for client in range(report.nodes):
+        node = {"partition-id": client, "num-partitions": report.nodes}
+        sizes.append(len(client_rows(config, node)[0]))
+    report.facts["clients"] = f"{report.nodes}, with {min(sizes)} to {max(sizes)} training rows"
+    if empty := [client for client, size in enumerate(sizes) if not size]:
+        report.remarks.append(without_data(empty, "partition-alpha"))
+    few = [client for client, size in enumerate(sizes) if 0 < size < config.batch_size]
+    if few:
+        report.remarks.append(
+            f"{name_clients(few)} has less than one batch of batch-size {config.batch_size} and "
+            "draws with replacement"
+        )
+
+
+def _check_tokens(config: LanguageConfig, report: Report, checked: _Checked) -> None:
+    tokenizer = tokenizer_of(config)
+    parts = None if checked.model is None else checked.model[1]
+    if parts is not None and len(tokenizer) > parts.vocab_size:
+        raise ConfigError(
+            f"run-config: the tokenizer of {config.model!r} has {len(tokenizer)} tokens, but the "
+            f"model knows {parts.vocab_size}"
+        )
+    rows = text_sets(config).train
+    looked = rows.first(MOST_ROWS)
+    counts: list[LongTextsCount] = []
+    texts = run_token_set(config, looked, counts.append)
+    beginning = f"of the first {len(looked)} training rows: " if len(looked) < len(rows) else ""
+    report.remarks += [beginning + long_texts_sentence(config, count) for count in counts]
+    if not len(texts):
+        raise ConfigError(
+            f"run-config: no training row has at most {config.text_length} tokens, and "
+            f"long-texts is {config.long_texts!r}; raise max-length"
+        )
+    longest = max(len(text) for text in texts.texts)
+    report.facts["tokens"] = f"{longest} at most in a text, {config.secrets} secret ones besides"
+    checked.tokens = config.pad_to or min(config.width, longest + config.secrets)

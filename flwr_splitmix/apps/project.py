@@ -1,0 +1,209 @@
+"""The folder of an app: what kind it is, its keys with their defaults, and what a user changes."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from flwr_splitmix.apps.config_error import ConfigError, unknown_key
+
+Kind = Literal["vision", "language", "own"]
+
+PATHS = {
+    "dataset", "test-dataset", "public", "model", "run-dir",
+    "ssl-certfile", "ssl-keyfile", "ssl-ca-certfile", "link-client-ca",
+}  # fmt: skip
+"""Keys that may name a file or a folder."""
+
+NO_PATHS = {"fashion-mnist-small", "generated", "small"}
+"""What is shipped or made up, whatever files of such a name there are."""
+
+_PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
+"""As Flower reads `--run-config`."""
+
+_PLAIN = (bool, int, float, str)
+
+
+@dataclass(frozen=True)
+class Project:
+    """An app's folder.
+
+    Parameters
+    ----------
+    folder
+        Absolute.
+    name
+        Of the project.
+    kind
+        "vision" and "language" for apps whose ServerApp is this package's; "own" for others.
+    config
+        The keys of the run configuration with their defaults.
+    components
+        Where Flower finds "serverapp" and "clientapp": "module:attribute".
+    """
+
+    folder: Path
+    name: str
+    kind: Kind
+    config: Mapping[str, Any]
+    components: Mapping[str, str]
+
+
+def open_project(folder: Path) -> Project:
+    """Read an app's pyproject.toml.
+
+    Raises
+    ------
+    ConfigError
+        If there is none, or it is no Flower app's.
+    """
+    folder = folder.expanduser().resolve()
+    file = folder / "pyproject.toml"
+    try:
+        described = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError:
+        raise ConfigError(
+            f"{folder} is no app: it has no pyproject.toml; `splitmix new vision NAME` writes one"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from None
+    app = described.get("tool", {}).get("flwr", {}).get("app", {})
+    components = app.get("components", {})
+    missing = [name for name in ("serverapp", "clientapp") if name not in components]
+    if missing:
+        raise ConfigError(
+            f"{file} names no {missing[0]}; a Flower app has it in [tool.flwr.app.components]"
+        )
+    name = str(described.get("project", {}).get("name", folder.name))
+    return Project(
+        folder, name, _kind(folder, components), _flat(app.get("config", {})), components
+    )
+
+
+def _kind(folder: Path, components: Mapping[str, str]) -> Kind:
+    """Tell by what the app's files import which configuration they read."""
+    imported: set[str] = set()
+    for place in components.values():
+        file = folder / (place.partition(":")[0].replace(".", "/") + ".py")
+        if not file.is_file():
+            raise ConfigError(
+                f"{folder / 'pyproject.toml'} names {place!r}, but there is no {file}"
+            )
+        try:
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+        except (SyntaxError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file} cannot be read as Python: {error}") from None
+        imported |= {str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    kinds: tuple[Kind, ...] = ("vision", "language")
+    for kind in kinds:
+        if f"flwr_splitmix.apps.{kind}.server" in imported:
+            return kind
+    return "own"
+
+
+def _flat(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return tables within the configuration as Flower hands them on: keys with dots."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{before}{key}.")
+        else:
+            flat[before + key] = value
+    return flat
+
+
+def read_overrides(texts: Sequence[str], here: Path) -> dict[str, Any]:
+    """Read what `--run-config` is given: pairs "key=value ...", or one TOML file.
+
+    Parameters
+    ----------
+    here
+        Folder in which the command was typed: relative paths that are there become absolute.
+
+    Raises
+    ------
+    ConfigError
+        With one sentence for each value that is none.
+    """
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for text in texts:
+        if text.endswith(".toml") and "=" not in text:
+            values |= _of_file(here / Path(text).expanduser())
+            continue
+        end = 0
+        for match in _PAIR.finditer(text):
+            if stray := text[end : match.start()].strip():
+                problems.append(_stray(stray, match[0]))
+            end = match.end()
+            key, written = match[1], match[2]
+            try:
+                values[key] = _value(key, written)
+            except ConfigError as error:
+                problems.append(str(error))
+        if stray := text[end:].strip():
+            problems.append(_stray(stray, ""))
+    if problems:
+        raise ConfigError("; ".join(problems))
+    return {key: absolute(key, value, here) for key, value in values.items()}
+
+
+def absolute(key: str, value: Any, here: Path) -> Any:
+    """Return a relative path as an absolute one: an app does not run where the user is."""
+    if key not in PATHS or not isinstance(value, str) or not value or value in NO_PATHS:
+        return value
+    path = Path(value)
+    if path.is_absolute() or value.startswith("~"):
+        return value
+    return str((here / path).resolve()) if key == "run-dir" or (here / path).exists() else value
+
+
+def _of_file(path: Path) -> dict[str, Any]:
+    try:
+        return _flat(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"--run-config names {path}, which cannot be read: {error}") from None
+
+
+def _stray(text: str, following: str) -> str:
+    if re.search(r"\s=|=\s|=$", text) or following.startswith("="):
+        return f"--run-config has a blank beside the '=' at {text!r}; write key=value without"
+    return f"--run-config has {text!r}, which is no key=value; texts with blanks need quotes"
+
+
+def _value(key: str, written: str) -> Any:
+    try:
+        value = tomllib.loads(f"value = {written}")["value"]
+    except tomllib.TOMLDecodeError:
+        if written in ("True", "False"):
+            raise ConfigError(
+                f"{key} is {written}; true and false are written in lower case: "
+                f"{key}={written.lower()}"
+            ) from None
+        raise ConfigError(
+            f"{key} is {written}, a text without quotes; write --run-config "
+            f"\"{key}='{written.strip(chr(34) + chr(39))}'\""
+        ) from None
+    if not isinstance(value, _PLAIN):
+        raise ConfigError(f"{key} is {written}; a value is a text, a number, true or false")
+    return value
+
+
+def run_values(project: Project, texts: Sequence[str], here: Path) -> dict[str, Any]:
+    """Return the run configuration: the app's own, with what the user changes.
+
+    Raises
+    ------
+    ConfigError
+        If a value cannot be read, or the app has no such key.
+    """
+    changed = read_overrides(texts, here)
+    unknown = [key for key in changed if key not in project.config]
+    if unknown:
+        raise ConfigError("; ".join(unknown_key(key, project.config) for key in unknown))
+    return {**project.config, **changed}

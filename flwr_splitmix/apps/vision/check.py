@@ -1,0 +1,145 @@
+"""A check of the vision app's run before it starts: data, model, cut, clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from flwr_splitmix.apps.project import Project
+from flwr_splitmix.apps.report import Report
+from flwr_splitmix.apps.run_config import ConfigError
+from flwr_splitmix.apps.vision.advice import advise
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.apps.vision.data import images_of, sizes_of_clients
+from flwr_splitmix.apps.vision.first_round import check_number, check_plan, in_a_round
+from flwr_splitmix.apps.vision.model import segments_of
+from flwr_splitmix.apps.vision.server import make_strategy
+from flwr_splitmix.clients import ClientError
+from flwr_splitmix.device import pick_device
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.server.remarks import name_clients
+from flwr_splitmix.strategies import SplitStrategy
+
+REJECTED = (ConfigError, ValueError, ClientError, LinkError)
+"""What a run's parts raise for a user's mistake."""
+
+
+def check(
+    project: Project,
+    values: Mapping[str, Any],
+    report: Report,
+    setting: Mapping[str, float] | None,
+) -> None:
+    """Check a run configuration, and write into the report what is found."""
+    try:
+        config = VisionConfig.read(values)
+    except (ConfigError, ValidationError) as error:
+        report.problems.append(str(error))
+        return
+
+    def passes(part: Callable[[], None]) -> bool:
+        try:
+            part()
+        except REJECTED as error:
+            report.problems.append(str(error))
+            return False
+        return True
+
+    report.facts |= {"strategy": config.strategy, "model": config.model}
+    if not passes(lambda: _check_data(config, report)):
+        return
+    right = passes(lambda: _check_clients(config, report))
+    right &= passes(lambda: _check_devices(config))
+    right &= passes(lambda: _check_model(config, report))
+    if right and setting is not None:
+        passes(lambda: _advise(config, report, setting))
+
+
+def _check_data(config: VisionConfig, report: Report) -> None:
+    images = images_of(config)
+    channels, side, _ = images.train.shape
+    report.facts["data"] = (
+        f"{images.name}: {len(images.train)} training and {len(images.test)} test images of "
+        f"{len(images.classes)} classes, {side} x {side} x {channels}"
+    )
+    for kind, part in (("training", images.train), ("test", images.test)):
+        counts = np.bincount(part.labels, minlength=len(images.classes))
+        empty = [images.classes[label] for label in np.flatnonzero(counts == 0)]
+        if empty:
+            named = ", ".join(map(repr, empty[:10])) + (", ..." if len(empty) > 10 else "")
+            report.remarks.append(
+                f"the {kind} images have none of the class {named}: "
+                + ("the model cannot learn it" if kind == "training" else "it is not tested")
+                + "; put some there, or remove the class from dataset"
+            )
+
+
+def _check_clients(config: VisionConfig, report: Report) -> None:
+    if not report.nodes_known:
+        return
+    sizes = sizes_of_clients(config, report.nodes)
+    empty = [client for client, size in enumerate(sizes) if not size]
+    report.facts["clients"] = f"{report.nodes}, with {min(sizes)} to {max(sizes)} training images"
+    if empty:
+        report.remarks.append(without_data(empty, "partition-alpha"))
+    few = [client for client, size in enumerate(sizes) if 0 < size < config.batch_size]
+    if few:
+        report.remarks.append(
+            f"{name_clients(few)} has less than one batch of batch-size {config.batch_size} and "
+            "draws with replacement"
+        )
+    strategy = _trial(config)
+    check_number(strategy, report.nodes)
+    try:
+        strategy.check_clients(min(in_a_round(strategy, report.nodes), report.nodes - len(empty)))
+    except ValueError as error:
+        raise ValueError(
+            f"{error}: {len(empty)} of the {report.nodes} clients have no training data; a larger "
+            "partition-alpha, or fewer SuperNodes, gives every client some"
+        ) from None
+
+
+def without_data(clients: list[int], key: str) -> str:
+    """Say which clients have no training data, and how that is avoided."""
+    have = "has" if len(clients) == 1 else "have"
+    return (
+        f"{name_clients(clients).removeprefix('each of ')} {have} no training data and will take "
+        f"no part; a larger {key}, or fewer SuperNodes, gives every client some"
+    )
+
+
+def _check_devices(config: VisionConfig) -> None:
+    pick_device(config.device)
+    pick_device(config.client_device)
+
+
+def _check_model(config: VisionConfig, report: Report) -> None:
+    segments = segments_of(config)
+    strategy = make_strategy(config, segments.upper, None)
+    counts = [sum(p.numel() for p in part.parameters()) for part in segments]
+    report.facts["model"] = (
+        f"{config.model}, {counts[0]:,} of {sum(counts):,} parameters at the clients"
+    )
+    report.facts["smashed data"] = f"{segments.lower.geometry} for each image"
+    clients = in_a_round(strategy, report.nodes)
+    try:
+        strategy.check_clients(clients)
+    except ValueError:  # the check of the clients has said so
+        return
+    check_plan(strategy, config, segments.lower.geometry, clients)
+
+
+def _advise(config: VisionConfig, report: Report, setting: Mapping[str, float]) -> None:
+    clients = min(in_a_round(_trial(config), report.nodes), report.nodes)
+    report.advice = advise(config, clients, setting)
+
+
+def _trial(config: VisionConfig) -> SplitStrategy:
+    """Make the strategy with the run's numbers of nodes, without a model."""
+    strategy = config.trial()
+    strategy.min_nodes = config.min_nodes or strategy.min_nodes
+    strategy.fraction_train = config.fraction_train
+    return strategy

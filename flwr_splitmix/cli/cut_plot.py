@@ -1,0 +1,53 @@
+"""The plot of `splitmix check -o`: what each cut costs a client, and how long a step takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from flwr_splitmix.apps.report import Advice
+    from flwr_splitmix.segments.advice import CutCosts
+
+_PANELS: tuple[tuple[str, Callable[[CutCosts], float]], ...] = (
+    ("client's parameters [M]", lambda cut: cut.client_parameters / 1e6),
+    ("client's multiply-adds a step [M]", lambda cut: cut.client_macs / 1e6),
+    ("bytes up a step [MB]", lambda cut: cut.uplink_bytes / 1e6),
+    ("step, predicted [ms]", lambda cut: cut.step_s * 1e3),
+)
+
+
+def plot_cuts(advice: Advice, path: Path) -> None:
+    """Write a bar chart with a bar for each cut; the configured one is hatched.
+
+    The kind of file is that of the path's suffix.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        typer.echo("a plot needs matplotlib: pip install 'flwr-splitmix[report]'", err=True)
+        raise typer.Exit(1) from None
+    cuts = list(advice.cuts)
+    figure = Figure(figsize=(10, 1.4 + 0.24 * len(cuts)), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(_PANELS), sharey=True, squeeze=False)[0]
+    names = [cut.cut_at or "own" for cut in cuts]
+    for axes, (title, value) in zip(panels, _PANELS, strict=True):
+        bars = axes.barh(names, [value(cut) for cut in cuts], color="0.75", edgecolor="0.2")
+        for bar, cut in zip(bars, cuts, strict=True):
+            if cut.default:
+                bar.set_hatch("///")
+        axes.set_xlabel(title, fontsize="small")
+        axes.tick_params(labelsize="small")
+        axes.grid(axis="x", color="0.9")
+        axes.set_axisbelow(True)
+    panels[0].invert_yaxis()
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        typer.echo(f"{path} cannot be written: {error}", err=True)
+        raise typer.Exit(1) from None

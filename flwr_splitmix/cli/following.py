@@ -1,0 +1,196 @@
+"""Following a run: its log into a file, its progress onto the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.flower_run import LOG, find_flower_run
+
+LOOK_EVERY = 0.25
+"""Seconds between two looks at log and progress."""
+
+LOOK_FOR_DIRECTORY_EVERY = 1.0
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_ROUND = re.compile(r"\bround (\d+)/(\d+) \| (.*)")
+_WARNING = re.compile(r"\bWARNING\s*:\s*(.*)")
+_RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt)): (.+)")
+
+
+class Display(Protocol):
+    """Shows how far a run is."""
+
+    def progress(self, round: int, rounds: int, step: int, steps: int, words: str) -> None:
+        """Show the round in progress, its step, and what the last finished one brought."""
+
+    def say(self, line: str) -> None:
+        """Show a line that stays."""
+
+
+class PlainDisplay:
+    """A line for each round, for pipes and files."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def progress(self, round: int, rounds: int, step: int, steps: int, words: str) -> None:
+        """Print what is new."""
+        if words and words != self._last:
+            print(words, flush=True)
+            self._last = words
+
+    def say(self, line: str) -> None:
+        """Print it."""
+        print(line, flush=True)
+
+
+class BarDisplay:
+    """A bar on a terminal, with what the last round brought beside it."""
+
+    def __init__(self) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[words]}"),
+        )
+        self._task = self.bars.add_task("starting", total=None, words="")
+
+    def progress(self, round: int, rounds: int, step: int, steps: int, words: str) -> None:
+        """Move the bar: a round that has begun counts by its steps."""
+        part = min(step / steps, 1.0) if steps else 0.0
+        at = f", step {step}" + (f"/{steps}" if steps else "") if step else ""
+        self.bars.update(
+            self._task,
+            total=rounds or None,
+            completed=max(round - 1, 0) + part,
+            description=f"round {round}/{rounds}{at}",
+            words=words.partition(" | ")[2],
+        )
+
+    def say(self, line: str) -> None:
+        """Print it above the bar."""
+        self.bars.console.print(line, markup=False, highlight=False)
+
+
+@contextmanager
+def display() -> Iterator[Display]:
+    """Show progress in the way that standard output allows, for as long as the block lasts."""
+    if not sys.stdout.isatty():
+        yield PlainDisplay()
+        return
+    bar = BarDisplay()
+    with bar.bars:
+        yield bar
+
+
+@dataclass
+class Followed:
+    """What is known of a run while it is followed, and afterwards.
+
+    Parameters
+    ----------
+    flower_run
+        Flower's id.
+    home
+        Where runs are kept, as the run's configuration says.
+    log
+        The log's file: it moves into the run's directory as soon as there is one on this machine.
+    run
+        The run's directory, where it is on this machine.
+    words, raised
+        The last finished round's line of the log, and the last exception in it.
+    position, looked
+        What of the log has been read, and when the run's directory was last looked for.
+    """
+
+    flower_run: int
+    home: Path
+    log: Path
+    run: Run | None = None
+    words: str = ""
+    raised: str = ""
+    position: int = 0
+    looked: float = 0.0
+
+    def new_lines(self) -> list[str]:
+        """Return the whole lines that the log has got since the last time."""
+        with self.log.open("rb") as file:
+            file.seek(self.position)
+            whole, end, _ = file.read().rpartition(b"\n")
+        self.position += len(whole) + len(end)
+        return _COLOURS.sub("", whole.decode("utf-8", errors="replace")).splitlines()
+
+    def look_for_directory(self, last_time: bool) -> None:
+        """Find the run's directory, and have its log there."""
+        if self.run is not None or (
+            time.monotonic() < self.looked + LOOK_FOR_DIRECTORY_EVERY and not last_time
+        ):
+            return
+        self.looked = time.monotonic()
+        self.run = find_flower_run(self.flower_run, self.home)
+        if self.run is not None:
+            there = self.run.path / LOG
+            if there.exists():  # of an earlier part of a resumed run
+                there.rename(there.with_suffix(f".{time.time_ns()}.log"))
+            os.replace(self.log, there)  # whoever writes to it goes on doing so
+            self.log = there
+
+
+def follow(followed: Followed, writer: subprocess.Popen[bytes], shown: Display) -> None:
+    """Show a run's progress until the process that writes its log ends."""
+    while True:
+        over = writer.poll() is not None
+        for line in followed.new_lines():
+            _take_in(line, followed, shown)
+        followed.look_for_directory(over)
+        _show(followed, shown)
+        if over:
+            return
+        time.sleep(LOOK_EVERY)
+
+
+def _take_in(line: str, followed: Followed, shown: Display) -> None:
+    if match := _ROUND.search(line):
+        followed.words = match[0]
+    elif match := _WARNING.search(line):
+        shown.say(f"warning: {match[1]}")
+    elif match := _RAISED.match(line.strip()):
+        followed.raised = f"{match[1]}: {match[2]}"
+
+
+def _show(followed: Followed, shown: Display) -> None:
+    match = _ROUND.search(followed.words)
+    last, rounds = (int(match[1]), int(match[2])) if match else (0, 0)
+    facts = _facts(followed.run)
+    round_, step = facts.get("round", 0), facts.get("step", 0)
+    if round_ > last:
+        shown.progress(
+            round_, facts.get("rounds", rounds), step, facts.get("steps", 0), followed.words
+        )
+    elif match:
+        shown.progress(last, rounds, 1, 1, followed.words)
+
+
+def _facts(run: Run | None) -> dict[str, int]:
+    if run is None:
+        return {}
+    try:
+        facts = json.loads((run.path / "progress.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}

@@ -1,0 +1,58 @@
+"""`splitmix new`: a small app to start from."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+FILES = ("pyproject.toml", "server_app.py", "client_app.py")
+"""What an app is made of."""
+
+_NAME = re.compile(r"[a-z][a-z0-9-]*")
+
+
+class Template(StrEnum):
+    """The apps that there are to start from."""
+
+    vision = "vision"
+    language = "language"
+    own = "own"
+
+
+def new(
+    kind: Annotated[
+        Template,
+        typer.Argument(help="vision, language: all keys; own: modules and data of your own."),
+    ],
+    name: Annotated[str, typer.Argument(help="Of the app, and of the folder that is made.")],
+) -> None:
+    """Write an app of a few short files into a new folder NAME."""
+    folder = Path(name)
+    if not _NAME.fullmatch(folder.name):
+        _refuse(f"{folder.name!r} is no app's name: small letters, digits and '-' are allowed")
+    if folder.exists():
+        _refuse(f"{folder} exists already; name another folder, or remove it")
+    source = files("flwr_splitmix.templates") / kind.value
+    folder.mkdir(parents=True)
+    for file in FILES:
+        text = (source / file).read_text(encoding="utf-8")
+        if file == "pyproject.toml":
+            text = renamed(text, folder.name)
+        (folder / file).write_text(text, encoding="utf-8")
+    typer.echo(f"{folder} is an app. Its keys are in {folder / 'pyproject.toml'}. Try:\n")
+    typer.echo(f"  splitmix check {folder}\n  splitmix run {folder} --nodes 4")
+
+
+def renamed(described: str, name: str) -> str:
+    """Return an app's pyproject.toml with another project's name."""
+    return re.sub(r'(\bname = ")[^"]+(")', rf"\g<1>{name}\g<2>", described, count=1)
+
+
+def _refuse(sentence: str) -> None:
+    typer.secho(sentence, fg=typer.colors.RED, err=True)
+    raise typer.Exit(1)

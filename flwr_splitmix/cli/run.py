@@ -1,0 +1,224 @@
+"""`splitmix run`: an app checked, started, followed to its end, and summed up."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from flwr_splitmix.cli.check import AppFolder, RunConfig
+from flwr_splitmix.cli.superlinks import SuperLinkError, check_environment, read_connection
+
+if TYPE_CHECKING:
+    from flwr_splitmix.cli.following import Followed
+
+INTERRUPTED = 130
+"""Exit status of a run that Ctrl-C ended, as a shell has it."""
+
+_SPLITMIX = "from flwr_splitmix.cli import app; app(prog_name='splitmix')"
+
+_SETTLE_SECONDS = 30.0  # between the log's end and the status that Flower gives
+
+
+def run(
+    app: AppFolder,
+    superlink: Annotated[
+        str | None,
+        typer.Argument(help="A SuperLink of flwr's configuration; else its default one."),
+    ] = None,
+    run_config: RunConfig = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Virtual SuperNodes of a simulation, one CPU each."),
+    ] = None,
+    federation: Annotated[
+        str | None, typer.Option(help="A federation of the SuperLink: @account/name.")
+    ] = None,
+    federation_config: Annotated[
+        str | None,
+        typer.Option(help="As for flwr run: 'client-resources-num-gpus=0.5', say."),
+    ] = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option("--run-dir", metavar="DIR", help="Sets the app's key run-dir."),
+    ] = None,
+) -> None:
+    """Run an app with flwr, show its progress, and print its summary.
+
+    Keys and data are checked before Flower starts anything. Flower's log is kept in the run's
+    directory. Ctrl-C stops the run. The exit status is 0 only if the run completed.
+    """
+    from flwr_splitmix.cli.flower import Flwr, FlwrError, run_config_text
+
+    values, changed = _checked(app, run_config or [], run_dir, nodes, federation_config)
+    try:
+        if remark := check_environment(read_connection(superlink)):
+            typer.secho(f"note: {remark}", fg=typer.colors.YELLOW, err=True)
+        flwr = Flwr(superlink)
+        options = _federation(nodes, federation, federation_config)
+        flower_run = flwr.start(app.resolve(), run_config_text(changed), options)
+    except (FlwrError, SuperLinkError) as error:
+        _fail(str(error))
+    typer.echo(f"run {flower_run} of Flower has started")
+    followed, interrupted = _follow(flwr, flower_run, _home(values))
+    try:
+        status, details = _final(flwr, flower_run)
+    except FlwrError as error:
+        _fail(f"{error}; Flower's log: {followed.log}")
+    _finish(followed, status, details, interrupted)
+
+
+def _checked(
+    app: Path,
+    run_config: list[str],
+    run_dir: Path | None,
+    nodes: int | None,
+    federation_config: str | None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the whole run configuration and the changed keys, or end with what is wrong."""
+    from flwr_splitmix.apps.config_error import ConfigError
+    from flwr_splitmix.apps.project import absolute, open_project, read_overrides, run_values
+
+    here = Path.cwd()
+    try:
+        project = open_project(app)
+        values = run_values(project, run_config, here)
+        changed = read_overrides(run_config, here)
+        if run_dir is not None and "run-dir" in project.config:
+            changed["run-dir"] = values["run-dir"] = absolute("run-dir", str(run_dir), here)
+    except ConfigError as error:
+        _fail(str(error))
+    if values.get("resume"):  # a resumed run has its own configuration
+        return values, changed
+    report = _check(app, run_config, nodes or _nodes_of(federation_config))
+    for problem in report["problems"][:-1]:
+        typer.secho(problem, fg=typer.colors.RED, err=True)
+    if report["problems"]:
+        _fail(report["problems"][-1])
+    for remark in report["remarks"]:
+        typer.secho(f"note: {remark}", fg=typer.colors.YELLOW, err=True)
+    return values, changed
+
+
+def _check(app: Path, run_config: list[str], nodes: int | None) -> dict[str, Any]:
+    """Return what `splitmix check` finds, in a process of its own.
+
+    It loads torch and a model, which need not take memory for as long as the run lasts.
+    """
+    number = ["--any-nodes"] if nodes is None else ["--nodes", str(nodes)]
+    keys = [word for text in run_config for word in ("--run-config", text)]
+    done = subprocess.run(
+        [sys.executable, "-c", _SPLITMIX, "check", str(app), "--no-cuts", "--format", "json",
+         *number, *keys],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    try:
+        report: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        lines = (done.stderr.strip() or "it said nothing").splitlines()
+        _fail(f"splitmix check {app} failed: {lines[-1]}")
+    return report
+
+
+def _nodes_of(federation_config: str | None) -> int | None:
+    match = re.search(r"\bnum-supernodes=(\d+)", federation_config or "")
+    return int(match[1]) if match else None
+
+
+def _federation(
+    nodes: int | None, federation: str | None, federation_config: str | None
+) -> list[str]:
+    settings = (federation_config or "").split()
+    if nodes is not None:
+        settings = [s for s in settings if not s.startswith("num-supernodes=")]
+        settings.append(f"num-supernodes={nodes}")
+        if not any(s.startswith("client-resources-num-cpus=") for s in settings):
+            settings.append("client-resources-num-cpus=1")
+    return [
+        *(["--federation", federation] if federation else []),
+        *(["--federation-config", " ".join(settings)] if settings else []),
+    ]
+
+
+def _home(values: dict[str, Any]) -> Path:
+    chosen = values.get("run-dir") or os.environ.get("SPLITMIX_HOME") or "~/.splitmix"
+    return Path(str(chosen)).expanduser()
+
+
+def _follow(flwr: Any, flower_run: int, home: Path) -> tuple[Followed, bool]:
+    """Show the run's progress to its end; returns what is known of it, and whether Ctrl-C came."""
+    from flwr_splitmix.cli.flower import FlwrError
+    from flwr_splitmix.cli.following import Followed, display, follow
+
+    logs = home / "flower-logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    followed = Followed(flower_run, home, logs / f"{flower_run}.log")
+    interrupted = False
+    with followed.log.open("wb") as file:
+        writer = flwr.follow(flower_run, file)
+    try:
+        with display() as shown:
+            while True:
+                try:
+                    follow(followed, writer, shown)
+                    break
+                except KeyboardInterrupt:
+                    if interrupted:
+                        raise
+                    interrupted = True
+                    shown.say("stopping the run (Ctrl-C once more leaves it to itself)")
+                    try:
+                        flwr.stop(flower_run)
+                    except FlwrError as error:
+                        shown.say(str(error))
+    except KeyboardInterrupt:
+        _fail(f"run {flower_run} may go on; `flwr stop {flower_run}` ends it", INTERRUPTED)
+    finally:
+        if writer.poll() is None:
+            writer.terminate()
+        writer.wait()
+    return followed, interrupted
+
+
+def _final(flwr: Any, flower_run: int) -> tuple[str, str]:
+    """Return the status and its details once the run has ended."""
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    while True:
+        status, details = flwr.status(flower_run)
+        if status.startswith("finished") or time.monotonic() > deadline:
+            return status, details
+        time.sleep(1.0)
+
+
+def _finish(followed: Followed, status: str, details: str, interrupted: bool) -> None:
+    """Print the summary, or one red sentence, and leave with the run's status."""
+    if status == "finished:completed":
+        if followed.run is not None:
+            from flwr_splitmix.cli.show import show
+
+            show(followed.run.id, run_dir=followed.home)
+        typer.echo(f"\nFlower's log: {followed.log}")
+        return
+    if interrupted or status == "finished:stopped":
+        resume = f"; resume it with resume='{followed.run.id}'" if followed.run else ""
+        _fail(f"the run was stopped{resume} (Flower's log: {followed.log})", INTERRUPTED)
+    reason = _reason(details) or followed.raised or f"Flower says {status!r}"
+    _fail(f"the run failed: {reason} (Flower's log: {followed.log})")
+
+
+def _reason(details: str) -> str:
+    """Return what was raised, of Flower's words about it."""
+    lines = [line.strip() for line in details.strip().splitlines() if line.strip()]
+    return " ".join(lines[-1].split())[:600] if lines else ""
+
+
+def _fail(sentence: str, status: int = 1) -> NoReturn:
+    typer.secho(sentence, fg=typer.colors.RED, err=True)
+    raise typer.Exit(status)

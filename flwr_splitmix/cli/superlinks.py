@@ -1,0 +1,165 @@
+"""The SuperLink that a run goes to, and the environment that it belongs to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LOCAL = (":local:", ":local-in-memory:")
+"""Addresses of a SuperLink that flwr starts itself, on this machine, when it is needed."""
+
+PORTS = {
+    "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": 39091,
+    "FLWR_LOCAL_CONTROL_API_PORT": 39093,
+}
+"""Where such a SuperLink listens, and the variables that say otherwise."""
+
+PROGRAM = "flower-superlink"
+_HERE = {"localhost", "127.0.0.1", "::1"}
+
+
+class SuperLinkError(RuntimeError):
+    """The run would go to a SuperLink that is not this environment's; the message says more."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How flwr reaches a SuperLink, as its configuration says.
+
+    Parameters
+    ----------
+    name
+        In the configuration; None: its default.
+    local
+        Whether flwr starts it itself if it does not run.
+    ports
+        Where it listens on this machine; none if it is on another one.
+    """
+
+    name: str | None
+    local: bool
+    ports: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A process that listens on a port: a SuperLink's, where it can be looked at.
+
+    Parameters
+    ----------
+    pid
+        None if the process is another user's, or cannot be looked at.
+    programs
+        The folder of the programs of its environment; None if that is not known.
+    """
+
+    port: int
+    pid: int | None
+    programs: Path | None
+
+
+def read_connection(name: str | None) -> Connection:
+    """Read a connection from flwr's configuration, which need not be there yet."""
+    home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+    try:
+        described = tomllib.loads((home / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        described = {}
+    known = described.get("superlink", {"default": "local", "local": {"address": LOCAL[0]}})
+    chosen = known.get(name or known.get("default"), {})
+    address = str(chosen.get("address", "")) if isinstance(chosen, dict) else ""
+    if address in LOCAL or (not address and "options" in chosen):
+        return Connection(name, True, tuple(int(os.environ.get(k) or v) for k, v in PORTS.items()))
+    host, _, port = address.removeprefix("http://").rpartition(":")
+    here = host.strip("[]") in _HERE and port.isdecimal()
+    return Connection(name, False, (int(port),) if here else ())
+
+
+def check_environment(connection: Connection) -> str:
+    """Look whether a SuperLink runs already, and whose it is.
+
+    Returns
+    -------
+    A remark for the user; "" if there is nothing to say.
+
+    Raises
+    ------
+    SuperLinkError
+        If it is another environment's: the run would be computed with that one's packages.
+    """
+    for port in connection.ports:
+        listener = find_listener(port)
+        if listener is None:
+            continue
+        if listener.programs is None:
+            return (
+                f"which environment the SuperLink on port {port} belongs to cannot be seen from "
+                "here; the run is computed with the packages of that one"
+            )
+        own = programs_here()
+        if listener.programs != own:
+            raise SuperLinkError(_foreign(connection, listener, own))
+    return ""
+
+
+def programs_here() -> Path:
+    """Return the folder of this environment's programs."""
+    return Path(sys.executable).parent.resolve()
+
+
+def _foreign(connection: Connection, listener: Listener, own: Path) -> str:
+    theirs = "unknown" if listener.programs is None else listener.programs.parent
+    said = (
+        f"the SuperLink on port {listener.port} (process {listener.pid}) is of another "
+        f"environment, {theirs}, and would run the app with that one's packages, not with those of "
+        f"{own.parent}; end it (kill {listener.pid})"
+    )
+    if not connection.local:
+        return f"{said}, or name another SuperLink"
+    return f"{said}, or give this environment ports of its own: " + " ".join(
+        f"{name}={port + 100}" for name, port in PORTS.items()
+    )
+
+
+def find_listener(port: int) -> Listener | None:
+    """Return who listens on a port of this machine's loopback; None if nobody does."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        process = _process_of(port)
+        if process is None:
+            return Listener(port, None, None)
+        return Listener(port, process.pid, _programs_of(process))
+    return None
+
+
+def _process_of(port: int) -> Any:
+    """Return the process (of psutil) that listens on a port, if psutil is here and may see it."""
+    try:
+        import psutil
+    except ImportError:
+        return None
+    with contextlib.suppress(psutil.Error, OSError):
+        for line in psutil.net_connections(kind="tcp"):
+            if line.status == psutil.CONN_LISTEN and line.laddr.port == port and line.pid:
+                return psutil.Process(line.pid)
+    return None
+
+
+def _programs_of(process: Any) -> Path | None:
+    """Return the folder of programs of the environment that a SuperLink was started from."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        for word in process.cmdline():
+            # Behind the interpreter, by its full name: it is a script.
+            if Path(word).name == PROGRAM and Path(word).is_absolute():
+                return Path(word).parent.resolve()
+        for word in process.cmdline()[:1]:
+            if Path(word).is_absolute():
+                return Path(word).parent.resolve()
+    return None

@@ -1,0 +1,69 @@
+"""How far a run is, in a small file that others may read while it runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from pathlib import Path
+
+from flwr_splitmix.events import RoundBegun, RoundDone, RunEnded, RunStarted, StepDone
+from flwr_splitmix.observers.observer import Observer
+
+FILE = "progress.json"
+
+EVERY = 0.5
+"""Least seconds between two times of writing."""
+
+log = logging.getLogger("flwr.splitmix")
+
+
+class ProgressFile(Observer):
+    """Keeps a run's progress.json: rounds, the round in progress, its steps, those of the last.
+
+    A reader sees a whole file at any time. It is written twice a second at most, and not waited
+    for on the disk; that it cannot be written is no reason to stop a run.
+
+    Parameters
+    ----------
+    folder
+        The run's directory.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / FILE
+        self._written = 0.0
+        self._facts = {"rounds": 0, "round": 0, "step": 0, "steps": 0}
+
+    def on_start(self, event: RunStarted) -> None:
+        """Write down how many rounds there are."""
+        self._note(rounds=event.num_rounds, round=event.first_round - 1, step=0)
+
+    def on_begin(self, event: RoundBegun) -> None:
+        """Write down that a round begins."""
+        self._note(round=event.server_round, step=0)
+
+    def on_step(self, event: StepDone) -> None:
+        """Count a step; most are not written down."""
+        self._facts["step"] = event.number + 1
+        if time.monotonic() > self._written + EVERY:
+            self._note()
+
+    def on_round(self, event: RoundDone) -> None:
+        """Keep the number of its steps: the next round is likely to have as many."""
+        self._note(step=event.steps, steps=event.steps)
+
+    def on_end(self, event: RunEnded) -> None:
+        """Take the file away."""
+        self._file.unlink(missing_ok=True)
+
+    def _note(self, **facts: int) -> None:
+        self._facts |= facts
+        self._written = time.monotonic()
+        beside = self._file.with_suffix(".new")
+        try:
+            beside.write_text(json.dumps(self._facts), encoding="utf-8")
+            os.replace(beside, self._file)
+        except OSError as error:
+            log.debug("progress cannot be written: %s", error.strerror)

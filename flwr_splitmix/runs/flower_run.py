@@ -1,0 +1,52 @@
+"""Which of Flower's runs a run's directory belongs to. Needs no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from flwr_splitmix.runs.errors import RunError
+from flwr_splitmix.runs.run import Run
+
+FILE = "flower.json"
+LOG = "flower.log"
+"""Flower's log of the run, where `splitmix run` followed it."""
+
+_NEWEST = 50  # runs among which one is looked for
+
+
+def note_flower_run(run: Run, flower_run: int) -> None:
+    """Write down Flower's id of the run in progress, and the environment that it is in.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    facts = {"run-id": str(flower_run), "environment": sys.prefix}
+    beside = run.path / f"{FILE}.new"
+    beside.write_text(json.dumps(facts), encoding="utf-8")
+    os.replace(beside, run.path / FILE)
+
+
+def find_flower_run(flower_run: int, home: str | Path | None) -> Run | None:
+    """Return the run that has Flower's id; None if there is none here, or not yet."""
+    try:
+        runs = Run.list(home)
+    except RunError:
+        return None
+    for run in reversed(runs[-_NEWEST:]):
+        if facts_of(run).get("run-id") == str(flower_run):
+            return run
+    return None
+
+
+def facts_of(run: Run) -> dict[str, str]:
+    """Return what `note_flower_run` wrote; nothing if it did not."""
+    try:
+        facts = json.loads((run.path / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}

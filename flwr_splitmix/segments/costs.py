@@ -1,0 +1,230 @@
+"""What a module costs its client: memory and multiply-adds, measured on the CPU in float32."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.flop_counter import FlopCounterMode
+
+from flwr_splitmix.schedule import OptimizerFactory
+
+
+@dataclass(frozen=True)
+class ClientCosts:
+    """The costs of one client.
+
+    Parameters
+    ----------
+    parameters
+        Number of parameters that the client holds.
+    parameter_bytes, optimizer_bytes
+        Of the parameters, and of the optimizer's state after a step.
+    activation_bytes
+        Of what one batch's forward pass keeps for its backward pass, parameters not counted.
+    forward_macs, training_macs
+        Multiply-adds per sample of a forward pass, and of forward and backward together. Matrix
+        products, convolutions and attention are counted; norms, activations and FFTs are not.
+    exchanged_bytes
+        Of parameters that the client sends, and that it receives, each round to be averaged.
+    """
+
+    parameters: int
+    parameter_bytes: int
+    optimizer_bytes: int
+    activation_bytes: int
+    forward_macs: int
+    training_macs: int
+    exchanged_bytes: int
+
+    def to_json(self) -> dict[str, int]:
+        """Return the costs by name."""
+        return asdict(self)
+
+
+def measure(
+    module: nn.Module, inputs: Tensor, optimizer: OptimizerFactory, *, averages: bool
+) -> ClientCosts:
+    """Measure one training step of what a client holds; the module itself is not changed.
+
+    Parameters
+    ----------
+    module
+        Lower segment or whole model.
+    inputs
+        One batch, (b, C, S, S).
+    averages
+        Whether the module's arrays are exchanged once a round.
+    """
+    module = copy.deepcopy(module).cpu().train()
+    inputs = inputs.cpu()
+    forward, training = _macs(module, inputs[:1])
+    activations, optimizer_bytes = _step(module, inputs, optimizer)
+    parameter_bytes = sum(p.nbytes for p in module.parameters())
+    state = sum(t.nbytes for t in module.state_dict().values())
+    return ClientCosts(
+        sum(p.numel() for p in module.parameters()),
+        parameter_bytes,
+        optimizer_bytes,
+        activations,
+        forward,
+        training,
+        state if averages else 0,
+    )
+
+
+@dataclass(frozen=True)
+class StageCosts:
+    """The costs of one stage of a model, or of several together.
+
+    Parameters
+    ----------
+    parameters, parameter_bytes
+        That the stage holds; `trainable` of them learn.
+    activation_bytes
+        Of what a forward pass keeps for the backward pass, for one sample.
+    forward_macs, training_macs
+        Multiply-adds per sample, as of `ClientCosts`.
+    """
+
+    parameters: int = 0
+    trainable: int = 0
+    parameter_bytes: int = 0
+    activation_bytes: float = 0.0
+    forward_macs: float = 0.0
+    training_macs: float = 0.0
+
+    def __add__(self, other: StageCosts) -> StageCosts:
+        """Return the costs of both."""
+        mine, others = asdict(self), asdict(other)
+        return StageCosts(**{name: mine[name] + others[name] for name in mine})
+
+    def memory(self, batch: int) -> int:
+        """Return the bytes that training takes: weights, gradients, AdamW's moments, a batch."""
+        learning = self.parameter_bytes * self.trainable // max(self.parameters, 1)
+        return self.parameter_bytes + 3 * learning + round(batch * self.activation_bytes)
+
+
+def measure_stages(stages: Sequence[nn.Module], inputs: Tensor) -> list[StageCosts]:
+    """Measure the stages of a model that run one after the other, in one pass over all of them.
+
+    Parameters
+    ----------
+    stages
+        Each takes what the one before returns: a tensor, or a tuple of them.
+    inputs
+        Two samples or more: norms over a batch need two.
+
+    Returns
+    -------
+    One for each stage.
+    """
+    ledger = _Kept({_place_of(p) for m in stages for p in m.parameters()})
+    costs: list[StageCosts] = []
+    passing: Any = inputs
+    with FlopCounterMode(display=False) as counter:
+        for stage in stages:
+            kept_before, flops_before = ledger.nbytes, counter.get_total_flops()
+            with ledger.counting():
+                output = _not_in_place(stage)(passing)
+            forward = counter.get_total_flops() - flops_before
+            _backward(output)
+            flops = counter.get_total_flops() - flops_before
+            parameters = list(stage.parameters())
+            costs.append(
+                StageCosts(
+                    sum(p.numel() for p in parameters),
+                    sum(p.numel() for p in parameters if p.requires_grad),
+                    sum(p.nbytes for p in parameters),
+                    (ledger.nbytes - kept_before) / len(inputs),
+                    forward / 2 / len(inputs),
+                    flops / 2 / len(inputs),
+                )
+            )
+            passing = ledger.hand_on(output)
+    for stage in stages:
+        stage.zero_grad()
+    return costs
+
+
+def _place_of(tensor: Tensor) -> Any:
+    """Return what tells a tensor's storage from all others, also where it has no memory (meta)."""
+    return StorageWeakRef(tensor.untyped_storage()).cdata
+
+
+def _not_in_place(stage: nn.Module) -> nn.Module:
+    """Return an activation that leaves its input, a leaf of the graph, as it is."""
+    if not getattr(stage, "inplace", False):
+        return stage
+    other = copy.copy(stage)
+    other.inplace = False  # type: ignore[assignment]
+    return other
+
+
+class _Kept:
+    """Counts what forward passes keep, each storage once, and keeps it, so that none is reused."""
+
+    def __init__(self, own: set[int]) -> None:
+        self.nbytes = 0
+        self._own = own
+        self._kept: dict[int, Tensor] = {}
+
+    def counting(self) -> Any:
+        return torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        place = _place_of(tensor)
+        if place not in self._own and place not in self._kept:
+            self._kept[place] = tensor.detach()
+            self.nbytes += tensor.untyped_storage().nbytes()
+        return tensor
+
+    def hand_on(self, output: Any) -> Any:
+        """Return a stage's output as the next one's input: a leaf that wants a gradient."""
+        if isinstance(output, tuple):
+            return tuple(self.hand_on(part) for part in output)
+        detached: Tensor = output.detach()
+        return detached.requires_grad_(output.requires_grad)
+
+
+def _macs(module: nn.Module, sample: Tensor) -> tuple[int, int]:
+    with FlopCounterMode(display=False) as counter:
+        output = module(sample)
+        forward = counter.get_total_flops()
+        _backward(output)
+    return forward // 2, counter.get_total_flops() // 2
+
+
+def _step(module: nn.Module, inputs: Tensor, factory: OptimizerFactory) -> tuple[int, int]:
+    own = {p.untyped_storage().data_ptr() for p in module.parameters()}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = module(inputs)
+    activations = sum(kept.values())  # of the forward pass: nothing of it is freed yet
+    _backward(output)
+    trainable = [p for p in module.parameters() if p.requires_grad]
+    if not trainable:
+        return activations, 0
+    optimizer = factory(trainable)
+    optimizer.step()
+    state: list[Any] = [value for entry in optimizer.state.values() for value in entry.values()]
+    return activations, sum(value.nbytes for value in state if isinstance(value, Tensor))
+
+
+def _backward(output: Any) -> None:
+    parts = output if isinstance(output, tuple) else (output,)
+    learning = [part for part in parts if part.requires_grad]
+    if learning:
+        torch.autograd.backward(learning, [torch.ones_like(part) for part in learning])

@@ -1,0 +1,83 @@
+"""What the parts of a language model cost, layer by layer, counted without its weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.segments.costs import StageCosts, measure_stages
+from flwr_splitmix.segments.language.build import skeleton
+from flwr_splitmix.segments.language.cut import LanguageCut
+from flwr_splitmix.segments.language.cutting import cut_language_model
+from flwr_splitmix.segments.language.families import layout_of, model_class
+from flwr_splitmix.segments.language.layers import positions_of
+from flwr_splitmix.segments.language.layout import Task
+from flwr_splitmix.segments.language.parts import LanguageParts
+from flwr_splitmix.segments.language.sources import open_source
+
+
+class _Embedding(nn.Module):
+    """Token ids (b, T) to hidden states, with the positions that they have without a cache."""
+
+    def __init__(self, embedding: nn.Module) -> None:
+        super().__init__()
+        self.embedding = embedding
+
+    def forward(self, ids: Tensor) -> Tensor:
+        hidden: Tensor = self.embedding(ids, positions_of(ids, None, None, 0))
+        return hidden
+
+
+class _Output(nn.Module):
+    """Hidden states (b, T, d) to logits of texts without padding."""
+
+    def __init__(self, output: nn.Module) -> None:
+        super().__init__()
+        self.output = output
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        mask = torch.ones(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
+        logits: Tensor = self.output(hidden, mask)
+        return logits
+
+
+def open_skeleton(
+    source: Any, cut: LanguageCut, *, task: Task, num_labels: int, dtype: str
+) -> tuple[Any, LanguageParts]:
+    """Return a model without weights, on the meta device, and its parts.
+
+    Parameters
+    ----------
+    source, cut, task, num_labels, dtype
+        As for `build_language_parts`.
+
+    Raises
+    ------
+    ValueError
+        If the model cannot be cut, or not so.
+    """
+    config, _ = open_source(source)
+    if task == "classification":
+        config.num_labels = num_labels
+    model = skeleton(model_class(config, task), config, dtype, "sdpa")
+    return model, cut_language_model(model, cut)
+
+
+def layer_costs(model: Any, tokens: int) -> list[StageCosts]:
+    """Return the costs of embedding, each layer, and output for a text of so many tokens.
+
+    Parameters
+    ----------
+    model
+        A model of `open_skeleton`.
+    """
+    layout = layout_of(model)
+    layers = len(layout.layers(model))
+    stages = [
+        _Embedding(layout.embedding(model)),
+        *(layout.span(model, range(i, i + 1)) for i in range(layers)),
+        _Output(layout.output(model)),
+    ]
+    return measure_stages(stages, torch.zeros(2, tokens, dtype=torch.int64, device="meta"))

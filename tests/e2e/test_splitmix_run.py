@@ -1,0 +1,78 @@
+"""`splitmix run` on a real SuperLink: an app of `splitmix new`, and one that fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flwr_splitmix import Run
+from flwr_splitmix.cli import app
+from flwr_splitmix.runs.flower_run import facts_of
+from flwr_splitmix.sandbox.superlink import NAME, toml
+from tests.e2e.flower_run import TINY, Runner
+
+pytestmark = pytest.mark.slow
+
+MAIN = "from flwr_splitmix.cli import app; app(prog_name='splitmix')"
+
+
+def new(kind: str, folder: Path) -> Path:
+    made = CliRunner().invoke(app, ["new", kind, str(folder)])
+    assert made.exit_code == 0, made.output
+    return folder
+
+
+def splitmix_run(
+    runner: Runner, folder: Path, home: Path, values: Mapping[str, Any], *options: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", MAIN, "run", str(folder), NAME, "--nodes", "2", *options,
+         *(["--run-config", toml(values)] if values else [])],
+        env={**runner.flower.environment, "SPLITMIX_HOME": str(home)},
+        cwd=home, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+
+
+def test_a_new_vision_app_runs_to_its_summary(runner: Runner, tmp_path: Path) -> None:
+    folder = new("vision", tmp_path / "pets")
+    done = splitmix_run(runner, folder, tmp_path, TINY, "--run-dir", "kept")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = Run.list(tmp_path / "kept")  # a relative folder is where the command was typed
+    assert run.status == "finished"
+    log = (run.path / "flower.log").read_text(encoding="utf-8")
+    assert "round 2/2" in log
+    assert f"of the environment {sys.prefix}" in log
+    assert facts_of(run)["environment"] == sys.prefix
+    shown = done.stdout
+    assert "round 1/2 | " in shown or "round 2/2 | " in shown
+    assert "2 of 2" in shown
+    assert "CutMixSFL" in shown
+    assert str(run.path / "flower.log") in shown
+    assert not (run.path / "progress.json").exists()
+
+
+def test_a_run_that_fails_ends_with_one_sentence_and_status_1(
+    runner: Runner, tmp_path: Path
+) -> None:
+    folder = new("own", tmp_path / "broken")
+    server = folder / "server_app.py"
+    raising = '    raise RuntimeError("the disk is on fire")\n'
+    text = server.read_text(encoding="utf-8")
+    before, main, _ = text.partition("-> None:\n")
+    server.write_text(before + main + raising, encoding="utf-8")
+    done = splitmix_run(runner, folder, tmp_path, {})
+    assert done.returncode == 1, done.stdout
+    (sentence,) = [line for line in done.stderr.splitlines() if "failed" in line]
+    assert "the run failed" in sentence
+    assert "the disk is on fire" in sentence
+    log = Path(sentence.rpartition("Flower's log: ")[2].rstrip(")"))
+    assert "the disk is on fire" in log.read_text(encoding="utf-8")
+    assert "Traceback" not in done.stderr
+    assert os.sep in str(log)
