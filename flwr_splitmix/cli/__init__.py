@@ -13,8 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 from flwr_splitmix.cli.audit_log import audit_log
-from flwr_splitmix.cli.compare import compare
 from flwr_splitmix.cli.check import check
+from flwr_splitmix.cli.compare import compare
 from flwr_splitmix.cli.experiment import experiment
 from flwr_splitmix.cli.export import export
 from flwr_splitmix.cli.listing import runs

@@ -26,8 +26,6 @@ from flwr_splitmix.data.texts.tokens import (
 
 log = logging.getLogger("flwr.splitmix")
 
-log = logging.getLogger("flwr.splitmix")
-
 
 def client_rows(config: LanguageConfig, node: Mapping[str, Any]) -> tuple[TextRows, TextRows]:
     """Return the training and the test rows of one node.
