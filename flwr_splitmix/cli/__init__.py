@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from flwr_splitmix.cli.audit_log import audit_log
+from flwr_splitmix.cli.data import data
 from flwr_splitmix.cli.experiment import experiment
 from flwr_splitmix.cli.listing import runs
 from flwr_splitmix.cli.plot import plot
@@ -68,5 +69,6 @@ app.command()(runs)
 app.command()(show)
 app.command()(plot)
 app.command("audit-log")(audit_log)
+app.add_typer(data)
 app.add_typer(experiment)
 app.add_typer(privacy)
