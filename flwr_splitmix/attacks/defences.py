@@ -1,0 +1,143 @@
+"""Defences that Patch Shuffling compares with: rows of the matrix, no methods of the catalogue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+
+def blur(images: Tensor, side: int) -> Tensor:
+    """Return images (b, C, H, W) at a resolution of `side` x `side`, enlarged again.
+
+    Source: Patch Shuffling, section V-A, after Ryoo et al., "Privacy-preserving human activity
+    recognition from extreme low resolution".
+
+    Raises
+    ------
+    ValueError
+        If `side` is below 1 or above the images' own.
+    """
+    height, width = images.shape[2:]
+    if not 1 <= side <= min(height, width):
+        raise ValueError(f"images of {height} x {width} cannot be blurred to {side} x {side}")
+    small = F.interpolate(images, size=(side, side), mode="area")
+    return F.interpolate(small, size=(height, width), mode="bilinear", align_corners=False)
+
+
+class Blurred(Dataset[tuple[Tensor, Tensor]]):
+    """A client's images, blurred before its lower segment sees them.
+
+    Parameters
+    ----------
+    images
+        A data set with `batch(indices)` to images (b, C, H, W) and labels.
+    side
+        Pixels that are left of a side.
+    """
+
+    def __init__(self, images: Any, side: int) -> None:
+        self.images = images
+        self.side = side
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
+        images, labels = self.batch(np.asarray([item]))
+        return images[0], labels[0]
+
+    def batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return (images, labels) at `indices`, the images blurred."""
+        images, labels = self.images.batch(indices)
+        return blur(images, self.side), labels
+
+
+class AdversarialLower(nn.Module):
+    """A lower segment that is trained against a simulated attacker of its own.
+
+    In every training step the attacker, a decoder, takes a step towards reconstructing the batch,
+    and the gradient of its loss is subtracted from the one that the server returns: the segment
+    minimises task loss minus attack loss.
+
+    Parameters
+    ----------
+    lower
+        The lower segment, images to smashed data; its `geometry` and `input_shape` are taken over.
+    opponent
+        Smashed data (b, N, d) to images (b, C, H, W).
+    weight
+        Of the attack loss beside the task loss.
+    lr
+        Learning rate of the opponent (Adam).
+
+    Source: Patch Shuffling, equation 9, after Xiao et al., 2020.
+    """
+
+    def __init__(
+        self, lower: nn.Module, opponent: nn.Module, *, weight: float = 1.0, lr: float = 1e-3
+    ) -> None:
+        super().__init__()
+        self.lower = lower
+        self.opponent = opponent
+        self.weight = weight
+        self.lr = lr
+        self.geometry = getattr(lower, "geometry", None)
+        self.input_shape = getattr(lower, "input_shape", None)
+        self._optimizer: torch.optim.Optimizer | None = None
+        # The client's optimizer is the segment's: the opponent has its own.
+        self.opponent.requires_grad_(False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the smashed data; in training their gradient has the opponent's subtracted."""
+        smashed: Tensor = self.lower(images)
+        if not (self.training and torch.is_grad_enabled()):
+            return smashed
+        pushed: Tensor = _Opposed.apply(smashed, self.weight * self._oppose(smashed, images))
+        return pushed
+
+    def _oppose(self, smashed: Tensor, images: Tensor) -> Tensor:
+        """Train the opponent by a step; returns the gradient of its loss at the smashed data."""
+        weights = list(self.opponent.parameters())
+        if self._optimizer is None:
+            self._optimizer = torch.optim.Adam(weights, lr=self.lr)
+        self.opponent.requires_grad_(True)
+        try:
+            seen = smashed.detach().requires_grad_()
+            loss = F.mse_loss(self.opponent(seen), images)
+            at_smashed, *own = torch.autograd.grad(loss, [seen, *weights])
+        finally:
+            self.opponent.requires_grad_(False)
+        for weight, gradient in zip(weights, own, strict=True):
+            weight.grad = gradient
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return at_smashed
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> AdversarialLower:
+        from copy import deepcopy
+
+        return AdversarialLower(
+            deepcopy(self.lower, memo),
+            deepcopy(self.opponent, memo),
+            weight=self.weight,
+            lr=self.lr,
+        )
+
+
+class _Opposed(torch.autograd.Function):
+    """Identity whose gradient has a given one subtracted."""
+
+    @staticmethod
+    def forward(ctx: Any, smashed: Tensor, opposed: Tensor) -> Tensor:
+        ctx.save_for_backward(opposed)
+        return smashed.view_as(smashed)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (opposed,) = ctx.saved_tensors
+        return gradient - opposed, None
