@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 
 def blur(images: Tensor, side: int) -> Tensor:
@@ -29,32 +27,28 @@ def blur(images: Tensor, side: int) -> Tensor:
     return F.interpolate(small, size=(height, width), mode="bilinear", align_corners=False)
 
 
-class Blurred(Dataset[tuple[Tensor, Tensor]]):
-    """A client's images, blurred before its lower segment sees them.
+class BlurredLower(nn.Module):
+    """A lower segment that blurs images before it embeds them.
 
     Parameters
     ----------
-    images
-        A data set with `batch(indices)` to images (b, C, H, W) and labels.
+    lower
+        The lower segment; its `geometry` and `input_shape` are taken over.
     side
         Pixels that are left of a side.
     """
 
-    def __init__(self, images: Any, side: int) -> None:
-        self.images = images
+    def __init__(self, lower: nn.Module, side: int) -> None:
+        super().__init__()
+        self.lower = lower
         self.side = side
+        self.geometry = getattr(lower, "geometry", None)
+        self.input_shape = getattr(lower, "input_shape", None)
 
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
-        images, labels = self.batch(np.asarray([item]))
-        return images[0], labels[0]
-
-    def batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return (images, labels) at `indices`, the images blurred."""
-        images, labels = self.images.batch(indices)
-        return blur(images, self.side), labels
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the smashed data of the blurred images."""
+        smashed: Tensor = self.lower(blur(images, self.side))
+        return smashed
 
 
 class AdversarialLower(nn.Module):

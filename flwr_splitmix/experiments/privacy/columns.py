@@ -1,0 +1,99 @@
+"""Columns of the matrix: attacks, each with the adversary that makes it, and what they measure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from flwr_splitmix.experiments.cells import ExperimentError
+
+if TYPE_CHECKING:
+    from flwr_splitmix.attacks.base import Adversary, Attack
+
+
+@dataclass(frozen=True)
+class Column:
+    """An attack as one adversary makes it.
+
+    Parameters
+    ----------
+    attack, adversary
+        What is done, by whom.
+    module, kind
+        Where the attack's class is, below `flwr_splitmix.attacks.images`, and its name.
+    setting
+        Of the attack, where it is not tuned.
+    variant
+        Says which setting it is, where an attack has several columns.
+    """
+
+    attack: str
+    adversary: Adversary
+    module: str
+    kind: str
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    variant: str = ""
+
+    @property
+    def name(self) -> str:
+        """What a table calls it: "decoder, server"."""
+        shown = f"{self.attack} ({self.variant})" if self.variant else self.attack
+        return f"{shown}, {self.adversary}"
+
+    def attack_class(self) -> type[Attack]:
+        """Import the attack's class."""
+        kind = getattr(import_module(f"flwr_splitmix.attacks.images.{self.module}"), self.kind)
+        assert isinstance(kind, type)
+        return kind
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column("decoder", "upper only", "decoder", "Decoder"),
+    Column("decoder", "server", "decoder", "Decoder"),
+    Column("decoder-transformer", "upper only", "decoder_transformer", "DecoderTransformer"),
+    Column("decoder-transformer", "server", "decoder_transformer", "DecoderTransformer"),
+    Column("linear", "server", "linear", "Linear"),
+    Column("match", "server", "match", "Match"),
+    Column("reorder", "upper only", "reorder", "Reorder"),
+    Column("jigsaw", "upper only", "jigsaw", "Jigsaw"),
+    Column("collect", "server", "collect", "Collect"),
+    Column("separate", "upper only", "separate", "Separate"),
+    Column("attribute", "upper only", "attribute", "Attribute"),
+    Column("simulate", "server", "simulate", "Simulate"),
+    Column(
+        "labels-gradient",
+        "member of the group",
+        "labels_gradient",
+        "LabelsGradient",
+        {"leak": "norm"},
+        "norm",
+    ),
+    Column(
+        "labels-gradient",
+        "member of the group",
+        "labels_gradient",
+        "LabelsGradient",
+        {"leak": "cosine"},
+        "cosine",
+    ),
+    Column("labels-cluster", "member of the group", "labels_cluster", "LabelsCluster"),
+    Column("membership", "upper only", "membership", "Membership"),
+)
+"""All columns, in the order in which they are shown."""
+
+
+def columns_of(attack: str) -> tuple[Column, ...]:
+    """Return the columns of an attack, or of all for "".
+
+    Raises
+    ------
+    ExperimentError
+        If there is none.
+    """
+    chosen = tuple(column for column in COLUMNS if attack in ("", column.attack))
+    if not chosen:
+        names = ", ".join(dict.fromkeys(column.attack for column in COLUMNS))
+        raise ExperimentError(f"the matrix has no attack {attack!r}; it has {names}")
+    return chosen
