@@ -54,9 +54,7 @@ class LabelsCluster(Attack):
         scores = nearest_known(rows, known, labels, classes)
         if self.setting.get("way", "similarity") == "similarity":
             return Guess(scores, scores.max(1).values, where)
-        named = name_clusters(
-            label_clusters(rows, classes, seed=self.seed), known, labels, classes
-        )
+        named = name_clusters(label_clusters(rows, classes, seed=self.seed), known, labels, classes)
         return Guess(named, scores.max(1).values, where)
 
     def _rows(self, view: View) -> tuple[list[tuple[int, int]], Tensor]:

@@ -51,9 +51,7 @@ def losses(upper: nn.Module, release: Release, classes: int) -> Tensor:
     targets = soft_targets(release, classes).to(device)
     parts = []
     with torch.inference_mode():
-        for rows, wanted in zip(
-            release.smashed.split(_BATCH), targets.split(_BATCH), strict=True
-        ):
+        for rows, wanted in zip(release.smashed.split(_BATCH), targets.split(_BATCH), strict=True):
             logits = upper(rows.to(device))
             parts.append(-(wanted * F.log_softmax(logits, 1)).sum(1).cpu())
     return torch.cat(parts)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from flwr_splitmix.experiments.cells import ExperimentError
 
@@ -25,6 +24,15 @@ class Column:
         Where the attack's class is, below `flwr_splitmix.attacks.images`, and its name.
     setting
         Of the attack, where it is not tuned.
+    assume
+        What the adversary is given that it would not have: the lower segment, as in the papers.
+    trained, held_out
+        Whether victims in training, and victims held out, are attacked.
+    again
+        Whether those in training are attacked in the trained system's releases, as the held-out
+        ones, instead of in what was recorded.
+    collects
+        Whether the attacker has many releases of every image.
     variant
         Says which setting it is, where an attack has several columns.
     """
@@ -33,8 +41,13 @@ class Column:
     adversary: Adversary
     module: str
     kind: str
-    setting: Mapping[str, Any] = field(default_factory=dict)
+    setting: tuple[tuple[str, str], ...] = ()
     variant: str = ""
+    assume: tuple[Literal["lower", "upper"], ...] = ("lower",)
+    trained: bool = True
+    held_out: bool = True
+    again: bool = False
+    collects: bool = False
 
     @property
     def name(self) -> str:
@@ -58,28 +71,37 @@ COLUMNS: tuple[Column, ...] = (
     Column("match", "server", "match", "Match"),
     Column("reorder", "upper only", "reorder", "Reorder"),
     Column("jigsaw", "upper only", "jigsaw", "Jigsaw"),
-    Column("collect", "server", "collect", "Collect"),
+    Column("collect", "server", "collect", "Collect", trained=False, collects=True),
     Column("separate", "upper only", "separate", "Separate"),
     Column("attribute", "upper only", "attribute", "Attribute"),
-    Column("simulate", "server", "simulate", "Simulate"),
+    Column("simulate", "server", "simulate", "Simulate", assume=()),
     Column(
         "labels-gradient",
         "member of the group",
         "labels_gradient",
         "LabelsGradient",
-        {"leak": "norm"},
+        (("leak", "norm"),),
         "norm",
+        assume=(),
     ),
     Column(
         "labels-gradient",
         "member of the group",
         "labels_gradient",
         "LabelsGradient",
-        {"leak": "cosine"},
+        (("leak", "cosine"),),
         "cosine",
+        assume=(),
     ),
-    Column("labels-cluster", "member of the group", "labels_cluster", "LabelsCluster"),
-    Column("membership", "upper only", "membership", "Membership"),
+    Column(
+        "labels-cluster",
+        "member of the group",
+        "labels_cluster",
+        "LabelsCluster",
+        (("way", "similarity"),),
+        assume=(),
+    ),
+    Column("membership", "upper only", "membership", "Membership", again=True),
 )
 """All columns, in the order in which they are shown."""
 

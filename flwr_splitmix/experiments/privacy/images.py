@@ -24,20 +24,24 @@ class MatrixImages(NamedTuple):
         Each client's training images.
     test
         Images that say the accuracy.
-    trained, held_out
-        Victims: all training images, client after client, and images that nothing learned from.
+    held_out
+        Victims that nothing learned from, twice as many as are attacked.
     public
         The attacker's.
     """
 
     clients: list[ImageDataset]
     test: ImageDataset
-    trained: Pictures
-    held_out: Pictures
+    held_out: ImageDataset
     public: Pictures
     mean: tuple[float, ...]
     std: tuple[float, ...]
     num_classes: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of an image."""
+        return self.public.shape
 
 
 def load_matrix_images(size: Size, source: str, seed: int) -> MatrixImages:
@@ -52,19 +56,18 @@ def load_matrix_images(size: Size, source: str, seed: int) -> MatrixImages:
     used = size.clients * size.samples
     order = np.random.default_rng(seed).permutation(len(sets.train))
     test_order = frozen_generator(_TEST_SEED).permutation(len(sets.test))
-    if len(order) < used + 2 * size.batch or len(test_order) < size.test + size.held_out:
+    if len(order) < used + 2 * size.batch or len(test_order) < size.test + 2 * size.held_out:
         raise DataError(
             f"{sets.name!r} has {len(sets.train)} training and {len(sets.test)} test images; the "
             f"matrix at scale {size.name} needs {used + size.public} and "
-            f"{size.test + size.held_out}"
+            f"{size.test + 2 * size.held_out}"
         )
     parts = np.split(order[:used], size.clients)
-    held_out = test_order[size.test : size.test + size.held_out]
+    held_out = test_order[size.test : size.test + 2 * size.held_out]
     return MatrixImages(
         [sets.train.subset(part) for part in parts],
         sets.test.subset(test_order[: size.test]),
-        Pictures.of(sets.train, order[:used]),
-        Pictures.of(sets.test, held_out),
+        sets.test.subset(held_out),
         Pictures.of(sets.train, order[used : used + size.public]),
         sets.train.mean,
         sets.train.std,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
-from flwr_splitmix.experiments.cells import ExperimentError, Value
+from flwr_splitmix.experiments.cells import ExperimentError, OptionValues, Value, as_options
 from flwr_splitmix.methods import METHODS, Method
 
 Defence = Literal["none", "blur", "adversarial"]
@@ -23,7 +22,7 @@ class Row:
     method
         Name of its strategy.
     options
-        Keyword options of the strategy; those of noise are the values of a `GaussianNoise`.
+        Keyword options of the strategy, as sorted pairs; those of noise are a `GaussianNoise`'s.
     defence
         "blur": images lose their resolution before the lower segment; "adversarial": the lower
         segment is trained against a simulated attacker.
@@ -36,7 +35,7 @@ class Row:
 
     name: str
     method: str
-    options: Mapping[str, Value] = field(default_factory=dict)
+    options: OptionValues = ()
     defence: Defence = "none"
     equal_utility: bool = False
     note: str = ""
@@ -58,20 +57,23 @@ _NOISE: dict[str, Value] = {"sigma_y": 0.0, "clip": "none"}
 
 def _of_catalogue(method: Method) -> list[Row]:
     noisy = "noise" in method.needs
-    return [Row(name, name, _NOISE if noisy else {}, equal_utility=noisy) for name in method.names]
+    return [
+        Row(name, name, as_options(_NOISE if noisy else {}), equal_utility=noisy)
+        for name in method.names
+    ]
 
 
 _DEFENCES = (
     Row(
         "GN",
         "DPSL",
-        {"sigma_s": 2.0, **_NOISE},
+        as_options({"sigma_s": 2.0, **_NOISE}),
         note="Gaussian noise N(0, 4) on smashed data, labels at the server",
     ),
     Row(
         "DP",
         "DPSL",
-        {"sigma_s": 1.0, "sigma_y": 0.0, "clip": "patch", "clip_norm": 1.0},
+        as_options({"sigma_s": 1.0, "sigma_y": 0.0, "clip": "patch", "clip_norm": 1.0}),
         note="each patch clipped to norm 1, noise of standard deviation 1.0",
     ),
     Row("Blur", "PSL", defence="blur", note="a quarter of the resolution at 32 pixels"),

@@ -1,30 +1,26 @@
-"""Victims: a real run of a row's strategy, recorded, and what each adversary has of it."""
+"""Victims: a real run of a row's strategy, recorded."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.apps.vision.cutting import split_for
 from flwr_splitmix.apps.vision.trial import needs_labels, trial_strategy
-from flwr_splitmix.attacks.base import View
+from flwr_splitmix.attacks.attacked import Attacked
 from flwr_splitmix.attacks.defences import AdversarialLower, BlurredLower
 from flwr_splitmix.attacks.images.decoder import ConvDecoder
 from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
 from flwr_splitmix.attacks.recorder import Recorder
-from flwr_splitmix.attacks.release import Adversary, Origin, Release
-from flwr_splitmix.attacks.simulation import ShuffleWatch, passes
-from flwr_splitmix.attacks.steps import Step, StepReader
+from flwr_splitmix.attacks.simulation import ShuffleWatch
+from flwr_splitmix.attacks.vault import Vault
 from flwr_splitmix.clients import SplitClient
-from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.events import RoundDone
 from flwr_splitmix.experiments.data import ResidentImages
@@ -58,71 +54,6 @@ class _Told(Observer):
         self.rounds += 1
 
 
-@dataclass(frozen=True)
-class Victim:
-    """A trained system with what its server received, and the truth, which only scores may see.
-
-    Parameters
-    ----------
-    row, size, seed
-        Which it is.
-    knowledge
-        Of the server: others have less, see `view`.
-    steps
-        Recorded steps: of training, then of victims that were held out.
-    truth
-        For each step by client the positions of its images in `images.trained`, then
-        `images.held_out`; and where frozen edges put their patches.
-    trained_steps
-        How many of the steps are of training.
-    top1, uplink_bytes
-        Accuracy on the test images, and bytes that all clients sent in an epoch.
-    epochs
-        The stage of training that is attacked.
-    """
-
-    row: Row
-    size: Size
-    seed: int
-    images: MatrixImages
-    knowledge: Knowledge
-    steps: Sequence[Step]
-    truth: Sequence[tuple[Mapping[int, Tensor], Mapping[int, Tensor]]]
-    trained_steps: int
-    top1: float
-    uplink_bytes: float
-    epochs: int
-
-    def view(self, adversary: Adversary) -> View:
-        """Return all that an adversary has."""
-        releases = [r for step in self.steps for r in self._reader(adversary).releases(step)]
-        return View(adversary, releases, self._known(adversary))
-
-    def origins(self, adversary: Adversary) -> list[Origin]:
-        """Return where the rows of the view's releases come from: for the score only."""
-        reader = self._reader(adversary)
-        return [
-            origin
-            for step, (batches, orders) in zip(self.steps, self.truth, strict=True)
-            for origin in reader.origins(step, batches, orders)
-        ]
-
-    def trained_releases(self, adversary: Adversary) -> int:
-        """Return how many of the view's releases are of training; they are the first."""
-        reader = self._reader(adversary)
-        return sum(len(reader.releases(step)) for step in self.steps[: self.trained_steps])
-
-    def _reader(self, adversary: Adversary) -> StepReader:
-        return StepReader(self.knowledge.mixer, self.knowledge.num_classes, adversary)
-
-    def _known(self, adversary: Adversary) -> Knowledge:
-        """Take away what the adversary has not: the upper segment, lower ones not averaged."""
-        if adversary in ("server", "upper only", "sum only"):
-            return self.knowledge
-        lowers = self.knowledge.lowers if self.knowledge.averaged else None
-        return replace(self.knowledge, upper=None, lowers=lowers)
-
-
 def options_of(row: Row) -> dict[str, Any]:
     """Return the options of a row's strategy, those about noise in one."""
     options: dict[str, Any] = {k: v for k, v in row.options.items() if k not in _NOISE}
@@ -137,7 +68,7 @@ def make_segments(row: Row, size: Size, images: MatrixImages, seed: int) -> Spli
         trial_strategy(row.method, options_of(row)),
         _MODEL,
         num_classes=images.num_classes,
-        channels=images.trained.shape[0],
+        channels=images.shape[0],
         image_size=size.image_size,
         patch_size=size.patch,
         depth=size.depth + row.frozen_edge,
@@ -148,20 +79,23 @@ def make_segments(row: Row, size: Size, images: MatrixImages, seed: int) -> Spli
 def defended(row: Row, lower: nn.Module, images: MatrixImages) -> nn.Module:
     """Return a lower segment with the row's defence."""
     if row.defence == "blur":
-        return BlurredLower(lower, images.trained.shape[1] // _BLUR)
+        return BlurredLower(lower, images.shape[1] // _BLUR)
     if row.defence == "adversarial":
         geometry: Any = lower.geometry
-        opponent = ConvDecoder(
-            geometry.width, geometry.patches, geometry.grid, images.trained.shape
-        )
+        opponent = ConvDecoder(geometry.width, geometry.patches, geometry.grid, images.shape)
         return AdversarialLower(lower, opponent)
     return lower
 
 
-def make_victim(row: Row, size: Size, images: MatrixImages, *, seed: int, device: str) -> Victim:
-    """Train a row's system and release the images of victims that were held out."""
+def make_victim(row: Row, size: Size, images: MatrixImages, *, seed: int, device: str) -> Attacked:
+    """Train a row's system, and record what its server receives.
+
+    Its `summary` has "accuracy", "uplink_bytes" of an epoch, and "epochs", the stage of training
+    that is attacked.
+    """
     segments = make_segments(row, size, images, seed)
-    told, recorder = _Told(), Recorder(max_steps=size.recorded * (size.samples // size.batch))
+    per_epoch = size.samples // size.batch
+    told, recorder = _Told(), Recorder(max_steps=size.recorded * per_epoch)
     lower = defended(row, segments.lower, images)
     strategy = _strategy(row, size, images, segments.upper, [told, recorder], seed, device)
     test = ResidentImages(images.test, pick_device(device))
@@ -186,30 +120,33 @@ def make_victim(row: Row, size: Size, images: MatrixImages, *, seed: int, device
     with ExitStack() as stack:
         watches = [stack.enter_context(ShuffleWatch(client.segment)) for client in clients]
         strategy.fit(clients, size.epochs, evaluate_fn=evaluate_fn)
-    trained = [step for step in recorder.trace.steps() if isinstance(step, Step)]
-    truth = [_truth(step, size, seed, watches) for step in trained]
-    knowledge = _knowledge(row, size, images, strategy, [c.segment for c in clients])
-    held_out = passes(
-        knowledge,
-        images.held_out.images,
-        images.held_out.labels,
-        np.random.default_rng(seed),
-        lowers=knowledge.lowers,
-        batch_size=size.batch,
-        gradients=True,
-        server_round=size.epochs,
-    )
-    behind = len(images.trained)
-    own = [
-        (step, ({c: rows + behind for c, rows in batches.items()}, orders))
-        for step, batches, orders in held_out
-    ]
     assert told.top1 is not None
-    return Victim(
-        row, size, seed, images, knowledge,
-        [*trained, *(step for step, _ in own)], [*truth, *(each for _, each in own)], len(trained),
-        told.top1, told.uplink / told.rounds, size.epochs,
+    return Attacked(
+        _knowledge(row, size, images, strategy, [client.segment for client in clients]),
+        strategy.aggregator.averages,
+        recorder.trace,
+        Vault(
+            dict(enumerate(images.clients)), images.held_out, size.batch, seed,
+            _orders(watches, size.epochs * per_epoch),
+        ),
+        {
+            "accuracy": told.top1,
+            "uplink_bytes": told.uplink / told.rounds,
+            "epochs": size.epochs,
+        },
     )  # fmt: skip
+
+
+def _orders(watches: Sequence[ShuffleWatch], batches: int) -> dict[tuple[int, int], Tensor]:
+    """Return where frozen edges put the patches of each client's batches.
+
+    What they pass on besides, in an evaluation, is not shuffled and comes last.
+    """
+    return {
+        (client, number): order
+        for client, watch in enumerate(watches)
+        for number, order in enumerate(watch.orders[:batches])
+    }
 
 
 def _strategy(
@@ -239,33 +176,6 @@ def _strategy(
     )
 
 
-def _truth(
-    step: Step, size: Size, seed: int, watches: Sequence[ShuffleWatch]
-) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
-    """Return which images a recorded step's batches were, as the clients drew them."""
-    batches, orders = {}, {}
-    for client, drawn in step.drawn.items():
-        own = Batches(_Nothing(size.samples), size.batch, drawn=drawn)
-        own.next_batch(seed, client)
-        batches[client] = torch.from_numpy(own.indices) + client * size.samples
-        if watches[client].orders:
-            orders[client] = watches[client].orders[drawn]
-    return batches, orders
-
-
-class _Nothing(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
-    """As many examples as a client has, of which only the order is asked."""
-
-    def __init__(self, examples: int) -> None:
-        self.examples = examples
-
-    def __len__(self) -> int:
-        return self.examples
-
-    def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
-        return torch.zeros(0), torch.zeros((), dtype=torch.int64)
-
-
 def _knowledge(
     row: Row, size: Size, images: MatrixImages, strategy: SplitStrategy, segments: list[nn.Module]
 ) -> Knowledge:
@@ -280,7 +190,7 @@ def _knowledge(
         method=row.method,
         options=dict(row.options),
         mixer=strategy.mixer,
-        image_shape=images.trained.shape,
+        image_shape=images.shape,
         num_classes=images.num_classes,
         geometry=strategy.upper.module.geometry,
         k=int(getattr(strategy.mixer, "k", 1)),
@@ -289,7 +199,6 @@ def _knowledge(
         std=images.std,
         fresh_lower=partial(_fresh, row, size, images),
         lowers=lowers,
-        averaged=averages,
         upper=copy.deepcopy(strategy.upper.module).cpu().eval(),
     )
 
