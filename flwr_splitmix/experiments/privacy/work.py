@@ -1,0 +1,35 @@
+"""The doing of a task: the training of a victim, the search for its noise, an attack with scores.
+
+It is loaded once for all processes of a matrix, so it imports what they need.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+
+from flwr_splitmix.attacks.attacked import Attacked, Case
+from flwr_splitmix.attacks.base import Attack, Budget, Guess, NotApplicable
+from flwr_splitmix.attacks.bench import Victim, train_victim
+from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.device import pick_device
+from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
+from flwr_splitmix.experiments.privacy.noise import find_noise, resolved
+from flwr_splitmix.experiments.privacy.rows import EQUAL, Row, row_named
+from flwr_splitmix.experiments.privacy.tasks import Task
+from flwr_splitmix.storage import write_json
+
+Outcome = Literal["done", "not applicable"]
+
+
+def do(task: Task, place: Place) -> tuple[Outcome, str]:
+    """Do a task and keep its result; returns what became of it, in words too."""
+    if task.kind == "noise":
+        return "done", _search(task.row, place)
+    if task.kind == "victim":
+        return "done", _train(task.row, task.seed, place)
+    assert task.cell is not None
+    return attack_cell(task.cell, place)
