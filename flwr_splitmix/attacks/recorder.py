@@ -25,9 +25,10 @@ log = logging.getLogger("flwr.splitmix")
 MAX_CLIENTS = 16
 
 WARNING = (
-    "this run RECORDS what its server sees, for attacks (record-attacks = true): smashed data, "
-    "labels and gradients are kept in %s; `splitmix attack forget %s` removes them"
+    "this run RECORDS what its server sees, for attacks: smashed data, labels and gradients are "
+    "kept in %s%s"
 )
+FORGET = "; `splitmix attack forget %s` removes them"
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,8 @@ class Recorder(Observer):
         """Say loudly that the run is recorded; steps that will be made again are forgotten."""
         self.trace.rewind(event.first_round)
         if self.directory is not None:
-            log.warning("\x1b[31m" + WARNING + "\x1b[0m", self.directory, event.run_id or "RUN")
+            how = FORGET % event.run_id if event.run_id else ""
+            log.warning("\x1b[31m" + WARNING + "\x1b[0m", self.directory, how)
 
     def on_begin(self, event: RoundBegun) -> None:
         """Keep the averaged lower segment with which the round begins."""

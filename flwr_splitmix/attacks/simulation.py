@@ -62,6 +62,7 @@ def passes(
     batch_size: int,
     gradients: bool = False,
     server_round: int = 0,
+    include: int | None = None,
 ) -> Iterator[tuple[Step, Batches, Mapping[int, Tensor]]]:
     """Pass images through lower segments and mixer, step by step, in random order.
 
@@ -70,9 +71,12 @@ def passes(
     images, labels
         float (n, C, H, W), 0 to 1, and int64 (n,): n >= 1.
     lowers
-        One lower segment, or several by client; None makes fresh ones.
+        One lower segment, or several by client, of whom each step draws as many as are mixed; None
+        makes fresh ones.
     gradients
         Whether the upper segment says loss and gradient of each row; it learns nothing.
+    include
+        A client that takes part in every step.
 
     Yields
     ------
@@ -83,13 +87,16 @@ def passes(
     number = math.ceil(len(images) / (clients * batch))
     order = np.resize(generator.permutation(len(images)), (number, clients, batch))
     segments = _segments(known, lowers, clients, generator)
+    if include is not None and include not in segments:
+        raise ValueError(f"there is no client {include}; there are {sorted(segments)}")
     geometry = known.geometry
     shape = SmashedShape(
         batch, geometry.patches, geometry.width, geometry.prefix, geometry.grid, known.num_classes
     )
     for at, drawn in enumerate(order):
-        batches = {client: torch.from_numpy(rows.copy()) for client, rows in enumerate(drawn)}
-        plan = known.mixer.plan(range(clients), shape, generator)
+        members = _members(sorted(segments), clients, include, generator)
+        batches = {c: torch.from_numpy(own.copy()) for c, own in zip(members, drawn, strict=True)}
+        plan = known.mixer.plan(members, shape, generator)
         inputs = {
             client: (known.normalise(images[rows].float()), labels[rows])
             for client, rows in batches.items()
@@ -106,26 +113,37 @@ def passes(
 
 def _segments(
     known: Knowledge, lowers: Lowers | None, clients: int, generator: np.random.Generator
-) -> list[nn.Module]:
-    """Return each simulated client's own copy: training mode may change what it keeps."""
+) -> dict[int, nn.Module]:
+    """Return each client's own copy: training mode may change what it keeps."""
     if lowers is None:
-        made = [known.fresh_lower(int(generator.integers(2**31))) for _ in range(clients)]
-    elif isinstance(lowers, Mapping):
-        order = generator.permutation(sorted(lowers))
-        made = [copy.deepcopy(lowers[int(order[i % len(order)])]) for i in range(clients)]
+        made = {c: known.fresh_lower(int(generator.integers(2**31))) for c in range(clients)}
+    elif not isinstance(lowers, Mapping):
+        made = {client: copy.deepcopy(lowers) for client in range(clients)}
+    elif len(lowers) >= clients:
+        made = {client: copy.deepcopy(segment) for client, segment in lowers.items()}
     else:
-        made = [copy.deepcopy(lowers) for _ in range(clients)]
-    return [segment.train() for segment in made]
+        own = list(lowers.values())
+        made = {client: copy.deepcopy(own[client % len(own)]) for client in range(clients)}
+    return {client: segment.train() for client, segment in made.items()}
+
+
+def _members(
+    clients: list[int], number: int, include: int | None, generator: np.random.Generator
+) -> list[int]:
+    """Draw who takes part in a step."""
+    others = [int(c) for c in generator.permutation([c for c in clients if c != include])]
+    first = [] if include is None else [include]
+    return sorted([*first, *others][:number])
 
 
 def _uploads(
-    segments: list[nn.Module], inputs: Mapping[int, Example], plan: Plan, seed: int
+    segments: Mapping[int, nn.Module], inputs: Mapping[int, Example], plan: Plan, seed: int
 ) -> tuple[dict[int, Upload], dict[int, Tensor]]:
     """Do what clients do in a step; noise and shuffles follow from the seed."""
     uploads, orders = {}, {}
     with torch.no_grad(), torch_seed(CPU, seed), seeded_secrets():
-        for client, segment in enumerate(segments):
-            shares = plan.shares(client)
+        for client in inputs:
+            segment, shares = segments[client], plan.shares(client)
             images, labels = _mixed_inputs(client, shares, inputs)
             device = next((p.device for p in segment.parameters()), CPU)
             with ShuffleWatch(segment) as watch:
@@ -168,7 +186,7 @@ class ShuffleWatch:
     Attributes
     ----------
     orders
-        int64 (b, N), one a forward pass; see `Origin.order`.
+        int64 (b, N), one a forward pass in training mode; see `Origin.order`.
     """
 
     def __init__(self, segment: nn.Module) -> None:
@@ -184,11 +202,11 @@ class ShuffleWatch:
             hook.remove()
 
     def _see(self, edge: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        if not secrets_are_seeded():
+        if not secrets_are_seeded() or not edge.training:
             return
         assert isinstance(edge, PatchShuffle)
         batch, patches, _ = arguments[0].shape
-        kept = patches_kept(patches, edge.kappa) if edge.training else patches
+        kept = patches_kept(patches, edge.kappa)
         state = torch.get_rng_state()
         order = draw_order(batch, patches, kept)
         torch.set_rng_state(state)

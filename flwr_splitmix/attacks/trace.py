@@ -58,8 +58,8 @@ class Trace(ABC):
         """Keep a step; the oldest go."""
 
     @abstractmethod
-    def steps(self) -> Iterator[Recorded]:
-        """Return the steps, oldest first."""
+    def steps(self, newest: int | None = None) -> Iterator[Recorded]:
+        """Return the steps, or only so many of the newest, oldest first."""
 
     @abstractmethod
     def add_segment(self, server_round: int, arrays: Mapping[str, Tensor]) -> None:
@@ -95,8 +95,9 @@ class MemoryTrace(Trace):
         for server_round in [r for r in self._segments if r < oldest]:
             del self._segments[server_round]
 
-    def steps(self) -> Iterator[Recorded]:  # noqa: D102
-        return (step for step, _ in tuple(self._steps))
+    def steps(self, newest: int | None = None) -> Iterator[Recorded]:  # noqa: D102
+        kept = tuple(self._steps)
+        return (step for step, _ in (kept if newest is None else kept[-newest:]))
 
     def add_segment(self, server_round: int, arrays: Mapping[str, Tensor]) -> None:  # noqa: D102
         self._segments[server_round] = {name: t.detach().clone() for name, t in arrays.items()}
@@ -155,9 +156,10 @@ class DiskTrace(Trace):
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)
 
-    def steps(self) -> Iterator[Recorded]:
+    def steps(self, newest: int | None = None) -> Iterator[Recorded]:
         """Read the steps, oldest first; one that cannot be read is left out with a warning."""
-        for key in sorted(self._known()):
+        places = self.places
+        for key in places if newest is None else places[-newest:]:
             try:
                 tensors, meta = load_tensors(self._file(key))
                 yield unpack_step(tensors, meta, self.shares)
