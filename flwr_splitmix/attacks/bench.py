@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from flwr_splitmix.apps.vision.cutting import split_for
 from flwr_splitmix.apps.vision.trial import needs_labels, trial_strategy
 from flwr_splitmix.attacks.attacked import Attacked
+from flwr_splitmix.attacks.defences import Defence, blurred, opposed, undefended
 from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.simulation import ShuffleWatch
@@ -59,6 +60,8 @@ class Victim:
         Number of rounds, and of steps in each; None is an epoch. `rounds` is the training stage.
     batch_size, lr, weight_decay
         Of both sides.
+    defence
+        What a client does besides, see `defences`: "none", "blur" or "adversarial".
     test_images
         How many test images the system is evaluated on, after the last round.
     seed
@@ -78,6 +81,7 @@ class Victim:
     batch_size: int = 32
     lr: float = 1e-3
     weight_decay: float = 0.05
+    defence: Defence = "none"
     test_images: int = 500
     seed: int = 0
 
@@ -186,7 +190,9 @@ def train_victim(
     with ExitStack() as stack:
         watches = [stack.enter_context(ShuffleWatch(client.segment)) for client in clients]
         result = strategy.fit(clients, victim.rounds, evaluate_fn=evaluate_fn)
-    lowers: Lowers = {index: client.segment.cpu() for index, client in enumerate(clients)}
+    lowers: Lowers = {
+        index: undefended(client.segment).cpu() for index, client in enumerate(clients)
+    }
     if strategy.averages:
         lowers = setting.segments.lower
         lowers.load_state_dict(to_tensors(result.arrays))
@@ -248,12 +254,14 @@ def cut(
     options: Mapping[str, Any],
     model: str,
     model_options: Mapping[str, Any],
+    defence: Defence = "none",
     **sizes: Any,
 ) -> SplitModel:
-    """Build a model with fresh weights and cut it as a method needs it."""
+    """Build a model with fresh weights and cut it as a method and a defence need it."""
     own = {name: value for name, value in options.items() if name != "labels"}
     trial = trial_strategy(method, own)
-    return split_for(trial, model, seed=seed, **sizes, **model_options)
+    made = split_for(trial, model, seed=seed, **sizes, **model_options)
+    return blurred(made) if defence == "blur" else made
 
 
 def fresh_lower(seed: int, architecture: Mapping[str, Any]) -> nn.Module:
@@ -267,6 +275,7 @@ def _architecture(victim: Victim, sets: ImageSets) -> dict[str, Any]:
         "options": dict(victim.options),
         "model": victim.model,
         "model_options": dict(victim.model_options),
+        "defence": victim.defence,
         "num_classes": len(sets.classes),
         "channels": sets.train.shape[0],
         "image_size": victim.image_size,
@@ -274,10 +283,11 @@ def _architecture(victim: Victim, sets: ImageSets) -> dict[str, Any]:
 
 
 def _clients(setting: _Setting, strategy: SplitStrategy, device: str) -> list[SplitClient]:
-    victim = setting.victim
+    victim, lower = setting.victim, setting.segments.lower
+    adversarial = victim.defence == "adversarial"
     return [
         SplitClient(
-            copy.deepcopy(setting.segments.lower),
+            opposed(lower) if adversarial else copy.deepcopy(lower),
             part,
             batch_size=victim.batch_size,
             benchmark_data=setting.test,

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from flwr_splitmix.attacks.images.decoder import ConvDecoder
+from flwr_splitmix.segments.vision.split_model import LowerSegment, SplitModel
+
+
+Defence = Literal["none", "blur", "adversarial"]
+
+BLUR = 4
+"""How many times lower the resolution becomes: of 32 pixels 8 are left; the paper leaves 16."""
 
 
 def blur(images: Tensor, side: int) -> Tensor:
@@ -112,16 +122,6 @@ class AdversarialLower(nn.Module):
         self._optimizer.zero_grad()
         return at_smashed
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> AdversarialLower:
-        from copy import deepcopy
-
-        return AdversarialLower(
-            deepcopy(self.lower, memo),
-            deepcopy(self.opponent, memo),
-            weight=self.weight,
-            lr=self.lr,
-        )
-
 
 class _Opposed(torch.autograd.Function):
     """Identity whose gradient has a given one subtracted."""
@@ -135,3 +135,24 @@ class _Opposed(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         (opposed,) = ctx.saved_tensors
         return gradient - opposed, None
+
+
+def blurred(model: SplitModel) -> SplitModel:
+    """Return a model whose clients blur their images."""
+    lower = BlurredLower(model.lower, model.lower.input_shape[1] // BLUR)
+    return model._replace(lower=cast(LowerSegment, lower))
+
+
+def opposed(lower: LowerSegment) -> AdversarialLower:
+    """Return a copy of a lower segment that learns against the papers' decoder."""
+    geometry = lower.geometry
+    channels, height, width = lower.input_shape
+    opponent = ConvDecoder(
+        geometry.width, geometry.patches, geometry.grid, (channels, height, width)
+    )
+    return AdversarialLower(copy.deepcopy(lower), opponent)
+
+
+def undefended(segment: nn.Module) -> nn.Module:
+    """Return the lower segment without its simulated attacker, if it has one."""
+    return segment.lower if isinstance(segment, AdversarialLower) else segment

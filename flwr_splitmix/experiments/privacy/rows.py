@@ -9,6 +9,7 @@ from flwr_splitmix.experiments.cells import ExperimentError, OptionValues, Value
 from flwr_splitmix.methods import METHODS, Method
 
 Defence = Literal["none", "blur", "adversarial"]
+"""As in `attacks.defences`, which loads torch."""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ class Size:
         Epochs at the end that are attacked.
     test, held_out, public
         Images that say the accuracy, victims that nothing was trained on, and the attacker's.
+    repeats
+        Releases of an image that an attacker collects.
     seconds
         What one attack may take on one thread, tuning included; None is no limit.
     """
@@ -48,6 +50,7 @@ class Size:
     test: int
     held_out: int
     public: int
+    repeats: int
     seconds: float | None = None
     image_size: int = 32
 
@@ -69,6 +72,7 @@ SIZES: dict[str, Size] = {
             test=40,
             held_out=16,
             public=48,
+            repeats=3,
             seconds=2.0,
         ),
         Size(
@@ -85,6 +89,7 @@ SIZES: dict[str, Size] = {
             test=1000,
             held_out=200,
             public=4000,
+            repeats=10,
             seconds=60.0,
         ),
         Size(
@@ -101,6 +106,7 @@ SIZES: dict[str, Size] = {
             test=5000,
             held_out=1000,
             public=20_000,
+            repeats=30,
         ),
     )
 }

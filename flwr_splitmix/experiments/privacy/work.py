@@ -33,3 +33,25 @@ def do(task: Task, place: Place) -> tuple[Outcome, str]:
         return "done", _train(task.row, task.seed, place)
     assert task.cell is not None
     return attack_cell(task.cell, place)
+
+
+def victim_of(row: Row, seed: int, place: Place) -> Victim:
+    """Return the system that a row stands for."""
+    size, own = place.size, resolved(row, place)
+    options: dict[str, Any] = {k: v for k, v in own.options if k not in _NOISE}
+    if noise := {k: v for k, v in own.options if k in _NOISE}:
+        options["noise"] = GaussianNoise.from_plain(noise)
+    return Victim(
+        method=own.method,
+        options=options,
+        model_options={"patch_size": size.patch, "depth": size.depth + own.frozen_edge},
+        dataset=place.source,
+        image_size=size.image_size,
+        clients=size.clients,
+        samples=size.samples,
+        rounds=size.epochs,
+        batch_size=size.batch,
+        defence=own.defence,
+        test_images=size.test,
+        seed=seed,
+    )
