@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from flwr_splitmix.attacks.images.decoder import ConvDecoder
 from flwr_splitmix.segments.vision.split_model import LowerSegment, SplitModel
 
-
 Defence = Literal["none", "blur", "adversarial"]
 
 BLUR = 4

@@ -66,9 +66,7 @@ def run_tasks(
     return _Processes(place, on_progress).run(tasks, jobs)
 
 
-def _run_here(
-    tasks: Sequence[Task], place: Place, on_progress: OnProgress
-) -> list[Progress]:
+def _run_here(tasks: Sequence[Task], place: Place, on_progress: OnProgress) -> list[Progress]:
     failures: dict[Task, Progress] = {}
     for task in tasks:
         if broken := [before for before in task.needs if before in failures]:

@@ -5,21 +5,24 @@ It is loaded once for all processes of a matrix, so it imports what they need.
 
 from __future__ import annotations
 
+import shutil
 import time
-from dataclasses import replace
+from collections.abc import Container
+from dataclasses import fields
 from typing import Any, Literal
 
 import torch
 
 from flwr_splitmix.attacks.attacked import Attacked, Case
-from flwr_splitmix.attacks.base import Attack, Budget, Guess, NotApplicable
-from flwr_splitmix.attacks.bench import Victim, train_victim
-from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.base import Budget, Guess, NotApplicable
+from flwr_splitmix.attacks.bench import Victim, load_victim, train_victim
+from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
 from flwr_splitmix.experiments.privacy.noise import find_noise, resolved
 from flwr_splitmix.experiments.privacy.rows import EQUAL, Row, row_named
 from flwr_splitmix.experiments.privacy.tasks import Task
+from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.storage import write_json
 
 Outcome = Literal["done", "not applicable"]
@@ -35,9 +38,107 @@ def do(task: Task, place: Place) -> tuple[Outcome, str]:
     return attack_cell(task.cell, place)
 
 
-def victim_of(row: Row, seed: int, place: Place) -> Victim:
-    """Return the system that a row stands for."""
-    size, own = place.size, resolved(row, place)
+def attack_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
+    """Run a cell's attack and write what it scored, or why there is no such attack."""
+    began = time.monotonic()
+    attacked = load_victim(place.victim(cell.row, cell.seed))
+    facts = {
+        "row": cell.row.name,
+        "attack": cell.column.attack,
+        "variant": cell.column.variant,
+        "adversary": cell.column.adversary,
+        "seed": cell.seed,
+        "accuracy": attacked.summary["accuracy"],
+        "uplink_bytes": attacked.summary["uplink_bytes"] / attacked.summary["rounds"],
+        "epochs": attacked.summary["rounds"],
+    }
+    try:
+        scores = _attack(cell, place, attacked)
+    except NotApplicable as reason:
+        write_json(cell.file(place), {**facts, "state": "not applicable", "reason": str(reason)})
+        return "not applicable", str(reason)
+    seconds = round(time.monotonic() - began, 1)
+    write_json(cell.file(place), {**facts, "state": "done", "seconds": seconds, **scores})
+    return "done", f"{seconds:.0f} s"
+
+
+def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any]:
+    """Fit the attack on public images, run it, and score it against the truth."""
+    column, size = cell.column, place.size
+    case = attacked.case(
+        column.adversary,
+        trained=size.held_out if column.trained else 0,
+        held_out=size.held_out if column.held_out else 0,
+        again=column.again,
+        repeats=size.repeats if column.collects else 1,
+        assume=column.assume,
+        seed=cell.seed,
+    )
+    public = attacked.public(size.public, cell.seed)
+    budget = Budget(size.name, seconds=size.seconds, device=pick_device(place.device))
+    kind, setting = column.attack_class(), dict(column.setting)
+    known: dict[tuple[int, int], int] = {}
+    if getattr(kind, "hinted", False):
+        known = hints(case)
+        setting |= {"hints": known}
+    if setting:
+        attack = kind(**setting)
+        attack.fit(case.view, public, budget, seed=cell.seed)
+    else:
+        attack = kind.tune(case.view, public, budget, seed=cell.seed)
+    guess = without(attack.run(case.view), known)
+    return score_of(cell, place, guess, case, public)
+
+
+def hints(case: Case) -> dict[tuple[int, int], int]:
+    """Return one row of known label for each class: the first of each in the view."""
+    found: dict[int, tuple[int, int]] = {}
+    for number, origin in enumerate(case.truth.origins):
+        for row, source in enumerate(origin.sources[:, 0].tolist()):
+            if source >= 0:
+                found.setdefault(int(case.truth.pictures.labels[source]), (number, row))
+    return {at: label for label, at in found.items()}
+
+
+def without(guess: Guess, known: Container[tuple[int, int]]) -> Guess:
+    """Return a guess less what the attacker was told."""
+    kept = [number for number, at in enumerate(guess.where) if at not in known]
+    rows = torch.tensor(kept, dtype=torch.int64)
+    where = [guess.where[number] for number in kept]
+    return Guess(guess.values[rows], guess.confidence[rows], where)
+
+
+def _search(row: Row, place: Place) -> str:
+    equal = load_victim(place.victim(row_named(EQUAL), 0))
+
+    def accuracy(noisy: Row) -> float:
+        victim = _victim(noisy, 0, place)
+        made = train_victim(victim, recorder=Recorder(max_steps=1), device=_device(place))
+        return float(made.summary["accuracy"])
+
+    sigma = find_noise(row, place, float(equal.summary["accuracy"]), accuracy)
+    return f"sigma {sigma:g}"
+
+
+def _train(row: Row, seed: int, place: Place) -> str:
+    folder, size = place.victim(row, seed), place.size
+    victim = _victim(resolved(row, place), seed, place)
+    if not (folder / "victim.safetensors").exists():
+        shutil.rmtree(folder, ignore_errors=True)  # what a run that was cut off has left
+    steps = size.recorded * (size.samples // size.batch)
+    made = train_victim(
+        victim,
+        directory=folder,
+        recorder=Recorder(directory=folder / "trace", max_steps=steps),
+        device=_device(place),
+    )
+    write_json(folder / "done.json", dict(made.summary))
+    return f"top-1 {100 * made.summary['accuracy']:.1f} %"
+
+
+def _victim(own: Row, seed: int, place: Place) -> Victim:
+    """Return the system that a row, with the noise that it has, stands for."""
+    size = place.size
     options: dict[str, Any] = {k: v for k, v in own.options if k not in _NOISE}
     if noise := {k: v for k, v in own.options if k in _NOISE}:
         options["noise"] = GaussianNoise.from_plain(noise)
@@ -55,3 +156,10 @@ def victim_of(row: Row, seed: int, place: Place) -> Victim:
         test_images=size.test,
         seed=seed,
     )
+
+
+def _device(place: Place) -> str:
+    return pick_device(place.device).type
+
+
+_NOISE = {field.name for field in fields(GaussianNoise)}
