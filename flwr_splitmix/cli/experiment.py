@@ -102,7 +102,7 @@ def run(
         pair
         for name in names
         for pair in experiment_named(name).cells(
-            size, seeds=_numbers(seeds), source=source, epochs=epochs
+            size, seeds=numbers(seeds), source=source, epochs=epochs
         )
     ]
     chosen = list(dict.fromkeys(cell for _, cell in choose(pairs, cells)))
@@ -114,7 +114,7 @@ def run(
     done = len(chosen) - len(todo)
     out.print(f"{len(chosen)} cells, {done} of them finished before")
     place = Workplace(run_dir, source, device)
-    with _terminated_as_interrupted(), GridDisplay(todo) as display:
+    with terminated_as_interrupted(), GridDisplay(todo) as display:
         try:
             failures = run_grid(todo, place, jobs=jobs, on_progress=display.show)
         except KeyboardInterrupt:
@@ -183,7 +183,14 @@ def _print_rows(
     out.print(listing)
 
 
-def _numbers(seeds: str) -> list[int]:
+def numbers(seeds: str) -> list[int]:
+    """Read seeds that are separated by commas.
+
+    Raises
+    ------
+    ExperimentError
+        If they are no numbers from 0.
+    """
     try:
         numbers = [int(part) for part in seeds.split(",")]
     except ValueError:
@@ -194,7 +201,7 @@ def _numbers(seeds: str) -> list[int]:
 
 
 @contextlib.contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
+def terminated_as_interrupted() -> Iterator[None]:
     """Let SIGTERM stop the block as Ctrl-C does: what runs keeps its state."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
