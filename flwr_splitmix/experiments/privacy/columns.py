@@ -33,6 +33,11 @@ class Column:
         ones, instead of in what was recorded.
     collects
         Whether the attacker has many releases of every image.
+    public
+        Which part of the public images the attacker has.
+    averaged_gradients
+        Whether the gradients of all clients are averaged before they are sent, to an adversary who
+        is one of them: the worst case of DP-CutMixSL, section 6.
     variant
         Says which setting it is, where an attack has several columns.
     """
@@ -48,6 +53,8 @@ class Column:
     held_out: bool = True
     again: bool = False
     collects: bool = False
+    public: float = 1.0
+    averaged_gradients: bool = False
 
     @property
     def name(self) -> str:

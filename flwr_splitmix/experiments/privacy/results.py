@@ -1,4 +1,4 @@
-"""Results of the matrix: one for each row, column and metric, over seeds, and judged by the gate."""
+"""Results of the matrix: one for each row, column and metric, judged by the gate."""
 
 from __future__ import annotations
 

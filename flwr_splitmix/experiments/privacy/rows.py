@@ -30,6 +30,12 @@ class Row:
     equal_utility
         Whether the standard deviation of the noise is the largest at which top-1 is that of
         CutMixSL: see `utility`.
+    stage
+        Which part of the training is done when it is attacked.
+    model
+        "ViT-Tiny", cut at its embedding, or "LeNet-5", cut behind its second convolution.
+    classes
+        Of the images that there are; () for all.
     note
         What a reader must know.
     """
@@ -39,6 +45,9 @@ class Row:
     options: OptionValues = ()
     defence: Defence = "none"
     equal_utility: bool = False
+    stage: float = 1.0
+    model: str = "ViT-Tiny"
+    classes: tuple[int, ...] = ()
     note: str = ""
 
     @property

@@ -8,9 +8,11 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Container
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any, Literal
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
 from flwr_splitmix.attacks.attacked import Attacked, Case
@@ -19,11 +21,15 @@ from flwr_splitmix.attacks.bench import Victim, load_victim, train_victim
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
+from flwr_splitmix.experiments.privacy.judging import judge
 from flwr_splitmix.experiments.privacy.noise import find_noise, resolved
 from flwr_splitmix.experiments.privacy.rows import EQUAL, Row, row_named
 from flwr_splitmix.experiments.privacy.tasks import Task
+from flwr_splitmix.experiments.privacy.special import averaged, some_classes
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.storage import write_json
+
+_VIT = "vit_tiny_patch16_224"
 
 Outcome = Literal["done", "not applicable"]
 
@@ -66,15 +72,18 @@ def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any
     """Fit the attack on public images, run it, and score it against the truth."""
     column, size = cell.column, place.size
     case = attacked.case(
-        column.adversary,
+        "server" if column.averaged_gradients else column.adversary,
         trained=size.held_out if column.trained else 0,
         held_out=size.held_out if column.held_out else 0,
         again=column.again,
         repeats=size.repeats if column.collects else 1,
         assume=column.assume,
+        gradients=column.averaged_gradients,
         seed=cell.seed,
     )
-    public = attacked.public(size.public, cell.seed)
+    if column.averaged_gradients:
+        case = averaged(case)
+    public = attacked.public(_amount(attacked, round(column.public * size.public)), cell.seed)
     budget = Budget(size.name, seconds=size.seconds, device=pick_device(place.device))
     kind, setting = column.attack_class(), dict(column.setting)
     known: dict[tuple[int, int], int] = {}
@@ -87,7 +96,10 @@ def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any
     else:
         attack = kind.tune(case.view, public, budget, seed=cell.seed)
     guess = without(attack.run(case.view), known)
-    return score_of(cell, place, guess, case, public)
+    judged = judge(kind.goal, guess, case, public, seed=cell.seed)
+    cell.samples(place).parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(judged.samples), cell.samples(place))
+    return {"metrics": [asdict(metric) | {"metric": metric.name} for metric in judged.metrics]}
 
 
 def hints(case: Case) -> dict[tuple[int, int], int]:
@@ -142,20 +154,36 @@ def _victim(own: Row, seed: int, place: Place) -> Victim:
     options: dict[str, Any] = {k: v for k, v in own.options if k not in _NOISE}
     if noise := {k: v for k, v in own.options if k in _NOISE}:
         options["noise"] = GaussianNoise.from_plain(noise)
+    source, clients, model = place.source, size.clients, _VIT
+    architecture: dict[str, Any] = {
+        "patch_size": size.patch,
+        "depth": size.depth + own.frozen_edge,
+    }
+    if own.classes:
+        source = some_classes(source, own.classes, place.folder / "data", size.image_size)
+    if own.model == "LeNet-5":  # as in the figure that it is in: two clients
+        model, architecture, clients = "lenet5", {}, 2
     return Victim(
         method=own.method,
         options=options,
-        model_options={"patch_size": size.patch, "depth": size.depth + own.frozen_edge},
-        dataset=place.source,
+        model=model,
+        model_options=architecture,
+        dataset=source,
         image_size=size.image_size,
-        clients=size.clients,
+        clients=clients,
         samples=size.samples,
-        rounds=size.epochs,
+        rounds=max(1, round(own.stage * size.epochs)),
         batch_size=size.batch,
         defence=own.defence,
         test_images=size.test,
         seed=seed,
     )
+
+
+def _amount(attacked: Attacked, wanted: int) -> int:
+    """Return how many public images there are of those wanted."""
+    spare = 0 if attacked.spare is None else len(attacked.spare)
+    return min(wanted, spare + len(attacked.vault.held_out) // 2)
 
 
 def _device(place: Place) -> str:
