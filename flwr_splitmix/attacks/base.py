@@ -289,7 +289,11 @@ class Attack(ABC):
         trial = replace(
             view,
             releases=view.knowledge.simulate(
-                held_out.images, held_out.labels, rng, adversary=view.adversary
+                held_out.images,
+                held_out.labels,
+                rng,
+                adversary=view.adversary,
+                gradients="gradients" in cls.needs,
             ),
         )
         share = None if budget.seconds is None else budget.seconds / 2 / len(cls.settings)

@@ -98,6 +98,7 @@ class Knowledge:
         lower: Lowers | None = None,
         adversary: Adversary = "server",
         batch_size: int | None = None,
+        gradients: bool = False,
     ) -> list[Simulated]:
         """Run the method on an attacker's own images, as the system would.
 
@@ -118,6 +119,9 @@ class Knowledge:
             Whose releases are returned.
         batch_size
             Images of a client in a step; None is the victims' own.
+        gradients
+            Whether the upper segment, which the adversary must have, says gradients and losses of
+            each row. It costs its forward and backward pass.
 
         Returns
         -------
@@ -133,4 +137,5 @@ class Knowledge:
             lowers=self.lowers if lower is None else lower,
             adversary=adversary,
             batch_size=batch_size or self.batch_size,
+            gradients=gradients or adversary == "member of the group",
         )
