@@ -8,7 +8,7 @@ from flwr_splitmix.experiments.privacy.tables_of_papers import PrivacyEntry, Pri
 
 NOTE = (
     "The papers attack CIFAR-10; the amounts are of the attacker's public images, which are no "
-    "victim's. The decoder sees what the upper segment gets, and the lower segments are known to it."
+    "victim's. The decoder sees what the upper segment gets, and knows the lower segments."
 )
 
 _ROWS = (

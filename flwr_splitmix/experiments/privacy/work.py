@@ -24,8 +24,8 @@ from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
 from flwr_splitmix.experiments.privacy.judging import judge
 from flwr_splitmix.experiments.privacy.noise import find_noise, resolved
 from flwr_splitmix.experiments.privacy.rows import EQUAL, Row, row_named
-from flwr_splitmix.experiments.privacy.tasks import Task
 from flwr_splitmix.experiments.privacy.special import averaged, some_classes
+from flwr_splitmix.experiments.privacy.tasks import Task
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.storage import write_json
 
