@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
@@ -10,7 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, 
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import AutoLink, Link, LinkError, RayLink, StreamLink
 from flwr_splitmix.links.frames.wire import WireDtype
+from flwr_splitmix.observers import Observer
 from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.recording import trace_dir
 from flwr_splitmix.schedule import OptimizerFactory, adamw
 
 Count = Annotated[int, Field(ge=1)]
@@ -36,6 +38,7 @@ class TrainingOptions(TypedDict):
     seed: int
     run: Run | None
     link: Link
+    observers: Sequence[Observer]
 
 
 class AppConfig(BaseModel):
@@ -83,6 +86,7 @@ class AppConfig(BaseModel):
     run_dir: str
     checkpoint_every: Count
     resume: str
+    record_attacks: StrictBool = False
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Self:
@@ -151,7 +155,15 @@ class AppConfig(BaseModel):
             "seed": self.seed,
             "run": run,
             "link": self.make_link(run),
+            "observers": self._recorder(run),
         }
+
+    def _recorder(self, run: Run | None) -> list[Observer]:
+        if run is None or not self.record_attacks:
+            return []
+        from flwr_splitmix.attacks.recorder import Recorder
+
+        return [Recorder(directory=trace_dir(run))]
 
     @model_validator(mode="after")
     def _link_has_the_wire_format(self) -> Self:

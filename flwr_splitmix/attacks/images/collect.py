@@ -118,7 +118,7 @@ def near_enough(view: View, public: Pictures, seed: int) -> float | None:
     ones, others = ones[ones.isfinite()], others[others.isfinite()]
     if not len(ones) or not len(others):
         return None
-    high, low = float(ones.quantile(0.95)), float(others.quantile(0.01))
+    high, low = float(ones.quantile(0.95)), float(others.quantile(0.05))
     return None if high >= low else float(np.sqrt(max(high, 1e-9 * low) * low))
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+LEAST_COMMON = 4
+"""Patches that two rows must both hold to be compared: fewer may all be background."""
+
 
 def unite(tokens: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
     """Average e releases of n images at every patch over those that hold it.
@@ -46,19 +49,15 @@ def distances(tokens: Tensor, mask: Tensor, others: Tensor, masks: Tensor) -> Te
 
     Returns
     -------
-    (a, b): mean square over the common patches; infinite where there are none.
+    (a, b): mean square over the common patches; infinite where these are too few to tell.
     """
+    # A difference of large squares: float32 would round equal rows apart.
+    tokens, others = tokens.double(), others.double()
     here, there = mask.to(tokens), masks.to(tokens)
     common = here @ there.T
     squares = tokens.square().sum(2) * here
     square = squares @ there.T + here @ (others.square().sum(2) * there).T
-    both = (
-        square
-        - 2 * (tokens * here[..., None]).flatten(1) @ (others * there[..., None]).flatten(1).T
-    )
-    return torch.where(common > 0, both.clamp_min(0) / (common * tokens.shape[2]), torch.inf)
-
-
-def signatures(tokens: Tensor) -> Tensor:
-    """Return what no permutation of the tokens (b, N, d) changes: mean and spread, (b, 2 d)."""
-    return torch.cat([tokens.mean(1), tokens.std(1)], dim=1)
+    held, others_held = tokens * here[..., None], others * there[..., None]
+    both = square - 2 * held.flatten(1) @ others_held.flatten(1).T
+    enough = common >= min(LEAST_COMMON, tokens.shape[1])
+    return torch.where(enough, both.clamp_min(0) / (common * tokens.shape[2]), torch.inf)

@@ -25,7 +25,8 @@ class LabelsGradient(Attack):
     --------
     leak
         "norm": one score a sample, for which no label need be known. "cosine": a score a class,
-        the largest cosine with the gradient of a sample of it that is known.
+        the largest cosine with the gradient of a sample of it that is known; of two classes the
+        positive one's alone.
     hints
         Labels that are known, for "cosine": one positive sample of each class is enough.
 
@@ -54,6 +55,10 @@ class LabelsGradient(Attack):
             if at in place:
                 cosines = cosine_leak(flat, flat[place[at]])
                 scores[:, label] = torch.maximum(scores[:, label], cosines)
+        known = sorted({label for at, label in hints.items() if at in place})
+        if len(known) <= 2:  # two classes: the likeness to a positive sample says it all
+            values = scores[:, known[-1]] if known else scores[:, 0]
+            return Guess(values, (values - values.median()).abs(), where)
         return Guess(scores, scores.max(1).values, where)
 
     def quality(self, guess: Guess, view: View, public: Any) -> float:

@@ -68,9 +68,9 @@ class MatrixCell:
         digest = _digest(self.row, self.column, place.size)
         return place.folder / "cells" / f"{_plain(name)}-{digest}.json"
 
-    def samples(self, place: Place) -> Path:
-        """Return the file of its scores by sample."""
-        return self.file(place).with_suffix(".parquet")
+    def folder(self, place: Place) -> Path:
+        """Return the directory of its scores by sample, and of its pictures."""
+        return self.file(place).with_suffix("")
 
     def result(self, place: Place) -> dict[str, Any] | None:
         """Read the result, if it is there."""

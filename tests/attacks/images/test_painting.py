@@ -53,12 +53,10 @@ def test_the_linear_inverse_knows_what_weights_were_and_which_patches_came(bench
     view = bench.view(PatchCutMix(2))
     guess = bench.attack(Linear(), view)
     assert 0.2 * bench.floor < bench.error(guess, view) < 0.8 * bench.floor
+    # Of a sum whose weights are unknown, both images are read as their mean, or nearly.
     mixture = bench.view(Mixup(2), "upper only")
-    both = bench.attack(Linear(), mixture)
-    for value, (place, row) in zip(both.values, both.where, strict=True):
-        first, second = bench.victims.images[origin(mixture, place).sources[row]]
-        low, high = torch.minimum(first, second), torch.maximum(first, second)
-        assert bool(((value > low - 1e-4) & (value < high + 1e-4)).all())
+    error = bench.error(bench.attack(Linear(), mixture), mixture)
+    assert 0.3 * bench.floor < error < 0.7 * bench.floor
 
 
 def test_a_decoder_beats_the_floor_when_trained_and_not_otherwise(bench: Bench) -> None:
