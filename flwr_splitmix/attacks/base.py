@@ -267,12 +267,23 @@ class Attack(ABC):
 
     @classmethod
     def tune(
-        cls, view: View, public: Pictures | None, budget: Budget | None = None, *, seed: int = 0
+        cls,
+        view: View,
+        public: Pictures | None,
+        budget: Budget | None = None,
+        *,
+        trial_steps: int | None = None,
+        seed: int = 0,
     ) -> Self:
         """Return the attack in the setting that is best on held-out public images, fitted on all.
 
-        A fifth of the public images is held out and released by `Knowledge.simulate`. With time
-        limits, choosing and the last fit have half each.
+        A fifth of the public images, at most 256, is held out and released by
+        `Knowledge.simulate`. With time limits, choosing and the last fit have half each.
+
+        Parameters
+        ----------
+        trial_steps
+            Most steps of a loop while settings are compared; None is the budget's number.
 
         Raises
         ------
@@ -284,7 +295,7 @@ class Attack(ABC):
             attack = cls(**cls.settings[0])
             attack.fit(view, public, budget, seed=seed)
             return attack
-        held_out, others = public.divided(max(1, len(public) // 5), seed)
+        held_out, others = public.divided(min(max(1, len(public) // 5), 256), seed)
         rng = np.random.default_rng(seed)
         trial = replace(
             view,
@@ -297,10 +308,11 @@ class Attack(ABC):
             ),
         )
         share = None if budget.seconds is None else budget.seconds / 2 / len(cls.settings)
+        short = budget if trial_steps is None else replace(budget, iterations=trial_steps)
         best, chosen = -np.inf, cls.settings[0]
         for setting in cls.settings:
             attack = cls(**setting)
-            attack.fit(view, others, budget.again(share), seed=seed)
+            attack.fit(view, others, short.again(share), seed=seed)
             reached = attack.quality(attack.run(trial), trial, held_out)
             if reached > best:
                 best, chosen = reached, setting

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import Attack, Budget, Goal, Guess, View
-from flwr_splitmix.attacks.images.decoder_transformer import DecoderTransformer
+from flwr_splitmix.attacks.images.decoder import Decoder
 from flwr_splitmix.attacks.images.example import queries
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.seeding import torch_seed
 
-_STEPS = {"smoke": 4, "cpu": 250, "paper": 4000}
+_STEPS = {"smoke": 4, "cpu": 200, "paper": 4000}
 """Of the simulated segment, by scale."""
 
 _TASK_EVERY = 4
@@ -46,8 +46,8 @@ class Simulate(Attack):
     The segment has the public architecture and fresh weights. It is trained on public images by
     three losses: a discriminator that tells its tokens from the victims', their distance under
     kernels of several widths, both at the same slots; and, where the adversary has the upper
-    segment, the task's loss through it. The decoder is that of `decoder-transformer`, trained on
-    the method's releases of public images with that segment.
+    segment, the task's loss through it. The decoder is that of `decoder`, trained on the method's
+    releases of public images with that segment.
 
     Source: SDAR (Zhu et al., NDSS 2025) and FORA (Xu et al., CVPR 2024), in the plain form that
     both share.
@@ -67,7 +67,7 @@ class Simulate(Attack):
         pictures = public.fitted(view.knowledge.image_shape)
         self.lower = self._train_lower(view, pictures)
         known = replace(view.knowledge, lowers=self.lower, averaged=False)
-        self.decoder = DecoderTransformer(**DecoderTransformer.settings[0])
+        self.decoder = Decoder(**Decoder.settings[0])
         self.decoder.fit(replace(view, knowledge=known), pictures, self.budget, seed=seed)
 
     def run(self, view: View) -> Guess:

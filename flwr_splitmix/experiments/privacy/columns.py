@@ -70,10 +70,10 @@ class Column:
 
 
 COLUMNS: tuple[Column, ...] = (
-    Column("decoder", "upper only", "decoder", "Decoder"),
     Column("decoder", "server", "decoder", "Decoder"),
-    Column("decoder-transformer", "upper only", "decoder_transformer", "DecoderTransformer"),
+    Column("decoder", "upper only", "decoder", "Decoder"),
     Column("decoder-transformer", "server", "decoder_transformer", "DecoderTransformer"),
+    Column("decoder-transformer", "upper only", "decoder_transformer", "DecoderTransformer"),
     Column("linear", "server", "linear", "Linear"),
     Column("match", "server", "match", "Match"),
     Column("reorder", "upper only", "reorder", "Reorder"),

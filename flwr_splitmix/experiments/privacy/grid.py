@@ -17,6 +17,16 @@ from flwr_splitmix.experiments.privacy.tasks import Task
 
 _PATIENCE = 10.0  # seconds that a stopped process has to end
 
+_PRELOADED = [
+    "flwr_splitmix.experiments.privacy.work",
+    "timm",
+    "sklearn.cluster",
+    "sklearn.metrics",
+    "scipy.stats",
+    "torchmetrics",
+]
+"""What tasks load, which takes as long as a short one does."""
+
 State = Literal["begun", "done", "not applicable", "failed"]
 
 
@@ -100,7 +110,7 @@ class _Processes:
         # Forked from a server that has loaded torch and nothing else: a process costs little, and
         # none has another's threads or GPU.
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["flwr_splitmix.experiments.privacy.work"])
+        self.context.set_forkserver_preload(_PRELOADED)
         self.running: dict[Connection, tuple[BaseProcess, Task]] = {}
         self.failures: dict[Task, Progress] = {}
         self.open: set[Task] = set()

@@ -33,8 +33,10 @@ class Size:
         Images that say the accuracy, victims that nothing was trained on, and the attacker's.
     repeats
         Releases of an image that an attacker collects.
+    trial_steps
+        Most steps of an attack's loop while its settings are compared; None is all.
     seconds
-        What one attack may take on one thread, tuning included; None is no limit.
+        What one attack may take; None is no limit, without which no result depends on the machine.
     """
 
     name: Literal["smoke", "cpu", "paper"]
@@ -51,6 +53,7 @@ class Size:
     held_out: int
     public: int
     repeats: int
+    trial_steps: int | None = None
     seconds: float | None = None
     image_size: int = 32
 
@@ -73,24 +76,24 @@ SIZES: dict[str, Size] = {
             held_out=16,
             public=48,
             repeats=3,
-            seconds=2.0,
+            trial_steps=4,
         ),
         Size(
             name="cpu",
-            title="4 clients with 100 Fashion-MNIST images each, 64 patches of 192, 20 epochs",
+            title="4 clients with 200 Fashion-MNIST images each, 64 patches of 192, 20 epochs",
             source="fashion-mnist-small",
             patch=4,
-            depth=2,
+            depth=1,
             clients=4,
-            samples=100,
-            batch=25,
+            samples=200,
+            batch=10,
             epochs=20,
-            recorded=2,
-            test=1000,
+            recorded=1,
+            test=500,
             held_out=200,
             public=4000,
-            repeats=10,
-            seconds=60.0,
+            repeats=8,
+            trial_steps=60,
         ),
         Size(
             name="paper",
@@ -107,6 +110,7 @@ SIZES: dict[str, Size] = {
             held_out=1000,
             public=20_000,
             repeats=30,
+            trial_steps=500,
         ),
     )
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Container
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 import torch
@@ -20,12 +20,17 @@ from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.results import score_and_keep
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
+from flwr_splitmix.experiments.privacy.columns import COLUMNS
 from flwr_splitmix.experiments.privacy.noise import find_noise, resolved
 from flwr_splitmix.experiments.privacy.rows import EQUAL, Row, row_named
 from flwr_splitmix.experiments.privacy.special import averaged, some_classes
 from flwr_splitmix.experiments.privacy.tasks import Task
+from flwr_splitmix.methods import BY_NAME
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.storage import write_json
+
+_UNMIXED = ("NoMixing", "FrozenEdge", "Noisy(NoMixing)")
+"""Mixers whose mixtures are what clients send, every patch of it."""
 
 _VIT = "vit_tiny_patch16_224"
 
@@ -57,7 +62,7 @@ def attack_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
         "epochs": attacked.summary["rounds"],
     }
     try:
-        scores = _attack(cell, place, attacked)
+        scores = _same(cell, place) or _attack(cell, place, attacked)
     except NotApplicable as reason:
         write_json(cell.file(place), {**facts, "state": "not applicable", "reason": str(reason)})
         return "not applicable", str(reason)
@@ -92,10 +97,27 @@ def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any
         attack = kind(**setting)
         attack.fit(case.view, public, budget, seed=cell.seed)
     else:
-        attack = kind.tune(case.view, public, budget, seed=cell.seed)
+        attack = kind.tune(case.view, public, budget, trial_steps=size.trial_steps, seed=cell.seed)
     guess = without(attack.run(case.view), known)
     scored = score_and_keep(cell.folder(place), attack, guess, case, public, None, seed=cell.seed)
     return {"metrics": [measure.to_json() for measure in scored.measures]}
+
+
+def _same(cell: MatrixCell, place: Place) -> dict[str, Any] | None:
+    """Return what the server's own cell scored, where the upper segment receives the same."""
+    column = cell.column
+    if column.adversary != "upper only" or BY_NAME[cell.row.method].mixer not in _UNMIXED:
+        return None
+    twin = next(
+        (
+            other
+            for other in COLUMNS
+            if replace(other, adversary="upper only") == column and other.adversary == "server"
+        ),
+        None,
+    )
+    found = None if twin is None else replace(cell, column=twin).result(place)
+    return None if found is None or found["state"] != "done" else {"metrics": found["metrics"]}
 
 
 def hints(case: Case) -> dict[tuple[int, int], int]:
