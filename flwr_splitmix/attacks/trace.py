@@ -144,7 +144,7 @@ class DiskTrace(Trace):
             self.make()
             # As large as it will be: the oldest go first, so that the bound always holds.
             self._drop_to(self.max_bytes - _nbytes(tensors), self.max_steps - 1)
-            save_tensors(self._file(key), tensors, meta, flush=False)
+            save_tensors(self._file(key), tensors, meta, flush=False, digested=False)
             sizes[key] = self._file(key).stat().st_size
         except OSError as error:
             log.warning(
