@@ -314,6 +314,8 @@ def _mixture_origin(
     else:
         own = _sources([m.client for m in row.members], batches)
     owners, order = _owners(row.members, step.plan.shape), own.order
+    if isinstance(first.share, InputShare):
+        owners = None  # inputs were mixed before there were patches
     if upper_only and isinstance(row.mixed, ShuffledMixed):
         order = row.mixed.order[row.here]
         owners = None if owners is None else owners.gather(1, order)
