@@ -264,7 +264,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for cell in CELLS:
         if options.cells in cell.name and cell.name not in figures["cells"]:
             scores = bench.run(cell, options.seed)
-            figures["cells"][cell.name] = {**scores, "earlier": cell.earlier}
+            done = {**figures["cells"], cell.name: {**scores, "earlier": cell.earlier}}
+            figures["cells"] = {c.name: done[c.name] for c in CELLS if c.name in done}
             print(cell.name, scores, flush=True)
             write(options.out, figures)
     rows = [

@@ -17,11 +17,12 @@ from flwr_splitmix.attacks.base import (
     Budget,
     Guess,
     Knowledge,
+    Origin,
     Pictures,
     Simulated,
     View,
 )
-from flwr_splitmix.data import load_images
+from flwr_splitmix.data import ImageDataset, load_images
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.segments.geometry import Geometry
 
@@ -115,7 +116,7 @@ class Bench:
         return float(torch.stack(apart).mean())
 
 
-def origin(view: View, place: int):  # type: ignore[no-untyped-def]
+def origin(view: View, place: int) -> Origin:
     """Return where the rows of a release come from."""
     release = view.releases[place]
     assert isinstance(release, Simulated)
@@ -127,7 +128,7 @@ def origin(view: View, place: int):  # type: ignore[no-untyped-def]
 def bench() -> Bench:
     images = load_images("fashion-mnist-small")
 
-    def pooled(data, count: int) -> Pictures:  # type: ignore[no-untyped-def]
+    def pooled(data: ImageDataset, count: int) -> Pictures:
         whole = Pictures.of(data, np.arange(count))
         return Pictures(F.avg_pool2d(whole.images, 2), whole.labels)
 

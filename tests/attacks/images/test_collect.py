@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import torch
 
-from flwr_splitmix.attacks.base import Budget
+from flwr_splitmix.attacks.base import Budget, View
 from flwr_splitmix.attacks.images.collect import Collect, near_enough
-from flwr_splitmix.attacks.images.linking import ids, link
-from flwr_splitmix.mixers import Noisy, NoMixing, PatchCutMix
+from flwr_splitmix.attacks.images.linking import Row, ids, link
+from flwr_splitmix.mixers import Mixer, Noisy, NoMixing, PatchCutMix
 from flwr_splitmix.mixers.frozen_edge import FrozenEdge
 from flwr_splitmix.privacy import GaussianNoise
 from tests.attacks.images.conftest import Bench, origin
 
 
-def sources(view, group) -> set[int]:  # type: ignore[no-untyped-def]
+def sources(view: View, group: list[Row]) -> set[int]:
     return {int(origin(view, place).sources[row, 0]) for place, row in group}
 
 
@@ -47,7 +47,8 @@ def test_ids_link_what_a_frozen_edge_sends(bench: Bench) -> None:
 
 def test_collected_masks_and_noise_give_more_away_than_one_release(bench: Bench) -> None:
     noise = GaussianNoise(sigma_s=0.5, sigma_y=0.5, clip_norm=4.0)
-    for mixer in (PatchCutMix(2), Noisy(NoMixing(), noise)):
+    mixers: tuple[Mixer, ...] = (PatchCutMix(2), Noisy(NoMixing(), noise))
+    for mixer in mixers:
         errors = []
         for times in (1, 10):
             view = bench.view(mixer, times=times)

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from flwr_splitmix.attacks.base import Attack, Budget, NotApplicable
+from flwr_splitmix.attacks.base import Adversary, Attack, Budget, NotApplicable
 from flwr_splitmix.attacks.images.collect import Collect
 from flwr_splitmix.attacks.images.decoder import Decoder
 from flwr_splitmix.attacks.images.decoder_transformer import DecoderTransformer
 from flwr_splitmix.attacks.images.linear import Linear
 from flwr_splitmix.attacks.images.match import Match, permuted
 from flwr_splitmix.attacks.images.separate import Separate
-from flwr_splitmix.mixers import Mixup, NoMixing, PatchCutMix, Shuffled
+from flwr_splitmix.mixers import Mixer, Mixup, NoMixing, PatchCutMix, Shuffled
 from tests.attacks.images.conftest import Bench, Embedding, Noise, origin
 
 PAINTERS = (Decoder, DecoderTransformer, Linear, Match, Collect)
@@ -37,7 +37,9 @@ def test_separation_of_noise_is_at_the_floor(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("adversary", ["server", "upper only"])
-def test_the_linear_inverse_of_plain_smashed_data_is_exact(bench: Bench, adversary) -> None:  # type: ignore[no-untyped-def]
+def test_the_linear_inverse_of_plain_smashed_data_is_exact(
+    bench: Bench, adversary: Adversary
+) -> None:
     view = bench.view(NoMixing(), adversary)
     guess = bench.attack(Linear(), view)
     for value, (place, row) in zip(guess.values, guess.where, strict=True):
@@ -69,12 +71,13 @@ def test_a_decoder_beats_the_floor_when_trained_and_not_otherwise(bench: Bench) 
 
 def test_patches_that_were_not_sent_cost_the_decoder(bench: Bench) -> None:
     errors = {}
-    for name, mixer, adversary in (
+    cases: tuple[tuple[str, Mixer, Adversary], ...] = (
         ("plain", NoMixing(), "upper only"),
         ("mixed", PatchCutMix(2), "sum only"),
         ("shuffled", Shuffled(PatchCutMix(2)), "upper only"),
-    ):
-        view = bench.view(mixer, adversary, Embedding(0, positions=name != "shuffled"))  # type: ignore[arg-type]
+    )
+    for name, mixer, adversary in cases:
+        view = bench.view(mixer, adversary, Embedding(0, positions=name != "shuffled"))
         errors[name] = bench.error(bench.attack(Decoder(lr=3e-3), view, Budget()), view)
     assert errors["plain"] < errors["mixed"] < bench.floor
     # Shuffled CutMix: no better than the mean image.
@@ -119,7 +122,8 @@ def test_an_attackers_own_permutation_is_fresh_and_keeps_the_prefix() -> None:
 
 
 def test_an_attack_that_is_stopped_gives_what_it_has(bench: Bench) -> None:
-    stop, seen = threading.Event(), []
+    stop = threading.Event()
+    seen: list[tuple[str, int, int]] = []
 
     def progress(what: str, done: int, of: int) -> None:
         seen.append((what, done, of))
@@ -156,7 +160,7 @@ def test_a_seed_repeats_an_attack(bench: Bench) -> None:
 def test_without_the_lower_segment_there_is_no_such_attack(
     bench: Bench, kind: type[Attack]
 ) -> None:
-    adversary = "upper only" if kind is Separate else "server"
-    view = bench.view(PatchCutMix(2), adversary, known=False)  # type: ignore[arg-type]
+    adversary: Adversary = "upper only" if kind is Separate else "server"
+    view = bench.view(PatchCutMix(2), adversary, known=False)
     with pytest.raises(NotApplicable, match="no trained lower segment"):
         kind().fit(view, bench.public)

@@ -17,10 +17,11 @@ from tests.attacks.images.conftest import PATCHES, Bench, Embedding, Noise, orig
 
 def in_place(guess: Guess, view: View) -> float:
     """Return the part of tokens that are given their place."""
-    right = [
-        (value == origin(view, place).order[row]).double().mean()
-        for value, (place, row) in zip(guess.values, guess.where, strict=True)
-    ]
+    right = []
+    for value, (place, row) in zip(guess.values, guess.where, strict=True):
+        order = origin(view, place).order
+        assert order is not None
+        right.append((value == order[row]).double().mean())
     return float(torch.stack(right).mean())
 
 
@@ -28,9 +29,9 @@ def owned(guess: Guess, view: View) -> float:
     """Return the part of patches given to the right one of two, by the better numbering."""
     right = []
     for value, (place, row) in zip(guess.values, guess.where, strict=True):
-        hit = (value == value[0]) == (
-            origin(view, place).owners[row] == origin(view, place).owners[row, 0]
-        )
+        owners = origin(view, place).owners
+        assert owners is not None
+        hit = (value == value[0]) == (owners[row] == owners[row, 0])
         right.append(max(float(hit.double().mean()), 1 - float(hit.double().mean())))
     return sum(right) / len(right)
 
