@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flwr_splitmix.cli.experiment import numbers, terminated_as_interrupted
-from flwr_splitmix.cli.terminal import RunDirectory, console, duration, table
+from flwr_splitmix.cli.terminal import (
+    RunDirectory,
+    console,
+    duration,
+    numbers,
+    table,
+    terminated_as_interrupted,
+)
 from flwr_splitmix.experiments.cells import ExperimentError
 from flwr_splitmix.experiments.privacy import tables
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place, choose
@@ -89,19 +95,25 @@ def images(
     on where it was.
     """
     size = size_named(scale)
-    if jobs < 1:
-        raise ExperimentError(f"jobs is {jobs}; at least 1 is needed")
     chosen = choose(cells, numbers(seeds or ("0,1,2" if size.name == "cpu" else "0")))
     place = Place(run_dir, size, dataset or size.source, device)
-    failed = _run(chosen, place, jobs) if run else 0
+    failed = run_cells(chosen, place, jobs) if run else 0
     _print(chosen, place, format)
     if failed:
         raise typer.Exit(1)
 
 
-def _run(chosen: Sequence[MatrixCell], place: Place, jobs: int) -> int:
-    """Run what is missing, progress on standard error; returns the number of failures."""
-    tasks = tasks_of(with_gates(chosen), place)
+def run_cells(chosen: Sequence[MatrixCell], place: Place, jobs: int, *, gates: bool = True) -> int:
+    """Run what is missing, progress on standard error; returns the number of failures.
+
+    Parameters
+    ----------
+    gates
+        Whether the cells of the unprotected method, by which attacks are judged, are run too.
+    """
+    if jobs < 1:
+        raise ExperimentError(f"jobs is {jobs}; at least 1 is needed")
+    tasks = tasks_of(with_gates(chosen) if gates else chosen, place)
     if not tasks:
         return 0
     # Loading torch takes seconds: names and numbers are checked before it.
