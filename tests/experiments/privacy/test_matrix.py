@@ -1,4 +1,4 @@
-"""The matrix: its cells, the order of its tasks, its results and its gate, and a run of two rows."""
+"""The matrix: cells, the order of tasks, results and their gate, and a run of two rows."""
 
 from __future__ import annotations
 
