@@ -59,7 +59,7 @@ class ConvDecoder(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return images (b, C, H, W)."""
-        maps = tokens[:, -self.patches :].mT.unflatten(2, self.grid)
+        maps = tokens[:, -self.patches :].mT.reshape(len(tokens), -1, *self.grid)
         wide = F.interpolate(F.relu(self.narrow(maps)), size=self.size, mode="bilinear")
         painted: Tensor = self.paint(wide)
         return painted

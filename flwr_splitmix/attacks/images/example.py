@@ -91,7 +91,7 @@ def queries(release: Release, knowledge: Knowledge) -> list[Query]:
         tokens = tokens / release.lam
     if release.owners is None or release.client is not None:
         return [Query(tokens, release.mask, release.client)]
-    members = sorted({int(client) for client in release.owners.unique()} - {-1})
+    members = sorted({*release.owners.flatten().tolist()} - {-1})
     return [Query(tokens, release.owners == client, client) for client in members]
 
 

@@ -51,6 +51,7 @@ def cluster(alike: Tensor, k: int, seed: int) -> Tensor:
     """
     from sklearn.cluster import SpectralClustering  # an extra that training does not need
 
-    table = alike.detach().double().cpu()
+    # Positions that are like none, blank ones, are to be in some group all the same.
+    table = alike.detach().double().cpu() + 1e-6
     spectral = SpectralClustering(k, affinity="precomputed", random_state=seed)
     return torch.from_numpy(spectral.fit_predict(((table + table.T) / 2).numpy())).long()

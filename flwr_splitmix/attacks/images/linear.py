@@ -40,9 +40,9 @@ class Linear(Attack):
         self._grid = grid_of(known.geometry.patches, known.geometry.grid)
         pictures = public.fitted(known.image_shape)
         self._mean = to_patches(pictures.images.mean(0, keepdim=True), self._grid).double()
-        segments: Mapping[int | None, nn.Module | None] = {None: None}
+        segments: dict[int | None, nn.Module | None] = {None: None}
         if isinstance(known.lowers, Mapping):
-            segments = {**segments, **known.lowers}
+            segments.update(known.lowers)
         self._inverses: dict[int | None, LinearInverse] = {}
         for number, (client, lower) in enumerate(segments.items()):
             if number and self.budget.over:
@@ -82,7 +82,9 @@ def pairs(example: Example, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
     (b, N, P) and bool (b, N).
     """
     b, members = example.images.shape[:2]
-    patches = to_patches(example.images.flatten(0, 1), grid).unflatten(0, (b, members))
+    patches = to_patches(example.images.flatten(0, 1), grid).reshape(
+        b, members, grid[0] * grid[1], -1
+    )
     if example.order is not None:
         patches = patches.gather(2, example.order[:, None, :, None].expand_as(patches))
     held = torch.ones(b, patches.shape[2], dtype=torch.bool)

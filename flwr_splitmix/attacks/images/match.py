@@ -80,10 +80,12 @@ class Match(Attack):
                 # Prefix tokens of a masked upload are weighted sums.
                 held[:, prefix:], held[:, :prefix] = query.mask.to(held), 0
             shuffle = sources if moved else None
-            parts = zip(*(t.split(BATCH) for t in (grey, query.tokens, held)), strict=True)
-            return known.denormalise(
-                torch.cat([self._match(lower, *part, prefix, shuffle) for part in parts])
-            )
+            parts = [slice(i, i + BATCH) for i in range(0, len(grey), BATCH)]
+            matched = [
+                self._match(lower, grey[p], query.tokens[p], held[p], prefix, shuffle)
+                for p in parts
+            ]
+            return known.denormalise(torch.cat(matched))
 
         with torch_seed(budget.device, self.seed):  # frozen edges draw orders of their own
             return guess_images(view, paint, budget.device)

@@ -64,7 +64,7 @@ def explained(images: Tensor, query: Query, lowers: Lowers) -> Tensor:
     lower, known = lowers[query.member], lowers.knowledge
     if lower is None:
         return torch.zeros(len(images))
-    inputs = known.normalise(images).split(CHUNK)
+    inputs = torch.split(known.normalise(images), CHUNK)
     made = torch.cat([lower(part.to(lowers.device)).cpu() for part in inputs])
     prefix = known.geometry.prefix
     made, seen = made[:, prefix:], query.tokens[:, prefix:]

@@ -29,7 +29,8 @@ class Subspace:
     def distance(self, tokens: Tensor) -> Tensor:
         """Return the distances (b, N) of tokens (b, N, d)."""
         apart = tokens.to(self.points) - self.points
-        return (apart - apart @ self.directions @ self.directions.T).norm(dim=2)
+        left: Tensor = apart - apart @ self.directions @ self.directions.T
+        return left.square().sum(2).sqrt()
 
 
 def fit_subspace(tokens: Tensor) -> Subspace:

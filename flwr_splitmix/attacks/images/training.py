@@ -102,7 +102,7 @@ def learn(
     for step in budget.steps(steps, what):
         example = (first if step == 0 else next(examples)).to(budget.device)
         optimizer.zero_grad()
-        loss(reader(example.tokens, example.mask), example).backward()
+        loss(reader(example.tokens, example.mask), example).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()
     return reader.eval()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.attacks.images.patches import grid_of, patch_size, to_images
 
-SIZES = {
+SIZES: dict[str, dict[str, Any]] = {
     "smoke": {"model": 64, "blocks": 1, "heads": 4},
     "cpu": {"model": 128, "blocks": 2, "heads": 4},
     "paper": {"model": 512, "blocks": 8, "heads": 16},
@@ -67,7 +69,7 @@ class TransformerDecoder(nn.Module):
 
     Parameters
     ----------
-    width, patches, prefix, **size
+    width, patches, prefix, model, blocks, heads
         As of `TokenTransformer`.
     grid
         (rows, columns) of the patches; None is a square.
@@ -82,7 +84,9 @@ class TransformerDecoder(nn.Module):
         image_shape: tuple[int, int, int],
         *,
         images: int = 1,
-        **size: int,
+        model: int,
+        blocks: int,
+        heads: int,
     ) -> None:
         super().__init__()
         self.images = images
@@ -90,7 +94,9 @@ class TransformerDecoder(nn.Module):
         self.image_shape = image_shape
         h, w = patch_size(image_shape, self.grid)
         self.pixels = image_shape[0] * h * w
-        self.body = TokenTransformer(width, patches, prefix, images * self.pixels, **size)
+        self.body = TokenTransformer(
+            width, patches, prefix, images * self.pixels, model=model, blocks=blocks, heads=heads
+        )
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return images (b, C, H, W); of several, (b, images, C, H, W)."""

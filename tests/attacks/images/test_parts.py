@@ -44,7 +44,7 @@ def test_a_token_lies_in_the_subspace_of_the_segment_that_made_it() -> None:
     made = [patches @ torch.randn(4, 20) + torch.randn(9, 20) for _ in range(2)]
     subspaces = [fit_subspace(tokens) for tokens in made]
     assert [each.directions.shape for each in subspaces] == [(20, 4)] * 2
-    mixture = torch.where(truth[..., None] == 0, *made)
+    mixture = torch.where(truth[..., None] == 0, made[0], made[1])
     owners, sure = nearest_subspace(mixture, subspaces)
     assert torch.equal(owners, truth)
     assert float(sure.min()) > 0.9
