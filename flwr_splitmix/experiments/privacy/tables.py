@@ -66,13 +66,19 @@ def _cell(own: Sequence[Result]) -> str:
         return NOTHING
     if own[0].metric == NOT_APPLICABLE:
         return "n/a"
-    shown = next((r for name in MAIN for r in own if r.metric == name), own[0])
-    doubt = "" if shown.passed_gate else " (?)"
-    between = f"[{_number(shown.low)}, {_number(shown.high)}]"
-    return f"{_number(shown.value)} {between} / {_number(shown.floor)}{doubt}"
+    main = shown(own)
+    doubt = "" if main.passed_gate else " (?)"
+    between = f"[{number(main.low)}, {number(main.high)}]"
+    return f"{number(main.value)} {between} / {number(main.floor)}{doubt}"
 
 
-def _number(value: float | None) -> str:
+def shown(own: Sequence[Result]) -> Result:
+    """Return the metric of an attack on a method that a table shows."""
+    return next((r for name in MAIN for r in own if r.metric == name), own[0])
+
+
+def number(value: float | None) -> str:
+    """Return a number in three digits, or "-" for None."""
     if value is None:
         return NOTHING
     return f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.3g}"
