@@ -20,7 +20,7 @@ from flwr_splitmix.attacks.images.shadows import Shadow, losses, soft_targets, t
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Release
 
-_SHADOWS = {"smoke": (2, 16, 2), "cpu": (3, 200, 12), "paper": (16, 2000, 60)}
+_SHADOWS = {"smoke": (2, 16, 2), "cpu": (3, 200, 8), "paper": (16, 2000, 60)}
 """By scale: shadow models, images of each, epochs."""
 
 _REFERENCE_SCORES = {"rmia": 1, "lira": 8}

@@ -69,19 +69,24 @@ class Column:
         return kind
 
 
+# Attacks that cost most have half of the public images: the same half for every row.
 COLUMNS: tuple[Column, ...] = (
     Column("decoder", "server", "decoder", "Decoder"),
     Column("decoder", "upper only", "decoder", "Decoder"),
-    Column("decoder-transformer", "server", "decoder_transformer", "DecoderTransformer"),
-    Column("decoder-transformer", "upper only", "decoder_transformer", "DecoderTransformer"),
+    Column(
+        "decoder-transformer", "server", "decoder_transformer", "DecoderTransformer", public=0.5
+    ),
+    Column(
+        "decoder-transformer", "upper only", "decoder_transformer", "DecoderTransformer", public=0.5
+    ),
     Column("linear", "server", "linear", "Linear"),
     Column("match", "server", "match", "Match"),
     Column("reorder", "upper only", "reorder", "Reorder"),
     Column("jigsaw", "upper only", "jigsaw", "Jigsaw"),
-    Column("collect", "server", "collect", "Collect", trained=False, collects=True),
-    Column("separate", "upper only", "separate", "Separate"),
+    Column("collect", "server", "collect", "Collect", trained=False, collects=True, public=0.5),
+    Column("separate", "upper only", "separate", "Separate", public=0.5),
     Column("attribute", "upper only", "attribute", "Attribute"),
-    Column("simulate", "server", "simulate", "Simulate", assume=()),
+    Column("simulate", "server", "simulate", "Simulate", assume=(), public=0.5),
     Column(
         "labels-gradient",
         "member of the group",
