@@ -36,7 +36,8 @@ class Size:
     trial_steps
         Most steps of an attack's loop while its settings are compared; None is all.
     seconds
-        What one attack may take; None is no limit, without which no result depends on the machine.
+        What one attack may take, far more than it needs on a machine that is not busy; None is no
+        limit. An attack that comes to it says less, and the result depends on the machine.
     """
 
     name: Literal["smoke", "cpu", "paper"]
@@ -94,6 +95,7 @@ SIZES: dict[str, Size] = {
             public=4000,
             repeats=8,
             trial_steps=30,
+            seconds=150.0,
         ),
         Size(
             name="paper",
