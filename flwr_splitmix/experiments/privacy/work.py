@@ -19,6 +19,7 @@ from flwr_splitmix.attacks.bench import Victim, load_victim, train_victim
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.results import score_and_keep
 from flwr_splitmix.device import pick_device
+from flwr_splitmix.experiments.grid import log_to
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
 from flwr_splitmix.experiments.privacy.columns import COLUMNS
 from flwr_splitmix.experiments.privacy.noise import find_noise, resolved
@@ -39,12 +40,14 @@ Outcome = Literal["done", "not applicable"]
 
 def do(task: Task, place: Place) -> tuple[Outcome, str]:
     """Do a task and keep its result; returns what became of it, in words too."""
-    if task.kind == "noise":
-        return "done", _search(task.row, place)
-    if task.kind == "victim":
-        return "done", _train(task.row, task.seed, place)
-    assert task.cell is not None
-    return attack_cell(task.cell, place)
+    place.folder.mkdir(parents=True, exist_ok=True)
+    with log_to(place.folder / "log.txt"):
+        if task.kind == "noise":
+            return "done", _search(task.row, place)
+        if task.kind == "victim":
+            return "done", _train(task.row, task.seed, place)
+        assert task.cell is not None
+        return attack_cell(task.cell, place)
 
 
 def attack_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
