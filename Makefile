@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo deploy-demo docs test test-benchmarks test-faults test-hostile lint bench compat clean
+.PHONY: demo deploy-demo docs test test-benchmarks test-faults test-hostile test-attacks lint bench compat clean
 
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -25,7 +25,7 @@ deploy-demo: $(READY)  ## CutMixSFL on a SuperLink and three SuperNodes with TLS
 WORKERS ?= 2
 PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-test: $(READY)  ## everything but the three targets below: 10 minutes on two cores
+test: $(READY)  ## everything but the four targets below: 10 minutes on two cores
 	$(PYTEST) tests --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder \
 	  --ignore tests/benchmarks --ignore tests/faults --ignore tests/hostile
 
@@ -38,6 +38,11 @@ test-faults: $(READY)  ## killed and frozen processes, lost nodes, full disks, b
 SOAK ?= 60
 test-hostile: $(READY)  ## strangers and rude peers at the link's port: 3 minutes; SOAK=600 is thorough
 	SOAK=$(SOAK) $(PYTEST) tests/hostile
+
+test-attacks: $(READY)  ## the matrix of attacks on images at scale smoke: 3 minutes
+	rm -rf out/attacks
+	OMP_NUM_THREADS=1 $(BIN)/splitmix attack matrix images --scale smoke --cells 'main, :linear' \
+	  --jobs $(WORKERS) --run-dir out
 
 DOCS_READY := $(VENV)/.docs-ready
 

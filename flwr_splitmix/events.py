@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -68,12 +68,16 @@ class RoundBegun:
         Whether the lower segments are sent at the end of the round.
     descriptions
         What each client says of itself, by client index.
+    segment
+        Makes the averaged lower segment's arrays, with which all clients begin the round: for
+        those that want them. None where nothing is averaged.
     """
 
     server_round: int
     attempt: int
     averaged: bool
     descriptions: Mapping[int, Mapping[str, Any]]
+    segment: Callable[[], Mapping[str, Tensor]] | None = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypedDict
 
 from pydantic import (
@@ -26,6 +26,7 @@ from flwr_splitmix.observers.progress import ProgressFile
 from flwr_splitmix.observers.trackers import make_trackers
 from flwr_splitmix.observers.trackers.choice import split_names
 from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.recording import trace_dir
 from flwr_splitmix.schedule import OptimizerFactory, adamw
 
 Count = Annotated[int, Field(ge=1)]
@@ -47,7 +48,7 @@ class TrainingOptions(TypedDict):
     seed: int
     run: Run | None
     link: Link
-    observers: list[Observer]
+    observers: Sequence[Observer]
 
 
 class AppConfig(BaseModel):
@@ -97,6 +98,7 @@ class AppConfig(BaseModel):
     run_dir: str
     checkpoint_every: Count
     resume: str
+    record_attacks: StrictBool = False
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Self:
@@ -179,15 +181,26 @@ class AppConfig(BaseModel):
         }
 
     def make_observers(self, run: Run | None) -> list[Observer]:
-        """Make the observers of a run: its progress, and the trackers that the keys ask for.
+        """Make the observers of a run: its progress, its recorder and trackers, if keys ask for them.
 
         Raises
         ------
         TrackerError
             If a tracker's package is not installed.
         """
-        progress = [] if run is None else [ProgressFile(run.path)]
-        return [*progress, *make_trackers(self.tracker)]
+        trackers = make_trackers(self.tracker)
+        return (
+            [*trackers]
+            if run is None
+            else [ProgressFile(run.path), *self._recorder(run), *trackers]
+        )
+
+    def _recorder(self, run: Run) -> list[Observer]:
+        if not self.record_attacks:
+            return []
+        from flwr_splitmix.attacks.recorder import Recorder
+
+        return [Recorder(directory=trace_dir(run))]
 
     @field_validator("tracker")
     @classmethod

@@ -1,17 +1,53 @@
-"""The recorder of uploads and gradients, for attacks at the server of a U shape."""
+"""The recorder: what a server sees of a run, step by step, for attacks that are run on it."""
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+import logging
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from flwr_splitmix.events import Exchange
+from flwr_splitmix.attacks.packing import TextStep
+from flwr_splitmix.attacks.steps import Step
+from flwr_splitmix.attacks.trace import (
+    MAX_BYTES,
+    MAX_STEPS,
+    DiskTrace,
+    MemoryTrace,
+    Recorded,
+    Trace,
+)
+from flwr_splitmix.events import (
+    Exchange,
+    Messages,
+    RoundBegun,
+    RoundDone,
+    RunEnded,
+    RunStarted,
+    StepDone,
+)
+from flwr_splitmix.mixers import Plan, Upload
+from flwr_splitmix.mixers.shuffled import ShuffledPlan
 from flwr_splitmix.observers.observer import Observer
+
+log = logging.getLogger("flwr.splitmix")
+
+MAX_CLIENTS = 16
+
+UNWRITTEN = 2
+"""Steps that may wait for the disk, in memory."""
+
+WARNING = (
+    "this run RECORDS what its server sees, for attacks: smashed data, labels and gradients are "
+    "kept in %s%s"
+)
+FORGET = "; `splitmix attack forget %s` removes them"
 
 
 @dataclass(frozen=True)
@@ -31,32 +67,77 @@ class Recording:
 
 
 class Recorder(Observer):
-    """Keeps the newest `limit` uploads of each client of a U shape.
+    """Keeps the newest steps of a run as its server sees them, and nothing else.
 
     Parameters
     ----------
     limit
-        Recordings kept of each client; a recording is 2 m hidden states.
+        Of each client of a U shape, how many of its newest uploads `recordings` keeps; a
+        recording is 2 m hidden states.
+    directory
+        Where the trace is written, for its owner's eyes only; None keeps it in memory.
+    max_bytes, max_steps
+        Bounds of the trace; the oldest steps go.
+    max_clients
+        The trace follows so many clients, those of the lowest indices; those that are mixed with
+        them are kept too, so that every mixture is whole. A mixer that shuffles keeps all.
 
     Raises
     ------
     ValueError
-        If limit is below 1.
+        If a bound is below 1.
     """
 
-    def __init__(self, limit: int = 100) -> None:
-        if limit < 1:
-            raise ValueError(f"limit is {limit}; it must be at least 1")
+    def __init__(
+        self,
+        limit: int = 100,
+        *,
+        directory: Path | None = None,
+        max_bytes: int = MAX_BYTES,
+        max_steps: int = MAX_STEPS,
+        max_clients: int = MAX_CLIENTS,
+    ) -> None:
+        for name, value in (("limit", limit), ("max_clients", max_clients)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+        self._trace: Trace = (
+            MemoryTrace(max_bytes, max_steps)
+            if directory is None
+            else DiskTrace(directory, max_bytes, max_steps)
+        )
+        self.directory = directory
+        self.max_clients = max_clients
         self._kept: dict[int, deque[Recording]] = defaultdict(lambda: deque(maxlen=limit))
+        self._drawn: Counter[int] = Counter()
+        self._writer: ThreadPoolExecutor | None = None
+        self._unwritten: deque[Future[None]] = deque()
+
+    @property
+    def trace(self) -> Trace:
+        """The steps, all of them written."""
+        self._flush()
+        return self._trace
 
     @property
     def recordings(self) -> dict[int, list[Recording]]:
-        """By client index, its recordings, oldest first."""
+        """By client index of a U shape, its recordings, oldest first."""
         return {client: list(kept) for client, kept in sorted(self._kept.items())}
+
+    def on_start(self, event: RunStarted) -> None:
+        """Say loudly that the run is recorded; steps that will be made again are forgotten."""
+        self.trace.rewind(event.first_round)
+        if self.directory is not None:
+            how = FORGET % event.run_id if event.run_id else ""
+            log.warning("\x1b[31m" + WARNING + "\x1b[0m", self.directory, how)
+
+    def on_begin(self, event: RoundBegun) -> None:
+        """Keep the averaged lower segment with which the round begins."""
+        if event.averaged and event.segment is not None:
+            self.trace.add_segment(event.server_round, event.segment())
 
     def on_exchange(self, event: Exchange) -> None:
         """Keep the messages of a training step, and join them with the gradients that follow."""
-        if event.direction != "up" or event.phase != "train":
+        if event.direction != "up" or event.phase != "train" or self.directory is not None:
             return
         messages = _stacked(event.payload, "messages")
         gradients = _stacked(event.payload, "gradients")
@@ -65,6 +146,125 @@ class Recorder(Observer):
             kept.append(Recording(event.server_round, event.client, messages))
         if gradients is not None and kept and kept[-1].messages.shape == gradients.shape:
             kept[-1] = replace(kept[-1], gradients=gradients)
+
+    def on_step(self, event: StepDone) -> None:
+        """Keep a step of the L shape; of the U shape too, where it is written to disk."""
+        if event.plan is not None:
+            self._keep_split(event, event.plan)
+        elif self.directory is not None:
+            self._keep_texts(event)
+
+    def _keep_split(self, event: StepDone, plan: Plan) -> None:
+        drawn = {client: self._drawn[client] for client in sorted(plan.clients)}
+        self._drawn.update(plan.clients)
+        own, rows = _followed(event, plan, self.max_clients)
+        gradient = None if event.result is None else event.result.gradient
+        uploads: dict[int, Upload] = {}
+        for client, upload in event.uploads.items():
+            if client in own.clients:
+                assert isinstance(upload, Upload)
+                uploads[client] = _detached(upload)
+        if not uploads:
+            return
+        self._add(
+            Step(
+                event.server_round,
+                event.number,
+                own,
+                uploads,
+                None if gradient is None else _rows(gradient, rows, plan.shape.batch),
+                None if event.loss is None else event.loss.detach().cpu(),
+                {client: drawn[client] for client in own.clients},
+            )
+        )
+
+    def _keep_texts(self, event: StepDone) -> None:
+        clients = sorted(event.uploads)[: self.max_clients]
+        messages = {c: u for c in clients if isinstance(u := event.uploads[c], Messages)}
+        self._add(
+            TextStep(
+                event.server_round,
+                event.number,
+                {c: [t.detach().cpu() for t in u.hidden] for c, u in messages.items()},
+                {c: u.mask.cpu() for c, u in messages.items()},
+                {c: [t.detach().cpu() for t in event.returned.get(c, ())] for c in messages},
+                {
+                    c: [None if t is None else t.detach().cpu() for t in event.gradients.get(c, ())]
+                    for c in messages
+                },
+            )
+        )
+
+    def _add(self, step: Recorded) -> None:
+        """Keep a step; the disk is written while the next one is computed."""
+        if self.directory is None:
+            self._trace.add(step)
+            return
+        while len(self._unwritten) >= UNWRITTEN:
+            self._unwritten.popleft().result()
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(1, thread_name_prefix="recorder")
+        self._unwritten.append(self._writer.submit(self._trace.add, step))
+
+    def _flush(self) -> None:
+        while self._unwritten:
+            self._unwritten.popleft().result()
+
+    def on_round(self, event: RoundDone) -> None:
+        """Wait until the round's steps are written: its checkpoint is next."""
+        self._flush()
+
+    def on_end(self, event: RunEnded) -> None:
+        """Write what is not written yet."""
+        self._flush()
+        if self._writer is not None:
+            self._writer.shutdown()
+            self._writer = None
+
+    def state(self) -> dict[str, Any]:
+        """Return how many batches each client has been asked for."""
+        return {"drawn": {str(client): number for client, number in self._drawn.items()}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`."""
+        self._drawn = Counter({int(c): int(n) for c, n in state.get("drawn", {}).items()})
+
+
+def _followed(event: StepDone, plan: Plan, most: int) -> tuple[Plan, list[int] | None]:
+    """Return the part of a plan with a followed client in it, and its groups in the mixture.
+
+    None for the groups stands for all of them.
+    """
+    followed = set(sorted(plan.clients)[:most])
+    # A shuffled mixture is drawn as a whole: a part of it would be in another order.
+    if len(plan.clients) <= most or event.mixed is None or isinstance(plan, ShuffledPlan):
+        return plan, None
+    passes = tuple(
+        tuple(group for group in groups if followed & {m.client for m in group.members})
+        for groups in plan.passes
+    )
+    rows = [
+        row
+        for row, source in enumerate(event.mixed.sources)
+        if any(
+            {m.client for m in source.members} <= {m.client for m in group.members}
+            for group in passes[source.index]
+        )
+    ]
+    return replace(plan, passes=passes), rows
+
+
+def _rows(gradient: Tensor, groups: list[int] | None, batch: int) -> Tensor:
+    if groups is not None:
+        gradient = torch.cat([gradient[row * batch : (row + 1) * batch] for row in groups])
+    return gradient.detach().cpu()
+
+
+def _detached(upload: Upload) -> Upload:
+    smashed = [None if t is None else t.detach().cpu() for t in upload.smashed]
+    if isinstance(upload.labels, Tensor):
+        return Upload(smashed, upload.labels.detach().cpu())
+    return Upload(smashed, [None if t is None else t.detach().cpu() for t in upload.labels])
 
 
 def _stacked(payload: Mapping[str, Any], name: str) -> Tensor | None:

@@ -12,9 +12,11 @@ import click
 import typer
 from typer.core import TyperGroup
 
+from flwr_splitmix.cli.attack import attack
 from flwr_splitmix.cli.audit_log import audit_log
 from flwr_splitmix.cli.check import check
 from flwr_splitmix.cli.compare import compare
+from flwr_splitmix.cli.data import data
 from flwr_splitmix.cli.experiment import experiment
 from flwr_splitmix.cli.export import export
 from flwr_splitmix.cli.listing import runs
@@ -87,5 +89,7 @@ app.command()(predict)
 app.command()(compare)
 app.command()(report)
 app.command("audit-log")(audit_log)
+app.add_typer(attack)
+app.add_typer(data)
 app.add_typer(experiment)
 app.add_typer(privacy)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flwr_splitmix.cli.experiment_privacy import on_privacy, run_privacy, show_privacy
 from flwr_splitmix.cli.grid_display import GridDisplay
-from flwr_splitmix.cli.terminal import RunDirectory, console, table
+from flwr_splitmix.cli.terminal import (
+    RunDirectory,
+    console,
+    numbers,
+    table,
+    terminated_as_interrupted,
+)
 from flwr_splitmix.experiments import (
     EXPERIMENTS,
     ExperimentError,
@@ -22,6 +27,7 @@ from flwr_splitmix.experiments import (
 )
 from flwr_splitmix.experiments.cells import dataset_name
 from flwr_splitmix.experiments.filter import choose
+from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
 from flwr_splitmix.experiments.report import make_tables
 
 if TYPE_CHECKING:
@@ -66,6 +72,9 @@ def list_() -> None:
     for each in EXPERIMENTS.values():
         runnable = sum(entry.variant is not None for entry in each.entries)
         listing.add_row(each.name, str(runnable), each.title, each.source)
+    for on_leaks in PRIVACY_EXPERIMENTS.values():
+        runnable = sum(entry.victim is not None for entry in on_leaks.entries)
+        listing.add_row(on_leaks.name, str(runnable), on_leaks.title, on_leaks.source)
     console().print(listing)
 
 
@@ -90,6 +99,14 @@ def run(
     run_dir: RunDirectory = None,
 ) -> None:
     """Run the cells that are not finished yet; an interrupted cell is resumed."""
+    if on_privacy(names):
+        if epochs is not None or cells:
+            raise ExperimentError("an experiment on privacy is run as it is: no epochs, no cells")
+        run_privacy(
+            names, scale,
+            source=dataset, seeds=numbers(seeds), jobs=jobs, device=device, home=run_dir,
+        )  # fmt: skip
+        return
     size = scale_named(scale)
     if jobs < 1:
         raise ExperimentError(f"jobs is {jobs}; at least 1 is needed")
@@ -102,7 +119,7 @@ def run(
         pair
         for name in names
         for pair in experiment_named(name).cells(
-            size, seeds=_numbers(seeds), source=source, epochs=epochs
+            size, seeds=numbers(seeds), source=source, epochs=epochs
         )
     ]
     chosen = list(dict.fromkeys(cell for _, cell in choose(pairs, cells)))
@@ -114,7 +131,7 @@ def run(
     done = len(chosen) - len(todo)
     out.print(f"{len(chosen)} cells, {done} of them finished before")
     place = Workplace(run_dir, source, device)
-    with _terminated_as_interrupted(), GridDisplay(todo) as display:
+    with terminated_as_interrupted(), GridDisplay(todo) as display:
         try:
             failures = run_grid(todo, place, jobs=jobs, on_progress=display.show)
         except KeyboardInterrupt:
@@ -142,6 +159,9 @@ def show(
     run_dir: RunDirectory = None,
 ) -> None:
     """Show what was run beside the paper's numbers, and which of its orderings hold."""
+    if on_privacy(names):
+        show_privacy(names, scale, format.value, source=dataset, home=run_dir)
+        return
     size = scale_named(scale)
     name = None if dataset is None else dataset_name(dataset)
     reports = [
@@ -181,23 +201,3 @@ def _print_rows(
         listing.add_row(*row)
     out.print(f"\n{title}")
     out.print(listing)
-
-
-def _numbers(seeds: str) -> list[int]:
-    try:
-        numbers = [int(part) for part in seeds.split(",")]
-    except ValueError:
-        numbers = [-1]
-    if min(numbers) < 0:
-        raise ExperimentError(f"seeds is {seeds!r}; allowed are numbers from 0, as in 0,1,2")
-    return list(dict.fromkeys(numbers))
-
-
-@contextlib.contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM stop the block as Ctrl-C does: what runs keeps its state."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

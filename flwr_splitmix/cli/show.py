@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from flwr_splitmix.cli.terminal import (
     RunDirectory,
@@ -21,6 +22,7 @@ from flwr_splitmix.cli.terminal import (
     text,
 )
 from flwr_splitmix.runs import Row, Run
+from flwr_splitmix.runs.recording import recording_of
 from flwr_splitmix.runs.reports.differences import in_words
 from flwr_splitmix.runs.reports.facts import epsilon_in_words, facts_of, rounds_of
 
@@ -55,6 +57,8 @@ def show(
             "summary": opened.summary,
             "metrics": opened.rows,
         }
+        if (there := recording_of(opened)) is not None:
+            everything["recording"] = {"steps": there.steps, "bytes": there.nbytes}
         typer.echo(json.dumps(_strict(everything), indent=2))
         return
     out = console()
@@ -98,6 +102,15 @@ def _print_summary(run: Run, out: Console) -> None:
     listing.add_row("downlink", megabytes(facts.get("downlink_bytes")))
     listing.add_row("wall time", duration(facts.get("wall_s")))
     listing.add_row("seed", text(facts.get("seed")))
+    if (there := recording_of(run)) is not None:
+        listing.add_row(
+            Text("RECORDED", style="bold red"),
+            Text(
+                f"{there.steps} steps of what its server sees, {megabytes(there.nbytes)}, are on "
+                f"this disk (splitmix attack forget {run.id})",
+                style="red",
+            ),
+        )
     versions = facts.get("versions") or {}
     if versions:
         listing.add_row("versions", ", ".join(f"{name} {versions[name]}" for name in versions))

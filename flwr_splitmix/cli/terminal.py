@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from flwr_splitmix.runs import RunError
 
 RunDirectory = Annotated[
     Path | None,
@@ -71,3 +76,30 @@ def duration(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def numbers(seeds: str) -> list[int]:
+    """Read seeds that are separated by commas.
+
+    Raises
+    ------
+    RunError
+        If they are no numbers from 0.
+    """
+    try:
+        numbers = [int(part) for part in seeds.split(",")]
+    except ValueError:
+        numbers = [-1]
+    if min(numbers) < 0:
+        raise RunError(f"seeds is {seeds!r}; allowed are numbers from 0, as in 0,1,2")
+    return list(dict.fromkeys(numbers))
+
+
+@contextlib.contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM stop the block as Ctrl-C does: what runs keeps its state."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

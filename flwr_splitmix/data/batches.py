@@ -44,24 +44,35 @@ class Batches:
         self.data = data
         self.size = size
         self.examples = len(data)  # type: ignore[arg-type]
-        self.per_epoch = self.examples // size
         self.drawn = drawn
         self.indices = np.empty(0, dtype=np.int64)
         """The examples of the last batch, by their index in the data."""
 
     def next_batch(self, seed: int, client: int) -> Example:
         """Draw the next batch: (inputs (size, ...), labels int64 (size,))."""
-        if self.per_epoch == 0:
-            rng = frozen_generator(derive_seed(seed, "replacement", client, self.drawn))
-            chosen = rng.randint(self.examples, size=self.size)
-        else:
-            epoch, position = divmod(self.drawn, self.per_epoch)
-            rng = frozen_generator(derive_seed(seed, "shuffle", client, epoch))
-            start = position * self.size
-            chosen = rng.permutation(self.examples)[start : start + self.size]
+        self.indices = batch_indices(self.examples, self.size, seed, client, self.drawn)
         self.drawn += 1
-        self.indices = np.asarray(chosen, dtype=np.int64)
         return fetch(self.data, self.indices)
+
+
+def batch_indices(examples: int, size: int, seed: int, client: int, number: int) -> np.ndarray:
+    """Return which of a client's examples its batch `number`, from 0, holds: int64 (size,).
+
+    Parameters
+    ----------
+    examples, size
+        How many the client has, and how many make a batch.
+    seed
+        Of the run.
+    """
+    per_epoch = examples // size
+    if per_epoch == 0:
+        rng = frozen_generator(derive_seed(seed, "replacement", client, number))
+        return np.asarray(rng.randint(examples, size=size), dtype=np.int64)
+    epoch, position = divmod(number, per_epoch)
+    rng = frozen_generator(derive_seed(seed, "shuffle", client, epoch))
+    chosen = rng.permutation(examples)[position * size : (position + 1) * size]
+    return np.asarray(chosen, dtype=np.int64)
 
 
 def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:

@@ -132,7 +132,7 @@ def run_one(cell: Cell, place: Workplace, tell: OnProgress) -> None:
             if run.status != "finished":  # another process may have been faster
                 rounds = run.rows[-1]["round"] if run.checkpoints.rounds() and run.rows else 0
                 tell(Progress(cell, "begun", rounds))
-                with _log_to(run.path / "log.txt"):
+                with log_to(run.path / "log.txt"):
                     run_cell(cell, run, place.source, device=place.device, on_round=on_round)
             clear(run)
             top1 = _top1(run)
@@ -157,7 +157,7 @@ def _reason_of(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _log_to(file: Path) -> Iterator[None]:
+def log_to(file: Path) -> Iterator[None]:
     """Write what is logged of a run, and a traceback, to a file of the run, not to the terminal."""
     handler = logging.FileHandler(file)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from flwr_splitmix.events import EvaluationResult, RoundBegun, RoundDone, RunEnd
 from flwr_splitmix.links import Clients, Link, LinkError, LocalLink
 from flwr_splitmix.links.auto import default_link
 from flwr_splitmix.links.host import sentence
-from flwr_splitmix.links.ticket import Ticket, to_arrays
+from flwr_splitmix.links.ticket import Ticket, to_arrays, to_tensors
 from flwr_splitmix.observers import Audience, Metrics, Observer
 from flwr_splitmix.runs import Run
 from flwr_splitmix.seeding import generator
@@ -206,6 +207,7 @@ class RoundLoop(Shape):
                     self.recorder.attempt,
                     averages,
                     {client: clients.descriptions[client] for client in clients.alive},
+                    partial(to_tensors, result.arrays) if averages else None,
                 )
             )
             attached = time.perf_counter()

@@ -19,8 +19,9 @@ from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.apps.vision.first_round import check_first_round
 from flwr_splitmix.apps.vision.inputs import record_inputs
 from flwr_splitmix.apps.vision.model import segments_of
-from flwr_splitmix.apps.vision.partitions import labels_of_clients
+from flwr_splitmix.apps.vision.partitions import PATIENCE, ask_partitions, labels_of_clients
 from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.recording import write_facts
 from flwr_splitmix.server.aggregation import make_aggregator
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
 
@@ -49,6 +50,9 @@ def train(grid: Grid, context: Context) -> None:
     if resumed is None:
         record_inputs(run, images)
     begin(run, context)
+    if config.record_attacks and resumed is None:
+        clients = len(labels) or ask_partitions(grid, max(config.attach_timeout, PATIENCE))
+        write_facts(run, {"clients": clients})
     strategy = make(run, labels)
     evaluate_fn = None
     if config.evaluation_kind == "central":

@@ -1,0 +1,108 @@
+"""A recorded run of the vision app, as attacks and scores want it."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+
+from torch import nn
+
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.apps.vision.data import client_images, images_of
+from flwr_splitmix.apps.vision.model import segments_of
+from flwr_splitmix.attacks.attacked import Attacked
+from flwr_splitmix.attacks.bench import fresh_lower, group_size
+from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
+from flwr_splitmix.attacks.trace import DiskTrace
+from flwr_splitmix.attacks.vault import Vault
+from flwr_splitmix.methods import BY_NAME
+from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.checkpoints import Checkpoint, ClientStore
+from flwr_splitmix.runs.recording import read_facts, trace_dir
+from flwr_splitmix.storage import under
+
+
+def attacked_run(run: Run) -> Attacked:
+    """Return a recorded run with its views and its truth.
+
+    Which images the clients had follows from the run's configuration; the trained segments are
+    those of its newest checkpoint.
+
+    Raises
+    ------
+    RunError
+        If nothing was recorded, which says how to record; or the run is of texts, or has no
+        checkpoint.
+    DataError, ConfigError
+        If its images or its model cannot be had here.
+    """
+    facts = read_facts(run)
+    name = str(run.config.get("strategy"))
+    if name not in BY_NAME or BY_NAME[name].shape != "L":
+        raise RunError(
+            f"run {run.id} is of {name}, which learns from texts; these attacks are on images"
+        )
+    config = VisionConfig.read(run.config)
+    images, segments = images_of(config), segments_of(config)
+    checkpoint = run.checkpoints.load()
+    upper = copy.deepcopy(segments.upper)
+    upper.load_state_dict(under("upper", checkpoint.tensors))
+    clients, strategy = int(facts["clients"]), config.trial()
+    options = config.own_options() | ({"noise": config.noise} if config.noise else {})
+    architecture = {
+        "method": config.strategy,
+        "options": options,
+        "model": config.model,
+        "model_options": {
+            "cut_at": config.cut_at,
+            "cell": config.cell,
+            "patch_size": config.patch_size,
+            "depth": config.depth or None,
+        },
+        "num_classes": len(images.classes),
+        "channels": images.train.shape[0],
+        "image_size": config.image_size,
+    }
+    known = Knowledge(
+        method=config.strategy,
+        options=options,
+        mixer=strategy.mixer,
+        image_shape=images.train.shape,
+        num_classes=len(images.classes),
+        geometry=segments.lower.geometry,
+        k=group_size(strategy.mixer),
+        batch_size=config.batch_size,
+        mean=images.train.mean,
+        std=images.train.std,
+        fresh_lower=functools.partial(fresh_lower, architecture=architecture),
+        lowers=_lowers(run, config, segments.lower, checkpoint, clients),
+        averaged=config.averages,
+        upper=upper,
+    )
+    parts = {client: client_images(config, client, clients)[0] for client in range(clients)}
+    vault = Vault(parts, images.test, config.batch_size, config.seed)
+    summary: dict[str, Any] = {
+        "accuracy": (run.summary or {}).get("top1"),
+        "rounds": checkpoint.round,
+        "uplink_bytes": sum(row["uplink_bytes"] for row in run.rows),
+    }
+    return Attacked(known, config.averages, DiskTrace(trace_dir(run)), vault, summary)
+
+
+def _lowers(
+    run: Run, config: VisionConfig, fresh: nn.Module, checkpoint: Checkpoint, clients: int
+) -> Lowers:
+    """Return the trained lower segments: one where they are averaged, else each client's."""
+    if config.averages:
+        lower = copy.deepcopy(fresh)
+        lower.load_state_dict(under("lower", checkpoint.tensors))
+        return lower
+    store, made = ClientStore(run.clients_dir), {}
+    for client in range(clients):
+        state = store.load(client, checkpoint.round)
+        lower = copy.deepcopy(fresh)
+        if state is not None:  # one that took part in no round has the first weights
+            lower.load_state_dict(under("segment", state[1]))
+        made[client] = lower
+    return made

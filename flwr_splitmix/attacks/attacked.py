@@ -1,0 +1,246 @@
+"""A trained system under attack: the side that knows everything and hands out views."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.attacks.base import View
+from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
+from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.release import Adversary, Origin, Release
+from flwr_splitmix.attacks.simulation import passes
+from flwr_splitmix.attacks.steps import Step, StepReader
+from flwr_splitmix.attacks.trace import Trace
+from flwr_splitmix.attacks.vault import Truth, Vault, joined
+from flwr_splitmix.data import ImageDataset
+from flwr_splitmix.seeding import generator
+
+Assumption = Literal["lower", "upper"]
+
+
+class Case(NamedTuple):
+    """A view, for the attack, and the truth behind it, for the score alone."""
+
+    view: View
+    truth: Truth
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """A trained system, what was recorded of it, and the truth.
+
+    Parameters
+    ----------
+    knowledge
+        Of all adversaries together: with all trained lower segments and the upper one.
+    averaged
+        Whether the server averages the lower segments, and so has them.
+    trace
+        What was recorded in training.
+    vault
+        The images.
+    summary
+        What the run came to: "accuracy", "uplink_bytes", ...
+    spare
+        Further images that no client trained on: for attackers.
+    """
+
+    knowledge: Knowledge
+    averaged: bool
+    trace: Trace
+    vault: Vault
+    summary: Mapping[str, Any]
+    spare: ImageDataset | None = None
+
+    def known_to(
+        self, adversary: Adversary, assume: Collection[Assumption] = (), member: int = 0
+    ) -> Knowledge:
+        """Return what an adversary knows, in modules of its own.
+
+        Parameters
+        ----------
+        assume
+            What it is given besides: segments that it would not have.
+        member
+            Which client the "member of the group" is.
+        """
+        known = self.knowledge
+        lowers: Lowers | None = None
+        averaged = self.averaged and adversary not in ("upper only", "sum only")
+        if averaged or "lower" in assume:
+            lowers = known.lowers
+        elif adversary == "member of the group":
+            own = known.lower_of(member)
+            lowers = None if own is None else {member: own}
+        has_upper = adversary in ("server", "upper only", "sum only") or "upper" in assume
+        return replace(
+            known,
+            lowers=_copied(lowers),
+            averaged=averaged,
+            upper=copy.deepcopy(known.upper) if has_upper else None,
+        )
+
+    def case(
+        self,
+        adversary: Adversary = "server",
+        *,
+        trained: int = 256,
+        held_out: int = 256,
+        again: bool = False,
+        repeats: int = 1,
+        assume: Collection[Assumption] = (),
+        member: int = 0,
+        gradients: bool = False,
+        seed: int = 0,
+    ) -> Case:
+        """Return a view with the truth behind it: recorded victims, and held-out ones.
+
+        Held-out images are released by the trained lower segments and the mixer as in a step of
+        training, with which nothing learns.
+
+        Parameters
+        ----------
+        trained, held_out
+            How many victims of either kind there are, at least; 0 for none. Recorded steps are
+            the newest ones, and are taken whole.
+        again
+            Whether images that were trained on are released once more by the trained system,
+            as the held-out ones are, instead of being taken from the recording.
+        repeats
+            How often images are released after training, each time with new masks, partners and
+            noise: for attackers that collect.
+        assume, member
+            As in `known_to`.
+        gradients
+            Whether releases after training have gradients and losses.
+        seed
+            Of the choice of held-out victims, and of all draws after training.
+
+        Raises
+        ------
+        VaultError
+            If the recording does not belong to these images.
+        """
+        reader = StepReader(self.knowledge.mixer, self.knowledge.num_classes, adversary, member)
+        releases: list[Release] = []
+        origins: list[Origin] = []
+        parts: list[Pictures] = []
+        flags: list[Tensor] = []
+        if trained and not again:
+            steps = self._newest(trained)
+            pictures, placed = self.vault.placed(steps) if steps else (None, [])
+            if pictures is not None:
+                parts.append(pictures)
+                flags.append(torch.ones(len(pictures), dtype=torch.bool))
+            for step, batches in zip(steps, placed, strict=True):
+                releases += reader.releases(step)
+                origins += reader.origins(step, batches, self.vault.orders_of(step))
+        once_more = self._trained_on(trained, seed) if trained and again else None
+        fresh = self._held_out(held_out, seed) if held_out else None
+        for pictures, was_trained in ((once_more, True), (fresh, False)):
+            if pictures is None:
+                continue
+            start = sum(map(len, parts))
+            parts.append(pictures)
+            flags.append(torch.full((len(pictures),), was_trained))
+            # A round of its own for each pass over the images.
+            last = max((release.server_round for release in releases), default=0)
+            for turn in range(repeats):
+                rng = generator(seed, "after", int(was_trained), turn)
+                for step, batches, orders in passes(
+                    self.knowledge,
+                    pictures.images,
+                    pictures.labels,
+                    rng,
+                    lowers=self.knowledge.lowers,
+                    batch_size=self.knowledge.batch_size,
+                    gradients=gradients or adversary == "member of the group",
+                    server_round=last + 1 + turn,
+                    include=member if adversary == "member of the group" else None,
+                ):
+                    moved = {client: rows + start for client, rows in batches.items()}
+                    releases += reader.releases(step)
+                    origins += reader.origins(step, moved, orders)
+        view = View(adversary, releases, self.known_to(adversary, assume, member))
+        return Case(view, Truth(joined(parts), torch.cat(flags), origins))
+
+    def classify(self, images: Tensor) -> Tensor:
+        """Return the trained system's own logits (b, L) of images (b, C, H, W), 0 to 1.
+
+        Of separate lower segments the first client's is taken.
+        """
+        known = self.knowledge
+        lower = known.lowers
+        if isinstance(lower, Mapping):
+            lower = lower[min(lower)]
+        assert lower is not None
+        assert known.upper is not None
+        device = next((p.device for p in known.upper.parameters()), torch.device("cpu"))
+        inputs = known.normalise(images.to(device))
+        with torch.no_grad():
+            logits: Tensor = known.upper.eval()(lower.eval()(inputs))
+        return logits.cpu()
+
+    def public(self, number: int, seed: int = 0) -> Pictures:
+        """Return images that are no victims: spare ones, then the second half of those held out.
+
+        Raises
+        ------
+        ValueError
+            If there are not as many.
+        """
+        order = self._order(seed)
+        rest = order[len(order) // 2 :]
+        spare = 0 if self.spare is None else len(self.spare)
+        if number > spare + len(rest):
+            raise ValueError(f"{number} public images are asked for, {spare + len(rest)} are there")
+        parts = []
+        if self.spare is not None:
+            drawn = generator(seed, "public").permutation(spare)[:number]
+            parts.append(Pictures.of(self.spare, drawn))
+        parts.append(Pictures.of(self.vault.held_out, rest[: max(0, number - spare)]))
+        return joined(parts)
+
+    def _newest(self, rows: int) -> list[Step]:
+        steps: list[Step] = []
+        number = 1
+        while True:
+            steps = [s for s in self.trace.steps(number) if isinstance(s, Step)]
+            held = sum(len(step.uploads) * step.plan.shape.batch for step in steps)
+            if held >= rows or len(steps) < number:
+                return steps
+            number = max(number + 1, math.ceil(number * rows / max(held, 1)))
+
+    def _held_out(self, number: int, seed: int) -> Pictures:
+        half = self._order(seed)[: len(self.vault.held_out) // 2]
+        return Pictures.of(self.vault.held_out, half[:number])
+
+    def _trained_on(self, number: int, seed: int) -> Pictures:
+        """Draw images from all clients alike."""
+        each = math.ceil(number / len(self.vault.data))
+        rng = generator(seed, "victims")
+        parts: list[Pictures] = []
+        for data in self.vault.data.values():
+            parts.append(_drawn(data, each, rng))
+        return joined(parts).take(slice(0, number))
+
+    def _order(self, seed: int) -> np.ndarray:
+        return generator(seed, "held-out").permutation(len(self.vault.held_out))
+
+
+def _drawn(data: ImageDataset, number: int, rng: np.random.Generator) -> Pictures:
+    return Pictures.of(data, rng.permutation(len(data))[:number])
+
+
+def _copied(lowers: Lowers | None) -> Lowers | None:
+    if isinstance(lowers, Mapping):
+        return {client: copy.deepcopy(segment) for client, segment in lowers.items()}
+    return copy.deepcopy(lowers) if isinstance(lowers, nn.Module) else None

@@ -1,0 +1,365 @@
+"""The attacks' bench: a victim, trained by a real run of its strategy and recorded meanwhile."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.apps.vision.cutting import split_for
+from flwr_splitmix.apps.vision.trial import needs_labels, trial_strategy
+from flwr_splitmix.attacks.attacked import Attacked
+from flwr_splitmix.attacks.defences import Defence, blurred, opposed, undefended
+from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
+from flwr_splitmix.attacks.recorder import Recorder
+from flwr_splitmix.attacks.simulation import ShuffleWatch
+from flwr_splitmix.attacks.trace import DiskTrace, Trace
+from flwr_splitmix.attacks.vault import Vault
+from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.data import ImageDataset, load_images
+from flwr_splitmix.data.images.sets import ImageSets
+from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.mixers import Mixer
+from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.schedule import WarmupCosine, adamw
+from flwr_splitmix.segments.vision.split_model import SplitModel
+from flwr_splitmix.storage import load_tensors, save_tensors, under
+from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
+
+KEPT_ORDERS = 50
+"""Of each client's frozen edge, how many of its newest shuffles the vault keeps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Victim:
+    """A system that is trained to be attacked; two equal ones are the same system.
+
+    Parameters
+    ----------
+    method, options
+        Name of the strategy, and its own options, noise among them.
+    model, model_options
+        Arguments of `split_vision_model`: "depth", "patch_size", "cut_at", ...
+    dataset
+        As for `load_images`; its training images are divided among the clients, the victims that
+        are held out are of its test set.
+    image_size
+        Pixels.
+    clients, samples
+        Number of clients, and of training images of each; images that no client has are spare.
+    rounds, steps
+        Number of rounds, and of steps in each; None is an epoch. `rounds` is the training stage.
+    batch_size, lr, weight_decay
+        Of both sides.
+    defence
+        What a client does besides, see `defences`: "none", "blur" or "adversarial".
+    test_images
+        How many test images the system is evaluated on, after the last round.
+    seed
+        Of everything.
+    """
+
+    method: str = "PSL"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    model: str = "vit_tiny_patch16_224"
+    model_options: Mapping[str, Any] = field(default_factory=lambda: {"patch_size": 4, "depth": 6})
+    dataset: str = "fashion-mnist-small"
+    image_size: int = 32
+    clients: int = 2
+    samples: int = 500
+    rounds: int = 5
+    steps: int | None = None
+    batch_size: int = 32
+    lr: float = 1e-3
+    weight_decay: float = 0.05
+    defence: Defence = "none"
+    test_images: int = 500
+    seed: int = 0
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        noise = {
+            k: dict(v.to_plain()) for k, v in self.options.items() if isinstance(v, GaussianNoise)
+        }
+        return {**asdict(self), "options": {**self.options, **noise}}
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> Victim:
+        """Make it from what `plain` returned."""
+        options = dict(values["options"])
+        if "noise" in options:
+            options["noise"] = GaussianNoise.from_plain(options["noise"])
+        return cls(**{**values, "options": options})
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What follows from a victim before it is trained."""
+
+    victim: Victim
+    sets: ImageSets
+    parts: list[ImageDataset]
+    spare: ImageDataset
+    segments: SplitModel
+
+    @classmethod
+    def of(cls, victim: Victim) -> _Setting:
+        sets = load_images(victim.dataset, image_size=victim.image_size)
+        order = np.random.default_rng(victim.seed).permutation(len(sets.train))
+        wanted = victim.clients * victim.samples
+        if wanted > len(order):
+            raise ValueError(
+                f"{victim.clients} clients with {victim.samples} images each need {wanted}; "
+                f"{sets.name!r} has {len(order)} training images"
+            )
+        parts = [
+            sets.train.subset(order[i * victim.samples : (i + 1) * victim.samples])
+            for i in range(victim.clients)
+        ]
+        spare = sets.train.subset(order[wanted:])
+        return cls(victim, sets, parts, spare, cut(victim.seed, **_architecture(victim, sets)))
+
+    @property
+    def test(self) -> ImageDataset:
+        """The images that the system is evaluated on."""
+        rows = np.random.default_rng(0).permutation(len(self.sets.test))
+        return self.sets.test.subset(np.sort(rows[: self.victim.test_images]))
+
+    def strategy(self, **more: Any) -> SplitStrategy:
+        victim, options = self.victim, dict(self.victim.options)
+        if needs_labels(victim.method):
+            options["labels"] = [torch.tensor(part.labels) for part in self.parts]
+        return STRATEGIES[victim.method](
+            self.segments.upper,
+            num_classes=len(self.sets.classes),
+            optimizer=adamw(victim.lr, victim.weight_decay),
+            schedule=WarmupCosine(),
+            steps_per_round=victim.steps,
+            evaluate_every=victim.rounds,
+            seed=victim.seed,
+            **options,
+            **more,
+        )
+
+
+def train_victim(
+    victim: Victim,
+    *,
+    directory: Path | None = None,
+    recorder: Recorder | None = None,
+    device: str = "cpu",
+) -> Attacked:
+    """Train a victim by `fit`, record it, and return it with its views and its truth.
+
+    Parameters
+    ----------
+    directory
+        Where the recording, the trained segments and the truth are kept, for their owner alone; a
+        victim that is there already is loaded instead of trained. None keeps it in memory.
+    recorder
+        None is one with the default bounds, in `directory` or in memory.
+    device
+        Where both sides compute.
+
+    Raises
+    ------
+    ValueError
+        If the method, its options, the model or the data do not allow it, or another victim is in
+        the directory.
+    """
+    if directory is not None and (directory / "victim.safetensors").exists():
+        return load_victim(directory, victim)
+    setting = _Setting.of(victim)
+    recorder = recorder or Recorder(directory=None if directory is None else directory / "trace")
+    strategy = setting.strategy(device=device, observers=[recorder], evaluation="benchmark")
+    clients = _clients(setting, strategy, device)
+    evaluate_fn = None
+    if strategy.averages:
+        strategy.evaluation = "none"  # all clients have one lower segment: it is evaluated once
+        lower = copy.deepcopy(setting.segments.lower)
+        evaluate_fn = central_evaluation(strategy.upper, lower, setting.test)
+    with ExitStack() as stack:
+        watches = [stack.enter_context(ShuffleWatch(client.segment)) for client in clients]
+        result = strategy.fit(clients, victim.rounds, evaluate_fn=evaluate_fn)
+    lowers: Lowers = {
+        index: undefended(client.segment).cpu() for index, client in enumerate(clients)
+    }
+    if strategy.averages:
+        lowers = setting.segments.lower
+        lowers.load_state_dict(to_tensors(result.arrays))
+    orders = {
+        (client, number): watch.orders[number].to(torch.int32)
+        for client, watch in enumerate(watches)
+        for number in range(len(watch.orders))[-KEPT_ORDERS:]
+    }
+    summary = _summary(strategy.recorder.metrics.rows)
+    made = _attacked(setting, strategy, recorder.trace, lowers, orders, summary)
+    if directory is not None:
+        _save(directory, made, victim)
+    return made
+
+
+def load_victim(directory: Path, victim: Victim | None = None) -> Attacked:
+    """Load what `train_victim` left in a directory.
+
+    Parameters
+    ----------
+    victim
+        The one that is expected; None takes whichever is there.
+
+    Raises
+    ------
+    StorageError
+        If there is none, or it cannot be read.
+    ValueError
+        If it is another one.
+    """
+    tensors, meta = load_tensors(directory / "victim.safetensors")
+    there = Victim.from_plain(meta["victim"])
+    if victim is not None and json.dumps(victim.plain()) != json.dumps(there.plain()):
+        raise ValueError(f"{directory} holds another victim: {there}")
+    setting = _Setting.of(there)
+    strategy = setting.strategy(device="cpu")
+    lowers: Lowers = setting.segments.lower
+    if strategy.averages:
+        lowers.load_state_dict(under("lower", tensors))
+    else:
+        lowers = {}
+        for client in range(there.clients):
+            lowers[client] = copy.deepcopy(setting.segments.lower)
+            lowers[client].load_state_dict(under(f"lower.{client}", tensors))
+    setting.segments.upper.load_state_dict(under("upper", tensors))
+    orders = {
+        (int(client), int(number)): tensor
+        for name, tensor in under("order", tensors).items()
+        for client, number in [name.split(".")]
+    }
+    trace = DiskTrace(directory / "trace")
+    return _attacked(setting, strategy, trace, lowers, orders, meta["summary"])
+
+
+def cut(
+    seed: int,
+    *,
+    method: str,
+    options: Mapping[str, Any],
+    model: str,
+    model_options: Mapping[str, Any],
+    defence: Defence = "none",
+    **sizes: Any,
+) -> SplitModel:
+    """Build a model with fresh weights and cut it as a method and a defence need it."""
+    own = {name: value for name, value in options.items() if name != "labels"}
+    trial = trial_strategy(method, own)
+    made = split_for(trial, model, seed=seed, **sizes, **model_options)
+    return blurred(made) if defence == "blur" else made
+
+
+def fresh_lower(seed: int, architecture: Mapping[str, Any]) -> nn.Module:
+    """Build a lower segment with fresh weights."""
+    return cut(seed, **architecture).lower
+
+
+def _architecture(victim: Victim, sets: ImageSets) -> dict[str, Any]:
+    return {
+        "method": victim.method,
+        "options": dict(victim.options),
+        "model": victim.model,
+        "model_options": dict(victim.model_options),
+        "defence": victim.defence,
+        "num_classes": len(sets.classes),
+        "channels": sets.train.shape[0],
+        "image_size": victim.image_size,
+    }
+
+
+def _clients(setting: _Setting, strategy: SplitStrategy, device: str) -> list[SplitClient]:
+    victim, lower = setting.victim, setting.segments.lower
+    adversarial = victim.defence == "adversarial"
+    return [
+        SplitClient(
+            opposed(lower) if adversarial else copy.deepcopy(lower),
+            part,
+            batch_size=victim.batch_size,
+            benchmark_data=setting.test,
+            optimizer=adamw(victim.lr, victim.weight_decay),
+            device=device,
+            shares=strategy.mixer.shares,
+            repeatable_secrets=True,  # so that the bench repeats, and the vault knows the shuffles
+        )
+        for part in setting.parts
+    ]
+
+
+def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    measured = [row for row in rows if row["accuracy"] is not None]
+    totals = ("steps", "seconds", "uplink_bytes", "downlink_bytes", "uplink_bytes_psl")
+    return {
+        "accuracy": measured[-1]["accuracy"] if measured else None,
+        "loss": rows[-1]["loss"],
+        "rounds": rows[-1]["round"],
+        "epsilon": rows[-1].get("epsilon"),
+        **{key: sum(row[key] for row in rows) for key in totals},
+    }
+
+
+def group_size(mixer: Mixer) -> int:
+    """Return k; 1 where nothing is mixed."""
+    inner = getattr(mixer, "mixer", None)
+    return int(getattr(mixer, "k", 1)) if inner is None else group_size(inner)
+
+
+def _attacked(
+    setting: _Setting,
+    strategy: SplitStrategy,
+    trace: Trace,
+    lowers: Lowers,
+    orders: Mapping[tuple[int, int], Tensor],
+    summary: Mapping[str, Any],
+) -> Attacked:
+    victim, train = setting.victim, setting.sets.train
+    architecture = _architecture(victim, setting.sets)
+    known = Knowledge(
+        method=victim.method,
+        options=dict(victim.options),
+        mixer=strategy.mixer,
+        image_shape=train.shape,
+        num_classes=len(setting.sets.classes),
+        geometry=setting.segments.lower.geometry,
+        k=group_size(strategy.mixer),
+        batch_size=victim.batch_size,
+        mean=train.mean,
+        std=train.std,
+        fresh_lower=functools.partial(fresh_lower, architecture=architecture),
+        lowers=lowers,
+        averaged=strategy.averages,
+        upper=strategy.upper.module.cpu(),
+    )
+    parts = dict(enumerate(setting.parts))
+    long = {key: order.to(torch.int64) for key, order in orders.items()}
+    vault = Vault(parts, setting.sets.test, victim.batch_size, victim.seed, long)
+    return Attacked(known, strategy.averages, trace, vault, summary, setting.spare)
+
+
+def _save(directory: Path, made: Attacked, victim: Victim) -> None:
+    known = made.knowledge
+    assert known.upper is not None
+    tensors = {f"upper.{name}": t for name, t in known.upper.state_dict().items()}
+    if isinstance(known.lowers, Mapping):
+        for client, segment in known.lowers.items():
+            tensors |= {f"lower.{client}.{n}": t for n, t in segment.state_dict().items()}
+    elif known.lowers is not None:
+        tensors |= {f"lower.{name}": t for name, t in known.lowers.state_dict().items()}
+    for (client, number), order in made.vault.orders.items():
+        tensors[f"order.{client}.{number}"] = order.to(torch.int32)
+    meta = {"victim": victim.plain(), "summary": dict(made.summary)}
+    save_tensors(directory / "victim.safetensors", tensors, meta)

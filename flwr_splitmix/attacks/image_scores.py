@@ -1,0 +1,80 @@
+"""Likeness of reconstructions to images: errors, structure, retrieval, class; sample by sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+Classifier = Callable[[Tensor], Tensor]
+"""Images (b, C, H, W), 0 to 1, to logits (b, L)."""
+
+_AT_ONCE = 256
+
+
+def squared_errors(guesses: Tensor, images: Tensor) -> Tensor:
+    """Return the mean squared error of each pair: (n, C, H, W) twice to float64 (n,)."""
+    return (guesses.double() - images.double()).square().flatten(1).mean(1)
+
+
+def peak_ratios(errors: Tensor) -> Tensor:
+    """Return the peak signal-to-noise ratio in dB of errors (n,) of pixels of 0 to 1."""
+    return -10 * errors.clamp_min(1e-20).log10()
+
+
+def structures(guesses: Tensor, images: Tensor) -> Tensor:
+    """Return SSIM of each pair: an 11 x 11 Gaussian window of sd 1.5, pixels of 0 to 1.
+
+    Source: Wang et al. 2004, as implemented in torchmetrics.
+    """
+    from torchmetrics.functional.image import structural_similarity_index_measure  # an extra
+
+    parts = [
+        structural_similarity_index_measure(
+            guess, image, sigma=1.5, kernel_size=11, reduction="none", data_range=1.0
+        )
+        for guess, image in zip(
+            guesses.float().split(_AT_ONCE), images.float().split(_AT_ONCE), strict=True
+        )
+    ]
+    return torch.cat([torch.as_tensor(part).reshape(-1) for part in parts]).double()
+
+
+def perceptual_distances(guesses: Tensor, images: Tensor) -> Tensor | None:
+    """Return LPIPS (AlexNet) of each pair; None where its weights are not at hand.
+
+    They are those that torchvision keeps below torch's hub directory; nothing is downloaded.
+    """
+    weights = Path(torch.hub.get_dir()) / "checkpoints" / "alexnet-owt-7be5be79.pth"
+    if not weights.exists() or min(images.shape[2:]) < 32:
+        return None
+    from torchmetrics.functional.image import learned_perceptual_image_patch_similarity as lpips
+
+    colour = [part.float().expand(-1, 3, -1, -1) for part in (guesses, images)]
+    pairs = zip(*colour, strict=True)
+    return torch.stack([lpips(g[None], i[None], net_type="alex", normalize=True) for g, i in pairs])
+
+
+def retrieved(guesses: Tensor, images: Tensor, others: Tensor) -> Tensor:
+    """Return whether each image is nearer to its guess than any of the others: bool (n,).
+
+    Parameters
+    ----------
+    others
+        (m, C, H, W): images that are no victims; with 999 of them the rate is that of 1,000.
+    """
+    rows, gallery = guesses.float().flatten(1), others.float().flatten(1)
+    own = (rows - images.float().flatten(1)).square().sum(1)
+    nearest = torch.cat(
+        [torch.cdist(part, gallery).square().amin(1) for part in rows.split(_AT_ONCE)]
+    )
+    return own < nearest
+
+
+@torch.no_grad()
+def agreements(guesses: Tensor, labels: Tensor, classifier: Classifier) -> Tensor:
+    """Return whether a classifier sees each victim's class in its reconstruction: bool (n,)."""
+    seen = [classifier(part.float()).argmax(1).cpu() for part in guesses.split(_AT_ONCE)]
+    return torch.cat(seen) == labels

@@ -1,0 +1,147 @@
+"""Which patch of a mixture is whose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.attacks.base import (
+    Attack,
+    Budget,
+    Goal,
+    Guess,
+    NotApplicable,
+    Pictures,
+    View,
+)
+from flwr_splitmix.attacks.images.alignment import ownership_loss
+from flwr_splitmix.attacks.images.example import Example, public_examples
+from flwr_splitmix.attacks.images.grouping import agreement, cluster, shared_directions
+from flwr_splitmix.attacks.images.separate import require_mixtures
+from flwr_splitmix.attacks.images.subspaces import Subspace, fit_subspace, nearest_subspace
+from flwr_splitmix.attacks.images.training import BATCH, learn
+from flwr_splitmix.attacks.images.transformer import SIZES, TokenTransformer
+from flwr_splitmix.mixers import Mixer, Shuffled
+
+EPOCHS = {"smoke": 2, "cpu": 16, "paper": 100}
+
+SURE = 0.9
+"""Least mean certainty at which distances to subspaces are believed; rounding gives about 0.5."""
+
+
+class Attribute(Attack):
+    """Tells whose each patch of a mixture is, up to the numbering of its members.
+
+    In this order, as the view allows:
+
+    - Lower segments that differ and are known: a token lies in the subspace of the one that made
+      it. Exact where they are patch embeddings.
+    - One known lower segment: a transformer learns from mixtures of public images which patches
+      belong together.
+    - None known: tokens of one embedding vary in common directions, whatever the weights are.
+
+    Settings
+    --------
+    votes
+        Whether the rows of a release, which share a mask, decide together (default True).
+    """
+
+    name: ClassVar[str] = "attribute"
+    goal: ClassVar[Goal] = "owners"
+    needs: ClassVar[frozenset[str]] = frozenset({"smashed data"})
+    source: ClassVar[str] = "ours"
+
+    def fit(
+        self, view: View, public: Pictures | None, budget: Budget | None = None, *, seed: int = 0
+    ) -> None:
+        """Learn what the view's knowledge allows.
+
+        Raises
+        ------
+        NotApplicable
+            If there is no mixture whose owners are unknown, or patches of it are sums.
+        """
+        require_mixtures(view)
+        super().fit(view, public, budget, seed=seed)
+        known = view.knowledge
+        if known.mixer.cover == "weighted":
+            raise NotApplicable(
+                f"patches of {known.method} are sums of all members' patches: none is one's own"
+            )
+        self._subspaces: list[Subspace] = []
+        self._reader = None
+        if known.lowers is None:
+            return
+        if public is None:
+            raise NotApplicable(f"the attack {self.name!r} needs public images, and there are none")
+        pictures = public.fitted(known.image_shape)
+        if isinstance(known.lowers, Mapping) and not isinstance(known.mixer, Shuffled):
+            inputs = known.normalise(pictures.images[:512])
+            prefix = known.geometry.prefix
+            with torch.no_grad():
+                for _, lower in sorted(known.lowers.items()):
+                    device = next((p.device for p in lower.parameters()), torch.device("cpu"))
+                    self._subspaces.append(fit_subspace(lower(inputs.to(device))[:, prefix:]))
+            if self._tells_apart(next(public_examples(view, pictures, BATCH, seed)), prefix):
+                return
+            self._subspaces = []
+        self._reader = learn(
+            lambda width: TokenTransformer(
+                width, known.geometry.patches, known.geometry.prefix, known.k,
+                **SIZES[self.budget.scale],
+            ),
+            public_examples(view, pictures, BATCH, seed),
+            _loss,
+            steps=EPOCHS[self.budget.scale] * max(1, len(pictures) // BATCH),
+            lr=self.setting.get("lr", 1e-3),
+            seed=seed,
+            budget=self.budget,
+            what=self.name,
+        )  # fmt: skip
+
+    def _tells_apart(self, example: Example, prefix: int) -> bool:
+        """Try the subspaces on public mixtures."""
+        _, sure = nearest_subspace(example.tokens[:, prefix:], self._subspaces)
+        return len(self._subspaces) > 1 and float(sure.mean()) > SURE
+
+    def run(self, view: View) -> Guess:
+        """Say whose each patch is."""
+        known = view.knowledge
+        together = bool(self.setting.get("votes", True)) and rows_share_masks(known.mixer)
+        owners, sure, where = [], [], []
+        for place, release in enumerate(view.releases):
+            tokens = release.smashed[:, known.geometry.prefix :]
+            if self._subspaces:
+                owner, certain = nearest_subspace(tokens, self._subspaces)
+            elif self._reader is not None:
+                logits = self._reader.read(release.smashed, None, self.budget.device)
+                chances = logits.softmax(2)
+                certain, owner = chances.max(2)
+                if together and len(chances) > 1:
+                    owner = cluster(agreement(chances), known.k, self.seed).expand_as(owner)
+            elif together:
+                alike = shared_directions(tokens)
+                owner = cluster(alike, known.k, self.seed).expand(tokens.shape[:2])
+                certain = alike.amax(1).expand(tokens.shape[:2])
+            else:
+                raise NotApplicable(
+                    f"rows of {known.method} have masks of their own, and no lower segment is "
+                    "known: nothing tells whose a patch is"
+                )
+            owners.append(owner.clone())
+            sure.append(certain.float().mean(1))
+            where += [(place, row) for row in range(len(tokens))]
+        return Guess(torch.cat(owners), torch.cat(sure), where)
+
+
+def rows_share_masks(mixer: Mixer) -> bool:
+    """Return whether all rows of a release have one mask, in which all patches stand in place."""
+    return not isinstance(mixer, Shuffled) and not getattr(mixer, "mask_per_sample", False)
+
+
+def _loss(logits: Tensor, example: Example) -> Tensor:
+    assert example.owners is not None, "patches of a mixture that is no sum have owners"
+    return ownership_loss(logits, example.owners)

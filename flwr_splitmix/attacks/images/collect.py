@@ -1,0 +1,161 @@
+"""All releases of an image taken together: what many steps and epochs add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.attacks.base import Budget, Guess, Knowledge, Pictures, View
+from flwr_splitmix.attacks.images.example import Example, Query, examples_of
+from flwr_splitmix.attacks.images.gathering import distances, unite
+from flwr_splitmix.attacks.images.linking import Row, link, row_tensors
+from flwr_splitmix.attacks.images.reading import Lowers, explained
+from flwr_splitmix.attacks.images.trained import TrainedAttack
+from flwr_splitmix.attacks.images.training import BATCH, image_loss, learn
+from flwr_splitmix.attacks.images.transformer import SIZES, TransformerDecoder
+from flwr_splitmix.mixers.frozen_edge import FrozenEdge
+
+RELEASES = {"smoke": 4, "cpu": 30, "paper": 60}
+"""Most releases of an image that are taken together, by scale."""
+
+
+class Collect(TrainedAttack):
+    """Finds the releases of each image, unites them, and decodes what they hold together.
+
+    Rows are linked by ids, where these cross, or by how near they are at the patches that both
+    hold; how near is near enough is tried on public images. Patches are averaged over the releases
+    that hold them: noise shrinks, masks become their union. Where a frozen edge puts the patches
+    of each release in another order nothing can be averaged: there each release is decoded, and
+    the images are averaged. One guess an image, at its newest row.
+
+    Attributes
+    ----------
+    collected
+        By group of the last `run`, how many releases it has.
+    """
+
+    name: ClassVar[str] = "collect"
+    needs: ClassVar[frozenset[str]] = frozenset({"smashed data", "lower", "clients", "public data"})
+    source: ClassVar[str] = "Patch Shuffling, eq. 5 and section V (adaptive attack)"
+
+    def network(self, knowledge: Knowledge, width: int) -> nn.Module:
+        """Make the transformer."""
+        geometry = knowledge.geometry
+        return TransformerDecoder(
+            width, geometry.patches, geometry.prefix, geometry.grid, knowledge.image_shape,
+            **SIZES[self.budget.scale],
+        )  # fmt: skip
+
+    def fit(
+        self, view: View, public: Pictures | None, budget: Budget | None = None, *, seed: int = 0
+    ) -> None:
+        """Link the view's rows, then train on public images that are released as often."""
+        view.require(*self.needs)
+        if not isinstance(view.knowledge.mixer, FrozenEdge) and public is not None:
+            pictures = public.fitted(view.knowledge.image_shape)
+            self._near = near_enough(view, pictures, seed)
+        else:
+            self._near = None
+        scale = (budget or Budget()).scale
+        sizes = [len(group) for group in link(view, RELEASES[scale], self._near)]
+        self.releases = int(np.median(sizes))
+        if isinstance(view.knowledge.mixer, FrozenEdge) or self.releases == 1 or public is None:
+            super().fit(view, public, budget, seed=seed)
+            return
+        self.budget, self.seed = budget or Budget(), seed
+        self._reader = learn(
+            lambda width: self.network(view.knowledge, width),
+            united_examples(view, pictures, self.releases, seed),
+            image_loss,
+            steps=self.epochs[scale] * max(1, len(pictures) // BATCH),
+            lr=self.rate,
+            seed=seed,
+            budget=self.budget,
+            what=self.name,
+        )
+
+    def run(self, view: View) -> Guess:
+        """Paint one image for every group of rows."""
+        device, reader = self.budget.device, self.reader
+        lowers = Lowers(view.knowledge, device)
+        groups = link(view, RELEASES[self.budget.scale], self._near)
+        self.collected = [len(group) for group in groups]
+        values, sure = [], []
+        for group in groups:
+            tokens, masks = row_tensors(view, group)
+            if isinstance(view.knowledge.mixer, FrozenEdge):
+                painted = reader.read(tokens, masks, device).mean(0, keepdim=True)
+                query = Query(tokens[:1], masks[:1], view.releases[group[0][0]].client)
+            else:
+                united, held = unite(tokens[:, None], masks[:, None])
+                query = Query(united, held > 0, view.releases[group[0][0]].client)
+                painted = reader.read(united, held > 0, device)
+            values.append(painted.clamp(0, 1))
+            sure.append(explained(values[-1], query, lowers))
+        newest: list[Row] = [group[0] for group in groups]
+        return Guess(torch.cat(values), torch.cat(sure), newest)
+
+
+def near_enough(view: View, public: Pictures, seed: int) -> float | None:
+    """Return the distance below which two rows show one image, from public images released twice.
+
+    It lies halfway, in logarithms, between the distances of the same and of different images.
+    None if these overlap: then rows cannot be linked.
+    """
+    rng = np.random.default_rng(seed)
+    drawn = public.take(slice(0, min(len(public), 128)))
+    first, second = (_released(view, drawn, rng) for _ in range(2))
+    prefix = view.knowledge.geometry.prefix
+    apart = distances(
+        first.tokens[:, prefix:], _mask(first), second.tokens[:, prefix:], _mask(second)
+    )
+    same = torch.eye(len(drawn), dtype=torch.bool)
+    ones, others = apart[same], apart[~same]
+    ones, others = ones[ones.isfinite()], others[others.isfinite()]
+    if not len(ones) or not len(others):
+        return None
+    high, low = float(ones.quantile(0.95)), float(others.quantile(0.05))
+    return None if high >= low else float(np.sqrt(max(high, 1e-9 * low) * low))
+
+
+def united_examples(view: View, public: Pictures, releases: int, seed: int) -> Iterator[Example]:
+    """Release each batch of public images so often, and yield it united, for ever."""
+    rng = np.random.default_rng(seed)
+    batch = min(BATCH, len(public))
+    while True:
+        order = rng.permutation(len(public))
+        for start in range(0, len(order) - batch + 1, batch):
+            drawn = public.take(order[start : start + batch])
+            times = [_released(view, drawn, rng) for _ in range(releases)]
+            united, held = unite(
+                torch.stack([each.tokens for each in times]),
+                torch.stack([_mask(each) for each in times]),
+            )
+            yield Example(united, drawn.images[:, None], held > 0)
+
+
+def _released(view: View, drawn: Pictures, rng: np.random.Generator) -> Example:
+    """Release every image once; the rows are in the images' order."""
+    known = view.knowledge
+    size = known.geometry.tokens, known.geometry.width
+    tokens = torch.zeros(len(drawn), *size)
+    mask = torch.zeros(len(drawn), known.geometry.patches, dtype=torch.bool)
+    releases = known.simulate(
+        drawn.images, drawn.labels, rng, adversary=view.adversary, batch_size=8
+    )
+    for release in releases:
+        assert release.origin is not None
+        for example in examples_of(release, known, drawn.images):
+            rows = release.origin.sources[:, 0]
+            tokens[rows] = example.tokens
+            mask[rows] = True if example.mask is None else example.mask
+    return Example(tokens, drawn.images[:, None], mask)
+
+
+def _mask(example: Example) -> Tensor:
+    assert example.mask is not None, "released images have masks here"
+    return example.mask

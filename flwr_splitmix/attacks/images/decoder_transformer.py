@@ -1,0 +1,32 @@
+"""A decoder that sees all tokens at once: a transformer with positions of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import nn
+
+from flwr_splitmix.attacks.base import Knowledge
+from flwr_splitmix.attacks.images.trained import TrainedAttack
+from flwr_splitmix.attacks.images.transformer import SIZES, TransformerDecoder
+
+
+class DecoderTransformer(TrainedAttack):
+    """Trains a transformer on releases of public images; a mask that is told is a further input.
+
+    It paints patches that were not sent from those that were. At the scale "paper" it has the
+    size of an MAE's decoder.
+    """
+
+    name: ClassVar[str] = "decoder-transformer"
+    settings: ClassVar[tuple[Mapping[str, Any], ...]] = ({"lr": 1e-3}, {"lr": 3e-3})
+    source: ClassVar[str] = "ours; at paper scale the MAE decoder of Patch Shuffling, section V"
+
+    def network(self, knowledge: Knowledge, width: int) -> nn.Module:
+        """Make the transformer."""
+        geometry = knowledge.geometry
+        return TransformerDecoder(
+            width, geometry.patches, geometry.prefix, geometry.grid, knowledge.image_shape,
+            **SIZES[self.budget.scale],
+        )  # fmt: skip

@@ -1,0 +1,177 @@
+"""Releases of public images, whose truth an attacker knows: what attacks learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flwr_splitmix.attacks.base import Knowledge, Pictures, Release, Simulated, View
+from flwr_splitmix.mixers.frozen_edge import FrozenEdge
+
+TOGETHER = 512
+"""Public images that are released at once."""
+
+SMALL_BATCH = 8
+"""Images of a simulated client: masks are often a batch's, and an attacker wants many masks."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """Rows of releases, each with what is behind it.
+
+    Parameters
+    ----------
+    tokens
+        (b, prefix + N, d), as received, weights taken out where they are known.
+    images
+        (b, m, C, H, W), 0 to 1: the image, or those of a mixture. Of a row whose mask says the
+        patches of one image, that image.
+    mask
+        bool (b, N): the patches of the image that is sought; None where the attacker is not told,
+        or all are.
+    owners
+        int64 (b, N): to which of the m images each patch belongs, -1 to none; None where a patch
+        belongs to several.
+    order
+        int64 (b, N): the patch at each slot, 0 to N - 1; None where all stand in their places.
+    """
+
+    tokens: Tensor
+    images: Tensor
+    mask: Tensor | None = None
+    owners: Tensor | None = None
+    order: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def take(self, rows: Tensor | slice) -> Example:
+        """Return some of the rows."""
+        parts = (self.mask, self.owners, self.order)
+        mask, owners, order = (None if part is None else part[rows] for part in parts)
+        return Example(self.tokens[rows], self.images[rows], mask, owners, order)
+
+    def to(self, device: torch.device) -> Example:
+        """Return it on a device."""
+        parts = (self.mask, self.owners, self.order)
+        mask, owners, order = (None if part is None else part.to(device) for part in parts)
+        return Example(self.tokens.to(device), self.images.to(device), mask, owners, order)
+
+
+@dataclass(frozen=True)
+class Query:
+    """Rows of a release of which one image each is sought.
+
+    Parameters
+    ----------
+    tokens
+        (b, prefix + N, d), weights taken out where they are known.
+    mask
+        bool (b, N): the patches of the image that is sought; None where the adversary is not told.
+    member
+        The client that the image is of; None where it is not told.
+    """
+
+    tokens: Tensor
+    mask: Tensor | None
+    member: int | None
+
+
+def queries(release: Release, knowledge: Knowledge) -> list[Query]:
+    """Return what an attacker asks of a release.
+
+    That is one question, or where it knows the owners of a mixture's patches, one for each.
+    """
+    tokens = release.smashed
+    if knowledge.mixer.cover == "weighted" and release.lam:
+        tokens = tokens / release.lam
+    if release.owners is None or release.client is not None:
+        return [Query(tokens, release.mask, release.client)]
+    members = sorted({*release.owners.flatten().tolist()} - {-1})
+    return [Query(tokens, release.owners == client, client) for client in members]
+
+
+def examples_of(release: Simulated, knowledge: Knowledge, images: Tensor) -> Iterator[Example]:
+    """Return the rows of a release of an attacker's own images, once for each of its queries."""
+    origin = release.origin
+    assert origin is not None, "a simulated release knows where its rows are from"
+    patches = knowledge.geometry.patches
+    order = origin.order
+    behind = images[origin.sources.clamp_min(0)]
+    owners = None
+    if origin.owners is not None:
+        owners = torch.full_like(origin.owners, -1)
+        for column, client in enumerate(origin.members):
+            owners[origin.owners == client] = column
+    if order is not None:
+        if int(order.max()) >= patches:  # patches are exchanged between the rows
+            row = torch.arange(len(order))[:, None]
+            owners = torch.where(order // patches == row, 0, -1)
+        order = order % patches
+    for query in queries(release, knowledge):
+        sought = behind
+        if query.member is not None:
+            column = origin.members.index(query.member)
+            sought = behind[:, column : column + 1]
+        yield Example(query.tokens, sought, query.mask, owners, order)
+
+
+def public_examples(
+    view: View, public: Pictures, batch: int, seed: int, *, lower: torch.nn.Module | None = None
+) -> Iterator[Example]:
+    """Release public images for ever, and yield `batch` rows of these releases at a time.
+
+    Masks, partners, noise and orders are fresh in every epoch.
+
+    Parameters
+    ----------
+    lower
+        What makes the smashed data; None is what the adversary has.
+    """
+    rng = np.random.default_rng(seed)
+    knowledge = view.knowledge
+    # Patches may be exchanged within a batch of a frozen edge: there its size matters.
+    size = knowledge.batch_size if isinstance(knowledge.mixer, FrozenEdge) else SMALL_BATCH
+    waiting: list[Example] = []
+    while True:
+        order = rng.permutation(len(public))
+        for start in range(0, len(order), TOGETHER):
+            drawn = public.take(order[start : start + TOGETHER])
+            releases = knowledge.simulate(
+                drawn.images, drawn.labels, rng,
+                lower=lower, adversary=view.adversary, batch_size=size,
+            )  # fmt: skip
+            for release in releases:
+                waiting.extend(examples_of(release, knowledge, drawn.images))
+            rows = _joined(waiting)
+            shuffled = rows.take(torch.from_numpy(rng.permutation(len(rows))))
+            full = len(rows) - len(rows) % batch
+            for first in range(0, full, batch):
+                yield shuffled.take(slice(first, first + batch))
+            waiting = [shuffled.take(slice(full, None))] if full < len(rows) else []
+            if not full and len(rows) >= len(public):
+                yield shuffled  # fewer public images than a batch
+                waiting = []
+
+
+def _joined(examples: Sequence[Example]) -> Example:
+    """Return all rows of examples; of mixtures, those with the most members alone."""
+    most = max(example.images.shape[1] for example in examples)
+    alike = [example for example in examples if example.images.shape[1] == most]
+    parts = {}
+    for name in ("mask", "owners", "order"):
+        tensors = [getattr(example, name) for example in alike]
+        whole = all(tensor is not None for tensor in tensors)
+        parts[name] = torch.cat(tensors) if whole else None
+    joined = Example(
+        torch.cat([example.tokens for example in alike]),
+        torch.cat([example.images for example in alike]),
+        **parts,
+    )
+    if joined.mask is not None and bool(joined.mask.all()):
+        return replace(joined, mask=None)
+    return joined

@@ -1,0 +1,63 @@
+"""Several releases of one image: finding them, and taking them together."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+LEAST_COMMON = 4
+"""Patches that two rows must both hold to be compared: fewer may all be background."""
+
+
+def unite(tokens: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Average e releases of n images at every patch over those that hold it.
+
+    Averaging turns noise of standard deviation s into s / sqrt(e); masks become their union.
+
+    Parameters
+    ----------
+    tokens
+        (e, n, prefix + N, d), 0 where nothing was received.
+    masks
+        bool (e, n, N); None: everything was received.
+
+    Returns
+    -------
+    (n, prefix + N, d), and the fraction of the releases that hold each patch, float (n, N).
+
+    Source: Patch Shuffling, section III ("adaptive attacks").
+    """
+    releases, _, length, _ = tokens.shape
+    if masks is None:
+        return tokens.mean(0), tokens.new_ones(tokens.shape[1], length)
+    prefix = length - masks.shape[2]
+    held = torch.cat([masks.new_ones(*masks.shape[:2], prefix), masks], dim=2).to(tokens.dtype)
+    count = held.sum(0)
+    united = (tokens * held[..., None]).sum(0) / count.clamp_min(1)[..., None]
+    return united, count[:, prefix:] / releases
+
+
+def distances(tokens: Tensor, mask: Tensor, others: Tensor, masks: Tensor) -> Tensor:
+    """Return how far apart rows are at the patches that both hold.
+
+    Parameters
+    ----------
+    tokens, others
+        (a, N, d) and (b, N, d), 0 where nothing was received.
+    mask, masks
+        bool (a, N) and (b, N).
+
+    Returns
+    -------
+    (a, b): mean square over the common patches; infinite where these are too few to tell.
+    """
+    # A difference of large squares: float32 would round equal rows apart.
+    tokens, others = tokens.double(), others.double()
+    here, there = mask.to(tokens), masks.to(tokens)
+    common = here @ there.T
+    squares = tokens.square().sum(2) * here
+    square = squares @ there.T + here @ (others.square().sum(2) * there).T
+    held, others_held = tokens * here[..., None], others * there[..., None]
+    both = square - 2 * held.flatten(1) @ others_held.flatten(1).T
+    enough = common >= min(LEAST_COMMON, tokens.shape[1])
+    return torch.where(enough, both.clamp_min(0) / (common * tokens.shape[2]), torch.inf)

@@ -1,0 +1,142 @@
+"""What cut-layer gradients say of labels: their norms, their directions, their clusters."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def norm_leak(gradients: Tensor) -> Tensor:
+    """Return the Euclidean norm of each sample's gradient: (b, ...) to float64 (b,).
+
+    Samples that the model is sure of have small gradients, and it is not equally sure of all
+    classes.
+
+    Source: Li et al., "Label leakage and protection in two-party split learning", section 3.
+    """
+    return gradients.detach().flatten(1).double().norm(dim=1)
+
+
+def cosine_leak(gradients: Tensor, known: Tensor) -> Tensor:
+    """Return the cosine of each sample's gradient with that of a known sample.
+
+    Parameters
+    ----------
+    gradients
+        (b, ...).
+    known
+        (...) of one sample whose label is known, or (c, ...) of several.
+
+    Returns
+    -------
+    Tensor
+        float64 (b,), or (b, c).
+
+    Source: Li et al., as above.
+    """
+    rows = gradients.detach().flatten(1).double()
+    one = known.ndim == gradients.ndim - 1
+    others = known.detach().reshape(1 if one else len(known), -1).double()
+    cosines = F.normalize(rows, dim=1) @ F.normalize(others, dim=1).mT
+    return cosines[:, 0] if one else cosines
+
+
+def leak_auc(scores: Tensor, positive: Tensor) -> float | None:
+    """Return max(AUC, 1 - AUC) of scores (b,) for the samples marked in the bool (b,).
+
+    An attacker does not know which side is the positive one, but finds out with one label. None
+    if all samples are of one kind.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    if positive.all() or not positive.any():
+        return None
+    area = float(roc_auc_score(positive.cpu().numpy(), scores.cpu().numpy()))
+    return max(area, 1 - area)
+
+
+def label_clusters(rows: Tensor, classes: int, *, seed: int) -> Tensor:
+    """Divide samples into as many clusters as there are classes, by the directions of their rows.
+
+    Spectral clustering of the cosine similarities where there are at most 1,000 rows, k-means of
+    the directions where there are more.
+
+    Parameters
+    ----------
+    rows
+        (n, ...) gradients, or activations.
+
+    Returns
+    -------
+    Tensor
+        int64 (n,), clusters in 0..classes-1.
+
+    Source: Liu and Lyu, "Clustering label inference attack against practical split learning",
+    arXiv 2203.05222.
+    """
+    from sklearn.cluster import KMeans, SpectralClustering
+
+    directions = F.normalize(_narrow(rows), dim=1).numpy()
+    clusters = min(classes, len(directions))
+    if len(directions) <= 1000:
+        # Opposite directions are as unlike as can be: similarity 0.
+        similarity = np.clip((1 + directions @ directions.T) / 2, 0, 1)
+        method = SpectralClustering(clusters, affinity="precomputed", random_state=seed)
+        return torch.from_numpy(method.fit_predict(similarity)).long()
+    method = KMeans(clusters, n_init=4, random_state=seed)
+    return torch.from_numpy(method.fit_predict(directions)).long()
+
+
+def name_clusters(clusters: Tensor, known: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Name clusters after the samples in them whose labels are known.
+
+    Parameters
+    ----------
+    clusters
+        int64 (n,).
+    known, labels
+        int64 (c,): which samples are known, and their labels. A cluster without one is named
+        after a class that no cluster has yet.
+
+    Returns
+    -------
+    Tensor
+        int64 (n,): a label for each sample.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    count = max(int(clusters.max()) + 1, classes)
+    votes = np.zeros((count, classes))
+    np.add.at(votes, (clusters[known].numpy(), labels.numpy()), 1.0)
+    names = np.zeros(count, np.int64)
+    names[votes.any(1)] = votes[votes.any(1)].argmax(1)
+    rows, columns = linear_sum_assignment(-votes)
+    for row, column in zip(rows, columns, strict=True):
+        if not votes[row].any():
+            names[row] = column
+    return torch.from_numpy(names)[clusters]
+
+
+def nearest_known(rows: Tensor, known: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Score classes by the likeness of each sample to the known ones: float64 (n, classes).
+
+    The score of a class is the largest cosine with a known sample of it; -1 where none is known.
+    """
+    cosines = cosine_leak(rows, rows[known])
+    scores = torch.full((len(rows), classes), -1.0, dtype=torch.float64)
+    for column, label in enumerate(labels.tolist()):
+        scores[:, label] = torch.maximum(scores[:, label], cosines[:, column])
+    return scores
+
+
+def _narrow(rows: Tensor, width: int = 128) -> Tensor:
+    """Return rows projected to their leading directions: clustering in 12,000 is slow."""
+    flat = rows.detach().flatten(1).double()
+    if min(flat.shape) <= width:
+        return flat
+    generator = torch.Generator().manual_seed(0)
+    probe = torch.randn(flat.shape[1], width, dtype=torch.float64, generator=generator)
+    basis, _ = torch.linalg.qr(flat.mT @ (flat @ probe))
+    return flat @ basis

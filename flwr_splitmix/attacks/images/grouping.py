@@ -1,0 +1,57 @@
+"""Which patches of mixtures came from one client, when all rows of a release share one mask."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.attacks.images.inverse import CUTOFF
+
+
+def agreement(owners: Tensor) -> Tensor:
+    """Return how often two patches have one owner, by the mean over rows: (N, N).
+
+    Parameters
+    ----------
+    owners
+        Probabilities (b, N, k); which number a client has may differ from row to row.
+    """
+    return torch.einsum("bnk,bmk->nm", owners, owners) / len(owners)
+
+
+def shared_directions(tokens: Tensor) -> Tensor:
+    """Return how far the tokens at two positions vary in the same directions: (N, N), 0 to 1.
+
+    All tokens of one patch embedding vary within its column space, whatever the images: no
+    weights need to be known. Positions that do not vary say nothing, 0.
+
+    Parameters
+    ----------
+    tokens
+        (b, N, d), of one release: its rows share one mask. The more rows, up to the pixels of a
+        patch, the more of the column space is seen.
+    """
+    wide = tokens.double().transpose(0, 1)
+    wide = wide - wide.mean(1, keepdim=True)
+    _, strengths, right = torch.linalg.svd(wide, full_matrices=False)
+    seen = (strengths > CUTOFF * strengths.max()).to(wide)
+    basis = right * seen[..., None]
+    overlap = torch.einsum("nrd,msd->nmrs", basis, basis).square().sum((2, 3))
+    rank = seen.sum(1)
+    return overlap / torch.minimum(rank[:, None], rank[None]).clamp_min(1)
+
+
+def cluster(alike: Tensor, k: int, seed: int) -> Tensor:
+    """Divide positions into k groups by how much they are alike (N, N): int64 (N,).
+
+    Raises
+    ------
+    ImportError
+        Without scikit-learn (extra `attacks`).
+    """
+    from sklearn.cluster import SpectralClustering  # an extra that training does not need
+
+    # Positions that are like none, blank ones, are to be in some group all the same.
+    table = alike.detach().double().cpu() + 1e-6
+    spectral = SpectralClustering(k, affinity="precomputed", random_state=seed)
+    return torch.from_numpy(spectral.fit_predict(((table + table.T) / 2).numpy())).long()

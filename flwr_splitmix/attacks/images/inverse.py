@@ -1,0 +1,62 @@
+"""The linear inverse of a patch embedding, from pairs of tokens and patches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+CUTOFF = 1e-5
+"""Singular values below this fraction of the largest are float32's rounding, not the embedding."""
+
+ROWS = 20_000
+"""Most token-patch pairs that are used: more change nothing where the embedding is linear."""
+
+
+@dataclass(frozen=True)
+class LinearInverse:
+    """Patches as a linear function of their tokens, with an intercept for every slot.
+
+    Parameters
+    ----------
+    weights
+        float64 (d, P): from a token to the P pixels of a patch.
+    offsets
+        float64 (N, P).
+    """
+
+    weights: Tensor
+    offsets: Tensor
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Return patches (b, N, P), float64, of tokens (b, N, d)."""
+        return tokens.to(self.weights) @ self.weights + self.offsets
+
+
+def fit_inverse(tokens: Tensor, patches: Tensor, held: Tensor | None = None) -> LinearInverse:
+    """Fit patches to their tokens by least squares.
+
+    Where the lower segment is a patch embedding, whatever its positions, this is its
+    pseudo-inverse; behind a block it is the best linear guess.
+
+    Parameters
+    ----------
+    tokens
+        (n, N, d), without prefix tokens.
+    patches
+        (n, N, P), of the same images.
+    held
+        bool (n, N): the pairs to use; None is all.
+    """
+    n = min(len(tokens), max(2, ROWS // tokens.shape[1]))
+    seen, drawn = tokens[:n].double().cpu(), patches[:n].double().cpu()
+    used = torch.ones(seen.shape[:2]) if held is None else held[:n].cpu()
+    weight = used.double()[..., None]
+    count = weight.sum(0).clamp_min(1)
+    middle, centre = (seen * weight).sum(0) / count, (drawn * weight).sum(0) / count
+    rows, columns = (seen - middle)[used.bool()], (drawn - centre)[used.bool()]
+    left, strengths, right = torch.linalg.svd(rows, full_matrices=False)
+    kept = strengths > CUTOFF * strengths.max()
+    weights = (right[kept].T / strengths[kept]) @ (left[:, kept].T @ columns)
+    return LinearInverse(weights, centre - middle @ weights)

@@ -1,0 +1,77 @@
+"""The order of shuffled patches from what fits beside what, without any position embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.attacks.base import Attack, Budget, Goal, Guess, Pictures, View
+from flwr_splitmix.attacks.images.example import Example, public_examples
+from flwr_splitmix.attacks.images.neighbours import Neighbours, arrange, neighbour_loss
+from flwr_splitmix.attacks.images.patches import grid_of
+from flwr_splitmix.attacks.images.reorder import order_of
+from flwr_splitmix.attacks.images.training import BATCH, learn
+from flwr_splitmix.attacks.images.transformer import SIZES
+
+EPOCHS = {"smoke": 2, "cpu": 10, "paper": 60}
+
+
+class Jigsaw(Attack):
+    """Learns which place a patch looks made for and which patches fit beside and below each other.
+
+    Trained on shuffled releases of public images; a graduated assignment then finds the
+    arrangement in which places and pairs agree best. Patches that look alike are interchangeable:
+    many blank ones mean many wrong places, which nobody would see.
+    """
+
+    name: ClassVar[str] = "jigsaw"
+    goal: ClassVar[Goal] = "order"
+    needs: ClassVar[frozenset[str]] = frozenset({"smashed data", "lower", "public data"})
+    source: ClassVar[str] = "ours, after Noroozi and Favaro 2016; Patch Shuffling, section V"
+
+    def fit(
+        self, view: View, public: Pictures | None, budget: Budget | None = None, *, seed: int = 0
+    ) -> None:
+        """Train on shuffled public images."""
+        super().fit(view, public, budget, seed=seed)
+        assert public is not None, "the base class has refused to go on without"
+        known = view.knowledge
+        geometry = known.geometry
+        grid = self._grid = grid_of(geometry.patches, geometry.grid)
+        pictures = public.fitted(known.image_shape)
+
+        def shuffled() -> Iterator[Example]:
+            for example in public_examples(view, pictures, BATCH, seed):
+                order_of(example, view)
+                yield example
+
+        def loss(judged: Any, example: Example) -> Tensor:
+            return neighbour_loss(judged, order_of(example, view), grid)
+
+        self._reader = learn(
+            lambda width: Neighbours(
+                width, geometry.patches, geometry.prefix, **SIZES[self.budget.scale]
+            ),
+            shuffled(),
+            loss,
+            steps=EPOCHS[self.budget.scale] * max(1, len(pictures) // BATCH),
+            lr=self.setting.get("lr", 1e-3),
+            seed=seed,
+            budget=self.budget,
+            what=self.name,
+        )
+
+    @torch.no_grad()
+    def run(self, view: View) -> Guess:
+        """Arrange the patches of every row."""
+        orders, sure, where = [], [], []
+        for place, release in enumerate(view.releases):
+            tokens = release.smashed.to(self.budget.device)
+            slots, likely = arrange(self._reader(tokens, None), self._grid)
+            orders.append(slots.cpu())
+            sure.append(likely.mean(1).cpu())
+            where += [(place, row) for row in range(len(slots))]
+        return Guess(torch.cat(orders), torch.cat(sure), where)

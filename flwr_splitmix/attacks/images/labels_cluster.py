@@ -1,0 +1,73 @@
+"""`labels-cluster`: samples of one class have gradients, or smashed data, that lie together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.attacks.base import Attack, Goal, Guess, NotApplicable, View
+from flwr_splitmix.attacks.images.gradient_leaks import (
+    label_clusters,
+    name_clusters,
+    nearest_known,
+)
+from flwr_splitmix.attacks.images.labels_gradient import Hints, gradient_rows
+
+_MOST = {"smoke": 100, "cpu": 1000, "paper": 10_000}
+"""Rows that are clustered, the newest, by scale."""
+
+
+class LabelsCluster(Attack):
+    """Clusters samples by their gradients where it has them, else by their smashed data.
+
+    Settings
+    --------
+    way
+        "similarity": a score a class, the likeness to a known sample of it. "spectral": the label
+        of the cluster, named after the known samples in it.
+    hints
+        Labels that are known, by release and row: one of each class.
+
+    Source: Liu and Lyu, "Clustering label inference attack against practical split learning",
+    arXiv 2203.05222.
+    """
+
+    name = "labels-cluster"
+    goal: ClassVar[Goal] = "labels"
+    source = "arXiv 2203.05222"
+    settings: ClassVar[tuple[Mapping[str, Any], ...]] = ({"way": "similarity"},)
+    hinted = True
+
+    def run(self, view: View) -> Guess:
+        """Score, or label, the rows."""
+        where, rows = self._rows(view)
+        hints: Hints = self.setting.get("hints") or {}
+        classes = view.knowledge.num_classes
+        place = {at: number for number, at in enumerate(where)}
+        pairs = [(place[at], label) for at, label in hints.items() if at in place]
+        if not pairs:
+            raise NotApplicable("labels-cluster needs one sample of known label at least (hints)")
+        known, labels = (torch.tensor(part) for part in zip(*pairs, strict=True))
+        scores = nearest_known(rows, known, labels, classes)
+        if self.setting.get("way", "similarity") == "similarity":
+            return Guess(scores, scores.max(1).values, where)
+        named = name_clusters(label_clusters(rows, classes, seed=self.seed), known, labels, classes)
+        return Guess(named, scores.max(1).values, where)
+
+    def _rows(self, view: View) -> tuple[list[tuple[int, int]], Tensor]:
+        most = _MOST[self.budget.scale]
+        where, parts = gradient_rows(view)
+        if not parts:
+            if "smashed data" not in view.has:
+                raise NotApplicable(
+                    f"the view of the adversary {view.adversary!r} has neither gradients nor "
+                    "smashed data that could be clustered"
+                )
+            releases = list(enumerate(view.releases))
+            where = [(n, row) for n, release in releases for row in range(len(release.smashed))]
+            parts = [release.smashed.mean(1, keepdim=True) for _, release in releases]
+        rows = torch.cat([part.flatten(1) for part in parts])
+        return where[-most:], rows[-most:]

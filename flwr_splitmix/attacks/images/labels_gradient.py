@@ -1,0 +1,73 @@
+"""`labels-gradient`: labels from the norm or the direction of cut-layer gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
+from flwr_splitmix.attacks.images.gradient_leaks import cosine_leak, norm_leak
+
+Hints = Mapping[tuple[int, int], int]
+"""Labels that an attacker knows, its own, say: by release and row."""
+
+
+class LabelsGradient(Attack):
+    """Scores each sample by its gradient: by its norm, or by its cosine with known samples'.
+
+    Whoever is mixed with others learns from the gradient that comes back for its own patches, too,
+    for their soft label is the group's.
+
+    Settings
+    --------
+    leak
+        "norm": one score a sample, for which no label need be known. "cosine": a score a class,
+        the largest cosine with the gradient of a sample of it that is known; of two classes the
+        positive one's alone.
+    hints
+        Labels that are known, for "cosine": one positive sample of each class is enough.
+
+    Source: DP-CutMixSL, section 6 and figure 9, after Li et al., 2022.
+    """
+
+    name = "labels-gradient"
+    goal: ClassVar[Goal] = "labels"
+    needs = frozenset({"gradients"})
+    source = "DP-CutMixSL, figure 9; Li et al., 2022"
+    hinted = True
+    """Whether some labels must be known to it: see the setting `hints`."""
+
+    def run(self, view: View) -> Guess:
+        """Score every row that a gradient came for."""
+        hints: Hints = self.setting.get("hints") or {}
+        where, gradients = gradient_rows(view)
+        if self.setting.get("leak", "cosine" if hints else "norm") == "norm":
+            values = torch.cat([norm_leak(part) for part in gradients])
+            return Guess(values, (values - values.median()).abs(), where)
+        classes = view.knowledge.num_classes
+        place = {at: number for number, at in enumerate(where)}
+        flat = torch.cat([part.flatten(1) for part in gradients])
+        scores = torch.full((len(flat), classes), -1.0, dtype=torch.float64)
+        for at, label in hints.items():
+            if at in place:
+                cosines = cosine_leak(flat, flat[place[at]])
+                scores[:, label] = torch.maximum(scores[:, label], cosines)
+        known = sorted({label for at, label in hints.items() if at in place})
+        if len(known) <= 2:  # two classes: the likeness to a positive sample says it all
+            values = scores[:, known[-1]] if known else scores[:, 0]
+            return Guess(values, (values - values.median()).abs(), where)
+        return Guess(scores, scores.max(1).values, where)
+
+    def quality(self, guess: Guess, view: View, public: Any) -> float:
+        """Return nothing to choose by: a member of a group cannot simulate gradients."""
+        raise NotImplementedError("which leak is meant is said, not tuned")
+
+
+def gradient_rows(view: View) -> tuple[list[tuple[int, int]], list[Tensor]]:
+    """Return (release, row) of every gradient of a view, and the gradients (b, prefix + N, d)."""
+    with_gradient = [(n, r) for n, r in enumerate(view.releases) if r.gradient is not None]
+    where = [(n, row) for n, release in with_gradient for row in range(len(release.smashed))]
+    return where, [r.gradient for _, r in with_gradient if r.gradient is not None]

@@ -1,0 +1,99 @@
+"""The pseudo-inverse of a patch embedding, by least squares from public pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.attacks.base import Attack, Budget, Goal, Guess, Pictures, View
+from flwr_splitmix.attacks.images.example import Example, Query, public_examples
+from flwr_splitmix.attacks.images.inverse import ROWS, LinearInverse, fit_inverse
+from flwr_splitmix.attacks.images.patches import grid_of, to_images, to_patches
+from flwr_splitmix.attacks.images.reading import guess_images
+
+BATCH = 64
+
+
+class Linear(Attack):
+    """Solves for the patch behind each token; patches that were not sent become the public mean.
+
+    Exact up to rounding where the lower segment is a patch embedding, in under a second. A mixture
+    of whose masks nothing is told gives the mixture of the images. Clients whose lower segments
+    are not averaged have an inverse each.
+    """
+
+    name: ClassVar[str] = "linear"
+    goal: ClassVar[Goal] = "images"
+    needs: ClassVar[frozenset[str]] = frozenset({"smashed data", "lower", "public data"})
+    source: ClassVar[str] = "ours"
+
+    def fit(
+        self, view: View, public: Pictures | None, budget: Budget | None = None, *, seed: int = 0
+    ) -> None:
+        """Fit an inverse for each lower segment."""
+        super().fit(view, public, budget, seed=seed)
+        assert public is not None, "the base class has refused to go on without"
+        known = view.knowledge
+        self._grid = grid_of(known.geometry.patches, known.geometry.grid)
+        pictures = public.fitted(known.image_shape)
+        self._mean = to_patches(pictures.images.mean(0, keepdim=True), self._grid).double()
+        segments: dict[int | None, nn.Module | None] = {None: None}
+        if isinstance(known.lowers, Mapping):
+            segments.update(known.lowers)
+        self._inverses: dict[int | None, LinearInverse] = {}
+        for number, (client, lower) in enumerate(segments.items()):
+            if number and self.budget.over:
+                break
+            self._inverses[client] = self._inverse(view, pictures, seed, lower)
+            self.budget.progress(self.name, number + 1, len(segments))
+
+    def _inverse(
+        self, view: View, public: Pictures, seed: int, lower: nn.Module | None
+    ) -> LinearInverse:
+        rows = max(BATCH, min(len(public), ROWS // view.knowledge.geometry.patches))
+        example = next(public_examples(view, public, min(rows, len(public)), seed, lower=lower))
+        prefix = view.knowledge.geometry.prefix
+        return fit_inverse(example.tokens[:, prefix:], *pairs(example, self._grid))
+
+    def run(self, view: View) -> Guess:
+        """Put the patches of every row together."""
+        known = view.knowledge
+
+        def paint(query: Query) -> Tensor:
+            inverse = self._inverses.get(query.member, self._inverses[None])
+            patches = inverse(query.tokens[:, known.geometry.prefix :])
+            if query.mask is not None:
+                patches = torch.where(query.mask[..., None], patches, self._mean)
+            return to_images(patches, self._grid, known.image_shape).float()
+
+        return guess_images(view, paint, self.budget.device)
+
+
+def pairs(example: Example, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Return the patch behind each token, and for which tokens there is one.
+
+    Where a token holds a sum of several images' patches, that is their mean.
+
+    Returns
+    -------
+    (b, N, P) and bool (b, N).
+    """
+    b, members = example.images.shape[:2]
+    patches = to_patches(example.images.flatten(0, 1), grid).reshape(
+        b, members, grid[0] * grid[1], -1
+    )
+    if example.order is not None:
+        patches = patches.gather(2, example.order[:, None, :, None].expand_as(patches))
+    held = torch.ones(b, patches.shape[2], dtype=torch.bool)
+    if example.owners is not None and (members > 1 or bool((example.owners < 0).any())):
+        held = example.owners >= 0
+        owner = example.owners.clamp_min(0)[:, None, :, None]
+        behind = patches.gather(1, owner.expand(-1, 1, -1, patches.shape[3]))[:, 0]
+    else:
+        behind = patches.mean(1)
+    if example.mask is not None:
+        held = held & example.mask
+    return behind, held

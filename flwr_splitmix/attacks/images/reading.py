@@ -1,0 +1,73 @@
+"""From what an attack makes of a view's releases to a guess, with a confidence."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.attacks.base import Guess, Knowledge, View
+from flwr_splitmix.attacks.images.example import Query, queries
+
+Paint = Callable[[Query], Tensor]
+"""From a query of b rows to images (b, C, H, W), or several of each, (b, m, C, H, W)."""
+
+CHUNK = 256
+"""Images that a lower segment takes at once."""
+
+
+class Lowers:
+    """Copies of the lower segments that an adversary has: frozen, ready on a device."""
+
+    def __init__(self, knowledge: Knowledge, device: torch.device) -> None:
+        self.knowledge = knowledge
+        self.device = device
+        self._ready: dict[int | None, nn.Module | None] = {}
+
+    def __getitem__(self, client: int | None) -> nn.Module | None:
+        """Return a client's, or the only one; None where the adversary has it not."""
+        if client not in self._ready:
+            lower = self.knowledge.lower_of(client)
+            if lower is not None:
+                lower = copy.deepcopy(lower).to(self.device).eval().requires_grad_(False)
+            self._ready[client] = lower
+        return self._ready[client]
+
+
+def guess_images(view: View, paint: Paint, device: torch.device) -> Guess:
+    """Ask `paint` for the images behind every release.
+
+    The confidence of an image is how well the lower segment, fed with it, explains the patches
+    that it is said to have: minus the mean square error over their variance.
+    """
+    values, confidence, where = [], [], []
+    lowers = Lowers(view.knowledge, device)
+    for place, release in enumerate(view.releases):
+        for query in queries(release, view.knowledge):
+            painted = paint(query).clamp(0, 1)
+            several = painted if painted.ndim == 5 else painted[:, None]
+            for images in several.unbind(1):
+                values.append(images)
+                confidence.append(explained(images, query, lowers))
+                where += [(place, row) for row in range(len(images))]
+    return Guess(torch.cat(values), torch.cat(confidence), where)
+
+
+@torch.no_grad()
+def explained(images: Tensor, query: Query, lowers: Lowers) -> Tensor:
+    """Return how well images (b, C, H, W) explain a query's tokens: (b,), at most 0.
+
+    All are 0 where the adversary does not have the lower segment.
+    """
+    lower, known = lowers[query.member], lowers.knowledge
+    if lower is None:
+        return torch.zeros(len(images))
+    inputs = torch.split(known.normalise(images), CHUNK)
+    made = torch.cat([lower(part.to(lowers.device)).cpu() for part in inputs])
+    prefix = known.geometry.prefix
+    made, seen = made[:, prefix:], query.tokens[:, prefix:]
+    held = torch.ones(seen.shape[:2]) if query.mask is None else query.mask.float()
+    apart = ((made - seen).square().mean(2) * held).sum(1) / held.sum(1).clamp_min(1)
+    return -apart / seen.var().clamp_min(1e-12)

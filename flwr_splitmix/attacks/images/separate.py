@@ -1,0 +1,64 @@
+"""All images out of one mixture: a transformer with an output for each member."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from flwr_splitmix.attacks.base import Budget, Knowledge, NotApplicable, Pictures, View
+from flwr_splitmix.attacks.images.alignment import MOST_MEMBERS, separation_loss
+from flwr_splitmix.attacks.images.example import Example
+from flwr_splitmix.attacks.images.trained import TrainedAttack
+from flwr_splitmix.attacks.images.transformer import SIZES, TransformerDecoder
+
+
+class Separate(TrainedAttack):
+    """Paints the images of all members of a mixture, in no order.
+
+    The loss is that of the best assignment of outputs to members. Where masks are told there is
+    nothing to separate: then `decoder-transformer` is the stronger attack.
+    """
+
+    name: ClassVar[str] = "separate"
+    epochs: ClassVar[Mapping[str, int]] = {"smoke": 2, "cpu": 16, "paper": 100}
+    settings: ClassVar[tuple[Mapping[str, Any], ...]] = ({"lr": 1e-3}, {"lr": 2e-3})
+    source: ClassVar[str] = "ours"
+
+    def network(self, knowledge: Knowledge, width: int) -> nn.Module:
+        """Make the transformer."""
+        geometry = knowledge.geometry
+        return TransformerDecoder(
+            width, geometry.patches, geometry.prefix, geometry.grid, knowledge.image_shape,
+            images=knowledge.k, **SIZES[self.budget.scale],
+        )  # fmt: skip
+
+    def loss(self, made: Tensor, example: Example) -> Tensor:
+        """Return the mean square error under the best assignment."""
+        return separation_loss(made, example.images)
+
+    def fit(
+        self, view: View, public: Pictures | None, budget: Budget | None = None, *, seed: int = 0
+    ) -> None:
+        """Train on mixtures of public images.
+
+        Raises
+        ------
+        NotApplicable
+            If the view holds no mixture whose masks are unknown, or one of too many members.
+        """
+        require_mixtures(view)
+        super().fit(view, public, budget, seed=seed)
+
+
+def require_mixtures(view: View) -> None:
+    """Raise NotApplicable unless the view holds mixtures of which no patch's owner is told."""
+    k = view.knowledge.k
+    if k < 2 or all(r.client is not None or r.owners is not None for r in view.releases):
+        raise NotApplicable(
+            f"the view of the adversary {view.adversary!r} on {view.knowledge.method} has no "
+            "mixture whose parts it does not know anyway, so there is nothing to take apart"
+        )
+    if k > MOST_MEMBERS:
+        raise NotApplicable(f"mixtures of {k} are not taken apart; at most {MOST_MEMBERS} are")

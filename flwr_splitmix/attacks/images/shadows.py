@@ -1,0 +1,151 @@
+"""Shadow models: upper segments that an attacker trains itself, to know what training leaves."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flwr_splitmix.attacks.base import Budget
+from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
+from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.release import Release
+
+_BATCH = 64
+
+
+def fresh_like(segment: nn.Module, seed: int) -> nn.Module:
+    """Return a segment of the same architecture whose weights are drawn anew."""
+    made = copy.deepcopy(segment)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        drawn: set[nn.Parameter] = set()
+        for module in made.modules():
+            reset = getattr(module, "reset_parameters", None)
+            if callable(reset):
+                reset()
+                drawn.update(module.parameters(recurse=False))
+        for parameter in made.parameters():
+            if parameter not in drawn:  # tokens and positions, which belong to no layer
+                nn.init.trunc_normal_(parameter, std=0.02)
+            parameter.requires_grad_(True)
+    return made
+
+
+def soft_targets(release: Release, classes: int) -> Tensor:
+    """Return the labels of a release as probabilities (b, L), whatever they came as."""
+    assert release.labels is not None
+    if release.labels.ndim == 2:
+        return release.labels.float()
+    return F.one_hot(release.labels, classes).float()
+
+
+def losses(upper: nn.Module, release: Release, classes: int) -> Tensor:
+    """Return the loss (b,) of an upper segment on a release, with its own labels."""
+    device = next(upper.parameters()).device
+    targets = soft_targets(release, classes).to(device)
+    parts = []
+    with torch.inference_mode():
+        for rows, wanted in zip(release.smashed.split(_BATCH), targets.split(_BATCH), strict=True):
+            logits = upper(rows.to(device))
+            parts.append(-(wanted * F.log_softmax(logits, 1)).sum(1).cpu())
+    return torch.cat(parts)
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """An upper segment that was trained on some public images, and the lower ones it is used with.
+
+    Parameters
+    ----------
+    upper, lowers
+        The segments.
+    members, others
+        Public images that it was trained on, and as many that it was not.
+    """
+
+    upper: nn.Module
+    lowers: Lowers
+    members: Pictures
+    others: Pictures
+
+
+def train_shadow(
+    knowledge: Knowledge,
+    members: Pictures,
+    others: Pictures,
+    *,
+    epochs: int,
+    budget: Budget,
+    seed: int,
+) -> Shadow:
+    """Train an upper segment by the attacked method on an attacker's own images.
+
+    The lower segment is the victims' where the adversary has it, else one with fresh weights; it is
+    not trained: nearly all that a model can remember is in its upper segment.
+
+    Parameters
+    ----------
+    epochs
+        Over `members`; masks, partners and noise are drawn anew in each.
+    """
+    assert knowledge.upper is not None
+    lowers = knowledge.lowers or knowledge.fresh_lower(seed)
+    upper = fresh_like(knowledge.upper, seed).to(budget.device).train()
+    rng = np.random.default_rng(seed)
+    optimizer = torch.optim.AdamW(upper.parameters(), lr=1e-3, weight_decay=0.05)
+    for _ in budget.steps(epochs, "shadow model"):
+        order = torch.from_numpy(rng.permutation(len(members)))
+        epoch = members.take(order)
+        for release in knowledge.simulate(
+            epoch.images, epoch.labels, rng, lower=lowers, adversary="upper only"
+        ):
+            targets = soft_targets(release, knowledge.num_classes).to(budget.device)
+            logits = upper(release.smashed.to(budget.device))
+            loss = -(targets * F.log_softmax(logits, 1)).sum(1).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return Shadow(upper.eval(), lowers, members, others)
+
+
+def train_shadows(
+    knowledge: Knowledge,
+    public: Pictures,
+    *,
+    count: int,
+    images: int,
+    epochs: int,
+    budget: Budget,
+    seed: int,
+) -> Sequence[Shadow]:
+    """Train several shadow models, each on other images of the public ones.
+
+    Parameters
+    ----------
+    images
+        That each is trained on, at most half of the public ones.
+    """
+    each = min(images, len(public) // 2)
+    shadows = []
+    for number in range(count):
+        chosen, _ = public.divided(2 * each, seed + 1000 * number)
+        members, others = chosen.divided(each, seed + 1000 * number + 1)
+        shadows.append(
+            train_shadow(
+                knowledge,
+                members,
+                others,
+                epochs=epochs,
+                budget=budget,
+                seed=seed + 1000 * number + 2,
+            )
+        )
+        if budget.over:
+            break
+    return shadows

@@ -1,0 +1,153 @@
+"""`simulate`: the lower segment is unknown; the server trains one of its own that sends alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flwr_splitmix.attacks.base import Attack, Budget, Goal, Guess, View
+from flwr_splitmix.attacks.images.decoder import Decoder
+from flwr_splitmix.attacks.images.example import queries
+from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.seeding import torch_seed
+
+_STEPS = {"smoke": 4, "cpu": 200, "paper": 4000}
+"""Of the simulated segment, by scale."""
+
+_TASK_EVERY = 4
+_TASK_BATCH = 16
+_BATCH = 64
+_TOKENS = 512
+"""Tokens of either side that are compared at once."""
+
+_ROWS = 1024
+"""Rows of the victims' releases that are kept to compare with."""
+
+
+@dataclass(frozen=True)
+class _Received:
+    """Tokens that victims sent, and the slots at which they stood: (n, d) and int64 (n,)."""
+
+    tokens: Tensor
+    slots: Tensor
+
+    def some(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        rows = torch.randint(len(self.tokens), (count,), generator=generator)
+        return self.tokens[rows], self.slots[rows]
+
+
+class Simulate(Attack):
+    """Trains a lower segment whose smashed data look like the victims', then a decoder of it.
+
+    The segment has the public architecture and fresh weights. It is trained on public images by
+    three losses: a discriminator that tells its tokens from the victims', their distance under
+    kernels of several widths, both at the same slots; and, where the adversary has the upper
+    segment, the task's loss through it. The decoder is that of `decoder`, trained on the method's
+    releases of public images with that segment.
+
+    Source: SDAR (Zhu et al., NDSS 2025) and FORA (Xu et al., CVPR 2024), in the plain form that
+    both share.
+    """
+
+    name = "simulate"
+    goal: ClassVar[Goal] = "images"
+    needs = frozenset({"smashed data", "public data"})
+    source = "SDAR, FORA"
+
+    def fit(
+        self, view: View, public: Pictures | None, budget: Budget | None = None, *, seed: int = 0
+    ) -> None:
+        """Train the segment, then the decoder."""
+        super().fit(view, public, budget, seed=seed)
+        assert public is not None
+        pictures = public.fitted(view.knowledge.image_shape)
+        self.lower = self._train_lower(view, pictures)
+        known = replace(view.knowledge, lowers=self.lower, averaged=False)
+        self.decoder = Decoder(**Decoder.settings[0])
+        self.decoder.fit(replace(view, knowledge=known), pictures, self.budget, seed=seed)
+
+    def run(self, view: View) -> Guess:
+        """Decode the victims' releases."""
+        known = replace(view.knowledge, lowers=self.lower, averaged=False)
+        return self.decoder.run(replace(view, knowledge=known))
+
+    def _train_lower(self, view: View, public: Pictures) -> nn.Module:
+        knowledge, device = view.knowledge, self.budget.device
+        received = _received(view)
+        lower = knowledge.fresh_lower(self.seed).to(device).train()
+        weights = [p for p in lower.parameters() if p.requires_grad]
+        if not weights:  # a frozen edge: as it starts is all that there is to know
+            return lower.eval()
+        with torch_seed(device, self.seed):
+            judge = _Judge(received.tokens.shape[1], knowledge.geometry.patches).to(device)
+        generator = torch.Generator().manual_seed(self.seed)
+        ours = torch.optim.AdamW(weights, lr=1e-3)
+        theirs = torch.optim.AdamW(judge.parameters(), lr=5e-4)
+        upper = None if knowledge.upper is None else knowledge.upper.to(device).eval()
+        for step in self.budget.steps(_STEPS[self.budget.scale], "simulated segment"):
+            rows = torch.randint(len(public), (_BATCH,), generator=generator)
+            smashed = lower(knowledge.normalise(public.images[rows]).to(device))
+            real, slots = (part.to(device) for part in received.some(_TOKENS, generator))
+            # As many tokens of the same slots: where they stand must not tell them apart.
+            which = torch.randint(_BATCH, slots.shape, generator=generator).to(device)
+            made = smashed[which, knowledge.geometry.prefix + slots]
+            verdicts = judge(real, slots), judge(made.detach(), slots)
+            theirs.zero_grad()
+            (F.softplus(-verdicts[0]) + F.softplus(verdicts[1])).mean().backward()
+            theirs.step()
+            loss = 0.1 * F.softplus(-judge(made, slots)).mean() + _distance(made, real)
+            if upper is not None and step % _TASK_EVERY == 0:
+                logits = upper(smashed[:_TASK_BATCH])
+                labels = public.labels[rows[:_TASK_BATCH]].to(device)
+                loss = loss + F.cross_entropy(logits, labels)
+            ours.zero_grad()
+            loss.backward()
+            ours.step()
+        return lower.eval().requires_grad_(False).cpu()
+
+
+def _received(view: View) -> _Received:
+    """Gather the tokens that came, each as its sender made it where weights are known."""
+    prefix = view.knowledge.geometry.prefix
+    tokens, slots, rows = [], [], 0
+    for release in view.releases:
+        for query in queries(release, view.knowledge):
+            own = query.tokens[:, prefix:].float()
+            came = own.abs().sum(2) > 0 if query.mask is None else query.mask
+            tokens.append(own[came])
+            slots.append(came.nonzero()[:, 1])
+            rows += len(own)
+        if rows >= _ROWS:
+            break
+    return _Received(torch.cat(tokens), torch.cat(slots))
+
+
+class _Judge(nn.Module):
+    """Tokens (n, d) with their slots to logits (n,): the higher, the likelier a victim's."""
+
+    def __init__(self, width: int, slots: int, hidden: int = 128) -> None:
+        super().__init__()
+        self.enter = nn.Linear(width, hidden)
+        self.slots = nn.Embedding(slots, hidden)
+        self.leave = nn.Sequential(
+            nn.LeakyReLU(0.2), nn.Linear(hidden, hidden), nn.LeakyReLU(0.2), nn.Linear(hidden, 1)
+        )
+
+    def forward(self, tokens: Tensor, slots: Tensor) -> Tensor:
+        logits: Tensor = self.leave(self.enter(tokens) + self.slots(slots))
+        return logits.squeeze(1)
+
+
+def _distance(made: Tensor, real: Tensor) -> Tensor:
+    """Return the squared maximum mean discrepancy under Gaussian kernels of several widths."""
+    both = torch.cat([made, real])
+    squared = torch.cdist(both, both).square()
+    typical = squared.detach().mean().clamp_min(1e-12)
+    kernel = torch.stack([torch.exp(-squared / (factor * typical)) for factor in (0.25, 1.0, 4.0)])
+    n = len(made)
+    inside = kernel[:, :n, :n].mean() + kernel[:, n:, n:].mean()
+    return inside - 2 * kernel[:, :n, n:].mean()

@@ -1,0 +1,73 @@
+"""The base class of attacks that train a network on releases of public images."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from flwr_splitmix.attacks.base import Attack, Budget, Goal, Guess, Knowledge, Pictures, View
+from flwr_splitmix.attacks.images.example import Example, public_examples
+from flwr_splitmix.attacks.images.reading import guess_images
+from flwr_splitmix.attacks.images.training import BATCH, Reader, image_loss, learn
+
+
+class TrainedAttack(Attack):
+    """Trains a network with AdamW on a one-cycle schedule; a subclass says which and how long.
+
+    Attributes
+    ----------
+    epochs
+        By scale: how often as many rows are drawn as there are public images.
+    """
+
+    goal: ClassVar[Goal] = "images"
+    needs: ClassVar[frozenset[str]] = frozenset({"smashed data", "lower", "public data"})
+    epochs: ClassVar[Mapping[str, int]] = {"smoke": 2, "cpu": 6, "paper": 40}
+    rate: ClassVar[float] = 1e-3
+
+    @abstractmethod
+    def network(self, knowledge: Knowledge, width: int) -> nn.Module:
+        """Make the network, which reads (b, prefix + N, width)."""
+
+    def loss(self, made: Tensor, example: Example) -> Tensor:
+        """Return what training lowers; the mean square error of images."""
+        return image_loss(made, example)
+
+    def fit(
+        self, view: View, public: Pictures | None, budget: Budget | None = None, *, seed: int = 0
+    ) -> None:
+        """Train on public images; see `Attack.fit`."""
+        super().fit(view, public, budget, seed=seed)
+        assert public is not None, "the base class has refused to go on without"
+        pictures = public.fitted(view.knowledge.image_shape)
+        self._reader = learn(
+            lambda width: self.network(view.knowledge, width),
+            public_examples(view, pictures, BATCH, seed),
+            self.loss,
+            steps=self.epochs[self.budget.scale] * max(1, len(pictures) // BATCH),
+            lr=self.setting.get("lr", self.rate),
+            seed=seed,
+            budget=self.budget,
+            what=self.name,
+        )
+
+    @property
+    def reader(self) -> Reader:
+        """The trained network.
+
+        Raises
+        ------
+        RuntimeError
+            Before `fit`.
+        """
+        if not hasattr(self, "_reader"):
+            raise RuntimeError(f"the attack {self.name!r} has not been fitted; call fit first")
+        return self._reader
+
+    def run(self, view: View) -> Guess:
+        """Paint what is behind every row."""
+        device, reader = self.budget.device, self.reader
+        return guess_images(view, lambda q: reader.read(q.tokens, q.mask, device), device)

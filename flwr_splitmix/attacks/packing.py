@@ -1,0 +1,185 @@
+"""A recorded step as named tensors and plain values, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+
+from flwr_splitmix.attacks.steps import Step
+from flwr_splitmix.mixers import (
+    SHARES,
+    Group,
+    Member,
+    Plan,
+    Share,
+    SmashedShape,
+    Upload,
+    share_from_wire,
+)
+from flwr_splitmix.mixers.shuffled import ShuffledPlan
+from flwr_splitmix.mixers.wrapper import grow
+
+
+@dataclass(frozen=True)
+class TextStep:
+    """One training step of the U shape, as the server saw it.
+
+    Parameters
+    ----------
+    server_round, number
+        When; steps are counted within the round, from 0.
+    messages
+        By client, its hidden states (b, T, d), one a message.
+    masks
+        By client, uint8 (b, T): 1 where the trunk attends to.
+    returned
+        By client, the gradient of its own loss at each of the trunk's outputs.
+    gradients
+        By client, the gradient of each message, which goes back to it.
+    """
+
+    server_round: int
+    number: int
+    messages: Mapping[int, Sequence[Tensor]]
+    masks: Mapping[int, Tensor]
+    returned: Mapping[int, Sequence[Tensor]]
+    gradients: Mapping[int, Sequence[Tensor | None]]
+
+
+def pack_step(step: Step | TextStep) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Take a step apart into named tensors and JSON-able values."""
+    return tensors_of(step), _plain(step)
+
+
+def tensors_of(step: Step | TextStep) -> dict[str, Tensor]:
+    """Return all tensors of a step by their names in a file."""
+    tensors: dict[str, Tensor] = {}
+    if isinstance(step, TextStep):
+        for client, messages in step.messages.items():
+            _put(tensors, f"messages.{client}", messages)
+            tensors[f"mask.{client}"] = step.masks[client]
+            _put(tensors, f"returned.{client}", step.returned.get(client, ()))
+            _put(tensors, f"gradients.{client}", step.gradients.get(client, ()))
+        return tensors
+    for client, upload in step.uploads.items():
+        _put(tensors, f"smashed.{client}", upload.smashed)
+        if isinstance(upload.labels, Tensor):
+            tensors[f"labels.{client}"] = upload.labels
+        else:
+            _put(tensors, f"soft.{client}", upload.labels)
+    _put(tensors, "step", {"gradient": step.gradient, "loss": step.loss})
+    return tensors
+
+
+def _plain(step: Step | TextStep) -> dict[str, Any]:
+    place = [step.server_round, step.number]
+    if isinstance(step, TextStep):
+        counts = {str(client): len(messages) for client, messages in step.messages.items()}
+        return {"shape": "U", "place": place, "messages": counts}
+    plan = step.plan
+    return {
+        "shape": "L",
+        "place": place,
+        "smashed-shape": asdict(plan.shape),
+        "passes": [
+            [[[m.client, m.share.to_wire()] for m in group.members] for group in groups]
+            for groups in plan.passes
+        ],
+        "shuffle-seed": plan.seed if isinstance(plan, ShuffledPlan) else None,
+        "drawn": {str(client): number for client, number in step.drawn.items()},
+    }
+
+
+def unpack_step(
+    tensors: Mapping[str, Tensor], meta: Mapping[str, Any], shares: Iterable[type[Share]] = ()
+) -> Step | TextStep:
+    """Put together what `pack_step` took apart.
+
+    Parameters
+    ----------
+    shares
+        Kinds of shares besides the built-in ones.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        If it is no step.
+    """
+    if meta["shape"] == "U":
+        return _unpack_texts(tensors, meta)
+    known = (*SHARES, *shares)
+    shape = dict(meta["smashed-shape"])
+    if shape["grid"] is not None:
+        rows, columns = shape["grid"]
+        shape["grid"] = (int(rows), int(columns))
+    plan = Plan(
+        SmashedShape(**shape),
+        tuple(
+            tuple(
+                Group(tuple(Member(int(c), share_from_wire(share, known)) for c, share in members))
+                for members in groups
+            )
+            for groups in meta["passes"]
+        ),
+    )
+    if meta["shuffle-seed"] is not None:
+        plan = grow(plan, ShuffledPlan, seed=int(meta["shuffle-seed"]))
+    server_round, number = meta["place"]
+    uploads = {
+        client: Upload(
+            _list(tensors, f"smashed.{client}", len(plan.passes)),
+            tensors[f"labels.{client}"]
+            if f"labels.{client}" in tensors
+            else _list(tensors, f"soft.{client}", len(plan.passes)),
+        )
+        for client in sorted(plan.clients)
+        if any(name.startswith(f"smashed.{client}.") for name in tensors)
+    }
+    return Step(
+        int(server_round),
+        int(number),
+        plan,
+        uploads,
+        tensors.get("step.gradient"),
+        tensors.get("step.loss"),
+        {int(client): int(n) for client, n in meta["drawn"].items()},
+    )
+
+
+def _unpack_texts(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> TextStep:
+    counts = {int(client): int(count) for client, count in meta["messages"].items()}
+
+    def every(kind: str) -> dict[int, list[Tensor]]:
+        listed = {c: _list(tensors, f"{kind}.{c}", count) for c, count in counts.items()}
+        return {c: [t for t in own if t is not None] for c, own in listed.items() if any_of(own)}
+
+    def any_of(own: Sequence[Tensor | None]) -> bool:
+        return any(tensor is not None for tensor in own)
+
+    server_round, number = meta["place"]
+    return TextStep(
+        int(server_round),
+        int(number),
+        every("messages"),
+        {client: tensors[f"mask.{client}"] for client in counts},
+        every("returned"),
+        every("gradients"),
+    )
+
+
+def _put(
+    tensors: dict[str, Tensor],
+    name: str,
+    values: Sequence[Tensor | None] | Mapping[str, Tensor | None],
+) -> None:
+    entries = values.items() if isinstance(values, Mapping) else enumerate(values)
+    for key, tensor in entries:
+        if tensor is not None:
+            tensors[f"{name}.{key}"] = tensor
+
+
+def _list(tensors: Mapping[str, Tensor], name: str, length: int) -> list[Tensor | None]:
+    return [tensors.get(f"{name}.{index}") for index in range(length)]

@@ -1,0 +1,337 @@
+"""Scores of a guess against the truth, sample by sample, beside floors: only here is truth opened.
+
+Nothing of these modules is handed to an attack.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
+from flwr_splitmix.attacks.image_scores import (
+    Classifier,
+    agreements,
+    peak_ratios,
+    perceptual_distances,
+    retrieved,
+    squared_errors,
+    structures,
+)
+from flwr_splitmix.attacks.intervals import Measure, curve_measures, mean_measure
+from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.vault import Truth
+from flwr_splitmix.storage import write_atomic
+
+GALLERY = 1000
+"""Images among which a victim must be the nearest to its reconstruction."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What an attack reached.
+
+    Parameters
+    ----------
+    rows
+        One for each sample: "victim" (its position in the truth), "release", "row", "trained",
+        "confidence", and its metrics, floors among them.
+    measures
+        The metrics over all samples; the main one is first.
+    """
+
+    rows: list[Row]
+    measures: list[Measure]
+
+    @property
+    def main(self) -> Measure:
+        """The measure by which the gate judges."""
+        return next(measure for measure in self.measures if measure.main)
+
+
+@dataclass(frozen=True)
+class Floors:
+    """What is reached without the victims' releases.
+
+    Parameters
+    ----------
+    public
+        Images that are no victims.
+    prior
+        What the attack makes of an empty release, (C, H, W); None where it makes no images.
+    """
+
+    public: Pictures
+    prior: Tensor | None = None
+
+    @classmethod
+    def of(cls, attack: Attack, view: View, public: Pictures) -> Floors:
+        """Return the floors of a fitted attack: it is run on one release of zeros."""
+        if attack.goal != "images" or not view.releases:
+            return cls(public)
+        guess = attack.run(replace(view, releases=[emptied(view)]))
+        return cls(public, guess.values[0].cpu() if len(guess.values) else None)
+
+
+def emptied(view: View) -> Any:
+    """Return the first release of a view without what it says: zeros, and no labels."""
+    first = view.releases[0]
+    zero = torch.zeros_like(first.smashed)
+    gradient = None if first.gradient is None else torch.zeros_like(first.gradient)
+    labels = None if first.labels is None else torch.zeros_like(first.labels)
+    return replace(first, smashed=zero, gradient=gradient, labels=labels)
+
+
+def score_guess(
+    goal: Goal,
+    guess: Guess,
+    truth: Truth,
+    floors: Floors,
+    *,
+    classifier: Classifier | None = None,
+    seed: int = 0,
+) -> Scored:
+    """Score a guess.
+
+    Parameters
+    ----------
+    classifier
+        Judges the classes of reconstructions; None leaves them out.
+
+    Raises
+    ------
+    ValueError
+        If there is nothing to score.
+    """
+    if not len(guess.where):
+        raise ValueError("the attack made no guess: there is nothing to score")
+    if goal == "images":
+        return _images(guess, truth, floors, classifier, seed)
+    if goal == "order":
+        return _order(guess, truth, seed)
+    if goal == "owners":
+        return _owners(guess, truth, seed)
+    if goal == "labels":
+        return _labels(guess, truth, seed)
+    return _membership(guess, truth, seed)
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Write samples as parquet, for their owner alone."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = dict.fromkeys(name for row in rows for name in row)
+    sink = io.BytesIO()
+    pq.write_table(pa.table({c: [row.get(c) for row in rows] for c in columns}), sink)
+    write_atomic(path, sink.getvalue())
+
+
+def pairs_of(guess: Guess, truth: Truth) -> list[tuple[int, int]]:
+    """Return (guess, victim) pairs: of several guesses at one row, the best assignment.
+
+    One guess at a row of several victims is a guess at each of them.
+    """
+    at: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, place in enumerate(guess.where):
+        at[place].append(number)
+    pairs = []
+    for (release, row), numbers in at.items():
+        victims = sorted({int(v) for v in truth.origins[release].sources[row] if v >= 0})
+        if not victims:
+            continue
+        if len(numbers) == 1:
+            pairs += [(numbers[0], victim) for victim in victims]
+            continue
+        cost = torch.stack(
+            [
+                squared_errors(guess.values[n].cpu().expand(len(victims), -1, -1, -1),
+                               truth.pictures.images[victims])
+                for n in numbers
+            ]
+        )  # fmt: skip
+        rows, columns = linear_sum_assignment(cost.numpy())
+        pairs += [(numbers[int(r)], victims[int(c)]) for r, c in zip(rows, columns, strict=True)]
+    return pairs
+
+
+def _images(
+    guess: Guess, truth: Truth, floors: Floors, classifier: Classifier | None, seed: int
+) -> Scored:
+    pairs = pairs_of(guess, truth)
+    if not pairs:
+        raise ValueError("no guess is at a row whose images are known: there is nothing to score")
+    guesses = guess.values.cpu()[[number for number, _ in pairs]].float()
+    victims = torch.tensor([victim for _, victim in pairs])
+    images, labels = truth.pictures.images[victims], truth.pictures.labels[victims]
+    public = floors.public.images
+    mean = public.mean(0, keepdim=True).expand_as(images)
+    errors = squared_errors(guesses, images)
+    nearest = torch.cat(
+        [
+            torch.cdist(part.flatten(1), public.flatten(1)).square().amin(1) / part[0].numel()
+            for part in images.split(256)
+        ]
+    )
+    columns: dict[str, Tensor] = {
+        "mse": errors,
+        "psnr": peak_ratios(errors),
+        "ssim": structures(guesses, images),
+        "retrieved": retrieved(guesses, images, public[: GALLERY - 1]),
+        "mean_image_mse": squared_errors(mean, images),
+        "nearest_public_mse": nearest,
+    }
+    if (lpips := perceptual_distances(guesses, images)) is not None:
+        columns["lpips"] = lpips
+    if classifier is not None:
+        columns["class_agrees"] = agreements(guesses, labels, classifier)
+    prior = mean if floors.prior is None else floors.prior.float().unsqueeze(0).expand_as(images)
+    columns["prior_mse"] = squared_errors(prior, images)
+    best = "mean_image_mse"
+    if float(columns["prior_mse"].mean()) < float(columns[best].mean()):
+        best = "prior_mse"
+    floor = mean if best == "mean_image_mse" else prior
+    measures = [
+        mean_measure(
+            "MSE", errors.numpy(), float(columns[best].mean()), lower_is_stronger=True, main=True,
+            seed=seed,
+        ),
+        mean_measure(
+            "PSNR", columns["psnr"].numpy(), float(peak_ratios(columns[best]).mean()), seed=seed
+        ),
+        mean_measure(
+            "SSIM", columns["ssim"].numpy(), float(structures(floor, images).mean()), seed=seed
+        ),
+        mean_measure(
+            "retrieval", columns["retrieved"].numpy(),
+            float(retrieved(floor, images, public[: GALLERY - 1]).double().mean()), seed=seed,
+        ),
+    ]  # fmt: skip
+    if lpips is not None:
+        reached = perceptual_distances(floor, images)
+        assert reached is not None
+        measures.append(
+            mean_measure(
+                "LPIPS", lpips.numpy(), float(reached.mean()), lower_is_stronger=True, seed=seed
+            )
+        )
+    if classifier is not None:
+        reached = agreements(floor, labels, classifier).double()
+        agrees = columns["class_agrees"].numpy()
+        measures.append(mean_measure("class", agrees, float(reached.mean()), seed=seed))
+    rows = _rows(guess, truth, pairs, columns)
+    return Scored(rows, measures)
+
+
+def _rows(
+    guess: Guess,
+    truth: Truth,
+    pairs: Sequence[tuple[int, int]],
+    columns: dict[str, Tensor],
+) -> list[Row]:
+    values = {name: column.tolist() for name, column in columns.items()}
+    return [
+        {
+            "victim": victim,
+            "guess": number,
+            "release": guess.where[number][0],
+            "row": guess.where[number][1],
+            "trained": bool(truth.trained[victim]),
+            "confidence": float(guess.confidence[number]),
+            **{name: own[i] for name, own in values.items()},
+        }
+        for i, (number, victim) in enumerate(pairs)
+    ]
+
+
+def _first_victims(guess: Guess, truth: Truth) -> list[tuple[int, int]]:
+    """Return (guess, victim) of every guess whose row has a victim: its first one."""
+    pairs = []
+    for number, (release, row) in enumerate(guess.where):
+        known = [int(v) for v in truth.origins[release].sources[row] if v >= 0]
+        if known:
+            pairs.append((number, known[0]))
+    return pairs
+
+
+def _order(guess: Guess, truth: Truth, seed: int) -> Scored:
+    """Score positions: a patch is right where its own image has it."""
+    pairs, right = [], []
+    for number, victim in _first_victims(guess, truth):
+        release, row = guess.where[number]
+        own = truth.origins[release].order
+        guessed = guess.values[number].cpu()
+        patches = len(guessed)
+        order = torch.arange(patches) if own is None else own[row] % patches
+        known = guessed >= 0
+        pairs.append((number, victim))
+        right.append(
+            float((guessed[known] == order[known]).double().mean()) if known.any() else 0.0
+        )
+    values = torch.tensor(right, dtype=torch.float64)
+    chance = 1 / guess.values.shape[1]
+    measure = mean_measure("patches in place", values.numpy(), chance, main=True, seed=seed)
+    return Scored(_rows(guess, truth, pairs, {"in_place": values}), [measure])
+
+
+def _owners(guess: Guess, truth: Truth, seed: int) -> Scored:
+    """Score owners up to their numbering; the largest share of a row is the floor."""
+    pairs, right, largest = [], [], []
+    for number, victim in _first_victims(guess, truth):
+        release, row = guess.where[number]
+        owners = truth.origins[release].owners
+        if owners is None:
+            continue
+        own, guessed = owners[row], guess.values[number].cpu()
+        known = own >= 0
+        names, indices = own[known].unique(return_inverse=True)
+        called, under = guessed[known].unique(return_inverse=True)
+        table = torch.zeros(len(called), len(names))
+        table.index_put_((under, indices), torch.ones(len(indices)), accumulate=True)
+        rows, columns = linear_sum_assignment(-table.numpy())
+        pairs.append((number, victim))
+        right.append(float(table[rows, columns].sum()) / len(indices))
+        largest.append(float(table.sum(0).max()) / len(indices))
+    if not pairs:
+        raise ValueError("no release is a mixture of patches: there are no owners to tell")
+    values = torch.tensor(right, dtype=torch.float64)
+    floor = float(np.mean(largest))
+    measure = mean_measure("patches attributed", values.numpy(), floor, main=True, seed=seed)
+    return Scored(_rows(guess, truth, pairs, {"attributed": values}), [measure])
+
+
+def _labels(guess: Guess, truth: Truth, seed: int) -> Scored:
+    """Score classes by accuracy, and numbers, of two classes, by AUC either way."""
+    pairs = _first_victims(guess, truth)
+    numbers = [number for number, _ in pairs]
+    labels = truth.pictures.labels[[victim for _, victim in pairs]]
+    values = guess.values.cpu()[numbers]
+    if values.is_floating_point() and values.ndim == 1:
+        positive = (labels == labels.max()).numpy()
+        measures = curve_measures(values.double().numpy(), positive, seed=seed, either_way=True)
+        return Scored(_rows(guess, truth, pairs, {"score": values, "label": labels}), measures)
+    said = values.argmax(1) if values.ndim == 2 else values
+    right = said == labels
+    most = float(labels.bincount().max()) / len(labels)
+    measure = mean_measure("labels read", right.numpy(), most, main=True, seed=seed)
+    columns = {"read": said, "label": labels, "right": right}
+    return Scored(_rows(guess, truth, pairs, columns), [measure])
+
+
+def _membership(guess: Guess, truth: Truth, seed: int) -> Scored:
+    pairs = _first_victims(guess, truth)
+    scores = guess.values.cpu().double()[[number for number, _ in pairs]]
+    member = truth.trained[[victim for _, victim in pairs]]
+    measures = curve_measures(scores.numpy(), member.numpy(), seed=seed)
+    return Scored(_rows(guess, truth, pairs, {"score": scores}), measures)

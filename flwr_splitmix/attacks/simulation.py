@@ -1,0 +1,215 @@
+"""The pass of images through a method as in training, with which nothing learns.
+
+An attacker runs it on public images; the bench runs it on victims that were held out.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
+from flwr_splitmix.attacks.release import Adversary, Simulated
+from flwr_splitmix.attacks.steps import Batches, Step, StepReader
+from flwr_splitmix.clients.input_mixing import mix_inputs
+from flwr_splitmix.data.batches import Example
+from flwr_splitmix.mixers import InputShare, Mixer, Plan, Share, SmashedShape, Upload
+from flwr_splitmix.seeding import secrets_are_seeded, seeded_secrets, torch_seed
+from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle, draw_order, patches_kept
+
+CPU = torch.device("cpu")
+
+
+def simulate(
+    known: Knowledge,
+    images: Tensor,
+    labels: Tensor,
+    generator: np.random.Generator,
+    *,
+    lowers: Lowers | None,
+    adversary: Adversary,
+    batch_size: int,
+    gradients: bool = False,
+) -> list[Simulated]:
+    """Return an adversary's releases of images; see `Knowledge.simulate`."""
+    reader = StepReader(known.mixer, known.num_classes, adversary)
+    releases = []
+    for step, batches, orders in passes(
+        known, images, labels, generator, lowers=lowers, batch_size=batch_size, gradients=gradients
+    ):
+        for release, origin in zip(
+            reader.releases(step), reader.origins(step, batches, orders), strict=True
+        ):
+            values = {f.name: getattr(release, f.name) for f in fields(release)}
+            releases.append(Simulated(**values, origin=origin))
+    return releases
+
+
+def passes(
+    known: Knowledge,
+    images: Tensor,
+    labels: Tensor,
+    generator: np.random.Generator,
+    *,
+    lowers: Lowers | None,
+    batch_size: int,
+    gradients: bool = False,
+    server_round: int = 0,
+    include: int | None = None,
+) -> Iterator[tuple[Step, Batches, Mapping[int, Tensor]]]:
+    """Pass images through lower segments and mixer, step by step, in random order.
+
+    Parameters
+    ----------
+    images, labels
+        float (n, C, H, W), 0 to 1, and int64 (n,): n >= 1.
+    lowers
+        One lower segment, or several by client, of whom each step draws as many as are mixed; None
+        makes fresh ones.
+    gradients
+        Whether the upper segment says loss and gradient of each row; it learns nothing.
+    include
+        A client that takes part in every step.
+
+    Yields
+    ------
+    A step; by client the positions of its images; by client the orders of its frozen edge.
+    """
+    clients = max(known.k, known.mixer.min_members)
+    batch = min(batch_size, math.ceil(len(images) / clients))
+    number = math.ceil(len(images) / (clients * batch))
+    order = np.resize(generator.permutation(len(images)), (number, clients, batch))
+    segments = _segments(known, lowers, clients, generator)
+    if include is not None and include not in segments:
+        raise ValueError(f"there is no client {include}; there are {sorted(segments)}")
+    geometry = known.geometry
+    shape = SmashedShape(
+        batch, geometry.patches, geometry.width, geometry.prefix, geometry.grid, known.num_classes
+    )
+    for at, drawn in enumerate(order):
+        members = _members(sorted(segments), clients, include, generator)
+        batches = {c: torch.from_numpy(own.copy()) for c, own in zip(members, drawn, strict=True)}
+        plan = known.mixer.plan(members, shape, generator)
+        inputs = {
+            client: (known.normalise(images[rows].float()), labels[rows])
+            for client, rows in batches.items()
+        }
+        seed = int(generator.integers(2**62))
+        uploads, orders = _uploads(segments, inputs, plan, seed)
+        gradient = loss = None
+        if gradients:
+            if known.upper is None:
+                raise ValueError("gradients need the upper segment, which this adversary has not")
+            gradient, loss = _gradients(known.upper, known.mixer, uploads, plan, known.num_classes)
+        yield Step(server_round, at, plan, uploads, gradient, loss), batches, orders
+
+
+def _segments(
+    known: Knowledge, lowers: Lowers | None, clients: int, generator: np.random.Generator
+) -> dict[int, nn.Module]:
+    """Return each client's own copy: training mode may change what it keeps."""
+    if lowers is None:
+        made = {c: known.fresh_lower(int(generator.integers(2**31))) for c in range(clients)}
+    elif not isinstance(lowers, Mapping):
+        made = {client: copy.deepcopy(lowers) for client in range(clients)}
+    elif len(lowers) >= clients:
+        made = {client: copy.deepcopy(segment) for client, segment in lowers.items()}
+    else:
+        own = list(lowers.values())
+        made = {client: copy.deepcopy(own[client % len(own)]) for client in range(clients)}
+    return {client: segment.train() for client, segment in made.items()}
+
+
+def _members(
+    clients: list[int], number: int, include: int | None, generator: np.random.Generator
+) -> list[int]:
+    """Draw who takes part in a step."""
+    others = [int(c) for c in generator.permutation([c for c in clients if c != include])]
+    first = [] if include is None else [include]
+    return sorted([*first, *others][:number])
+
+
+def _uploads(
+    segments: Mapping[int, nn.Module], inputs: Mapping[int, Example], plan: Plan, seed: int
+) -> tuple[dict[int, Upload], dict[int, Tensor]]:
+    """Do what clients do in a step; noise and shuffles follow from the seed."""
+    uploads, orders = {}, {}
+    with torch.no_grad(), torch_seed(CPU, seed), seeded_secrets():
+        for client in inputs:
+            segment, shares = segments[client], plan.shares(client)
+            images, labels = _mixed_inputs(client, shares, inputs)
+            device = next((p.device for p in segment.parameters()), CPU)
+            with ShuffleWatch(segment) as watch:
+                smashed = segment(images.to(device)).cpu()
+            if watch.orders:
+                orders[client] = watch.orders[-1]
+            sent = [None if s is None else s.upload(smashed)[0] for s in shares]
+            kinds = {share.label_kind for share in shares if share is not None}
+            soft = [None if s is None else s.upload_labels(labels, smashed.dtype) for s in shares]
+            uploads[client] = Upload(sent, soft if "soft" in kinds else labels)
+    return uploads, orders
+
+
+def _mixed_inputs(
+    client: int, shares: list[Share | None], inputs: Mapping[int, Example]
+) -> Example:
+    mixing = next((share for share in shares if isinstance(share, InputShare)), None)
+    return inputs[client] if mixing is None else mix_inputs(mixing, inputs.__getitem__)
+
+
+def _gradients(
+    upper: nn.Module, mixer: Mixer, uploads: Mapping[int, Upload], plan: Plan, num_classes: int
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient of each group's mean loss at the mixture, and each row's loss."""
+    mixed = mixer.merge(uploads, plan, num_classes=num_classes)
+    device = next((p.device for p in upper.parameters()), CPU)
+    with torch.enable_grad():
+        smashed = mixed.smashed.to(device).requires_grad_()
+        rows = F.cross_entropy(upper(smashed), mixed.targets.to(device), reduction="none")
+        (gradient,) = torch.autograd.grad(rows.sum() / plan.shape.batch, smashed)
+    return gradient.cpu(), rows.detach().cpu()
+
+
+class ShuffleWatch:
+    """Sees, at the client, which orders a frozen edge draws: for the score, and simulations.
+
+    Secrets must be seeded: the draw is made again from the same state of the generator. Where
+    they come from the operating system nothing is seen.
+
+    Attributes
+    ----------
+    orders
+        int64 (b, N), one a forward pass in training mode; see `Origin.order`.
+    """
+
+    def __init__(self, segment: nn.Module) -> None:
+        self.orders: list[Tensor] = []
+        self._edges = [m for m in segment.modules() if isinstance(m, PatchShuffle)]
+
+    def __enter__(self) -> ShuffleWatch:
+        self._hooks = [edge.register_forward_pre_hook(self._see) for edge in self._edges]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _see(self, edge: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        if not secrets_are_seeded() or not edge.training:
+            return
+        assert isinstance(edge, PatchShuffle)
+        batch, patches, _ = arguments[0].shape
+        kept = patches_kept(patches, edge.kappa)
+        state = torch.get_rng_state()
+        order = draw_order(batch, patches, kept)
+        torch.set_rng_state(state)
+        own = torch.arange(batch).unsqueeze(1) * patches
+        # Within each image, patches have its own numbers.
+        self.orders.append(order - own if kept == patches else order)

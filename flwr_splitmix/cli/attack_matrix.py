@@ -1,0 +1,187 @@
+"""`splitmix attack matrix images`: methods and defences against attacks, run and shown."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flwr_splitmix.cli.terminal import (
+    RunDirectory,
+    console,
+    duration,
+    numbers,
+    table,
+    terminated_as_interrupted,
+)
+from flwr_splitmix.experiments.cells import ExperimentError
+from flwr_splitmix.experiments.privacy import tables
+from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place, choose
+from flwr_splitmix.experiments.privacy.results import Result, results
+from flwr_splitmix.experiments.privacy.sizes import size_named
+from flwr_splitmix.experiments.privacy.tasks import tasks_of, with_gates
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from flwr_splitmix.experiments.privacy.grid import Progress
+    from flwr_splitmix.experiments.privacy.tasks import Task
+
+
+class MatrixFormat(StrEnum):
+    """What is printed at the end."""
+
+    table = "table"
+    json = "json"
+    markdown = "markdown"
+
+
+matrix = typer.Typer(
+    name="matrix", help="Methods against attacks: run what is missing, and show all."
+)
+
+
+@matrix.callback()
+def _group() -> None:
+    """Run methods against attacks: what is missing, and show all."""
+
+
+@matrix.command()
+def images(
+    scale: Annotated[str, typer.Option("--scale", help="smoke, cpu or paper.")] = "smoke",
+    cells: Annotated[
+        str,
+        typer.Option(
+            "--cells",
+            metavar="CELLS",
+            help="METHOD, METHOD:ATTACK or :ATTACK, separated by commas; 'main' is nine methods.",
+            show_default=False,
+        ),
+    ] = "",
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            "--seeds",
+            help="Numbers separated by commas; else 0, and at cpu 0,1,2.",
+            show_default=False,
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", help="Cells at a time, a process each.")] = 1,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            "--dataset",
+            metavar="SOURCE",
+            help="A folder, a shipped or a hub name.",
+            show_default=False,
+        ),
+    ] = None,
+    format: Annotated[  # noqa: A002 - the option's name
+        MatrixFormat, typer.Option("--format", help="A table, one JSON list, or Markdown.")
+    ] = MatrixFormat.table,
+    run: Annotated[
+        bool, typer.Option("--run/--show", help="Run what is missing, or only show what is there.")
+    ] = True,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "cpu",
+    run_dir: RunDirectory = None,
+) -> None:
+    """Attack methods that mix images, and say what each attack reads, beside floor and gate.
+
+    Victims, cells and their scores by sample are kept below DIR/attacks; an interrupted matrix goes
+    on where it was.
+    """
+    size = size_named(scale)
+    chosen = choose(cells, numbers(seeds or ("0,1,2" if size.name == "cpu" else "0")))
+    place = Place(run_dir, size, dataset or size.source, device)
+    failed = run_cells(chosen, place, jobs) if run else 0
+    _print(chosen, place, format)
+    if failed:
+        raise typer.Exit(1)
+
+
+def run_cells(chosen: Sequence[MatrixCell], place: Place, jobs: int, *, gates: bool = True) -> int:
+    """Run what is missing, progress on standard error; returns the number of failures.
+
+    Parameters
+    ----------
+    gates
+        Whether the cells of the unprotected method, by which attacks are judged, are run too.
+    """
+    if jobs < 1:
+        raise ExperimentError(f"jobs is {jobs}; at least 1 is needed")
+    tasks = tasks_of(with_gates(chosen) if gates else chosen, place)
+    if not tasks:
+        return 0
+    # Loading torch takes seconds: names and numbers are checked before it.
+    from flwr_splitmix.experiments.privacy.grid import run_tasks
+
+    with _MatrixDisplay(len(tasks)) as display, terminated_as_interrupted():
+        try:
+            failures = run_tasks(tasks, place, jobs=jobs, on_progress=display.show)
+        except KeyboardInterrupt:
+            typer.echo("stopped; the same command continues from here", err=True)
+            raise typer.Exit(130) from None
+    if failures:
+        typer.echo(f"{len(failures)} of {len(tasks)} tasks failed", err=True)
+    return len(failures)
+
+
+def _print(chosen: Sequence[MatrixCell], place: Place, wanted: MatrixFormat) -> None:
+    made = results(chosen, place)
+    if wanted is MatrixFormat.json:
+        typer.echo(json.dumps([result.to_json() for result in made], indent=2))
+    elif wanted is MatrixFormat.markdown:
+        typer.echo(tables.to_markdown(made), nl=False)
+    else:
+        out = console()
+        _print_table(made, out)
+
+
+def _print_table(made: Sequence[Result], out: Console) -> None:
+    listing = table("attack, adversary", *dict.fromkeys(result.method for result in made))
+    for name, *line in tables.turned(made):
+        listing.add_row(name, *line)
+    out.print(listing)
+    out.print(tables.LEGEND)
+
+
+class _MatrixDisplay:
+    """A line on standard error for each task that ended, and a bar."""
+
+    def __init__(self, tasks: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        self.console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self.bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self.console,
+        )
+        self.whole = self.bar.add_task("matrix", total=tasks)
+        self.began: dict[Task, float] = {}
+
+    def __enter__(self) -> _MatrixDisplay:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def show(self, progress: Progress) -> None:
+        """Show that a task has begun or ended."""
+        if progress.state == "begun":
+            self.began[progress.task] = time.monotonic()
+            self.bar.update(self.whole, description=str(progress.task))
+            return
+        self.bar.advance(self.whole)
+        took = time.monotonic() - self.began.get(progress.task, time.monotonic())
+        said = f": {progress.words}" if progress.words else ""
+        self.console.print(f"{progress.task}: {progress.state} in {duration(took)}{said}")

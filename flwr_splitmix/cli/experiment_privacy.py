@@ -1,0 +1,91 @@
+"""The papers' tables on privacy within `splitmix experiment`: their cells are of the matrix."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from flwr_splitmix.cli.attack_matrix import run_cells
+from flwr_splitmix.cli.terminal import console, table
+from flwr_splitmix.experiments.cells import ExperimentError
+from flwr_splitmix.experiments.privacy import tables_of_papers
+from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
+from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
+from flwr_splitmix.experiments.privacy.sizes import size_named
+from flwr_splitmix.experiments.privacy.tables_of_papers import PrivacyTable, make_table
+
+_MOST_SEEDS = 100
+"""Results of seeds below it are looked for."""
+
+
+def on_privacy(names: Sequence[str]) -> bool:
+    """Return whether the names are of experiments on privacy.
+
+    Raises
+    ------
+    ExperimentError
+        If some are and others not.
+    """
+    known = [name in PRIVACY_EXPERIMENTS for name in names]
+    if any(known) and not all(known):
+        raise ExperimentError(
+            "experiments on privacy and on accuracy have other cells; run and show them one after "
+            "the other"
+        )
+    return all(known)
+
+
+def run_privacy(
+    names: Sequence[str],
+    scale: str,
+    *,
+    source: str | None,
+    seeds: Sequence[int],
+    jobs: int,
+    device: str,
+    home: Path | None,
+) -> None:
+    """Run the cells that are missing."""
+    size = size_named(scale)
+    place = Place(home, size, source or size.source, "cpu" if device == "auto" else device)
+    cells: dict[MatrixCell, None] = {}
+    for name in names:
+        cells |= {cell: None for _, cell in PRIVACY_EXPERIMENTS[name].cells(seeds)}
+    if run_cells(list(cells), place, jobs, gates=False):
+        raise typer.Exit(1)
+
+
+def show_privacy(
+    names: Sequence[str], scale: str, form: str, *, source: str | None, home: Path | None
+) -> None:
+    """Show what was run beside the paper's numbers, and which of its orderings hold."""
+    size = size_named(scale)
+    place = Place(home, size, source or size.source)
+    made = [make_table(PRIVACY_EXPERIMENTS[name], place, range(_MOST_SEEDS)) for name in names]
+    if form == "json":
+        typer.echo(json.dumps([tables_of_papers.to_json(each) for each in made], indent=2))
+    elif form == "markdown":
+        typer.echo("\n".join(map(tables_of_papers.to_markdown, made)), nl=False)
+    else:
+        for each in made:
+            _print(each)
+
+
+def _print(made: PrivacyTable) -> None:
+    out = console()
+    out.print(f"\n{tables_of_papers.title(made)}")
+    listing = table(*tables_of_papers.HEADINGS)
+    for row in tables_of_papers.rows(made):
+        listing.add_row(*row)
+    out.print(listing)
+    if made.experiment.note:
+        out.print(made.experiment.note)
+    if made.claims:
+        out.print(f"\nthe paper's orderings: {tables_of_papers.tally(made)}")
+        claims = table("ordering", "here", ">margin")
+        for row in tables_of_papers.claim_rows(made):
+            claims.add_row(*row)
+        out.print(claims)

@@ -1,0 +1,150 @@
+"""Cells of the matrix: a row under a column with a seed, and where their results are kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from flwr_splitmix.experiments.cells import ExperimentError, dataset_name
+from flwr_splitmix.experiments.privacy.columns import COLUMNS, Column, columns_of
+from flwr_splitmix.experiments.privacy.rows import ROWS, Row, row_named
+from flwr_splitmix.experiments.privacy.sizes import Size
+
+_HOME = "SPLITMIX_HOME"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a matrix is kept, and what it is computed from and on.
+
+    Parameters
+    ----------
+    home
+        Directory that holds attacks/; None is the environment's SPLITMIX_HOME, else ~/.splitmix.
+    source
+        Name or folder of the data set.
+    device
+        "auto", "cpu", "cuda", ...
+    """
+
+    home: Path | None
+    size: Size
+    source: str
+    device: str = "cpu"
+
+    @property
+    def folder(self) -> Path:
+        """The matrix's own directory, one for each size and data set."""
+        home = self.home or Path(os.environ.get(_HOME) or Path.home() / ".splitmix")
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", dataset_name(self.source))
+        return home / "attacks" / "images" / f"{self.size.name}-{plain}"
+
+    def victim(self, row: Row, seed: int) -> Path:
+        """Return the directory of a victim, with its recording and its truth."""
+        return self.folder / "victims" / f"{_plain(row.name)}-s{seed}-{_digest(row, self.size)}"
+
+    def noise(self, row: Row) -> Path:
+        """Return the file that says how much noise a row has."""
+        return self.folder / "noise" / f"{_plain(row.name)}-{_digest(row, self.size)}.json"
+
+
+@dataclass(frozen=True)
+class MatrixCell:
+    """One attack of one adversary on one row, with a seed."""
+
+    row: Row
+    column: Column
+    seed: int
+
+    def file(self, place: Place) -> Path:
+        """Return the file of its result; its name follows from all that defines the cell."""
+        name = f"{self.row.name}-{self.column.attack}-{self.column.adversary}-s{self.seed}"
+        digest = _digest(self.row, self.column, place.size)
+        return place.folder / "cells" / f"{_plain(name)}-{digest}.json"
+
+    def folder(self, place: Place) -> Path:
+        """Return the directory of its scores by sample, and of its pictures."""
+        return self.file(place).with_suffix("")
+
+    def result(self, place: Place) -> dict[str, Any] | None:
+        """Read the result, if it is there."""
+        try:
+            read = json.loads(self.file(place).read_text())
+        except FileNotFoundError:
+            return None
+        assert isinstance(read, dict)
+        return read
+
+    def __str__(self) -> str:
+        return f"{self.row.name}: {self.column.name}, seed {self.seed}"
+
+
+DEFAULT_ROWS = (
+    "PSL",
+    "SFL",
+    "MixupSL",
+    "CutMixSL",
+    "CutMixSFL",
+    "CutoutSL",
+    "ShuffledCutMixSL",
+    "DPCutMixSL",
+    "BatchShuffleSL",
+)
+"""Rows that `--cells main` stands for."""
+
+
+def choose(cells: str, seeds: Sequence[int]) -> list[MatrixCell]:
+    """Return the cells that a filter names, all of one row and seed together.
+
+    Parameters
+    ----------
+    cells
+        Parts separated by commas, each "ROW", "ROW:ATTACK" or ":ATTACK" (of all rows); "main" is
+        the rows of `DEFAULT_ROWS`; "" takes every row and attack.
+
+    Raises
+    ------
+    ExperimentError
+        If there is no such row or attack.
+    """
+    chosen: dict[Row, dict[Column, None]] = {}
+    for part in filter(None, (part.strip() for part in cells.split(","))) if cells else [":"]:
+        name, _, attack = part.partition(":")
+        rows: Iterable[Row]
+        if name in ("", "all"):
+            rows = ROWS.values()
+        elif name == "main":
+            rows = (ROWS[each] for each in DEFAULT_ROWS)
+        else:
+            rows = (row_named(name),)
+        for row in rows:
+            for column in columns_of(attack.strip()):
+                chosen.setdefault(row, {})[column] = None
+    if not chosen:
+        raise ExperimentError("no cell is named; a cell is ROW or ROW:ATTACK, as in PSL:decoder")
+    return [
+        MatrixCell(row, column, seed)
+        for seed in seeds
+        for row, columns in chosen.items()
+        for column in COLUMNS
+        if column in columns
+    ]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _digest(*parts: Row | Column | Size) -> str:
+    values = [asdict(part) for part in parts]
+    for each in values:  # what is only said of a thing makes no other thing
+        each.pop("note", None)
+        each.pop("title", None)
+    packed = json.dumps(values, sort_keys=True, default=str)
+    return blake2b(packed.encode(), digest_size=5).hexdigest()

@@ -1,0 +1,133 @@
+"""Columns of the matrix: attacks, each with the adversary that makes it, and what they measure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Literal
+
+from flwr_splitmix.experiments.cells import ExperimentError
+
+if TYPE_CHECKING:
+    from flwr_splitmix.attacks.base import Adversary, Attack
+
+
+@dataclass(frozen=True)
+class Column:
+    """An attack as one adversary makes it.
+
+    Parameters
+    ----------
+    attack, adversary
+        What is done, by whom.
+    module, kind
+        Where the attack's class is, below `flwr_splitmix.attacks.images`, and its name.
+    setting
+        Of the attack, where it is not tuned.
+    assume
+        What the adversary is given that it would not have: the lower segment, as in the papers.
+    trained, held_out
+        Whether victims in training, and victims held out, are attacked.
+    again
+        Whether those in training are attacked in the trained system's releases, as the held-out
+        ones, instead of in what was recorded.
+    collects
+        Whether the attacker has many releases of every image.
+    public
+        Which part of the public images the attacker has.
+    averaged_gradients
+        Whether the gradients of all clients are averaged before they are sent, to an adversary who
+        is one of them: the worst case of DP-CutMixSL, section 6.
+    variant
+        Says which setting it is, where an attack has several columns.
+    """
+
+    attack: str
+    adversary: Adversary
+    module: str
+    kind: str
+    setting: tuple[tuple[str, str], ...] = ()
+    variant: str = ""
+    assume: tuple[Literal["lower", "upper"], ...] = ("lower",)
+    trained: bool = True
+    held_out: bool = True
+    again: bool = False
+    collects: bool = False
+    public: float = 1.0
+    averaged_gradients: bool = False
+
+    @property
+    def name(self) -> str:
+        """What a table calls it: "decoder, server"."""
+        shown = f"{self.attack} ({self.variant})" if self.variant else self.attack
+        return f"{shown}, {self.adversary}"
+
+    def attack_class(self) -> type[Attack]:
+        """Import the attack's class."""
+        kind = getattr(import_module(f"flwr_splitmix.attacks.images.{self.module}"), self.kind)
+        assert isinstance(kind, type)
+        return kind
+
+
+# Attacks that cost most have half of the public images: the same half for every row.
+COLUMNS: tuple[Column, ...] = (
+    Column("decoder", "server", "decoder", "Decoder"),
+    Column("decoder", "upper only", "decoder", "Decoder"),
+    Column(
+        "decoder-transformer", "server", "decoder_transformer", "DecoderTransformer", public=0.5
+    ),
+    Column(
+        "decoder-transformer", "upper only", "decoder_transformer", "DecoderTransformer", public=0.5
+    ),
+    Column("linear", "server", "linear", "Linear"),
+    Column("match", "server", "match", "Match"),
+    Column("reorder", "upper only", "reorder", "Reorder"),
+    Column("jigsaw", "upper only", "jigsaw", "Jigsaw"),
+    Column("collect", "server", "collect", "Collect", trained=False, collects=True, public=0.5),
+    Column("separate", "upper only", "separate", "Separate", public=0.5),
+    Column("attribute", "upper only", "attribute", "Attribute"),
+    Column("simulate", "server", "simulate", "Simulate", assume=(), public=0.5),
+    Column(
+        "labels-gradient",
+        "member of the group",
+        "labels_gradient",
+        "LabelsGradient",
+        (("leak", "norm"),),
+        "norm",
+        assume=(),
+    ),
+    Column(
+        "labels-gradient",
+        "member of the group",
+        "labels_gradient",
+        "LabelsGradient",
+        (("leak", "cosine"),),
+        "cosine",
+        assume=(),
+    ),
+    Column(
+        "labels-cluster",
+        "member of the group",
+        "labels_cluster",
+        "LabelsCluster",
+        (("way", "similarity"),),
+        assume=(),
+    ),
+    Column("membership", "upper only", "membership", "Membership", again=True),
+)
+"""All columns, in the order in which they are shown."""
+
+
+def columns_of(attack: str) -> tuple[Column, ...]:
+    """Return the columns of an attack, or of all for "".
+
+    Raises
+    ------
+    ExperimentError
+        If there is none.
+    """
+    chosen = tuple(column for column in COLUMNS if attack in ("", column.attack))
+    if not chosen:
+        names = ", ".join(dict.fromkeys(column.attack for column in COLUMNS))
+        raise ExperimentError(f"the matrix has no attack {attack!r}; it has {names}")
+    return chosen

@@ -1,0 +1,152 @@
+"""Results of the matrix: one for each row, column and metric, judged by the gate."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
+from flwr_splitmix.experiments.privacy.columns import COLUMNS, Column
+from flwr_splitmix.experiments.privacy.rows import ROWS, UNPROTECTED, Row
+
+NOT_APPLICABLE = "not applicable"
+
+Judged = Mapping[str, Any]
+"""One metric of a cell as it is kept: metric, value, low, high, floor, lower_is_stronger, main."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one attack of one adversary reached on a method, by one metric, over all seeds.
+
+    Parameters
+    ----------
+    method, attack, adversary, metric
+        Of what; a setting of the attack is in parentheses behind its name. The metric is "not
+        applicable" where the adversary lacks what the attack needs: that is never "safe". The
+        attack "none" says accuracy, and bytes sent in an epoch.
+    value
+        Mean over seeds.
+    low, high
+        The lowest and the highest end of the seeds' intervals.
+    floor
+        The best that is reached without the victim's releases, mean over seeds.
+    passed_gate
+        Whether the attack beats its floor on the unprotected method, or, where there is no such
+        attack on that, on the row where it is strongest: otherwise it is no measure of safety.
+    seeds, reason
+        How many seeds there are; why there is no such attack.
+    """
+
+    method: str
+    attack: str
+    adversary: str
+    metric: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    floor: float | None = None
+    passed_gate: bool | None = None
+    seeds: int = 0
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it with the keys of the command line's JSON; what is infinite becomes null."""
+        kept = {k: v for k, v in asdict(self).items() if k not in ("seeds", "reason")}
+        return {
+            k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in kept.items()
+        }
+
+
+def results(cells: Sequence[MatrixCell], place: Place) -> list[Result]:
+    """Read what is done of these cells; the gate is judged by all that is done in the matrix.
+
+    Accuracy and bytes are first for each method, then attacks in the order of the columns.
+    """
+    made: list[Result] = []
+    seeds = sorted({cell.seed for cell in cells})
+    gates = {column: passed(column, seeds, place) for column in {c.column for c in cells}}
+    for row in [row for row in ROWS.values() if any(cell.row == row for cell in cells)]:
+        own = [cell for cell in cells if cell.row == row]
+        made += _facts(row, own, place)
+        for column in COLUMNS:
+            under = [cell for cell in own if cell.column == column]
+            if under:
+                made += _of_column(row, column, under, place, gates[column])
+    return made
+
+
+def passed(column: Column, seeds: Sequence[int], place: Place) -> bool | None:
+    """Return whether an attack passes the gate; None if nothing says so."""
+    first = _strength(ROWS[UNPROTECTED], column, seeds, place)
+    if first is not None:
+        return first > 0
+    others = [_strength(row, column, seeds, place) for row in ROWS.values()]
+    strengths = [strength for strength in others if strength is not None]
+    return max(strengths) > 0 if strengths else None
+
+
+def _strength(row: Row, column: Column, seeds: Sequence[int], place: Place) -> float | None:
+    """Return by how much the interval of the main metric is beyond the floor."""
+    main = [
+        metric
+        for seed in seeds
+        if (found := MatrixCell(row, column, seed).result(place)) and found["state"] == "done"
+        for metric in found["metrics"]
+        if metric["main"]
+    ]
+    if not main:
+        return None
+    return statistics.fmean(
+        metric["floor"] - metric["high"]
+        if metric["lower_is_stronger"]
+        else metric["low"] - metric["floor"]
+        for metric in main
+    )
+
+
+def _facts(row: Row, cells: Sequence[MatrixCell], place: Place) -> list[Result]:
+    by_seed = {cell.seed: found for cell in cells if (found := cell.result(place))}
+    made = []
+    for key, metric in (("accuracy", "top-1"), ("uplink_bytes", "uplink bytes of an epoch")):
+        values = [float(found[key]) for found in by_seed.values()]
+        if values:
+            mean, ends = statistics.fmean(values), (min(values), max(values))
+            made.append(Result(row.name, "none", "none", metric, mean, *ends, seeds=len(values)))
+    return made
+
+
+def _of_column(
+    row: Row, column: Column, cells: Sequence[MatrixCell], place: Place, gate: bool | None
+) -> list[Result]:
+    attack = f"{column.attack} ({column.variant})" if column.variant else column.attack
+    read = [found for cell in cells if (found := cell.result(place))]
+    done = [found["metrics"] for found in read if found["state"] == "done"]
+    if read and not done:
+        return [
+            Result(
+                row.name, attack, column.adversary, NOT_APPLICABLE, None, reason=read[0]["reason"]
+            )
+        ]
+    by_metric: dict[str, list[Judged]] = {}
+    for metrics in done:
+        for metric in metrics:
+            by_metric.setdefault(metric["metric"], []).append(metric)
+    return [
+        Result(
+            row.name,
+            attack,
+            column.adversary,
+            name,
+            statistics.fmean(each["value"] for each in found),
+            min(each["low"] for each in found),
+            max(each["high"] for each in found),
+            statistics.fmean(each["floor"] for each in found),
+            gate,
+            seeds=len(found),
+        )
+        for name, found in by_metric.items()
+    ]

@@ -1,0 +1,113 @@
+"""Rows of the matrix: every image method of the catalogue, and the defences of Patch Shuffling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from flwr_splitmix.experiments.cells import ExperimentError, OptionValues, Value, as_options
+from flwr_splitmix.methods import METHODS, Method
+
+Defence = Literal["none", "blur", "adversarial"]
+"""As in `attacks.defences`, which loads torch."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method with its options, and what is done at the client besides.
+
+    Parameters
+    ----------
+    name
+        On the command line and in results.
+    method
+        Name of its strategy.
+    options
+        Keyword options of the strategy, as sorted pairs; those of noise are a `GaussianNoise`'s.
+    defence
+        "blur": images lose their resolution before the lower segment; "adversarial": the lower
+        segment is trained against a simulated attacker.
+    equal_utility
+        Whether the standard deviation of the noise is the largest at which top-1 is that of
+        CutMixSL: see `utility`.
+    stage
+        Which part of the training is done when it is attacked.
+    model
+        "ViT-Tiny", cut at its embedding, or "LeNet-5", cut behind its second convolution.
+    classes
+        Of the images that there are; () for all.
+    note
+        What a reader must know.
+    """
+
+    name: str
+    method: str
+    options: OptionValues = ()
+    defence: Defence = "none"
+    equal_utility: bool = False
+    stage: float = 1.0
+    model: str = "ViT-Tiny"
+    classes: tuple[int, ...] = ()
+    note: str = ""
+
+    @property
+    def frozen_edge(self) -> bool:
+        """Whether labels are at the server and the edge is frozen: it needs two blocks."""
+        return self.method in ("PatchShuffleSL", "BatchShuffleSL", "SpectralShuffleSL")
+
+
+UNPROTECTED = "PSL"
+"""The row on which an attack must beat its floor: the gate."""
+
+EQUAL = "CutMixSL"
+"""The row whose top-1 accuracy rows with noise are brought to."""
+
+_NOISE: dict[str, Value] = {"sigma_y": 0.0, "clip": "none"}
+
+
+def _of_catalogue(method: Method) -> list[Row]:
+    noisy = "noise" in method.needs
+    return [
+        Row(name, name, as_options(_NOISE if noisy else {}), equal_utility=noisy)
+        for name in method.names
+    ]
+
+
+_DEFENCES = (
+    Row(
+        "GN",
+        "DPSL",
+        as_options({"sigma_s": 2.0, **_NOISE}),
+        note="Gaussian noise N(0, 4) on smashed data, labels at the server",
+    ),
+    Row(
+        "DP",
+        "DPSL",
+        as_options({"sigma_s": 1.0, "sigma_y": 0.0, "clip": "patch", "clip_norm": 1.0}),
+        note="each patch clipped to norm 1, noise of standard deviation 1.0",
+    ),
+    Row("Blur", "PSL", defence="blur", note="a quarter of the resolution at 32 pixels"),
+    Row("Adv", "PSL", defence="adversarial", note="min-max against a decoder at the client"),
+)
+
+ROWS: dict[str, Row] = {
+    row.name: row
+    for row in (
+        *(row for method in METHODS if method.shape == "L" for row in _of_catalogue(method)),
+        *_DEFENCES,
+    )
+}
+"""All rows by name, in the catalogue's order, the defences last."""
+
+
+def row_named(name: str) -> Row:
+    """Find a row.
+
+    Raises
+    ------
+    ExperimentError
+        If there is none of that name.
+    """
+    if name not in ROWS:
+        raise ExperimentError(f"the matrix has no row {name!r}; it has {', '.join(ROWS)}")
+    return ROWS[name]

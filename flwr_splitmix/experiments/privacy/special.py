@@ -1,0 +1,77 @@
+"""Settings of single tables: a data set of some classes, gradients that are averaged."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from flwr_splitmix.attacks.attacked import Case
+from flwr_splitmix.attacks.base import View
+from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.release import Origin, Release
+from flwr_splitmix.attacks.vault import Truth
+from flwr_splitmix.data import DataError, load_images
+from flwr_splitmix.data.images.idx import IMAGE_FILES, LABEL_FILES, write_idx
+
+
+def some_classes(source: str, classes: tuple[int, ...], folder: Path, image_size: int) -> str:
+    """Write the images of some classes of a grey data set to a folder, once; returns its name.
+
+    Raises
+    ------
+    DataError
+        If the images are not grey.
+    """
+    place = folder / ("classes-" + "-".join(map(str, classes)))
+    last = place / f"{LABEL_FILES['test']}.gz"
+    if last.exists():
+        return str(place)
+    sets = load_images(source, image_size=image_size)
+    if sets.train.shape[0] != 1:
+        raise DataError(f"two classes are taken of grey images; those of {source!r} have colours")
+    place.mkdir(parents=True, exist_ok=True)
+    for split, data in (("train", sets.train), ("test", sets.test)):
+        rows = np.flatnonzero(np.isin(data.labels, classes))
+        pictures = Pictures.of(data, rows)
+        pixels = (pictures.images[:, 0] * 255).round().to(torch.uint8).numpy()
+        write_idx(place / f"{IMAGE_FILES[split]}.gz", pixels)
+        write_idx(place / f"{LABEL_FILES[split]}.gz", pictures.labels.numpy().astype(np.uint8))
+    return str(place)
+
+
+def averaged(case: Case, member: int = 0) -> Case:
+    """Return what a client receives where the gradients of all clients are averaged before.
+
+    Of every step there is one release, row by row the mean of the clients' gradients; what is
+    behind a row is the image of the first client that is not the member.
+
+    Parameters
+    ----------
+    case
+        Of the adversary "server".
+    member
+        The client that attacks.
+    """
+    by_step: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, release in enumerate(case.view.releases):
+        if release.gradient is not None:
+            by_step[release.server_round, release.step].append(number)
+    releases: list[Release] = []
+    origins: list[Origin] = []
+    for (server_round, step), numbers in by_step.items():
+        own = [case.view.releases[number] for number in numbers]
+        other = next((n for n in numbers if case.view.releases[n].client != member), None)
+        if other is None:
+            continue
+        gradient = torch.stack([r.gradient for r in own if r.gradient is not None]).mean(0)
+        releases.append(
+            Release(server_round, step, None, torch.zeros_like(gradient), gradient=gradient)
+        )
+        origins.append(case.truth.origins[other])
+    known = replace(case.view.knowledge, upper=None)
+    view = View("member of the group", releases, known)
+    return Case(view, Truth(case.truth.pictures, case.truth.trained, origins))

@@ -1,0 +1,241 @@
+"""A paper's privacy table as cells of the matrix: its places, its numbers and its claims."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flwr_splitmix.experiments.experiment import Ordering, Place
+from flwr_splitmix.experiments.privacy import cells as matrix
+from flwr_splitmix.experiments.privacy.cells import MatrixCell
+from flwr_splitmix.experiments.privacy.columns import Column
+from flwr_splitmix.experiments.privacy.rows import Row
+
+
+@dataclass(frozen=True)
+class PrivacyEntry:
+    """One place of a table.
+
+    Parameters
+    ----------
+    row, column
+        As the paper names them.
+    victim, attack
+        What is attacked, and how; None where the paper's data are not at hand.
+    metric
+        Of the attack.
+    paper
+        The printed number; None where a figure prints none.
+    """
+
+    row: str
+    column: str
+    victim: Row | None
+    attack: Column | None
+    metric: str = "MSE"
+    paper: float | None = None
+
+    @property
+    def place(self) -> Place:
+        """Row and column."""
+        return self.row, self.column
+
+
+@dataclass(frozen=True)
+class PrivacyExperiment:
+    """A table or figure on privacy that can be run.
+
+    Parameters
+    ----------
+    name, title, source
+        On the command line; what it shows; paper and table.
+    entries, orderings
+        Its places, and what the paper claims of them.
+    note
+        What a reader must know to compare.
+    """
+
+    name: str
+    title: str
+    source: str
+    entries: tuple[PrivacyEntry, ...]
+    orderings: tuple[Ordering, ...] = ()
+    note: str = ""
+
+    def cells(self, seeds: Sequence[int]) -> Iterator[tuple[PrivacyEntry, MatrixCell]]:
+        """Return (entry, cell) for every entry that can be run, all of one seed first."""
+        for seed in seeds:
+            for entry in self.entries:
+                if entry.victim is not None and entry.attack is not None:
+                    yield entry, MatrixCell(entry.victim, entry.attack, seed)
+
+
+@dataclass(frozen=True)
+class PrivacyLine:
+    """An entry with what was measured for it, by seed."""
+
+    entry: PrivacyEntry
+    values: tuple[float, ...]
+    floor: float | None = None
+    reason: str = ""
+
+    @property
+    def mean(self) -> float | None:
+        """Mean over seeds."""
+        return statistics.fmean(self.values) if self.values else None
+
+
+@dataclass(frozen=True)
+class PrivacyTable:
+    """An experiment with its results, and its claims judged: (claim, verdict, margin)."""
+
+    experiment: PrivacyExperiment
+    place: matrix.Place
+    lines: tuple[PrivacyLine, ...]
+    claims: tuple[tuple[Ordering, str, float | None], ...]
+
+
+def make_table(
+    experiment: PrivacyExperiment, place: matrix.Place, seeds: Sequence[int]
+) -> PrivacyTable:
+    """Read what was run of an experiment."""
+    lines = tuple(_line(entry, place, seeds) for entry in experiment.entries)
+    by_place = {line.entry.place: line for line in lines}
+    claims = []
+    for ordering in experiment.orderings:
+        below, above = (by_place[at] for at in (ordering.low, ordering.high))
+        if below.entry.victim is None or above.entry.victim is None:
+            claims.append((ordering, "not offered", None))
+        elif below.mean is None or above.mean is None:
+            claims.append((ordering, "not run", None))
+        else:
+            margin = above.mean + ordering.slack - below.mean
+            claims.append((ordering, "agrees" if margin > 0 else "disagrees", margin))
+    return PrivacyTable(experiment, place, lines, tuple(claims))
+
+
+def _line(entry: PrivacyEntry, place: matrix.Place, seeds: Sequence[int]) -> PrivacyLine:
+    values, floors, reason = [], [], ""
+    for seed in seeds:
+        if entry.victim is None or entry.attack is None:
+            continue
+        found = MatrixCell(entry.victim, entry.attack, seed).result(place)
+        if found is None:
+            continue
+        if found["state"] != "done":
+            reason = found["reason"]
+        for metric in found.get("metrics", ()):
+            if metric["metric"] == entry.metric:
+                values.append(float(metric["value"]))
+                floors.append(float(metric["floor"]))
+    floor = statistics.fmean(floors) if floors else None
+    return PrivacyLine(entry, tuple(values), floor, reason)
+
+
+HEADINGS = ("method", "at", "here", "floor", "seeds", "paper")
+
+
+def rows(table: PrivacyTable) -> list[list[str]]:
+    """Return the table's lines as text."""
+    return [
+        [
+            line.entry.row,
+            line.entry.column,
+            _state(line) if line.mean is None else _spread(line.values),
+            "-" if line.floor is None else f"{line.floor:.4f}",
+            str(len(line.values)),
+            "-" if line.entry.paper is None else f"{line.entry.paper:g}",
+        ]
+        for line in table.lines
+    ]
+
+
+def claim_rows(table: PrivacyTable) -> list[list[str]]:
+    """Return the claims as text: ordering, verdict, margin."""
+    return [
+        [str(ordering), verdict, "-" if margin is None else f"{margin:+.4f}"]
+        for ordering, verdict, margin in table.claims
+    ]
+
+
+def title(table: PrivacyTable) -> str:
+    """Say what a table is of."""
+    experiment, place = table.experiment, table.place
+    return (
+        f"{experiment.name}: {experiment.title} ({experiment.source}); scale {place.size.name}, "
+        f"{matrix.dataset_name(place.source)}"
+    )
+
+
+def tally(table: PrivacyTable) -> str:
+    """Count the verdicts: "12 agree, 3 disagree"."""
+    words = {"agrees": "agree", "disagrees": "disagree"}
+    counts: dict[str, int] = {}
+    for _, verdict, _ in table.claims:
+        name = words.get(verdict, verdict)
+        counts[name] = counts.get(name, 0) + 1
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def to_json(table: PrivacyTable) -> dict[str, Any]:
+    """Return the table as plain values."""
+    experiment = table.experiment
+    return {
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "source": experiment.source,
+        "note": experiment.note,
+        "scale": table.place.size.name,
+        "dataset": matrix.dataset_name(table.place.source),
+        "lines": [
+            {
+                "row": line.entry.row,
+                "column": line.entry.column,
+                "metric": line.entry.metric,
+                "paper": line.entry.paper,
+                "values": list(line.values),
+                "mean": line.mean,
+                "floor": line.floor,
+                "reason": line.reason,
+            }
+            for line in table.lines
+        ],
+        "orderings": [
+            {
+                "low": list(ordering.low),
+                "high": list(ordering.high),
+                "verdict": verdict,
+                "margin": margin,
+            }
+            for ordering, verdict, margin in table.claims
+        ],
+    }
+
+
+def to_markdown(table: PrivacyTable) -> str:
+    """Return the table in Markdown."""
+    parts = [f"### {title(table)}", "", *_grid(HEADINGS, rows(table))]
+    if table.experiment.note:
+        parts += [table.experiment.note, ""]
+    if table.claims:
+        parts += [f"The paper's orderings: {tally(table)}.", ""]
+        parts += _grid(("ordering", "here", "margin"), claim_rows(table))
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _grid(names: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    made = [names, ["---"] * len(names), *lines]
+    return [*("| " + " | ".join(cells) + " |" for cells in made), ""]
+
+
+def _state(line: PrivacyLine) -> str:
+    if line.entry.victim is None:
+        return "not offered"
+    return "n/a" if line.reason else "not run"
+
+
+def _spread(values: Sequence[float]) -> str:
+    spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.4f}{spread}"

@@ -1,0 +1,80 @@
+"""What must be done for a matrix, and in which order: noise levels, victims, then attacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
+from flwr_splitmix.experiments.privacy.rows import EQUAL, UNPROTECTED, Row, row_named
+
+Kind = Literal["noise", "victim", "attack"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One thing to do in a process of its own.
+
+    Parameters
+    ----------
+    kind
+        "noise": find the noise at which a row is as accurate as CutMixSL; "victim": train and
+        record a row's system; "attack": a cell.
+    row, seed, cell
+        What it is done for; `cell` for attacks alone.
+    """
+
+    kind: Kind
+    row: Row
+    seed: int
+    cell: MatrixCell | None = None
+
+    @property
+    def needs(self) -> tuple[Task, ...]:
+        """What must be done before it."""
+        if self.kind == "noise":
+            return (Task("victim", row_named(EQUAL), 0),)
+        noise = (Task("noise", self.row, 0),) if self.row.equal_utility else ()
+        if self.kind == "victim":
+            return noise
+        return (*noise, Task("victim", self.row, self.seed))
+
+    def done(self, place: Place) -> bool:
+        """Whether its result is there."""
+        if self.kind == "noise":
+            return place.noise(self.row).exists()
+        if self.kind == "victim":
+            return (place.victim(self.row, self.seed) / "done.json").exists()
+        assert self.cell is not None
+        return self.cell.file(place).exists()
+
+    def __str__(self) -> str:
+        if self.kind == "noise":
+            return f"{self.row.name}: noise at which top-1 is {EQUAL}'s"
+        if self.kind == "victim":
+            return f"{self.row.name}: training, seed {self.seed}"
+        return str(self.cell)
+
+
+def with_gates(cells: Sequence[MatrixCell]) -> list[MatrixCell]:
+    """Return cells with those of the unprotected method, by which attacks are judged, first."""
+    unprotected = row_named(UNPROTECTED)
+    gates = [MatrixCell(unprotected, cell.column, cell.seed) for cell in cells]
+    return list(dict.fromkeys([*gates, *cells]))
+
+
+def tasks_of(cells: Iterable[MatrixCell], place: Place) -> list[Task]:
+    """Return all tasks of cells that are not done, each behind what it needs."""
+    ordered: dict[Task, None] = {}
+
+    def add(task: Task) -> None:
+        if task in ordered or task.done(place):
+            return
+        for before in task.needs:
+            add(before)
+        ordered[task] = None
+
+    for cell in cells:
+        add(Task("attack", cell.row, cell.seed, cell))
+    return list(ordered)

@@ -1,0 +1,215 @@
+"""The doing of a task: the training of a victim, the search for its noise, an attack with scores.
+
+It is loaded once for all processes of a matrix, so it imports what they need.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Container
+from dataclasses import fields, replace
+from typing import Any, Literal
+
+import torch
+
+from flwr_splitmix.attacks.attacked import Attacked, Case
+from flwr_splitmix.attacks.base import Budget, Guess, NotApplicable
+from flwr_splitmix.attacks.bench import Victim, load_victim, train_victim
+from flwr_splitmix.attacks.recorder import Recorder
+from flwr_splitmix.attacks.results import score_and_keep
+from flwr_splitmix.device import pick_device
+from flwr_splitmix.experiments.grid import log_to
+from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
+from flwr_splitmix.experiments.privacy.columns import COLUMNS
+from flwr_splitmix.experiments.privacy.noise import find_noise, resolved
+from flwr_splitmix.experiments.privacy.rows import EQUAL, Row, row_named
+from flwr_splitmix.experiments.privacy.special import averaged, some_classes
+from flwr_splitmix.experiments.privacy.tasks import Task
+from flwr_splitmix.methods import BY_NAME
+from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.storage import write_json
+
+_UNMIXED = ("NoMixing", "FrozenEdge", "Noisy(NoMixing)")
+"""Mixers whose mixtures are what clients send, every patch of it."""
+
+_VIT = "vit_tiny_patch16_224"
+
+Outcome = Literal["done", "not applicable"]
+
+
+def do(task: Task, place: Place) -> tuple[Outcome, str]:
+    """Do a task and keep its result; returns what became of it, in words too."""
+    place.folder.mkdir(parents=True, exist_ok=True)
+    with log_to(place.folder / "log.txt"):
+        if task.kind == "noise":
+            return "done", _search(task.row, place)
+        if task.kind == "victim":
+            return "done", _train(task.row, task.seed, place)
+        assert task.cell is not None
+        return attack_cell(task.cell, place)
+
+
+def attack_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
+    """Run a cell's attack and write what it scored, or why there is no such attack."""
+    began = time.process_time()
+    attacked = load_victim(place.victim(cell.row, cell.seed))
+    facts = {
+        "row": cell.row.name,
+        "attack": cell.column.attack,
+        "variant": cell.column.variant,
+        "adversary": cell.column.adversary,
+        "seed": cell.seed,
+        "accuracy": attacked.summary["accuracy"],
+        "uplink_bytes": attacked.summary["uplink_bytes"] / attacked.summary["rounds"],
+        "epochs": attacked.summary["rounds"],
+    }
+    try:
+        scores = _same(cell, place) or _attack(cell, place, attacked)
+    except NotApplicable as reason:
+        write_json(cell.file(place), {**facts, "state": "not applicable", "reason": str(reason)})
+        return "not applicable", str(reason)
+    seconds = round(time.process_time() - began, 1)  # other processes do not change it
+    write_json(cell.file(place), {**facts, "state": "done", "seconds": seconds, **scores})
+    return "done", f"{seconds:.1f} s of processor"
+
+
+def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any]:
+    """Fit the attack on public images, run it, and score it against the truth."""
+    column, size = cell.column, place.size
+    case = attacked.case(
+        "server" if column.averaged_gradients else column.adversary,
+        trained=size.held_out if column.trained else 0,
+        held_out=size.held_out if column.held_out else 0,
+        again=column.again,
+        repeats=size.repeats if column.collects else 1,
+        assume=column.assume,
+        gradients=column.averaged_gradients,
+        seed=cell.seed,
+    )
+    if column.averaged_gradients:
+        case = averaged(case)
+    public = attacked.public(_amount(attacked, round(column.public * size.public)), cell.seed)
+    budget = Budget(size.name, seconds=size.seconds, device=pick_device(place.device))
+    kind, setting = column.attack_class(), dict(column.setting)
+    known: dict[tuple[int, int], int] = {}
+    if getattr(kind, "hinted", False):
+        known = hints(case)
+        setting |= {"hints": known}
+    if setting:
+        attack = kind(**setting)
+        attack.fit(case.view, public, budget, seed=cell.seed)
+    else:
+        attack = kind.tune(case.view, public, budget, trial_steps=size.trial_steps, seed=cell.seed)
+    guess = without(attack.run(case.view), known)
+    scored = score_and_keep(cell.folder(place), attack, guess, case, public, None, seed=cell.seed)
+    return {"metrics": [measure.to_json() for measure in scored.measures]}
+
+
+def _same(cell: MatrixCell, place: Place) -> dict[str, Any] | None:
+    """Return what the server's own cell scored, where the upper segment receives the same."""
+    column = cell.column
+    if column.adversary != "upper only" or BY_NAME[cell.row.method].mixer not in _UNMIXED:
+        return None
+    twin = next(
+        (
+            other
+            for other in COLUMNS
+            if replace(other, adversary="upper only") == column and other.adversary == "server"
+        ),
+        None,
+    )
+    found = None if twin is None else replace(cell, column=twin).result(place)
+    return None if found is None or found["state"] != "done" else {"metrics": found["metrics"]}
+
+
+def hints(case: Case) -> dict[tuple[int, int], int]:
+    """Return one row of known label for each class: the first of each in the view."""
+    found: dict[int, tuple[int, int]] = {}
+    for number, origin in enumerate(case.truth.origins):
+        for row, source in enumerate(origin.sources[:, 0].tolist()):
+            if source >= 0:
+                found.setdefault(int(case.truth.pictures.labels[source]), (number, row))
+    return {at: label for label, at in found.items()}
+
+
+def without(guess: Guess, known: Container[tuple[int, int]]) -> Guess:
+    """Return a guess less what the attacker was told."""
+    kept = [number for number, at in enumerate(guess.where) if at not in known]
+    rows = torch.tensor(kept, dtype=torch.int64)
+    where = [guess.where[number] for number in kept]
+    return Guess(guess.values[rows], guess.confidence[rows], where)
+
+
+def _search(row: Row, place: Place) -> str:
+    equal = load_victim(place.victim(row_named(EQUAL), 0))
+
+    def accuracy(noisy: Row) -> float:
+        victim = _victim(noisy, 0, place)
+        made = train_victim(victim, recorder=Recorder(max_steps=1), device=_device(place))
+        return float(made.summary["accuracy"])
+
+    sigma = find_noise(row, place, float(equal.summary["accuracy"]), accuracy)
+    return f"sigma {sigma:g}"
+
+
+def _train(row: Row, seed: int, place: Place) -> str:
+    began, folder, size = time.process_time(), place.victim(row, seed), place.size
+    victim = _victim(resolved(row, place), seed, place)
+    if not (folder / "victim.safetensors").exists():
+        shutil.rmtree(folder, ignore_errors=True)  # what a run that was cut off has left
+    steps = size.recorded * (size.samples // size.batch)
+    made = train_victim(
+        victim,
+        directory=folder,
+        recorder=Recorder(directory=folder / "trace", max_steps=steps),
+        device=_device(place),
+    )
+    seconds = round(time.process_time() - began, 1)
+    write_json(folder / "done.json", {**made.summary, "processor_s": seconds})
+    return f"top-1 {100 * made.summary['accuracy']:.1f} %, {seconds:.1f} s of processor"
+
+
+def _victim(own: Row, seed: int, place: Place) -> Victim:
+    """Return the system that a row, with the noise that it has, stands for."""
+    size = place.size
+    options: dict[str, Any] = {k: v for k, v in own.options if k not in _NOISE}
+    if noise := {k: v for k, v in own.options if k in _NOISE}:
+        options["noise"] = GaussianNoise.from_plain(noise)
+    source, clients, model = place.source, size.clients, _VIT
+    architecture: dict[str, Any] = {
+        "patch_size": size.patch,
+        "depth": size.depth + own.frozen_edge,
+    }
+    if own.classes:
+        source = some_classes(source, own.classes, place.folder / "data", size.image_size)
+    if own.model == "LeNet-5":  # as in the figure that it is in: two clients
+        model, architecture, clients = "lenet5", {}, 2
+    return Victim(
+        method=own.method,
+        options=options,
+        model=model,
+        model_options=architecture,
+        dataset=source,
+        image_size=size.image_size,
+        clients=clients,
+        samples=size.samples,
+        rounds=max(1, round(own.stage * size.epochs)),
+        batch_size=size.batch,
+        defence=own.defence,
+        test_images=size.test,
+        seed=seed,
+    )
+
+
+def _amount(attacked: Attacked, wanted: int) -> int:
+    """Return how many public images there are of those wanted."""
+    spare = 0 if attacked.spare is None else len(attacked.spare)
+    return min(wanted, spare + len(attacked.vault.held_out) // 2)
+
+
+def _device(place: Place) -> str:
+    return pick_device(place.device).type
+
+
+_NOISE = {field.name for field in fields(GaussianNoise)}

@@ -1,0 +1,58 @@
+"""Collecting: which releases show one image, and what they add up to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from flwr_splitmix.attacks.base import Budget, View
+from flwr_splitmix.attacks.images.collect import Collect, near_enough
+from flwr_splitmix.attacks.images.linking import Row, ids, link
+from flwr_splitmix.mixers import Mixer, Noisy, NoMixing, PatchCutMix
+from flwr_splitmix.mixers.frozen_edge import FrozenEdge
+from flwr_splitmix.privacy import GaussianNoise
+from tests.attacks.images.conftest import Bench, origin
+
+
+def sources(view: View, group: list[Row]) -> set[int]:
+    return {int(origin(view, place).sources[row, 0]) for place, row in group}
+
+
+def test_rows_that_show_one_image_are_linked_by_what_both_hold(bench: Bench) -> None:
+    view = bench.view(PatchCutMix(2), times=6)
+    groups = link(view, 30, near_enough(view, bench.public, 0))
+    pure = sum(len(sources(view, group)) == 1 for group in groups)
+    assert pure > 0.95 * len(groups)
+    assert sum(map(len, groups)) == sum(len(r.smashed) for r in view.releases)
+    # A client has an image in half of the epochs here; two masks may have nothing in common.
+    assert sum(len(group) > 1 for group in groups) > 40
+
+
+def test_ids_link_what_a_frozen_edge_sends(bench: Bench) -> None:
+    view = bench.view(FrozenEdge(), times=3)
+    named = [
+        torch.tensor([int(s) for s in origin(view, i).sources[:, 0]])
+        for i in range(len(view.releases))
+    ]
+    view = replace(
+        view,
+        releases=[replace(r, labels=n) for r, n in zip(view.releases, named, strict=True)],
+    )
+    assert ids(view.releases) is not None
+    groups = link(view, 2, None)
+    assert len(groups) == 48
+    assert all(len(group) == 2 and len(sources(view, group)) == 1 for group in groups)
+
+
+def test_collected_masks_and_noise_give_more_away_than_one_release(bench: Bench) -> None:
+    noise = GaussianNoise(sigma_s=0.5, sigma_y=0.5, clip_norm=4.0)
+    mixers: tuple[Mixer, ...] = (PatchCutMix(2), Noisy(NoMixing(), noise))
+    for mixer in mixers:
+        errors = []
+        for times in (1, 10):
+            view = bench.view(mixer, times=times)
+            attack = Collect()
+            errors.append(bench.error(bench.attack(attack, view, Budget(scale="smoke")), view))
+        assert max(attack.collected) > 2
+        assert errors[1] < 0.8 * errors[0]

@@ -1,0 +1,119 @@
+"""Membership: the scores' reference values, and shadow models that remember."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.attacks.base import Budget, NotApplicable
+from flwr_splitmix.attacks.images.membership import Membership
+from flwr_splitmix.attacks.images.membership_scores import (
+    confidence_logit,
+    lira,
+    rmia,
+    tpr_at,
+    train_membership,
+)
+from flwr_splitmix.attacks.images.shadows import fresh_like, losses, train_shadow
+from flwr_splitmix.mixers import NoMixing
+from tests.attacks.images.conftest import PATCHES, WIDTH, Bench
+
+
+def test_the_network_tells_members_by_their_loss() -> None:
+    members = torch.arange(400) % 2 == 0
+    features = torch.randn(400, 10)
+    features[:, 3] -= 3 * members
+    net = train_membership(features[:300], members[:300], epochs=20, seed=0)
+    with torch.inference_mode():
+        right = ((net(features[300:]) > 0) == members[300:]).double().mean()
+    assert right > 0.85
+
+
+def test_rmia_compares_with_models_that_have_not_seen_the_example() -> None:
+    target = torch.tensor([0.9, 0.9, 0.1])
+    references = torch.tensor([[0.2, 0.9, 0.1]])
+    population = torch.full((100,), 0.5)
+    scores = rmia(target, references, population, torch.full((1, 100), 0.5))
+    # Offline, with a = 0.3: p(x) is (1.3 p_out + 0.7) / 2; only the first exceeds 0.5 / 0.675.
+    assert 0.9 / ((1.3 * 0.2 + 0.7) / 2) > 0.5 / 0.675 > 0.1 / ((1.3 * 0.1 + 0.7) / 2)
+    assert scores.tolist() == [1, 1, 0]
+
+
+def test_liras_score_is_a_standard_score() -> None:
+    references = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
+    spread = math.sqrt(2)  # of both columns
+    scores = lira(torch.tensor([1 + spread, 2.0]), references)
+    assert torch.allclose(scores, torch.tensor([1.0, 0.0]).double())
+    with pytest.raises(ValueError, match="at least two models"):
+        lira(torch.zeros(2), torch.zeros(1, 2))
+
+
+def test_the_logit_of_a_certain_answer_is_finite() -> None:
+    logits = confidence_logit(torch.tensor([0.0, 0.5, 1.0]))
+    assert logits[1] == 0
+    assert logits.isfinite().all()
+
+
+def test_the_rate_at_few_false_alarms_counts_them() -> None:
+    members = torch.tensor([True] * 4 + [False] * 10)
+    scores = torch.tensor([9.0, 8.0, 3.0, 0.0, *range(8), 8.5, 2.5])
+    assert tpr_at(scores, members, 0.1) == 0.5  # one of ten may be taken for a member
+    assert tpr_at(scores, members, 0.0) == 0.25
+
+
+class Head(nn.Module):
+    """An upper segment that can remember."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(PATCHES * WIDTH))
+        self.layers = nn.Sequential(nn.Linear(PATCHES * WIDTH, 128), nn.ReLU(), nn.Linear(128, 10))
+
+    def forward(self, smashed: Tensor) -> Tensor:
+        logits: Tensor = self.layers(smashed.flatten(1) + self.token)
+        return logits
+
+
+def test_a_fresh_segment_has_other_weights_everywhere() -> None:
+    old = Head()
+    new = fresh_like(old, 1)
+    for (name, before), after in zip(old.named_parameters(), new.parameters(), strict=True):
+        assert not torch.equal(before, after), name
+    again = fresh_like(old, 1)
+    assert all(torch.equal(a, b) for a, b in zip(new.parameters(), again.parameters(), strict=True))
+
+
+def test_a_shadow_model_remembers_its_members(bench: Bench) -> None:
+    known = replace(bench.view(NoMixing()).knowledge, upper=Head())
+    members, rest = bench.public.divided(64)
+    others = rest.take(slice(0, 64))
+    shadow = train_shadow(known, members, others, epochs=40, budget=Budget("cpu"), seed=0)
+    rng = np.random.default_rng(0)
+    inside, outside = (
+        torch.cat(
+            [
+                losses(shadow.upper, release, known.num_classes)
+                for release in known.simulate(
+                    pictures.images, pictures.labels, rng, adversary="upper only"
+                )
+            ]
+        ).mean()
+        for pictures in (members, others)
+    )
+    assert inside < 0.5 * outside
+
+
+def test_without_labels_there_is_no_such_attack(bench: Bench) -> None:
+    view = bench.view(NoMixing(), "upper only")
+    bare = [replace(release, labels=None) for release in view.releases]
+    with pytest.raises(NotApplicable, match="no labels"):
+        Membership().fit(
+            replace(view, releases=bare, knowledge=replace(view.knowledge, upper=Head())),
+            bench.public,
+            Budget("smoke"),
+        )

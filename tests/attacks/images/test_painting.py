@@ -1,0 +1,166 @@
+"""Attacks that paint images: what they read, and that noise tells them nothing."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+
+from flwr_splitmix.attacks.base import Adversary, Attack, Budget, NotApplicable
+from flwr_splitmix.attacks.images.collect import Collect
+from flwr_splitmix.attacks.images.decoder import Decoder
+from flwr_splitmix.attacks.images.decoder_transformer import DecoderTransformer
+from flwr_splitmix.attacks.images.linear import Linear
+from flwr_splitmix.attacks.images.match import Match, permuted
+from flwr_splitmix.attacks.images.separate import Separate
+from flwr_splitmix.mixers import Mixer, Mixup, NoMixing, PatchCutMix, Shuffled
+from tests.attacks.images.conftest import Bench, Embedding, Noise, origin
+
+PAINTERS = (Decoder, DecoderTransformer, Linear, Match, Collect)
+
+
+@pytest.mark.parametrize("kind", PAINTERS, ids=lambda kind: kind.name)
+def test_noise_in_the_place_of_smashed_data_leaves_every_attack_at_the_floor(
+    bench: Bench, kind: type[Attack]
+) -> None:
+    view = bench.view(NoMixing(), lowers=Noise())
+    guess = bench.attack(kind(), view, Budget(scale="smoke", iterations=100))
+    assert bench.error(guess, view) > 0.9 * bench.floor
+
+
+def test_separation_of_noise_is_at_the_floor(bench: Bench) -> None:
+    view = bench.view(Mixup(2), "upper only", Noise())
+    guess = bench.attack(Separate(), view)
+    assert bench.error(guess, view) > 0.9 * bench.floor
+
+
+@pytest.mark.parametrize("adversary", ["server", "upper only"])
+def test_the_linear_inverse_of_plain_smashed_data_is_exact(
+    bench: Bench, adversary: Adversary
+) -> None:
+    view = bench.view(NoMixing(), adversary)
+    guess = bench.attack(Linear(), view)
+    for value, (place, row) in zip(guess.values, guess.where, strict=True):
+        truth = bench.victims.images[origin(view, place).sources[row, 0]]
+        assert float((value - truth).abs().max()) < 1e-6
+    # An exact image explains what was received to the last digits: the attacker knows it.
+    assert float(guess.confidence.min()) > -1e-6
+
+
+def test_the_linear_inverse_knows_what_weights_were_and_which_patches_came(bench: Bench) -> None:
+    view = bench.view(Mixup(2))
+    assert bench.error(bench.attack(Linear(), view), view) < 1e-10
+    view = bench.view(PatchCutMix(2))
+    guess = bench.attack(Linear(), view)
+    assert 0.2 * bench.floor < bench.error(guess, view) < 0.8 * bench.floor
+    # Of a sum whose weights are unknown, both images are read as their mean, or nearly.
+    mixture = bench.view(Mixup(2), "upper only")
+    error = bench.error(bench.attack(Linear(), mixture), mixture)
+    assert 0.3 * bench.floor < error < 0.7 * bench.floor
+
+
+def test_a_decoder_beats_the_floor_when_trained_and_not_otherwise(bench: Bench) -> None:
+    view = bench.view(NoMixing())
+    trained = bench.attack(Decoder(), view, Budget(scale="cpu"))
+    assert bench.error(trained, view) < 0.6 * bench.floor
+    untrained = bench.attack(Decoder(), view, Budget(scale="cpu", iterations=1))
+    assert bench.error(untrained, view) > bench.floor
+
+
+def test_patches_that_were_not_sent_cost_the_decoder(bench: Bench) -> None:
+    errors = {}
+    cases: tuple[tuple[str, Mixer, Adversary], ...] = (
+        ("plain", NoMixing(), "upper only"),
+        ("mixed", PatchCutMix(2), "sum only"),
+        ("shuffled", Shuffled(PatchCutMix(2)), "upper only"),
+    )
+    for name, mixer, adversary in cases:
+        view = bench.view(mixer, adversary, Embedding(0, positions=name != "shuffled"))
+        errors[name] = bench.error(bench.attack(Decoder(lr=3e-3), view, Budget()), view)
+    assert errors["plain"] < errors["mixed"] < bench.floor
+    # Shuffled CutMix: no better than the mean image.
+    assert errors["shuffled"] > 0.97 * bench.floor
+
+
+def test_a_known_mask_tells_the_transformer_whose_image_is_sought(bench: Bench) -> None:
+    view = bench.view(PatchCutMix(2), "sum only")
+    attack = DecoderTransformer(lr=3e-3)
+    guess = bench.attack(attack, view)
+    assert attack.reader.masked
+    rows = {where: guess.where.count(where) for where in guess.where}
+    assert set(rows.values()) == {2}
+    assert bench.error(guess, view) < 0.9 * bench.floor
+
+
+def test_two_images_come_out_of_one_mixture(bench: Bench) -> None:
+    view = bench.view(Mixup(2), "upper only")
+    guess = bench.attack(Separate(lr=3e-3), view, Budget(scale="smoke"))
+    first, second = (guess.values[start::1] for start in (0, 8))
+    assert guess.where[:8] == guess.where[8:16]
+    assert not torch.allclose(first[:8], second[:8], atol=1e-2)
+    with pytest.raises(NotApplicable, match="nothing to take apart"):
+        Separate().fit(bench.view(PatchCutMix(2), "server"), bench.public)
+
+
+def test_matching_finds_the_image_without_public_data(bench: Bench) -> None:
+    view = bench.view(NoMixing(), batch_size=16)
+    view = replace(view, releases=view.releases[:1])
+    attack = Match(lr=1e-2)
+    attack.fit(view, None, Budget(scale="smoke"))
+    guess = attack.run(view)
+    assert bench.error(guess, view) < 0.05 * bench.floor
+
+
+def test_an_attackers_own_permutation_is_fresh_and_keeps_the_prefix() -> None:
+    tokens, source = torch.randn(3, 10, 2), torch.Generator().manual_seed(0)
+    once, again = (permuted(tokens, 1, source) for _ in range(2))
+    assert torch.equal(once[:, 0], tokens[:, 0])
+    assert not torch.equal(once, again)
+    assert torch.equal(once[..., 0].sort(1).values, tokens[..., 0].sort(1).values)
+
+
+def test_an_attack_that_is_stopped_gives_what_it_has(bench: Bench) -> None:
+    stop = threading.Event()
+    seen: list[tuple[str, int, int]] = []
+
+    def progress(what: str, done: int, of: int) -> None:
+        seen.append((what, done, of))
+        if done == 3:
+            stop.set()
+
+    view = bench.view(NoMixing())
+    guess = bench.attack(Decoder(), view, Budget(progress=progress, stop=stop))
+    assert seen == [("decoder", i, 6 * 512 // 64) for i in (1, 2, 3)]
+    assert guess.values.shape == (48, 1, 16, 16)
+    assert guess.values.isfinite().all()
+    stop.clear()
+    seen.clear()
+    view = replace(view, releases=view.releases[:3])
+    guess = bench.attack(Match(), view, Budget(progress=progress, stop=stop))
+    assert [done for _, done, _ in seen] == [1, 2, 3]
+    grey = view.knowledge.denormalise(torch.zeros(16, 1, 16, 16))
+    assert torch.equal(guess.values[8:], grey)
+    assert not torch.equal(guess.values[:8], grey[:8])
+
+
+def test_a_seed_repeats_an_attack(bench: Bench) -> None:
+    view = bench.view(PatchCutMix(2), "upper only")
+    budget = Budget(iterations=4)
+    for kind in (Decoder, DecoderTransformer, Separate):
+        first, same, other = (
+            bench.attack(kind(), view, budget, seed=seed).values for seed in (1, 1, 2)
+        )
+        assert torch.equal(first, same)
+        assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("kind", [*PAINTERS, Separate], ids=lambda kind: kind.name)
+def test_without_the_lower_segment_there_is_no_such_attack(
+    bench: Bench, kind: type[Attack]
+) -> None:
+    adversary: Adversary = "upper only" if kind is Separate else "server"
+    view = bench.view(PatchCutMix(2), adversary, known=False)
+    with pytest.raises(NotApplicable, match="no trained lower segment"):
+        kind().fit(view, bench.public)

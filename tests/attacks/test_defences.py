@@ -1,0 +1,89 @@
+"""Defences beside the catalogue: what blur leaves, what a simulated attacker does."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flwr_splitmix.attacks.defences import AdversarialLower, BlurredLower, blur, undefended
+
+
+class Lower(nn.Linear):
+    """Images (b, 1, 4, 4) to one token of width 8."""
+
+    geometry = "geometry"
+    input_shape = (1, 4, 4)
+
+    def __init__(self) -> None:
+        super().__init__(16, 8)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images.flatten(1)).unsqueeze(1)
+
+
+class Opponent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.paint = nn.Linear(8, 16)
+
+    def forward(self, smashed: Tensor) -> Tensor:
+        painted: Tensor = self.paint(smashed.flatten(1))
+        return painted.unflatten(1, (1, 4, 4))
+
+
+def test_a_blur_to_one_pixel_leaves_the_mean() -> None:
+    images = torch.rand(3, 1, 4, 4)
+    expected = images.mean((2, 3), keepdim=True).expand_as(images)
+    assert torch.allclose(blur(images, 1), expected, atol=1e-6)
+    assert torch.equal(blur(images, 4), images)
+    with pytest.raises(ValueError, match="cannot be blurred to 5 x 5"):
+        blur(images, 5)
+
+
+def test_a_blurred_lower_segment_sees_the_blur_alone() -> None:
+    lower, images = Lower(), torch.rand(2, 1, 4, 4)
+    blurred = BlurredLower(lower, 2)
+    assert torch.equal(blurred(images), lower(blur(images, 2)))
+    assert (blurred.geometry, blurred.input_shape) == (lower.geometry, lower.input_shape)
+
+
+def test_the_gradient_is_the_servers_less_the_opponents() -> None:
+    """Source: Patch Shuffling, equation 9."""
+    lower, opponent, images = Lower(), Opponent(), torch.rand(5, 1, 4, 4)
+    made = AdversarialLower(copy.deepcopy(lower), copy.deepcopy(opponent), weight=2.0)
+    from_server = torch.randn(5, 1, 8)
+    made.train()(images).backward(from_server)
+
+    smashed = lower(images)
+    attack_loss = F.mse_loss(opponent(smashed), images)
+    ((smashed * from_server).sum() - 2.0 * attack_loss).backward()
+    for ours, expected in zip(made.lower.parameters(), lower.parameters(), strict=True):
+        assert ours.grad is not None
+        assert expected.grad is not None
+        assert torch.allclose(ours.grad, expected.grad, atol=1e-6)
+
+
+def test_the_opponent_learns_by_itself_and_in_training_alone() -> None:
+    made = AdversarialLower(Lower(), Opponent(), lr=1e-2)
+    images = torch.rand(32, 1, 4, 4)
+    trainable = {name for name, p in made.named_parameters() if p.requires_grad}
+    assert trainable == {"lower.weight", "lower.bias"}  # what the client's optimizer gets
+
+    def error() -> float:
+        with torch.no_grad():
+            return float(F.mse_loss(made.opponent(made.lower(images)), images))
+
+    first = error()
+    for _ in range(100):
+        made.train()(images)
+    assert error() < 0.5 * first
+    learned = copy.deepcopy(made.opponent.state_dict())
+    made.eval()(images)
+    with torch.no_grad():
+        made.train()(images)
+    assert all(torch.equal(v, learned[k]) for k, v in made.opponent.state_dict().items())
+    assert undefended(made) is made.lower

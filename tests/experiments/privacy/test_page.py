@@ -1,0 +1,54 @@
+"""Pages: tables and findings are written from cells, and from nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flwr_splitmix.experiments.privacy.columns import COLUMNS
+from flwr_splitmix.experiments.privacy.page import findings, main, renewed
+from flwr_splitmix.experiments.privacy.results import Result
+from tests.experiments.privacy.test_matrix import DECODER, keep, place_in
+
+
+def test_blocks_are_written_anew_and_the_rest_stays(tmp_path: Path) -> None:
+    keep(place_in(tmp_path), "PSL", DECODER, 0, value=0.0123)
+    page = tmp_path / "page.md"
+    page.write_text(
+        "before\n<!-- matrix: smoke PSL -->\nold\n<!-- end of block -->\nbetween\n"
+        "<!-- findings: smoke PSL -->\n<!-- end of block -->\nafter\n"
+    )
+    main([str(page), "--run-dir", str(tmp_path)])
+    text = page.read_text()
+    assert "old" not in text
+    assert "| decoder, server | 0.0123 [0.04, 0.06] / 0.07 |" in text
+    assert "- `PSL`: images are rebuilt with MSE 0.0123" in text
+    assert text.startswith("before\n")
+    assert "\nbetween\n" in text
+    assert text.endswith("after\n")
+    assert renewed(text, tmp_path) == text
+
+
+def test_the_strongest_attack_that_counts_is_told() -> None:
+    def result(attack: str, value: float, passed: bool = True, metric: str = "MSE") -> Result:
+        floor = 0.5 if metric == "AUC" else 0.07
+        return Result("PSL", attack, "server", metric, value, value, value, floor, passed, 1)
+
+    said = findings(
+        [
+            result("linear", 0.001, passed=False),
+            result("decoder", 0.02),
+            result("match", 0.05),
+            result("membership", 0.6, metric="AUC"),
+        ]
+    )
+    assert "`PSL:decoder`" in said
+    assert "linear" not in said
+    assert "membership is told with AUC 0.6" in said
+    assert "no better" not in said
+    assert "no better than without the releases" in findings([result("decoder", 0.08)])
+    assert "nothing that counts was run" in findings([result("decoder", 0.01, passed=False)])
+
+
+def test_every_column_has_an_attack_of_that_name() -> None:
+    for column in COLUMNS:
+        assert column.attack_class().name == column.attack

@@ -1,0 +1,52 @@
+"""Settings of single tables: images of two classes, and gradients that are averaged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from flwr_splitmix.attacks.attacked import Case
+from flwr_splitmix.attacks.base import View
+from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.release import Origin, Release
+from flwr_splitmix.attacks.vault import Truth
+from flwr_splitmix.data import load_images
+from flwr_splitmix.experiments.privacy.special import averaged, some_classes
+from flwr_splitmix.mixers import NoMixing
+from tests.attacks.images.conftest import Bench
+
+
+def test_a_data_set_of_two_classes_has_their_images(tmp_path: Path) -> None:
+    name = some_classes("fashion-mnist-small", (0, 4), tmp_path, 32)
+    sets = load_images(name)
+    assert set(sets.train.labels) == {0, 4}
+    assert len(sets.train) == 1200
+    whole = load_images("fashion-mnist-small").train
+    first = int((whole.labels == sets.train.labels[0]).argmax())
+    assert torch.equal(Pictures.of(sets.train, [0]).images, Pictures.of(whole, [first]).images)
+    assert some_classes("fashion-mnist-small", (0, 4), tmp_path, 32) == name
+
+
+def test_a_member_gets_the_mean_gradient_of_each_step_and_the_other_is_behind_it() -> None:
+    images = load_images("fashion-mnist-small")
+    pictures = Pictures.of(images.test, list(range(4)))
+    view = Bench(pictures, pictures).view(NoMixing(), batch_size=2, known=False)
+    gradients = [torch.full((2, 3, 5), float(client)) for client in (1, 5)]
+    releases = [
+        Release(1, 0, client, torch.ones(2, 3, 5), gradient=gradients[client], labels=torch.ones(2))
+        for client in (0, 1)
+    ]
+    origins = [Origin(torch.tensor([[2 * c], [2 * c + 1]]), (c,)) for c in (0, 1)]
+    case = Case(
+        View("server", releases, replace(view.knowledge, upper=torch.nn.Identity())),
+        Truth(pictures, torch.ones(4, dtype=torch.bool), origins),
+    )
+    made = averaged(case)
+    (release,) = made.view.releases
+    assert release.gradient is not None
+    assert torch.equal(release.gradient, torch.full((2, 3, 5), 3.0))
+    assert not release.smashed.any()
+    assert (release.labels, release.client, made.view.knowledge.upper) == (None, None, None)
+    assert made.truth.origins[0].sources.tolist() == [[2], [3]]
