@@ -181,19 +181,19 @@ class AppConfig(BaseModel):
         }
 
     def make_observers(self, run: Run | None) -> list[Observer]:
-        """Make the observers of a run: its progress, its recorder and trackers, if keys ask for them.
+        """Make the observers of a run: its progress, and the recorder and trackers of its keys.
 
         Raises
         ------
         TrackerError
             If a tracker's package is not installed.
         """
-        trackers = make_trackers(self.tracker)
-        return (
-            [*trackers]
-            if run is None
-            else [ProgressFile(run.path), *self._recorder(run), *trackers]
-        )
+        of_run = [] if run is None else [ProgressFile(run.path), *self._recorder(run)]
+        return [*of_run, *self.make_trackers()]
+
+    def make_trackers(self) -> list[Observer]:
+        """Make the trackers that the keys ask for, and what they need."""
+        return [*make_trackers(self.tracker)]
 
     def _recorder(self, run: Run) -> list[Observer]:
         if not self.record_attacks:

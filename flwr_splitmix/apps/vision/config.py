@@ -169,10 +169,10 @@ class VisionConfig(AppConfig):
             "relation": self.relation,
         }
 
-    def make_observers(self) -> list[Observer]:
+    def make_trackers(self) -> list[Observer]:
         """Make the trackers and, if asked for, what keeps mixtures, whose pictures they show."""
         if not self.keep_mixtures:
-            return super().make_observers()
+            return super().make_trackers()
         kept = KeptMixtures(self.keep_mixtures)
         return [kept, *make_trackers(self.tracker, kept)]
 
