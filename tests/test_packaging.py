@@ -126,6 +126,15 @@ def test_the_changelog_and_the_citation_have_the_version() -> None:
     assert {"DPSL", "DPMixSL", "DPCutMixSL"} <= named & {method.name for method in METHODS}
 
 
+def test_what_make_compat_takes_is_the_oldest_that_is_allowed() -> None:
+    oldest = (ROOT / "tests" / "e2e" / "oldest.txt").read_text(encoding="utf-8").split()
+    pinned = dict(line.split("==") for line in oldest)
+    allowed = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["language"]]
+    lower = dict(line.split(">=") for line in allowed)
+    assert {"flwr", "transformers"} <= pinned.keys()
+    assert all(pinned[name].startswith(lower[name]) for name in pinned)
+
+
 def test_the_image_is_linted() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
     if not hadolint.exists():

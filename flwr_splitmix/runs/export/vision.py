@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import nn
 
 from flwr_splitmix.data.images.preprocessing import Preprocessing
@@ -67,7 +67,7 @@ def _save(module: nn.Module, file: Path) -> None:
     weights = {
         name: t.detach().cpu().contiguous().clone() for name, t in module.state_dict().items()
     }
-    save_file(weights, file, metadata={"format": "pt"})
+    file.write_bytes(save(weights, metadata={"format": "pt"}))
 
 
 def _whole(folder: Path, segments: SplitModel, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -258,7 +258,7 @@ def test_an_interrupted_export_leaves_nothing(
     def full(*arguments: Any, **options: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("flwr_splitmix.runs.export.vision.save_file", full)
+    monkeypatch.setattr("flwr_splitmix.runs.export.vision.save", full)
     run = make("CutMixSFL").run
     with pytest.raises(OSError, match="no space left"):
         export_vision(run, tmp_path / "model", run.config, client=None, onnx=False, force=False)
