@@ -154,7 +154,7 @@ def measure_stages(stages: Sequence[nn.Module], inputs: Tensor) -> list[StageCos
 
 def _place_of(tensor: Tensor) -> Any:
     """Return what tells a tensor's storage from all others, also where it has no memory (meta)."""
-    return StorageWeakRef(tensor.untyped_storage()).cdata
+    return StorageWeakRef(tensor.untyped_storage()).cdata  # type: ignore[no-untyped-call]
 
 
 def _not_in_place(stage: nn.Module) -> nn.Module:

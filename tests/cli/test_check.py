@@ -104,7 +104,9 @@ def test_predicted_bytes_are_those_of_a_run(strategy: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("strategy", ["USplitSL", "MixGuard"])
 def test_predicted_bytes_are_those_of_a_run_of_texts(strategy: str, tmp_path: Path) -> None:
-    values = {"strategy": strategy, "pad_to": 60, "max_length": 60, "refine_every": 1}
+    values: dict[str, Any] = {
+        "strategy": strategy, "pad_to": 60, "max_length": 60, "refine_every": 1,
+    }  # fmt: skip
     done = language_app.fit(tmp_path, **values)
     (row,) = done.rows
     config = read_language(**{**language_app.TINY, **values})

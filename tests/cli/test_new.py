@@ -44,11 +44,13 @@ def test_an_app_is_the_repositorys_under_another_name(kind: str, tmp_path: Path)
         assert (files("flwr_splitmix.templates") / kind / name).read_text() == original
         if name != "pyproject.toml":
             assert (folder / name).read_text(encoding="utf-8") == original
-    described = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
-    original = tomllib.loads((SOURCES[kind] / "pyproject.toml").read_text(encoding="utf-8"))
-    assert described["project"].pop("name") == "my-app"
-    assert original["project"].pop("name") != "my-app"
-    assert described == original
+    written, source = (
+        tomllib.loads((place / "pyproject.toml").read_text(encoding="utf-8"))
+        for place in (folder, SOURCES[kind])
+    )
+    assert written["project"].pop("name") == "my-app"
+    assert source["project"].pop("name") != "my-app"
+    assert written == source
 
 
 def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_tokenizer_without_padding_token_is_refused_or_told_one(
     with pytest.raises(DataError, match=r"no padding token; name one of its tokens .*'<end>'"):
         open_tokenizer(str(tmp_path))
     assert open_tokenizer(str(tmp_path), padding="<end>").pad_token == "<end>"
-    with pytest.raises(DataError, match="has no token 'PAD' to pad with"):
+    with pytest.raises(DataError, match="padding-token is 'PAD', but the tokenizer of"):
         open_tokenizer(str(tmp_path), padding="PAD")
 
 
