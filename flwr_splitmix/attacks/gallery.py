@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -84,7 +84,9 @@ class Reconstructions:
     def load(cls, path: Path) -> Reconstructions:
         """Read what `save` wrote; raises StorageError if it cannot."""
         tensors, meta = load_tensors(path)
-        return cls(**{name: str(text) for name, text in meta.items()}, **tensors)
+        named = (str(meta[name]) for name in ("method", "attack", "adversary"))
+        method, attack, adversary = named
+        return cls(method, attack, adversary, *(tensors[name] for name in _TENSORS))
 
 
 def draw_gallery(shown: Sequence[Sequence[Reconstructions]]) -> Figure:
@@ -142,20 +144,13 @@ def draw_gallery(shown: Sequence[Sequence[Reconstructions]]) -> Figure:
     return figure
 
 
-def _draw(axis: object, image: Tensor, below: str) -> None:
+def _draw(axis: Any, image: Tensor, below: str) -> None:
     pixels = image.permute(1, 2, 0).numpy()
-    draw, text = axis.imshow, axis.text  # type: ignore[attr-defined]
-    draw(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels, cmap="gray", vmin=0, vmax=255)
+    grey = pixels.shape[-1] == 1
+    axis.imshow(pixels.squeeze(-1) if grey else pixels, cmap="gray", vmin=0, vmax=255)
     if below:
-        text(
-            0.5,
-            -0.04,
-            below,
-            transform=axis.transAxes,
-            ha="center",
-            va="top",
-            fontsize=6,  # type: ignore[attr-defined]
-        )
+        place = {"transform": axis.transAxes, "ha": "center", "va": "top", "fontsize": 6}
+        axis.text(0.5, -0.04, below, **place)
 
 
 def _title(own: Reconstructions) -> str:
@@ -186,7 +181,8 @@ def _sent(view: View, truth: Truth, where: tuple[int, int]) -> Tensor:
         if int(order.max()) >= drawn.shape[0]:  # exchanged within the batch
             others = order // drawn.shape[0]
             parts = {
-                int(o): _cut(truth.pictures.images[int(batch[o])], grid) for o in others.unique()
+                int(o): _cut(truth.pictures.images[int(batch[o])], grid)
+                for o in torch.unique(others)
             }
             own = torch.stack(
                 [parts[int(o)][int(j) % len(drawn)] for o, j in zip(others, order, strict=True)]
