@@ -93,7 +93,8 @@ def draw_gallery(shown: Sequence[Sequence[Reconstructions]]) -> Figure:
     """Draw a row of pictures for each method: its best, median and worst victim.
 
     Best is the victim that the method's strongest attack reconstructs worst: the one that is
-    protected best. Of each there are the original, what was sent, and each attack's picture.
+    protected best. Of each there are the original, what that attack's adversary was sent, and each
+    attack's picture with its error.
 
     Parameters
     ----------
@@ -112,7 +113,8 @@ def draw_gallery(shown: Sequence[Sequence[Reconstructions]]) -> Figure:
         raise ValueError("there are no reconstructions to show")
     attacks = list(dict.fromkeys(_title(own) for row in rows for own in row))
     width, block = 3 * (2 + len(attacks)), 2 + len(attacks)
-    figure = Figure(figsize=(1.05 * width + 1.6, 1.25 * len(rows) + 0.7))
+    height = 1.25 * len(rows) + 0.6
+    figure = Figure(figsize=(1.05 * width + 1.6, height))
     axes = figure.subplots(len(rows), width, squeeze=False)
     for axis in axes.flat:
         axis.axis("off")
@@ -140,7 +142,9 @@ def draw_gallery(shown: Sequence[Sequence[Reconstructions]]) -> Figure:
             axes[0][third * block + place].set_title(
                 f"{word if place == 0 else ''}{name}".replace(": ", ":\n"), fontsize=7
             )
-    figure.subplots_adjust(left=0.12, right=0.99, top=0.86, bottom=0.03, wspace=0.08, hspace=0.3)
+    figure.subplots_adjust(
+        left=0.12, right=0.99, top=1 - 0.5 / height, bottom=0.15 / height, wspace=0.08, hspace=0.3
+    )
     return figure
 
 
