@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -84,14 +84,17 @@ class Reconstructions:
     def load(cls, path: Path) -> Reconstructions:
         """Read what `save` wrote; raises StorageError if it cannot."""
         tensors, meta = load_tensors(path)
-        return cls(**{name: str(text) for name, text in meta.items()}, **tensors)
+        named = (str(meta[name]) for name in ("method", "attack", "adversary"))
+        method, attack, adversary = named
+        return cls(method, attack, adversary, *(tensors[name] for name in _TENSORS))
 
 
 def draw_gallery(shown: Sequence[Sequence[Reconstructions]]) -> Figure:
     """Draw a row of pictures for each method: its best, median and worst victim.
 
     Best is the victim that the method's strongest attack reconstructs worst: the one that is
-    protected best. Of each there are the original, what was sent, and each attack's picture.
+    protected best. Of each there are the original, what that attack's adversary was sent, and each
+    attack's picture with its error.
 
     Parameters
     ----------
@@ -110,7 +113,8 @@ def draw_gallery(shown: Sequence[Sequence[Reconstructions]]) -> Figure:
         raise ValueError("there are no reconstructions to show")
     attacks = list(dict.fromkeys(_title(own) for row in rows for own in row))
     width, block = 3 * (2 + len(attacks)), 2 + len(attacks)
-    figure = Figure(figsize=(1.05 * width + 1.6, 1.25 * len(rows) + 0.7))
+    height = 1.25 * len(rows) + 0.6
+    figure = Figure(figsize=(1.05 * width + 1.6, height))
     axes = figure.subplots(len(rows), width, squeeze=False)
     for axis in axes.flat:
         axis.axis("off")
@@ -138,24 +142,19 @@ def draw_gallery(shown: Sequence[Sequence[Reconstructions]]) -> Figure:
             axes[0][third * block + place].set_title(
                 f"{word if place == 0 else ''}{name}".replace(": ", ":\n"), fontsize=7
             )
-    figure.subplots_adjust(left=0.12, right=0.99, top=0.86, bottom=0.03, wspace=0.08, hspace=0.3)
+    figure.subplots_adjust(
+        left=0.12, right=0.99, top=1 - 0.5 / height, bottom=0.15 / height, wspace=0.08, hspace=0.3
+    )
     return figure
 
 
-def _draw(axis: object, image: Tensor, below: str) -> None:
+def _draw(axis: Any, image: Tensor, below: str) -> None:
     pixels = image.permute(1, 2, 0).numpy()
-    draw, text = axis.imshow, axis.text  # type: ignore[attr-defined]
-    draw(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels, cmap="gray", vmin=0, vmax=255)
+    grey = pixels.shape[-1] == 1
+    axis.imshow(pixels.squeeze(-1) if grey else pixels, cmap="gray", vmin=0, vmax=255)
     if below:
-        text(
-            0.5,
-            -0.04,
-            below,
-            transform=axis.transAxes,
-            ha="center",
-            va="top",
-            fontsize=6,  # type: ignore[attr-defined]
-        )
+        place = {"transform": axis.transAxes, "ha": "center", "va": "top", "fontsize": 6}
+        axis.text(0.5, -0.04, below, **place)
 
 
 def _title(own: Reconstructions) -> str:
@@ -186,7 +185,8 @@ def _sent(view: View, truth: Truth, where: tuple[int, int]) -> Tensor:
         if int(order.max()) >= drawn.shape[0]:  # exchanged within the batch
             others = order // drawn.shape[0]
             parts = {
-                int(o): _cut(truth.pictures.images[int(batch[o])], grid) for o in others.unique()
+                int(o): _cut(truth.pictures.images[int(batch[o])], grid)
+                for o in torch.unique(others)
             }
             own = torch.stack(
                 [parts[int(o)][int(j) % len(drawn)] for o, j in zip(others, order, strict=True)]

@@ -299,8 +299,9 @@ def _client_origin(client: int, share: Share, batches: Batches, orders: Orders) 
     # As `InputShare.mix` orders them: the first part as it is, the same client again shuffled.
     rng, used, columns = frozen_generator(share.seed), set(), []
     for part, _ in share.parts:
-        own = _sources([part], batches).sources[:, 0]
-        columns.append(own[torch.from_numpy(rng.permutation(len(own)))] if part in used else own)
+        rows = _sources([part], batches).sources[:, 0]
+        again = part in used
+        columns.append(rows[torch.from_numpy(rng.permutation(len(rows)))] if again else rows)
         used.add(part)
     return Origin(torch.stack(columns, dim=1), tuple(part for part, _ in share.parts))
 

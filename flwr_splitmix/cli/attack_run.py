@@ -25,8 +25,8 @@ class Adversaries(StrEnum):
     """Whose view is attacked."""
 
     server = "server"
-    upper = "upper only"
-    sum = "sum only"
+    upper_only = "upper only"
+    sum_only = "sum only"
     member = "member of the group"
     eavesdropper = "eavesdropper"
 
@@ -49,8 +49,8 @@ class ScoreFormat(StrEnum):
 class Assumptions(StrEnum):
     """What an adversary may be given besides."""
 
-    lower = "lower"
-    upper = "upper"
+    lower_segment = "lower"
+    upper_segment = "upper"
 
 
 PUBLIC = {"smoke": 200, "cpu": 4000, "paper": 60_000}

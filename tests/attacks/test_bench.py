@@ -47,6 +47,7 @@ def test_the_vault_has_the_images_that_were_sent(method: str) -> None:
         ratio = release.lam if method == "MixupSL" else 1.0
         wanted = ratio * smashed * release.mask[:, :, None]
         assert torch.allclose(release.smashed, wanted, atol=1e-5)
+        assert release.labels is not None
         assert torch.equal(release.labels, pictures.labels[batches[release.client]])
 
 
@@ -68,12 +69,14 @@ def test_mixtures_are_made_again_from_the_recording(method: str) -> None:
         torch.nn.Identity(), num_classes=10, device="cpu", **dict(victim.options)
     ).mixer
     mixed = mixer.merge(step.uploads, step.plan, num_classes=10)
-    whole = sees.event.mixed.smashed.unflatten(0, (-1, 8))
-    for group, own in enumerate(mixed.smashed.unflatten(0, (-1, 8))):
-        at = [torch.equal(own, other) for other in whole].index(True)
-        assert step.gradient is not None
-        gradient = sees.event.result.gradient.unflatten(0, (-1, 8))[at]  # type: ignore[union-attr]
-        assert torch.equal(step.gradient.unflatten(0, (-1, 8))[group], gradient)
+    assert sees.event.result is not None
+    assert step.gradient is not None
+    whole, back = sees.event.mixed.smashed, sees.event.result.gradient
+    starts = range(0, len(whole), 8)
+    for start in range(0, len(mixed.smashed), 8):
+        own = mixed.smashed[start : start + 8]
+        (at,) = (other for other in starts if torch.equal(own, whole[other : other + 8]))
+        assert torch.equal(step.gradient[start : start + 8], back[at : at + 8])
     assert {0, 1} <= set(step.uploads)
 
 

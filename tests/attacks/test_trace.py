@@ -85,10 +85,10 @@ def test_a_recording_that_was_cut_off_is_read_up_to_its_last_whole_step(tmp_path
 def test_the_oldest_steps_go(kind: str, tmp_path: Path) -> None:
     steps = recorded()
 
-    def trace_of(**bounds: int) -> Trace:
+    def trace_of(max_bytes: int = 2**30, max_steps: int = 1000) -> Trace:
         if kind == "memory":
-            return MemoryTrace(**bounds)
-        return DiskTrace(tmp_path / str(bounds), **bounds)
+            return MemoryTrace(max_bytes, max_steps)
+        return DiskTrace(tmp_path / f"{max_bytes}-{max_steps}", max_bytes, max_steps)
 
     few = trace_of(max_steps=2)
     for step in steps:
