@@ -72,7 +72,7 @@ class Collect(TrainedAttack):
             united_examples(view, pictures, self.releases, seed),
             image_loss,
             steps=self.epochs[scale] * max(1, len(pictures) // BATCH),
-            lr=self.rate,
+            lr=self.setting.get("lr", self.rate),
             seed=seed,
             budget=self.budget,
             what=self.name,
