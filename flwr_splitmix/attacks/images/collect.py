@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import Budget, Guess, Knowledge, Pictures, View
-from flwr_splitmix.attacks.images.example import Example, Query, examples_of
+from flwr_splitmix.attacks.images.example import SMALL_BATCH, Example, Query, examples_of
 from flwr_splitmix.attacks.images.gathering import distances, unite
 from flwr_splitmix.attacks.images.linking import Row, link, row_tensors
 from flwr_splitmix.attacks.images.reading import Lowers, explained
@@ -145,7 +145,7 @@ def _released(view: View, drawn: Pictures, rng: np.random.Generator) -> Example:
     tokens = torch.zeros(len(drawn), *size)
     mask = torch.zeros(len(drawn), known.geometry.patches, dtype=torch.bool)
     releases = known.simulate(
-        drawn.images, drawn.labels, rng, adversary=view.adversary, batch_size=8
+        drawn.images, drawn.labels, rng, adversary=view.adversary, batch_size=2 * SMALL_BATCH
     )
     for release in releases:
         assert release.origin is not None
