@@ -145,7 +145,7 @@ def _released(view: View, drawn: Pictures, rng: np.random.Generator) -> Example:
     tokens = torch.zeros(len(drawn), *size)
     mask = torch.zeros(len(drawn), known.geometry.patches, dtype=torch.bool)
     releases = known.simulate(
-        drawn.images, drawn.labels, rng, adversary=view.adversary, batch_size=2 * SMALL_BATCH
+        drawn.images, drawn.labels, rng, adversary=view.adversary, batch_size=SMALL_BATCH
     )
     for release in releases:
         assert release.origin is not None

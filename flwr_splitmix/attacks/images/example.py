@@ -15,7 +15,7 @@ from flwr_splitmix.mixers.frozen_edge import FrozenEdge
 TOGETHER = 512
 """Public images that are released at once."""
 
-SMALL_BATCH = 8
+SMALL_BATCH = 16
 """Images of a simulated client: masks are often a batch's, and an attacker wants many masks."""
 
 
