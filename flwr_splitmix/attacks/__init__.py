@@ -1,5 +1,15 @@
-"""Attacks of a curious server on what clients send it."""
+"""Attacks of a curious server, and of others, on what clients send it."""
 
+from flwr_splitmix.attacks.base import (
+    Attack,
+    Budget,
+    Guess,
+    Knowledge,
+    NotApplicable,
+    Pictures,
+    Release,
+    View,
+)
 from flwr_splitmix.attacks.recorder import Recorder, Recording
 from flwr_splitmix.attacks.score import Score, score
 from flwr_splitmix.attacks.texts.blind_source import blind_source, separate_gradients
@@ -9,12 +19,20 @@ from flwr_splitmix.attacks.texts.read_tokens import Reading, read_tokens
 from flwr_splitmix.attacks.texts.repeated_text import Common, repeated_text
 
 __all__ = [
+    "Attack",
+    "Budget",
     "Common",
+    "Guess",
+    "Knowledge",
+    "NotApplicable",
+    "Pictures",
     "Ratio",
     "Reading",
     "Recorder",
     "Recording",
+    "Release",
     "Score",
+    "View",
     "blind_source",
     "gradient_ratio",
     "read_labels",

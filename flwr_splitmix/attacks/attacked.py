@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import View
 from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
@@ -133,7 +133,7 @@ class Attacked:
         releases: list[Release] = []
         origins: list[Origin] = []
         parts: list[Pictures] = []
-        flags: list[torch.Tensor] = []
+        flags: list[Tensor] = []
         if trained and not again:
             steps = self._newest(trained)
             pictures, placed = self.vault.placed(steps) if steps else (None, [])
@@ -171,6 +171,23 @@ class Attacked:
                     origins += reader.origins(step, moved, orders)
         view = View(adversary, releases, self.known_to(adversary, assume, member))
         return Case(view, Truth(joined(parts), torch.cat(flags), origins))
+
+    def classify(self, images: Tensor) -> Tensor:
+        """Return the trained system's own logits (b, L) of images (b, C, H, W), 0 to 1.
+
+        Of separate lower segments the first client's is taken.
+        """
+        known = self.knowledge
+        lower = known.lowers
+        if isinstance(lower, Mapping):
+            lower = lower[min(lower)]
+        assert lower is not None
+        assert known.upper is not None
+        device = next((p.device for p in known.upper.parameters()), torch.device("cpu"))
+        inputs = known.normalise(images.to(device))
+        with torch.no_grad():
+            logits: Tensor = known.upper.eval()(lower.eval()(inputs))
+        return logits.cpu()
 
     def public(self, number: int, seed: int = 0) -> Pictures:
         """Return images that are no victims: spare ones, then the second half of those held out.

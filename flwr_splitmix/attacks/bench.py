@@ -223,14 +223,15 @@ def load_victim(directory: Path, victim: Victim | None = None) -> Attacked:
         raise ValueError(f"{directory} holds another victim: {there}")
     setting = _Setting.of(there)
     strategy = setting.strategy(device="cpu")
-    lowers: Lowers = setting.segments.lower
+    lower = setting.segments.lower
+    lowers: Lowers = lower
     if strategy.averages:
-        lowers.load_state_dict(under("lower", tensors))
+        lower.load_state_dict(under("lower", tensors))
     else:
-        lowers = {}
-        for client in range(there.clients):
-            lowers[client] = copy.deepcopy(setting.segments.lower)
-            lowers[client].load_state_dict(under(f"lower.{client}", tensors))
+        own = {client: copy.deepcopy(lower) for client in range(there.clients)}
+        for client, segment in own.items():
+            segment.load_state_dict(under(f"lower.{client}", tensors))
+        lowers = own
     setting.segments.upper.load_state_dict(under("upper", tensors))
     orders = {
         (int(client), int(number)): tensor

@@ -36,7 +36,9 @@ def structures(guesses: Tensor, images: Tensor) -> Tensor:
             guess, image, sigma=1.5, kernel_size=11, reduction="none", data_range=1.0
         )
         for guess, image in zip(
-            guesses.float().split(_AT_ONCE), images.float().split(_AT_ONCE), strict=True
+            torch.split(guesses.float(), _AT_ONCE),
+            torch.split(images.float(), _AT_ONCE),
+            strict=True,
         )
     ]
     return torch.cat([torch.as_tensor(part).reshape(-1) for part in parts]).double()
@@ -68,7 +70,7 @@ def retrieved(guesses: Tensor, images: Tensor, others: Tensor) -> Tensor:
     rows, gallery = guesses.float().flatten(1), others.float().flatten(1)
     own = (rows - images.float().flatten(1)).square().sum(1)
     nearest = torch.cat(
-        [torch.cdist(part, gallery).square().amin(1) for part in rows.split(_AT_ONCE)]
+        [torch.cdist(part, gallery).square().amin(1) for part in torch.split(rows, _AT_ONCE)]
     )
     return own < nearest
 
@@ -76,5 +78,5 @@ def retrieved(guesses: Tensor, images: Tensor, others: Tensor) -> Tensor:
 @torch.no_grad()
 def agreements(guesses: Tensor, labels: Tensor, classifier: Classifier) -> Tensor:
     """Return whether a classifier sees each victim's class in its reconstruction: bool (n,)."""
-    seen = [classifier(part.float()).argmax(1).cpu() for part in guesses.split(_AT_ONCE)]
+    seen = [classifier(part.float()).argmax(1).cpu() for part in torch.split(guesses, _AT_ONCE)]
     return torch.cat(seen) == labels

@@ -138,8 +138,10 @@ def curve_measures(
         area = float(roc_auc_score(positive[rows], scores[rows]))
         sign = -1.0 if either_way and area < 0.5 else 1.0
         false, true, _ = roc_curve(positive[rows], sign * scores[rows])
-        rates = (float(true[false <= limit].max(initial=0.0)) for limit in (0.01, 0.001))
-        return (max(area, 1 - area) if either_way else area, *rates)
+        percent, thousandth = (
+            float(true[false <= limit].max(initial=0.0)) for limit in (0.01, 0.001)
+        )
+        return max(area, 1 - area) if either_way else area, percent, thousandth
 
     rng, classes = (
         np.random.default_rng(seed),

@@ -54,6 +54,12 @@ class Pictures:
         rows = torch.from_numpy(indices) if isinstance(indices, np.ndarray) else indices
         return Pictures(self.images[rows], self.labels[rows])
 
+    def without(self, others: Pictures) -> Pictures:
+        """Return the images that are not among others, to 1/255 of a pixel's range."""
+        known = {image.tobytes() for image in _coarse(others.images)}
+        kept = [i for i, image in enumerate(_coarse(self.images)) if image.tobytes() not in known]
+        return self.take(torch.tensor(kept, dtype=torch.int64))
+
     def divided(self, first: int, seed: int = 0) -> tuple[Pictures, Pictures]:
         """Return `first` images, drawn from the seed, and the others."""
         order = torch.from_numpy(np.random.default_rng(seed).permutation(len(self)))
@@ -82,3 +88,7 @@ class Pictures:
                 images, size=(height, width), mode="bilinear", antialias=True, align_corners=False
             ).clamp_(0, 1)
         return Pictures(images.expand(-1, channels, -1, -1).contiguous(), self.labels)
+
+
+def _coarse(images: Tensor) -> np.ndarray:
+    return np.asarray((images * 255).round().to(torch.uint8).numpy())

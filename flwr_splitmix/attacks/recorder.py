@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,23 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.packing import TextStep
 from flwr_splitmix.attacks.steps import Step
-from flwr_splitmix.attacks.trace import MAX_BYTES, MAX_STEPS, DiskTrace, MemoryTrace, Trace
-from flwr_splitmix.events import Exchange, Messages, RoundBegun, RunStarted, StepDone
+from flwr_splitmix.attacks.trace import (
+    MAX_BYTES,
+    MAX_STEPS,
+    DiskTrace,
+    MemoryTrace,
+    Recorded,
+    Trace,
+)
+from flwr_splitmix.events import (
+    Exchange,
+    Messages,
+    RoundBegun,
+    RoundDone,
+    RunEnded,
+    RunStarted,
+    StepDone,
+)
 from flwr_splitmix.mixers import Plan, Upload
 from flwr_splitmix.mixers.shuffled import ShuffledPlan
 from flwr_splitmix.observers.observer import Observer
@@ -23,6 +39,9 @@ from flwr_splitmix.observers.observer import Observer
 log = logging.getLogger("flwr.splitmix")
 
 MAX_CLIENTS = 16
+
+UNWRITTEN = 2
+"""Steps that may wait for the disk, in memory."""
 
 WARNING = (
     "this run RECORDS what its server sees, for attacks: smashed data, labels and gradients are "
@@ -63,11 +82,6 @@ class Recorder(Observer):
         The trace follows so many clients, those of the lowest indices; those that are mixed with
         them are kept too, so that every mixture is whole. A mixer that shuffles keeps all.
 
-    Attributes
-    ----------
-    trace
-        The steps, of either shape.
-
     Raises
     ------
     ValueError
@@ -86,7 +100,7 @@ class Recorder(Observer):
         for name, value in (("limit", limit), ("max_clients", max_clients)):
             if value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
-        self.trace: Trace = (
+        self._trace: Trace = (
             MemoryTrace(max_bytes, max_steps)
             if directory is None
             else DiskTrace(directory, max_bytes, max_steps)
@@ -95,6 +109,14 @@ class Recorder(Observer):
         self.max_clients = max_clients
         self._kept: dict[int, deque[Recording]] = defaultdict(lambda: deque(maxlen=limit))
         self._drawn: Counter[int] = Counter()
+        self._writer: ThreadPoolExecutor | None = None
+        self._unwritten: deque[Future[None]] = deque()
+
+    @property
+    def trace(self) -> Trace:
+        """The steps, all of them written."""
+        self._flush()
+        return self._trace
 
     @property
     def recordings(self) -> dict[int, list[Recording]]:
@@ -144,7 +166,7 @@ class Recorder(Observer):
                 uploads[client] = _detached(upload)
         if not uploads:
             return
-        self.trace.add(
+        self._add(
             Step(
                 event.server_round,
                 event.number,
@@ -159,7 +181,7 @@ class Recorder(Observer):
     def _keep_texts(self, event: StepDone) -> None:
         clients = sorted(event.uploads)[: self.max_clients]
         messages = {c: u for c in clients if isinstance(u := event.uploads[c], Messages)}
-        self.trace.add(
+        self._add(
             TextStep(
                 event.server_round,
                 event.number,
@@ -172,6 +194,32 @@ class Recorder(Observer):
                 },
             )
         )
+
+    def _add(self, step: Recorded) -> None:
+        """Keep a step; the disk is written while the next one is computed."""
+        if self.directory is None:
+            self._trace.add(step)
+            return
+        while len(self._unwritten) >= UNWRITTEN:
+            self._unwritten.popleft().result()
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(1, thread_name_prefix="recorder")
+        self._unwritten.append(self._writer.submit(self._trace.add, step))
+
+    def _flush(self) -> None:
+        while self._unwritten:
+            self._unwritten.popleft().result()
+
+    def on_round(self, event: RoundDone) -> None:
+        """Wait until the round's steps are written: its checkpoint is next."""
+        self._flush()
+
+    def on_end(self, event: RunEnded) -> None:
+        """Write what is not written yet."""
+        self._flush()
+        if self._writer is not None:
+            self._writer.shutdown()
+            self._writer = None
 
     def state(self) -> dict[str, Any]:
         """Return how many batches each client has been asked for."""

@@ -181,7 +181,7 @@ def _images(
     nearest = torch.cat(
         [
             torch.cdist(part.flatten(1), public.flatten(1)).square().amin(1) / part[0].numel()
-            for part in images.split(256)
+            for part in torch.split(images, 256)
         ]
     )
     columns: dict[str, Tensor] = {
@@ -295,8 +295,8 @@ def _owners(guess: Guess, truth: Truth, seed: int) -> Scored:
             continue
         own, guessed = owners[row], guess.values[number].cpu()
         known = own >= 0
-        names, indices = own[known].unique(return_inverse=True)
-        called, under = guessed[known].unique(return_inverse=True)
+        names, indices = torch.unique(own[known], return_inverse=True)
+        called, under = torch.unique(guessed[known], return_inverse=True)
         table = torch.zeros(len(called), len(names))
         table.index_put_((under, indices), torch.ones(len(indices)), accumulate=True)
         rows, columns = linear_sum_assignment(-table.numpy())

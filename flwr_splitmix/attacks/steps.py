@@ -299,8 +299,9 @@ def _client_origin(client: int, share: Share, batches: Batches, orders: Orders) 
     # As `InputShare.mix` orders them: the first part as it is, the same client again shuffled.
     rng, used, columns = frozen_generator(share.seed), set(), []
     for part, _ in share.parts:
-        own = _sources([part], batches).sources[:, 0]
-        columns.append(own[torch.from_numpy(rng.permutation(len(own)))] if part in used else own)
+        rows = _sources([part], batches).sources[:, 0]
+        again = part in used
+        columns.append(rows[torch.from_numpy(rng.permutation(len(rows)))] if again else rows)
         used.add(part)
     return Origin(torch.stack(columns, dim=1), tuple(part for part, _ in share.parts))
 
@@ -314,6 +315,8 @@ def _mixture_origin(
     else:
         own = _sources([m.client for m in row.members], batches)
     owners, order = _owners(row.members, step.plan.shape), own.order
+    if isinstance(first.share, InputShare):
+        owners = None  # inputs were mixed before there were patches
     if upper_only and isinstance(row.mixed, ShuffledMixed):
         order = row.mixed.order[row.here]
         owners = None if owners is None else owners.gather(1, order)

@@ -12,6 +12,7 @@ import shutil
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 from torch import Tensor
@@ -144,7 +145,7 @@ class DiskTrace(Trace):
             self.make()
             # As large as it will be: the oldest go first, so that the bound always holds.
             self._drop_to(self.max_bytes - _nbytes(tensors), self.max_steps - 1)
-            save_tensors(self._file(key), tensors, meta, flush=False)
+            save_tensors(self._file(key), tensors, meta, flush=False, digested=False)
             sizes[key] = self._file(key).stat().st_size
         except OSError as error:
             log.warning(
@@ -158,13 +159,17 @@ class DiskTrace(Trace):
 
     def steps(self, newest: int | None = None) -> Iterator[Recorded]:
         """Read the steps, oldest first; one that cannot be read is left out with a warning."""
-        places = self.places
-        for key in places if newest is None else places[-newest:]:
-            try:
-                tensors, meta = load_tensors(self._file(key))
-                yield unpack_step(tensors, meta, self.shares)
-            except (StorageError, KeyError, TypeError, ValueError) as error:
-                log.warning("a recorded step is left out: %s", error)
+        if newest is None:
+            return (step for key in self.places if (step := self._read(key)) is not None)
+        backwards = (step for key in reversed(self.places) if (step := self._read(key)) is not None)
+        return reversed(list(islice(backwards, newest)))
+
+    def _read(self, key: tuple[int, int]) -> Recorded | None:
+        try:
+            return unpack_step(*load_tensors(self._file(key)), self.shares)
+        except (StorageError, KeyError, TypeError, ValueError) as error:
+            log.warning("a recorded step is left out: %s", error)
+            return None
 
     def add_segment(self, server_round: int, arrays: Mapping[str, Tensor]) -> None:  # noqa: D102
         try:

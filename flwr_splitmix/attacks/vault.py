@@ -103,22 +103,18 @@ class Vault:
         drawn = [self.drawn(step) for step in steps]
         used: dict[int, np.ndarray] = {}
         for client in sorted({client for batches in drawn for client in batches}):
-            rows = [batches[client].numpy() for batches in drawn if client in batches]
-            used[client] = np.unique(np.concatenate(rows))
+            own = [batches[client].numpy() for batches in drawn if client in batches]
+            used[client] = np.unique(np.concatenate(own))
         start, starts = 0, {}
         for client, rows in used.items():
             starts[client] = start
             start += len(rows)
         parts = [Pictures.of(self.data[client], rows) for client, rows in used.items()]
-        batches = [
-            {
-                client: torch.from_numpy(np.searchsorted(used[client], own.numpy()))
-                + starts[client]
-                for client, own in batches.items()
-            }
-            for batches in drawn
-        ]
-        return joined(parts), batches
+        placed: list[Batches] = []
+        for batches in drawn:
+            within = {c: np.searchsorted(used[c], rows.numpy()) for c, rows in batches.items()}
+            placed.append({c: torch.from_numpy(at) + starts[c] for c, at in within.items()})
+        return joined(parts), placed
 
 
 def joined(parts: Sequence[Pictures]) -> Pictures:

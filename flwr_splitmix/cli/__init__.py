@@ -12,6 +12,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
+from flwr_splitmix.cli.attack import attack
 from flwr_splitmix.cli.audit_log import audit_log
 from flwr_splitmix.cli.experiment import experiment
 from flwr_splitmix.cli.listing import runs
@@ -68,5 +69,6 @@ app.command()(runs)
 app.command()(show)
 app.command()(plot)
 app.command("audit-log")(audit_log)
+app.add_typer(attack)
 app.add_typer(experiment)
 app.add_typer(privacy)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flwr_splitmix import Run
+from flwr_splitmix.apps.vision.attacked import attacked_run
 from flwr_splitmix.privacy import GaussianNoise, Release, ReleasePlan
 from tests.apps import vision_app
 from tests.e2e.flower_run import TINY, Ended, Runner, measured, run_here
@@ -42,7 +43,9 @@ def completed(ended: Ended) -> Run:
 @pytest.fixture(scope="module")
 def cutmix(superlink: Runner, tmp_path_factory: pytest.TempPathFactory) -> Ended:
     folder = tmp_path_factory.mktemp("cutmix")
-    return superlink.run({**CUTMIX, "num-hosts": 0}, folder, nodes=10, cpus=1)
+    # Recorded: what it makes must be what it makes without.
+    config = {**CUTMIX, "num-hosts": 0, "record-attacks": True}
+    return superlink.run(config, folder, nodes=10, cpus=1)
 
 
 def test_a_run_leaves_config_metrics_and_summary(cutmix: Ended) -> None:
@@ -54,6 +57,7 @@ def test_a_run_leaves_config_metrics_and_summary(cutmix: Ended) -> None:
         "checkpoints",
         "clients",
         "lock",  # held while the run runs
+        "attacks",  # it is recorded
     }
     assert run.config["strategy"] == "CutMixSL"
     assert run.config["batch-size"] == 25
@@ -79,6 +83,19 @@ def test_two_clients_in_a_group_send_half_of_what_psl_sends(cutmix: Ended) -> No
 def test_a_run_through_flower_equals_one_in_this_process(cutmix: Ended, tmp_path: Path) -> None:
     here = run_here(CUTMIX, 10, tmp_path)
     assert measured(completed(cutmix)) == measured(here)
+
+
+def test_a_recorded_run_says_so_and_can_be_attacked(cutmix: Ended) -> None:
+    """The server's view of a simulation, with the truth from the run's configuration alone."""
+    run = completed(cutmix)
+    assert "this run RECORDS what its server sees, for attacks" in cutmix.log
+    assert f"splitmix attack forget {run.id}" in cutmix.log
+    case = attacked_run(run).case("server", trained=1000, held_out=20)
+    recorded = [r for r in case.view.releases if r.server_round <= 2]
+    assert {(r.server_round, r.step, r.client) for r in recorded} == {
+        (r, s, c) for r in (1, 2) for s in (0, 1) for c in range(10)
+    }
+    assert int((~case.truth.trained).sum()) == 20
 
 
 def test_the_log_has_one_readable_line_a_round(cutmix: Ended) -> None:

@@ -1,0 +1,133 @@
+"""The cost of recording for attacks: its share of a training step, at its default bounds.
+
+A real run over a `LocalLink`, recorded to disk, which is written by a thread beside the steps: so
+rounds with and without a recorder are timed in turn, and beside the difference stands the time
+that the recorder itself holds up each step. Without `record-attacks` there is no recorder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import tempfile
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.measure import show, spread, write
+from flwr_splitmix import SplitClient, split_vision_model
+from flwr_splitmix.attacks import Recorder
+from flwr_splitmix.attacks.trace import DiskTrace
+from flwr_splitmix.data import client_split, load_images
+from flwr_splitmix.events import RoundDone, StepDone
+from flwr_splitmix.strategies import STRATEGIES
+
+CASES: tuple[tuple[str, str, dict[str, Any], int, int], ...] = (
+    ("PSL", "vit_tiny_patch16_224", {"patch_size": 4}, 6, 2),
+    ("CutMixSL", "vit_tiny_patch16_224", {"patch_size": 4}, 6, 2),
+    ("CutMixSL", "vit_tiny_patch16_224", {"patch_size": 8}, 12, 4),
+    ("CutMixSL", "lenet5", {}, 20, 20),
+)
+"""Method, model, its options, rounds, and steps in each."""
+
+CLIENTS = 10
+
+
+class EveryOther(Recorder):
+    """Records every other round, and times it.
+
+    Attributes
+    ----------
+    held_up
+        Seconds that recording kept each step, or the end of a round, from going on.
+    step_seconds
+        Of the steps of a round, the wait at its end among them: with recording, and without.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(directory=folder)
+        self.held_up: list[float] = []
+        self.step_seconds: dict[bool, list[float]] = {True: [], False: []}
+
+    def on_step(self, event: StepDone) -> None:
+        """Record in rounds of even numbers."""
+        if event.server_round % 2:
+            return
+        began = perf_counter()
+        super().on_step(event)
+        self.held_up.append(perf_counter() - began)
+
+    def on_round(self, event: RoundDone) -> None:
+        """Keep the round's seconds; the first two warm up."""
+        began = perf_counter()
+        super().on_round(event)
+        waited = perf_counter() - began
+        if event.server_round > 2:
+            seconds = (event.step_seconds + waited) / event.steps
+            self.step_seconds[event.server_round % 2 == 0].append(seconds)
+
+
+def measure(
+    method: str, model: str, options: dict[str, Any], rounds: int, steps: int, folder: Path
+) -> dict[str, Any]:
+    """Run so many rounds; returns milliseconds of a step, with recording and without."""
+    images = load_images("fashion-mnist-small")
+    lower, upper = split_vision_model(model, seed=0, **options)
+    recorder = EveryOther(folder)
+    strategy = STRATEGIES[method](upper, device="cpu", steps_per_round=steps, observers=[recorder])
+    made = [
+        SplitClient(copy.deepcopy(lower), client_split(images, i, CLIENTS)[0], device="cpu")
+        for i in range(CLIENTS)
+    ]
+    strategy.fit(made, rounds + 2)
+    trace = recorder.trace
+    assert isinstance(trace, DiskTrace)
+    on, off = ([1e3 * s for s in recorder.step_seconds[kept]] for kept in (True, False))
+    return {
+        "method": method,
+        "model": model,
+        **options,
+        "clients": CLIENTS,
+        "megabytes_a_step": trace.nbytes / len(trace.places) / 1e6,
+        "step_ms": spread(off),
+        "recorded_step_ms": spread(on),
+        "held_up_ms": spread([1e3 * s for s in recorder.held_up]),
+        "added": float(np.median(on) / np.median(off) - 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--quick", action="store_true", help="a few steps: is it alive?")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for number, case in enumerate(CASES[-1:] if options.quick else CASES):
+        with tempfile.TemporaryDirectory(dir=options.out.parent) as folder:
+            length = (2, 2) if options.quick else case[3:]
+            rows.append(measure(*case[:3], *length, Path(folder) / str(number)))
+    show(
+        "Recording for attacks, of a step",
+        ("method", "model", "MB a step", "step ms", "recorded ms", "held up ms", "added"),
+        [
+            [
+                row["method"],
+                f"{row['model']} {row.get('patch_size', '')}",
+                f"{row['megabytes_a_step']:.1f}",
+                f"{row['step_ms']['median']:.1f}",
+                f"{row['recorded_step_ms']['median']:.1f}",
+                f"{row['held_up_ms']['median']:.2f}",
+                f"{100 * row['added']:.1f} %",
+            ]
+            for row in rows
+        ],
+    )
+    write(options.out, {"threads": 1, "cases": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""Pictures of what attacks read: originals, what was sent, and reconstructions, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flwr_splitmix.attacks.base import Guess, View
+from flwr_splitmix.attacks.image_scores import squared_errors
+from flwr_splitmix.attacks.release import Origin, Release
+from flwr_splitmix.attacks.scores import pairs_of
+from flwr_splitmix.attacks.vault import Truth
+from flwr_splitmix.storage import load_tensors, save_tensors
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_TENSORS = ("victims", "originals", "sent", "guesses", "errors")
+GREY = 0.5
+"""Of patches that were not sent."""
+
+
+@dataclass(frozen=True)
+class Reconstructions:
+    """What one attack made of each victim of one method.
+
+    Parameters
+    ----------
+    method, attack, adversary
+        Of what.
+    victims
+        int64 (n,), positions in the truth.
+    originals, sent, guesses
+        uint8 (n, C, H, W). "sent" is drawn in pixels: the patches that went out, where they
+        stand, grey where none did; sums as sums; noise and lower segment are left out.
+    errors
+        float64 (n,), mean squared errors of pixels of 0 to 1.
+    """
+
+    method: str
+    attack: str
+    adversary: str
+    victims: Tensor
+    originals: Tensor
+    sent: Tensor
+    guesses: Tensor
+    errors: Tensor
+
+    @classmethod
+    def of(cls, attack: str, view: View, guess: Guess, truth: Truth) -> Reconstructions:
+        """Put guesses beside their victims; of several guesses at a victim the first is kept."""
+        first: dict[int, int] = {}
+        for number, victim in pairs_of(guess, truth):
+            first.setdefault(victim, number)
+        victims = torch.tensor(sorted(first))
+        numbers = [first[victim] for victim in victims.tolist()]
+        originals = truth.pictures.images[victims]
+        sent = [_sent(view, truth, guess.where[number]) for number in numbers]
+        guesses = guess.values.cpu().float()[numbers].clamp(0, 1)
+        return cls(
+            view.knowledge.method,
+            attack,
+            view.adversary,
+            victims,
+            _bytes(originals),
+            _bytes(torch.stack(sent)),
+            _bytes(guesses),
+            squared_errors(guesses, originals),
+        )
+
+    def save(self, path: Path) -> None:
+        """Write it to a file, for its owner's eyes only."""
+        tensors = {name: getattr(self, name) for name in _TENSORS}
+        meta = {"method": self.method, "attack": self.attack, "adversary": self.adversary}
+        save_tensors(path, tensors, meta)
+
+    @classmethod
+    def load(cls, path: Path) -> Reconstructions:
+        """Read what `save` wrote; raises StorageError if it cannot."""
+        tensors, meta = load_tensors(path)
+        named = (str(meta[name]) for name in ("method", "attack", "adversary"))
+        method, attack, adversary = named
+        return cls(method, attack, adversary, *(tensors[name] for name in _TENSORS))
+
+
+def draw_gallery(shown: Sequence[Sequence[Reconstructions]]) -> Figure:
+    """Draw a row of pictures for each method: its best, median and worst victim.
+
+    Best is the victim that the method's strongest attack reconstructs worst: the one that is
+    protected best. Of each there are the original, what was sent, and each attack's picture.
+
+    Parameters
+    ----------
+    shown
+        For each row, one method's attacks.
+
+    Raises
+    ------
+    ValueError
+        If there is nothing to show.
+    """
+    from matplotlib.figure import Figure
+
+    rows = [list(row) for row in shown if row]
+    if not rows:
+        raise ValueError("there are no reconstructions to show")
+    attacks = list(dict.fromkeys(_title(own) for row in rows for own in row))
+    width, block = 3 * (2 + len(attacks)), 2 + len(attacks)
+    figure = Figure(figsize=(1.05 * width + 1.6, 1.25 * len(rows) + 0.7))
+    axes = figure.subplots(len(rows), width, squeeze=False)
+    for axis in axes.flat:
+        axis.axis("off")
+    for line, row in zip(axes, rows, strict=True):
+        strongest = min(row, key=lambda own: float(own.errors.mean()))
+        order = strongest.errors.argsort(descending=True)
+        picks = [int(order[0]), int(order[len(order) // 2]), int(order[-1])]
+        line[0].text(
+            -0.15, 0.5, row[0].method, transform=line[0].transAxes, ha="right", va="center"
+        )
+        for third, pick in enumerate(picks):
+            victim, start = int(strongest.victims[pick]), third * block
+            _draw(line[start], strongest.originals[pick], "")
+            _draw(line[start + 1], strongest.sent[pick], "")
+            for own in row:
+                at = (own.victims == victim).nonzero().flatten()
+                if len(at):
+                    error = float(own.errors[at[0]])
+                    axis = line[start + 2 + attacks.index(_title(own))]
+                    _draw(axis, own.guesses[at[0]], f"{error:.4f}")
+    words = ("best protected: ", "median: ", "worst: ")
+    for third, word in enumerate(words):
+        names = ["original", "sent", *attacks]
+        for place, name in enumerate(names):
+            axes[0][third * block + place].set_title(
+                f"{word if place == 0 else ''}{name}".replace(": ", ":\n"), fontsize=7
+            )
+    figure.subplots_adjust(left=0.12, right=0.99, top=0.86, bottom=0.03, wspace=0.08, hspace=0.3)
+    return figure
+
+
+def _draw(axis: Any, image: Tensor, below: str) -> None:
+    pixels = image.permute(1, 2, 0).numpy()
+    grey = pixels.shape[-1] == 1
+    axis.imshow(pixels.squeeze(-1) if grey else pixels, cmap="gray", vmin=0, vmax=255)
+    if below:
+        place = {"transform": axis.transAxes, "ha": "center", "va": "top", "fontsize": 6}
+        axis.text(0.5, -0.04, below, **place)
+
+
+def _title(own: Reconstructions) -> str:
+    return f"{own.attack}\n{own.adversary}"
+
+
+def _bytes(images: Tensor) -> Tensor:
+    return (images.clamp(0, 1) * 255).round().to(torch.uint8)
+
+
+def _sent(view: View, truth: Truth, where: tuple[int, int]) -> Tensor:
+    """Draw in pixels what was sent of a row: (C, H, W)."""
+    release, row = view.releases[where[0]], where[1]
+    origin = truth.origins[where[0]]
+    images = [
+        truth.pictures.images[int(v)] if v >= 0 else torch.zeros(view.knowledge.image_shape)
+        for v in origin.sources[row]
+    ]
+    grid = _grid(view, images[0])
+    if grid is None:
+        return images[0] * (release.lam or 1.0)
+    cells = torch.stack([_cut(image, grid) for image in images])
+    drawn = _composed(cells, origin, release, row)
+    if origin.order is not None:
+        order = origin.order[row]
+        own = drawn[order % drawn.shape[0]]
+        batch = origin.sources[:, 0]
+        if int(order.max()) >= drawn.shape[0]:  # exchanged within the batch
+            others = order // drawn.shape[0]
+            parts = {
+                int(o): _cut(truth.pictures.images[int(batch[o])], grid)
+                for o in torch.unique(others)
+            }
+            own = torch.stack(
+                [parts[int(o)][int(j) % len(drawn)] for o, j in zip(others, order, strict=True)]
+            )
+        drawn = own
+    if release.mask is not None:
+        drawn = torch.where(release.mask[row][:, None], drawn, torch.full_like(drawn, GREY))
+    return _joined(drawn, grid, view.knowledge.image_shape)
+
+
+def _composed(cells: Tensor, origin: Origin, release: Release, row: int) -> Tensor:
+    """Return the patches of a row in their places, (N, pixels), before they are moved."""
+    if len(cells) == 1:
+        return cells[0] * (release.lam if release.mask is not None and bool(
+            release.mask.all()
+        ) and release.lam else 1.0)  # fmt: skip
+    if origin.owners is None:
+        return cells.mean(0)
+    owners = origin.owners[row]
+    if origin.order is not None:
+        owners = owners.gather(0, origin.order[row].argsort())
+    column = torch.full_like(owners, 0)
+    for place, member in enumerate(origin.members):
+        column[owners == member] = place
+    return cells[column, torch.arange(cells.shape[1])]
+
+
+def _grid(view: View, image: Tensor) -> tuple[int, int] | None:
+    geometry = view.knowledge.geometry
+    side = int(np.sqrt(geometry.patches))
+    rows, columns = geometry.grid or (side, side)
+    if rows * columns != geometry.patches or image.shape[1] % rows or image.shape[2] % columns:
+        return None
+    return rows, columns
+
+
+def _cut(image: Tensor, grid: tuple[int, int]) -> Tensor:
+    channels, height, width = image.shape
+    cells = image.reshape(channels, grid[0], height // grid[0], grid[1], width // grid[1])
+    return cells.permute(1, 3, 0, 2, 4).reshape(grid[0] * grid[1], -1)
+
+
+def _joined(cells: Tensor, grid: tuple[int, int], shape: tuple[int, int, int]) -> Tensor:
+    channels, height, width = shape
+    parts = cells.reshape(*grid, channels, height // grid[0], width // grid[1])
+    return parts.permute(2, 0, 3, 1, 4).reshape(shape)

@@ -1,0 +1,19 @@
+"""`splitmix attack`: what can be read from what a server receives."""
+
+from __future__ import annotations
+
+import typer
+
+from flwr_splitmix.cli.attack_run import list_attacks, run
+from flwr_splitmix.cli.attack_show import forget, show
+
+attack = typer.Typer(name="attack", help="Attacks on what a server receives.", no_args_is_help=True)
+attack.command("list")(list_attacks)
+attack.command()(run)
+attack.command()(show)
+attack.command()(forget)
+
+
+@attack.callback()
+def _group() -> None:
+    """Attack what a server receives."""

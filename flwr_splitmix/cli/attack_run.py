@@ -1,0 +1,244 @@
+"""`splitmix attack list` and `run`: an attack on a recorded run, scored against its truth."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flwr_splitmix.cli.terminal import NOTHING, RunDirectory, console, number, table
+from flwr_splitmix.runs import Run, RunError
+
+if TYPE_CHECKING:
+    from flwr_splitmix.attacks.attacked import Attacked, Case
+    from flwr_splitmix.attacks.base import Pictures
+    from flwr_splitmix.attacks.intervals import Measure
+
+
+class Adversaries(StrEnum):
+    """Whose view is attacked."""
+
+    server = "server"
+    upper_only = "upper only"
+    sum_only = "sum only"
+    member = "member of the group"
+    eavesdropper = "eavesdropper"
+
+
+class Scales(StrEnum):
+    """How much an attack does."""
+
+    smoke = "smoke"
+    cpu = "cpu"
+    paper = "paper"
+
+
+class ScoreFormat(StrEnum):
+    """What is printed at the end."""
+
+    table = "table"
+    json = "json"
+
+
+class Assumptions(StrEnum):
+    """What an adversary may be given besides."""
+
+    lower_segment = "lower"
+    upper_segment = "upper"
+
+
+PUBLIC = {"smoke": 200, "cpu": 4000, "paper": 60_000}
+"""By scale, the most public images that an attacker has."""
+
+
+def list_attacks() -> None:
+    """List the attacks on images: what each guesses, and what its adversary must have."""
+    from flwr_splitmix.attacks.catalogue import image_attacks
+
+    listing = table("attack", "guesses", "needs", "settings")
+    for name, kind in image_attacks().items():
+        needs = ", ".join(sorted(kind.needs)) or NOTHING
+        listing.add_row(name, kind.goal, needs, str(len(kind.settings)))
+    console().print(listing)
+
+
+def run(
+    run: Annotated[str, typer.Argument(metavar="RUN|latest", help="A recorded run's id.")],
+    attack: Annotated[str, typer.Option("--attack", help="See `splitmix attack list`.")],
+    view: Annotated[
+        Adversaries, typer.Option("--view", help="Who attacks: what it received is all it has.")
+    ] = Adversaries.server,
+    public: Annotated[
+        str | None,
+        typer.Option(
+            "--public",
+            metavar="DATA",
+            help="The attacker's own images: a folder, a shipped or a hub name; else half of the "
+            "run's test images.",
+            show_default=False,
+        ),
+    ] = None,
+    assume: Annotated[
+        list[Assumptions] | None,
+        typer.Option("--assume", help="Segments that the adversary is given besides."),
+    ] = None,
+    victims: Annotated[
+        int, typer.Option("--victims", min=1, help="Images trained on, and as many held out.")
+    ] = 128,
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=1, help="Releases of each held-out image.")
+    ] = 1,
+    scale: Annotated[Scales, typer.Option("--scale", help="How much the attack does.")] = (
+        Scales.smoke
+    ),
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", help="Most seconds that it takes.", show_default=False),
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
+    seed: Annotated[int, typer.Option("--seed", help="Of the attack's own draws.")] = 0,
+    format: Annotated[  # noqa: A002 - the option's name
+        ScoreFormat, typer.Option("--format", help="A table to read, or one JSON list.")
+    ] = ScoreFormat.table,
+    run_dir: RunDirectory = None,
+) -> None:
+    """Attack a recorded run (record-attacks=true) and score it; Ctrl-C takes what there is."""
+    from flwr_splitmix.attacks.base import NotApplicable
+    from flwr_splitmix.attacks.pictures import PicturesError
+    from flwr_splitmix.attacks.vault import VaultError
+    from flwr_splitmix.data import DataError
+
+    opened = Run.open(run, home=run_dir)
+    try:
+        measures = _attack(
+            opened, attack, view.value, public, [a.value for a in assume or ()], victims,
+            repeats, scale.value, seconds, device, seed,
+        )  # fmt: skip
+    except (NotApplicable, PicturesError, VaultError, DataError, ValueError) as error:
+        raise RunError(str(error)) from error
+    method = str(opened.config.get("strategy"))
+    if format is ScoreFormat.json:
+        typer.echo(json.dumps([_plain(m, method, attack, view.value) for m in measures], indent=2))
+        return
+    console().print(measures_table(f"{attack} by {view.value} on {method} ({opened.id})", measures))
+
+
+def _attack(
+    opened: Run,
+    name: str,
+    adversary: Any,
+    public_name: str | None,
+    assume: list[Any],
+    victims: int,
+    repeats: int,
+    scale: Any,
+    seconds: float | None,
+    device: str,
+    seed: int,
+) -> list[Measure]:
+    from flwr_splitmix.apps.vision.attacked import attacked_run
+    from flwr_splitmix.attacks.base import Budget
+    from flwr_splitmix.attacks.catalogue import attack_named
+    from flwr_splitmix.attacks.results import score_and_keep
+    from flwr_splitmix.device import pick_device
+    from flwr_splitmix.runs.recording import attacks_dir
+
+    kind = attack_named(name)
+    attacked = attacked_run(opened)
+    case = attacked.case(
+        adversary,
+        trained=victims,
+        held_out=victims,
+        repeats=repeats,
+        assume=assume,
+        gradients="gradients" in kind.needs and adversary != "eavesdropper",
+        again=kind.goal == "membership",
+        seed=seed,
+    )
+    images = _public(public_name, attacked, case, PUBLIC[scale], seed)
+    with _stoppable() as stop, _progress() as progress:
+        budget = Budget(
+            scale, seconds=seconds, device=pick_device(device), progress=progress, stop=stop
+        )
+        fitted = kind.tune(case.view, images, budget, seed=seed)
+        guess = fitted.run(case.view)
+    return score_and_keep(
+        attacks_dir(opened) / "results", fitted, guess, case, images, attacked.classify, seed=seed
+    ).measures
+
+
+def _public(name: str | None, attacked: Attacked, case: Case, most: int, seed: int) -> Pictures:
+    """Return the attacker's own images, of which none is a victim."""
+    from flwr_splitmix.attacks.pictures import Pictures
+    from flwr_splitmix.data import load_images
+
+    shape = attacked.knowledge.image_shape
+    if name is None:
+        return attacked.public(min(most, len(attacked.vault.held_out) // 2), seed)
+    data = load_images(name, image_size=shape[1]).train
+    pictures = Pictures.of(data).fitted(shape)
+    return pictures.without(case.truth.pictures).take(slice(0, most))
+
+
+@contextmanager
+def _stoppable() -> Iterator[threading.Event]:
+    """Have the first Ctrl-C ask the attack to stop; the second ends the command."""
+    stop = threading.Event()
+
+    def ask(*_: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    """Show a bar on standard error, and give what moves it."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def show(what: str, done: int, of: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what or "attack", total=of)
+            bar.update(tasks[what], completed=done, total=of)
+
+        yield show
+
+
+def measures_table(title: str, measures: list[Measure]) -> Any:
+    """Return a table of measures."""
+    listing = table(
+        "metric", ">mean", ">95 % interval", ">median", ">5 % worst", ">floor", "beats it",
+        title=title,
+    )  # fmt: skip
+    for own in measures:
+        listing.add_row(
+            own.metric,
+            number(own.value, 4),
+            f"{own.low:.4f} .. {own.high:.4f}",
+            number(own.median, 4),
+            number(own.worst, 4),
+            number(own.floor, 4),
+            "yes" if own.beats_floor else "no",
+        )
+    return listing
+
+
+def _plain(measure: Measure, method: str, attack: str, adversary: str) -> dict[str, Any]:
+    named = {"method": method, "attack": attack, "adversary": adversary}
+    return {**named, **measure.to_json()}

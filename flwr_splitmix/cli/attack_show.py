@@ -1,0 +1,92 @@
+"""`splitmix attack show` and `forget`: what attacks on recorded runs reached, and its removal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flwr_splitmix.cli.attack_run import measures_table
+from flwr_splitmix.cli.picture import check_name, save
+from flwr_splitmix.cli.terminal import RunDirectory, console, megabytes
+from flwr_splitmix.runs import Run, RunError
+
+if TYPE_CHECKING:
+    from flwr_splitmix.attacks.gallery import Reconstructions
+
+
+def show(
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN...]", help='Ids, or "latest".')
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="GRID.png",
+            help="A picture: originals, what was sent, reconstructions; one row a run.",
+            show_default=False,
+        ),
+    ] = None,
+    run_dir: RunDirectory = None,
+) -> None:  # fmt: skip
+    """Show what attacks on recorded runs reached, beside the papers' numbers."""
+    from flwr_splitmix.attacks.results import kept_results, paper_note
+
+    out, shown = console(), []
+    for name in runs or ["latest"]:
+        opened = Run.open(name, home=run_dir)
+        results = kept_results(_results(opened))
+        if not results:
+            raise RunError(
+                f"no attack on run {opened.id} has been scored yet: splitmix attack run {opened.id}"
+            )
+        pictures: list[Reconstructions] = []
+        for result in results:
+            title = f"\n{result.attack} by {result.adversary} on {result.method} ({opened.id})"
+            out.print(measures_table(title, result.measures))
+            if note := paper_note(result):
+                out.print(note)
+            if result.pictures is not None:
+                pictures.append(result.pictures)
+        shown.append(pictures)
+    if output is not None:
+        _draw(shown, output)
+
+
+def forget(
+    run: Annotated[str, typer.Argument(metavar="RUN|latest", help="A recorded run's id.")],
+    run_dir: RunDirectory = None,
+) -> None:
+    """Remove a run's recording, and all that attacks made of it."""
+    from flwr_splitmix.runs.recording import forget as remove
+
+    opened = Run.open(run, home=run_dir)
+    there = remove(opened)
+    if there is None:
+        typer.echo(f"run {opened.id} has no recording")
+        return
+    typer.echo(
+        f"removed {there.steps} recorded steps and all results of attacks on run {opened.id}: "
+        f"{megabytes(there.nbytes)}"
+    )
+
+
+def _results(opened: Run) -> Path:
+    from flwr_splitmix.runs.recording import attacks_dir
+
+    return attacks_dir(opened) / "results"
+
+
+def _draw(shown: list[list[Reconstructions]], output: Path) -> None:
+    from flwr_splitmix.attacks.gallery import draw_gallery
+
+    check_name(output)
+    try:
+        figure = draw_gallery(shown)
+    except ValueError as error:
+        raise RunError(str(error)) from error
+    except ImportError:
+        raise RunError("pictures need matplotlib: pip install 'flwr-splitmix[report]'") from None
+    save(figure, output)
+    typer.echo(f"wrote {output}")

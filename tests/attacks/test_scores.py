@@ -1,0 +1,233 @@
+"""Scores against values that are known, floors, and the gate."""
+
+from __future__ import annotations
+
+import math
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import Tensor
+
+from flwr_splitmix.attacks.attacked import Case
+from flwr_splitmix.attacks.base import Attack, Budget, Guess, Pictures, View
+from flwr_splitmix.attacks.catalogue import attack_named
+from flwr_splitmix.attacks.image_scores import retrieved, structures
+from flwr_splitmix.attacks.intervals import curve_measures, mean_measure, passes_gate
+from flwr_splitmix.attacks.release import Origin, Release
+from flwr_splitmix.attacks.scores import Floors, Scored, score_guess, write_rows
+from flwr_splitmix.attacks.vault import Truth
+from flwr_splitmix.mixers import FullShare, NoMixing, Plan, SmashedShape, each_alone
+from tests.attacks.victims import attacked
+
+LABELS = torch.tensor([0, 1, 0, 1])
+
+
+def truth_of(images: Tensor, sources: Tensor, **more: Tensor) -> Truth:
+    trained = torch.arange(len(images)) % 2 == 0
+    origin = Origin(sources, tuple(range(sources.shape[1])), **more)
+    return Truth(Pictures(images, LABELS[: len(images)]), trained, [origin])
+
+
+def floors(images: Tensor | None = None) -> Floors:
+    public = torch.rand(20, 1, 32, 32) if images is None else images
+    return Floors(Pictures(public, torch.zeros(len(public), dtype=torch.int64)))
+
+
+def rows_of(n: int) -> list[tuple[int, int]]:
+    return [(0, row) for row in range(n)]
+
+
+def guess_of(values: Tensor, where: list[tuple[int, int]] | None = None) -> Guess:
+    return Guess(values, torch.ones(len(values)), where or rows_of(len(values)))
+
+
+def test_errors_are_those_of_the_formulas() -> None:
+    images = torch.full((2, 1, 32, 32), 0.5)
+    scored = score_guess(
+        "images", guess_of(images + 0.1), truth_of(images, torch.tensor([[0], [1]])), floors()
+    )
+    assert [row["mse"] for row in scored.rows] == pytest.approx([0.01, 0.01], rel=1e-5)
+    assert [row["psnr"] for row in scored.rows] == pytest.approx([20, 20], rel=1e-5)
+    assert [row["trained"] for row in scored.rows] == [True, False]
+    assert scored.main.metric == "MSE"
+
+
+def test_structure_is_that_of_scikit_images_definition() -> None:
+    """Against a second way to compute it: the definition, with a Gaussian window, at one place."""
+    generator = torch.Generator().manual_seed(0)
+    one, other = (torch.rand(1, 1, 11, 11, generator=generator) for _ in range(2))
+    x = torch.arange(11.0) - 5
+    window = torch.exp(-(x[:, None] ** 2 + x[None] ** 2) / (2 * 1.5**2))
+    window = (window / window.sum())[None, None]
+    mean = [(window * part).sum() for part in (one, other)]
+    var = [(window * part**2).sum() - m**2 for part, m in zip((one, other), mean, strict=True)]
+    both = (window * one * other).sum() - mean[0] * mean[1]
+    wanted = ((2 * mean[0] * mean[1] + 1e-4) * (2 * both + 9e-4)) / (
+        (mean[0] ** 2 + mean[1] ** 2 + 1e-4) * (var[0] + var[1] + 9e-4)
+    )
+    # All of a picture of the window's size but its middle is cropped away.
+    assert float(structures(one, other)) == pytest.approx(float(wanted), rel=1e-3)
+    assert float(structures(one, one)) == pytest.approx(1)
+
+
+def test_a_victim_is_retrieved_where_it_is_nearest() -> None:
+    images = torch.zeros(2, 1, 4, 4)
+    guesses = torch.stack([images[0] + 0.1, images[1] + 0.9])
+    assert retrieved(guesses, images, torch.ones(5, 1, 4, 4)).tolist() == [True, False]
+
+
+def test_several_guesses_at_a_mixture_are_assigned_to_the_images_that_they_fit() -> None:
+    images = torch.stack([torch.zeros(1, 32, 32), torch.ones(1, 32, 32)])
+    guess = guess_of(torch.stack([images[1] * 0.9, images[0] + 0.1]), [(0, 0), (0, 0)])
+    scored = score_guess("images", guess, truth_of(images, torch.tensor([[0, 1]])), floors())
+    assert [row["mse"] for row in scored.rows] == pytest.approx([0.01, 0.01], rel=1e-4)
+    alone = guess_of(torch.full((1, 1, 32, 32), 0.5))
+    both = score_guess("images", alone, truth_of(images, torch.tensor([[0, 1]])), floors())
+    assert [row["mse"] for row in both.rows] == pytest.approx([0.25, 0.25])
+
+
+def test_the_order_is_right_where_each_patch_is() -> None:
+    order = torch.tensor([[2, 0, 1, 3]])
+    truth = truth_of(torch.zeros(1, 1, 32, 32), torch.tensor([[0]]), order=order)
+    assert score_guess("order", guess_of(order), truth, floors()).main.value == 1
+    half = guess_of(torch.tensor([[2, 0, 3, 1]]))
+    scored = score_guess("order", half, truth, floors())
+    assert (scored.main.value, scored.main.floor) == (0.5, 0.25)
+
+
+def test_owners_have_no_names() -> None:
+    owners = torch.tensor([[7, 7, 3, 3, 3, -1]])
+    truth = truth_of(torch.zeros(2, 1, 32, 32), torch.tensor([[0, 1]]), owners=owners)
+    scored = score_guess("owners", guess_of(torch.tensor([[1, 1, 0, 0, 0, 0]])), truth, floors())
+    assert scored.main.value == 1
+    assert scored.main.floor == pytest.approx(0.6)
+
+
+def test_labels_and_membership() -> None:
+    truth = truth_of(torch.zeros(4, 1, 32, 32), torch.arange(4)[:, None])
+    read = score_guess("labels", guess_of(torch.tensor([0, 1, 0, 0])), truth, floors())
+    assert (read.main.value, read.main.floor) == (0.75, 0.5)
+    sides = score_guess("labels", guess_of(torch.tensor([0.9, 0.1, 0.8, 0.2])), truth, floors())
+    assert sides.main.value == 1  # which side is which is not told
+    member = guess_of(torch.tensor([0.9, 0.1, 0.8, 0.2]))
+    assert score_guess("membership", member, truth, floors()).main.value == 1
+
+
+def test_rates_at_low_false_positive_rates() -> None:
+    scores = np.r_[np.full(50, 2.0), np.zeros(50), np.ones(1000)]
+    members = np.arange(1100) < 100
+    area, one_percent, thousandth = curve_measures(scores, members)
+    assert (one_percent.value, thousandth.value) == (0.5, 0.5)
+    assert area.value == pytest.approx(0.5)
+    with pytest.raises(ValueError, match="both classes"):
+        curve_measures(scores, np.ones(1100, bool))
+
+
+def test_the_interval_of_the_mean_covers_it_and_shrinks() -> None:
+    rng = np.random.default_rng(0)
+    few, many = (mean_measure("x", rng.normal(5, 1, n), 0.0) for n in (20, 2000))
+    assert few.low < 5 < few.high
+    assert many.high - many.low == pytest.approx(2 * 1.96 / math.sqrt(2000), rel=0.15)
+    assert few.worst == pytest.approx(5 + 1.645, abs=0.8)
+
+
+def test_samples_are_parquet_for_their_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "samples.parquet"
+    write_rows(path, [{"victim": 1, "mse": 0.5}, {"victim": 2, "mse": 0.25, "lpips": 0.1}])
+    assert pq.read_table(path).to_pylist()[1] == {"victim": 2, "mse": 0.25, "lpips": 0.1}
+    assert pq.read_table(path).to_pylist()[0]["lpips"] is None
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def attack_on(case: Case, name: str, *, trained: bool = True) -> Scored:
+    budget = Budget("smoke", iterations=None if trained else 1)
+    public = attacked().public(300)
+    attack = attack_named(name)()
+    attack.fit(case.view, public, budget)
+    guess = attack.run(case.view)
+    return score_guess(attack.goal, guess, case.truth, Floors.of(attack, case.view, public))
+
+
+def plain(trained: int = 0) -> Case:
+    return attacked("PSL").case("server", trained=trained, held_out=64, assume=["lower"])
+
+
+def test_linear_reads_plain_split_learning_exactly_and_passes_the_gate() -> None:
+    scored = attack_on(plain(), "linear")
+    assert scored.main.value < 1e-6
+    assert passes_gate(scored.main)
+
+
+def test_a_decoder_that_is_not_trained_fails_the_gate() -> None:
+    assert not passes_gate(attack_on(plain(), "decoder", trained=False).main)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseShare(FullShare):
+    """Noise of the shape of smashed data, whatever they are."""
+
+    name: ClassVar[str] = "only-noise"
+
+    def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
+        noise = torch.randn_like(smashed)
+        return noise, noise
+
+
+class Sham(NoMixing):
+    """A method that sends noise."""
+
+    def plan(self, members, shape: SmashedShape, rng, order_rng=None) -> Plan:  # type: ignore[no-untyped-def]
+        return each_alone(shape, ((client, NoiseShare()) for client in members))
+
+
+@pytest.mark.parametrize("name", ["linear", "decoder", "decoder-transformer"])
+def test_what_is_read_from_noise_is_the_floor(name: str) -> None:
+    system = attacked("PSL")
+    sham = replace(system, knowledge=replace(system.knowledge, mixer=Sham()))
+    case = sham.case("server", trained=0, held_out=64, assume=["lower"])
+    assert not attack_on(case, name).main.beats_floor
+
+
+class Two(Attack):
+    """Guesses a grey that its setting says."""
+
+    name, goal = "two", "images"
+    settings: ClassVar[tuple[Mapping[str, float], ...]] = ({"grey": 0.9}, {"grey": 0.3})
+
+    def run(self, view: View) -> Guess:
+        grey = torch.full((1, 32, 32), self.setting["grey"])
+        places = [(i, j) for i, r in enumerate(view.releases) for j in range(len(r.smashed))]
+        return guess_of(grey.expand(len(places), -1, -1, -1), places)
+
+
+def test_the_setting_is_chosen_on_public_images() -> None:
+    view = plain().view
+    dark = Pictures(torch.full((20, 1, 32, 32), 0.25), torch.zeros(20, dtype=torch.int64))
+    light = Pictures(torch.full((20, 1, 32, 32), 0.8), torch.zeros(20, dtype=torch.int64))
+    assert Two.tune(view, dark).setting == {"grey": 0.3}
+    assert Two.tune(view, light).setting == {"grey": 0.9}
+
+
+def test_a_budget_ends_loops_and_gives_one_step_at_least() -> None:
+    said: list[tuple[str, int, int]] = []
+    budget = Budget(iterations=3, progress=lambda *what: said.append(what))
+    assert list(budget.steps(10, "fitting")) == [0, 1, 2]
+    assert said[-1] == ("fitting", 3, 3)
+    budget.stop.set()
+    assert list(budget.steps(10)) == [0]
+    assert list(Budget(seconds=0.0).steps(10)) == [0]
+
+
+def test_a_release_of_zeros_says_nothing() -> None:
+    view = plain().view
+    floors = Floors.of(Two(grey=0.3), view, attacked().public(20))
+    assert floors.prior is not None
+    assert float(floors.prior.mean()) == pytest.approx(0.3)
+    assert isinstance(view.releases[0], Release)

@@ -1,0 +1,125 @@
+"""A trace holds whole steps, no more than it may, and only its owner may read it."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+
+from flwr_splitmix.attacks.packing import TextStep, pack_step, tensors_of, unpack_step
+from flwr_splitmix.attacks.steps import Step
+from flwr_splitmix.attacks.trace import DiskTrace, MemoryTrace, Recorded, Trace
+from tests.attacks.victims import attacked
+
+METHODS = (
+    "PSL", "MixupSL", "CutMixSL", "VanillaCutMixSL", "CutoutSL", "ShuffledCutMixSL",
+    "InputMixupSL", "DPCutMixSL", "BatchShuffleSL",
+)  # fmt: skip
+
+
+def recorded(method: str = "CutMixSL") -> list[Step]:
+    return [step for step in attacked(method).trace.steps() if isinstance(step, Step)]
+
+
+def places(trace: Trace) -> list[tuple[int, int]]:
+    return [(step.server_round, step.number) for step in trace.steps()]
+
+
+def same(one: Recorded, other: Recorded) -> bool:
+    mine, others = tensors_of(one), tensors_of(other)
+    return mine.keys() == others.keys() and all(torch.equal(mine[n], others[n]) for n in mine)
+
+
+def texts(number: int = 0) -> TextStep:
+    states = [torch.randn(2, 3, 4) for _ in range(3)]
+    mask = torch.ones(2, 3, dtype=torch.uint8)
+    return TextStep(1, number, {5: states}, {5: mask}, {5: states}, {5: [states[0], None, None]})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_steps_of_every_kind_of_plan_outlive_the_disk(method: str) -> None:
+    for step in recorded(method):
+        tensors, meta = pack_step(step)
+        again = unpack_step(tensors, meta)
+        assert isinstance(again, Step)
+        assert same(step, again)
+        assert again.plan == step.plan
+        assert again.drawn == step.drawn
+
+
+def test_steps_of_texts_outlive_the_disk(tmp_path: Path) -> None:
+    trace, step = DiskTrace(tmp_path / "trace"), texts()
+    trace.add(step)
+    (again,) = trace.steps()
+    assert isinstance(again, TextStep)
+    assert torch.equal(again.masks[5], step.masks[5])
+    for kind in ("messages", "returned"):
+        pairs = zip(getattr(again, kind)[5], getattr(step, kind)[5], strict=True)
+        assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
+    trace = DiskTrace(tmp_path / "trace")
+    trace.add(recorded()[0])
+    trace.add_segment(1, {"weight": torch.ones(3)})
+    modes = {stat.S_IMODE(file.stat().st_mode) for file in trace.path.iterdir()}
+    assert modes == {0o600}
+    assert stat.S_IMODE(trace.path.stat().st_mode) == 0o700
+
+
+def test_a_recording_that_was_cut_off_is_read_up_to_its_last_whole_step(tmp_path: Path) -> None:
+    trace = DiskTrace(tmp_path / "trace")
+    for step in recorded():
+        trace.add(step)
+    files = sorted(trace.path.glob("step-*"))
+    files[-1].write_bytes(files[-1].read_bytes()[:1000])
+    (trace.path / ".step-000002-000009.safetensors.x1").write_bytes(b"half")
+    again = DiskTrace(trace.path)
+    assert places(again) == [(1, 0), (1, 1), (2, 0)]
+    assert [(step.server_round, step.number) for step in again.steps(newest=2)] == [(1, 1), (2, 0)]
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_the_oldest_steps_go(kind: str, tmp_path: Path) -> None:
+    steps = recorded()
+
+    def trace_of(max_bytes: int = 2**30, max_steps: int = 1000) -> Trace:
+        if kind == "memory":
+            return MemoryTrace(max_bytes, max_steps)
+        return DiskTrace(tmp_path / f"{max_bytes}-{max_steps}", max_bytes, max_steps)
+
+    few = trace_of(max_steps=2)
+    for step in steps:
+        few.add_segment(step.server_round, {"weight": torch.ones(2)})
+        few.add(step)
+    assert places(few) == [(2, 0), (2, 1)]
+    assert few.segment(1) is None
+    assert few.segment(2) is not None
+    size = sum(t.numel() * t.element_size() for t in tensors_of(steps[0]).values())
+    small = trace_of(max_bytes=int(2.5 * size))
+    for step in steps:
+        small.add(step)
+    assert places(small) == [(2, 0), (2, 1)]
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_rounds_that_will_be_repeated_are_forgotten(kind: str, tmp_path: Path) -> None:
+    trace: Trace = MemoryTrace() if kind == "memory" else DiskTrace(tmp_path / "trace")
+    for step in recorded():
+        trace.add(step)
+    trace.rewind(2)
+    assert places(trace) == [(1, 0), (1, 1)]
+    assert [step.number for step in trace.steps(newest=1)] == [1]
+
+
+def test_a_disk_that_takes_no_step_costs_a_warning_and_not_the_run(tmp_path: Path) -> None:
+    (tmp_path / "trace").write_text("no directory")
+    trace = DiskTrace(tmp_path / "trace" / "below")
+    trace.add(recorded()[0])
+
+
+def test_bounds_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="max_bytes is 0; it must be at least 1"):
+        MemoryTrace(max_bytes=0)

@@ -1,0 +1,158 @@
+"""A view is what its adversary receives, and nothing leads from it to the truth."""
+
+from __future__ import annotations
+
+import gc
+import types
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pytest
+import torch
+
+from flwr_splitmix.attacks.attacked import Attacked
+from flwr_splitmix.attacks.base import Attack, Guess, NotApplicable, View
+from flwr_splitmix.attacks.pictures import Pictures, PicturesError
+from flwr_splitmix.attacks.release import Adversary, Origin
+from flwr_splitmix.attacks.trace import Trace
+from flwr_splitmix.attacks.vault import Truth, Vault
+from flwr_splitmix.data import ImageDataset, ImageSets
+from tests.attacks.victims import attacked
+
+ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
+SECRET = (Truth, Vault, Attacked, Trace, Origin, Pictures, ImageDataset, ImageSets)
+
+
+def has(method: str, adversary: Adversary) -> frozenset[str]:
+    return attacked(method).case(adversary, trained=16, held_out=8).view.has
+
+
+def test_what_each_adversary_has() -> None:
+    seen = {"smashed data", "clients", "masks", "labels", "gradients"}
+    assert has("CutMixSL", "server") == seen | {"losses", "upper"}
+    assert has("CutMixSL", "eavesdropper") == seen
+    mixture = {"smashed data", "labels", "gradients", "losses", "upper"}
+    assert has("CutMixSL", "upper only") == mixture
+    assert has("CutMixSL", "sum only") == mixture | {"masks", "owners"}
+    assert has("MixupSL", "sum only") == mixture | {"masks"}
+    assert has("CutMixSL", "member of the group") == {"gradients", "masks", "owners", "lower"}
+
+
+def test_averaged_segments_go_through_the_server() -> None:
+    assert {"lower", "averaged segments"} <= has("SFL", "server")
+    assert "lower" not in has("SFL", "upper only")
+    given = attacked("PSL").case("server", trained=8, held_out=0, assume=["lower"]).view.has
+    assert "lower" in given
+    assert "averaged segments" not in given
+
+
+def test_ids_are_no_labels_on_the_wire() -> None:
+    assert "labels" in has("BatchShuffleSL", "server")
+    assert "labels" not in has("BatchShuffleSL", "eavesdropper")
+
+
+def test_members_of_no_group_receive_nothing_of_others() -> None:
+    assert not attacked("PSL").case("member of the group", trained=8, held_out=8).view.releases
+
+
+def test_a_sum_hides_whose_upload_is_whose_and_is_the_sum() -> None:
+    system = attacked("MixupSL")
+    parts = system.case("server", trained=16, held_out=0).view.releases[-2:]
+    whole = system.case("sum only", trained=16, held_out=0).view.releases[-1]
+    assert whole.client is None
+    assert torch.allclose(whole.smashed, parts[0].smashed + parts[1].smashed, atol=1e-5)
+
+
+def test_the_upper_segment_sees_another_order_than_the_sum() -> None:
+    system = attacked("ShuffledCutMixSL")
+    upper, summed = (
+        system.case(adversary, trained=16, held_out=0) for adversary in ("upper only", "sum only")
+    )
+    order = upper.truth.origins[-1].order
+    assert order is not None
+    ordered = summed.view.releases[-1].smashed
+    moved = ordered.gather(1, order[:, :, None].expand_as(ordered))
+    assert torch.equal(upper.view.releases[-1].smashed, moved)
+    owners = summed.truth.origins[-1].owners
+    assert owners is not None
+    assert torch.equal(upper.truth.origins[-1].owners, owners.gather(1, order))  # type: ignore[arg-type]
+
+
+def reachable(start: object) -> Iterator[object]:
+    """Return all objects that attributes, items and closures lead to; modules' names are not."""
+    seen, todo = {id(start)}, [start]
+    while todo:
+        here = todo.pop()
+        yield here
+        if isinstance(here, types.FunctionType):
+            inside: list[Any] = [*(here.__closure__ or ()), *(here.__defaults__ or ())]
+        elif isinstance(here, (type, types.ModuleType, str, bytes, int, float)):
+            continue
+        else:
+            inside = gc.get_referents(here)
+        for each in inside:
+            if id(each) not in seen and not isinstance(each, (type, types.ModuleType)):
+                seen.add(id(each))
+                todo.append(each)
+
+
+@pytest.mark.parametrize("adversary", ADVERSARIES)
+@pytest.mark.parametrize("method", ["SFL", "CutMixSL", "BatchShuffleSL"])
+def test_nothing_leads_from_a_view_to_the_truth(method: str, adversary: Adversary) -> None:
+    system = attacked(method)
+    case = system.case(adversary, trained=16, held_out=8)
+    everything = list(reachable(case.view))
+    assert not [each for each in everything if isinstance(each, SECRET)]
+    truth = case.truth.pictures.images
+    held = {
+        each.untyped_storage().data_ptr() for each in everything if isinstance(each, torch.Tensor)
+    }
+    assert truth.untyped_storage().data_ptr() not in held
+    text = [each for each in everything if isinstance(each, str)]
+    assert not [each for each in text if "fashion" in each or each.startswith("/")]
+
+
+def test_the_walk_would_see_the_truth() -> None:
+    case = attacked("PSL").case("server", trained=8, held_out=0)
+    leaky = View(case.view.adversary, case.view.releases, case.view.knowledge)
+    object.__setattr__(leaky, "releases", [lambda: case.truth])
+    assert any(isinstance(each, Truth) for each in reachable(leaky))
+
+
+def test_an_attackers_segments_are_its_own() -> None:
+    system = attacked("SFL")
+    known = system.known_to("server")
+    assert isinstance(known.lowers, torch.nn.Module)
+    assert isinstance(system.knowledge.lowers, torch.nn.Module)
+    with torch.no_grad():
+        next(known.lowers.parameters()).add_(1)
+    pairs = zip(known.lowers.parameters(), system.knowledge.lowers.parameters(), strict=True)
+    assert any(not torch.equal(own, other) for own, other in pairs)
+
+
+class Needy(Attack):
+    """Needs what few have."""
+
+    name, goal = "needy", "images"
+    needs = frozenset({"lower", "masks", "public data"})
+
+    def run(self, view: View) -> Guess:
+        raise AssertionError("it has been refused")
+
+
+def test_a_view_that_lacks_what_an_attack_needs_says_what() -> None:
+    view = attacked("CutMixSL").case("upper only", trained=8, held_out=0).view
+    lacking = "no trained lower segment and no masks"
+    with pytest.raises(NotApplicable, match=f"'upper only' on CutMixSL has {lacking}"):
+        Needy.tune(view, attacked().public(4))
+    view = attacked("SFL").case("server", trained=8, held_out=0).view
+    with pytest.raises(NotApplicable, match="needs public images, and there are none"):
+        Needy().fit(view, None)
+
+
+def test_public_images_are_made_to_fit_or_refused_with_both_shapes() -> None:
+    grey = Pictures(torch.rand(2, 1, 28, 28), torch.zeros(2, dtype=torch.int64))
+    assert grey.fitted((3, 32, 32)).images.shape == (2, 3, 32, 32)
+    colour = Pictures(torch.rand(2, 3, 32, 32), torch.zeros(2, dtype=torch.int64))
+    with pytest.raises(PicturesError, match=r"\(3, 32, 32\).*\(1, 32, 32\)"):
+        colour.fitted((1, 32, 32))

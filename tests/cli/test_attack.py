@@ -1,0 +1,163 @@
+"""`splitmix attack` on a recorded run of the vision app."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from PIL import Image
+
+from flwr_splitmix.apps.vision.attacked import attacked_run
+from flwr_splitmix.apps.vision.client import client_fn
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.apps.vision.model import segments_of
+from flwr_splitmix.apps.vision.server import make_strategy
+from flwr_splitmix.attacks.trace import DiskTrace
+from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.recording import attacks_dir, recording_of, trace_dir, write_facts
+from tests.apps import vision_fit
+from tests.apps.vision_app import context, run_config
+
+Splitmix = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("recorded")
+    for strategy in ("SFL", "CutMixSL"):
+        vision_fit.fit(
+            home, 2, strategy=strategy, record_attacks=True, steps_per_round=2,
+            num_server_rounds=2, samples_per_client=32, batch_size=8,
+        )  # fmt: skip
+        write_facts(Run.open("latest", home=home), {"clients": 2})
+    return home
+
+
+@pytest.fixture
+def home(made: Path, tmp_path: Path) -> Path:
+    """Copy it: tests may change it."""
+    return Path(shutil.copytree(made, tmp_path / "home"))
+
+
+def run_of(home: Path, strategy: str) -> Run:
+    return next(run for run in Run.list(home) if run.config["strategy"] == strategy)
+
+
+def test_a_recording_run_says_so(splitmix: Splitmix, home: Path) -> None:
+    run = run_of(home, "SFL")
+    shown = splitmix("show", run.id).stdout
+    assert "RECORDED" in shown
+    assert f"splitmix attack forget {run.id}" in shown
+    told = json.loads(splitmix("show", run.id, "--format", "json").stdout)
+    assert told["recording"]["steps"] == 4
+    modes = {
+        stat.S_IMODE(path.stat().st_mode) for path in attacks_dir(run).rglob("*") if path.is_file()
+    }
+    assert modes == {0o600}
+
+
+def test_run_show_and_forget(splitmix: Splitmix, home: Path, tmp_path: Path) -> None:
+    run = run_of(home, "SFL")
+    result = splitmix(
+        "attack", "run", run.id, "--attack", "linear", "--victims", "16", "--format", "json"
+    )
+    assert result.exit_code == 0, result.output
+    told = {entry["metric"]: entry for entry in json.loads(result.stdout)}
+    assert told["MSE"]["method"] == "SFL"
+    assert told["MSE"]["value"] < 0.01 < told["MSE"]["floor"]
+    picture = tmp_path / "grid.png"
+    shown = splitmix("attack", "show", run.id, "-o", str(picture))
+    assert shown.exit_code == 0, shown.output
+    assert "linear by server on SFL" in shown.stdout
+    with Image.open(picture) as image:
+        assert min(image.size) > 100
+    assert splitmix("attack", "forget", run.id).exit_code == 0
+    assert recording_of(run) is None
+    assert not attacks_dir(run).exists()
+    again = splitmix("attack", "run", run.id, "--attack", "linear")
+    assert again.exit_code == 1
+    assert "record-attacks=true" in again.stderr
+
+
+def test_a_run_without_a_recording_says_how_to_record(splitmix: Splitmix, finished: Run) -> None:
+    result = splitmix("attack", "run", finished.id, "--attack", "linear")
+    assert result.exit_code == 1
+    assert '--run-config "record-attacks=true"' in result.stderr
+
+
+def test_what_is_missing_is_said_in_a_sentence(splitmix: Splitmix, home: Path) -> None:
+    run = run_of(home, "CutMixSL").id
+    lacking = splitmix("attack", "run", run, "--attack", "linear", "--victims", "8")
+    assert (lacking.exit_code, "no trained lower segment" in lacking.stderr) == (1, True)
+    unknown = splitmix("attack", "run", run, "--attack", "guess")
+    assert (unknown.exit_code, "there is no attack 'guess'" in unknown.stderr) == (1, True)
+    nothing = splitmix("attack", "show", run)
+    assert (nothing.exit_code, "has been scored yet" in nothing.stderr) == (1, True)
+
+
+def test_separate_lower_segments_are_those_of_the_clients(splitmix: Splitmix, home: Path) -> None:
+    run = run_of(home, "CutMixSL").id
+    result = splitmix(
+        "attack", "run", run, "--attack", "linear", "--assume", "lower", "--victims", "8",
+        "--public", "fashion-mnist-small", "--format", "json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    told = {entry["metric"]: entry for entry in json.loads(result.stdout)}
+    assert told["MSE"]["value"] < told["MSE"]["floor"]
+
+
+def test_public_images_of_other_channels_are_refused_with_both_shapes(
+    splitmix: Splitmix, home: Path, tmp_path: Path
+) -> None:
+    for split in ("train", "test"):
+        for name in ("one", "two"):
+            folder = tmp_path / "colour" / split / name
+            folder.mkdir(parents=True)
+            Image.new("RGB", (40, 40), (200, 10, 10)).save(folder / "0.png")
+    result = splitmix(
+        "attack", "run", run_of(home, "SFL").id, "--attack", "linear", "--victims", "8",
+        "--public", str(tmp_path / "colour"),
+    )  # fmt: skip
+    assert result.exit_code == 1
+    assert "(3, 32, 32)" in result.stderr
+    assert "(1, 32, 32)" in result.stderr
+
+
+def test_a_recording_that_was_cut_off_is_attacked_as_far_as_it_goes(
+    splitmix: Splitmix, home: Path
+) -> None:
+    run = run_of(home, "SFL")
+    newest = sorted(trace_dir(run).glob("step-*"))[-1]
+    newest.write_bytes(newest.read_bytes()[:500])
+    assert len(list(DiskTrace(trace_dir(run)).steps())) == 3
+    result = splitmix("attack", "run", run.id, "--attack", "linear", "--victims", "16")
+    assert result.exit_code == 0, result.output
+
+
+def test_the_vault_follows_a_resumed_run(tmp_path: Path) -> None:
+    """What is recorded behind a pause is known as what came before it."""
+    values = run_config(
+        **vision_fit.ONE_STEP | {"strategy": "CutMixSL", "record_attacks": True, "seed": 3}
+    )
+    config = VisionConfig.read(values)
+    run = Run.create(values, name="paused", home=tmp_path)
+    write_facts(run, {"clients": 2})
+    for rounds in (1, 3):  # the second starts behind the first
+        clients = [client_fn(context(i, 2, values)) for i in range(2)]
+        upper = copy.deepcopy(segments_of(config).upper)
+        make_strategy(config, upper, Run.open(run.id, home=tmp_path)).fit(clients, rounds)
+    case = attacked_run(run).case("server", trained=64, held_out=0)
+    assert [release.server_round for release in case.view.releases] == [1, 1, 2, 2, 3, 3]
+    assert bool(case.truth.trained.all())
+
+
+def test_list_names_needs(splitmix: Splitmix) -> None:
+    shown = splitmix("attack", "list").stdout
+    assert "linear" in shown
+    assert "lower, public data, smashed data" in shown
