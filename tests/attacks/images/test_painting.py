@@ -13,6 +13,7 @@ from flwr_splitmix.attacks.base import Adversary, Attack, Budget, NotApplicable
 from flwr_splitmix.attacks.images.collect import Collect
 from flwr_splitmix.attacks.images.decoder import Decoder
 from flwr_splitmix.attacks.images.decoder_transformer import DecoderTransformer
+from flwr_splitmix.attacks.images.example import queries
 from flwr_splitmix.attacks.images.linear import Linear
 from flwr_splitmix.attacks.images.match import Match, permuted
 from flwr_splitmix.attacks.images.separate import Separate
@@ -100,6 +101,11 @@ def test_a_known_mask_tells_the_transformer_whose_image_is_sought(
     attack = DecoderTransformer(lr=1e-2)
     guess = bench.attack(attack, view)
     assert attack.reader.masked
+    # Whoever knows the masks takes a mixture apart: what is left is what the server has.
+    for query in queries(view.releases[0], view.knowledge):
+        assert query.mask is not None
+        assert not query.tokens[~query.mask].any()
+        assert query.tokens[query.mask].all(1).all()
     rows = {where: guess.where.count(where) for where in guess.where}
     assert set(rows.values()) == {2}
     assert bench.error(guess, view) < 0.9 * bench.floor
