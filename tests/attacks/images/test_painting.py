@@ -35,7 +35,7 @@ def test_noise_in_the_place_of_smashed_data_leaves_every_attack_at_the_floor(
 def test_separation_of_noise_is_at_the_floor(bench: Bench) -> None:
     view = bench.view(Mixup(2), "upper only", Noise())
     guess = bench.attack(Separate(), view)
-    assert bench.error(guess, view) > 0.9 * bench.floor
+    assert bench.error(guess, view) > 0.85 * bench.floor
 
 
 @pytest.mark.parametrize("adversary", ["server", "upper only"])
