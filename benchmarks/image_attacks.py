@@ -86,24 +86,24 @@ def shuffled_psl() -> Mixer:
 
 ALONE = (("votes", False),)
 CELLS = (
-    Cell("PSL", NoMixing, "server", Decoder, 0.0126),
-    Cell("PSL", NoMixing, "server", DecoderTransformer, 0.0003),
     Cell("PSL", NoMixing, "server", Linear, 1e-13),
+    Cell("PSL shuffled, positions below", shuffled_psl, "upper only", Reorder, 1.0),
+    Cell("Patch CutMix", PatchCutMix, "upper only", Attribute, 1.0, lowers=2),
+    Cell("PSL", NoMixing, "server", Decoder, 0.0126),
     Cell("Mixup", Mixup, "upper only", Decoder, 0.0398),
-    Cell("Mixup", Mixup, "upper only", Separate, 0.0146),
     Cell("Patch CutMix", PatchCutMix, "upper only", Decoder, 0.0461),
     Cell("Patch CutMix", PatchCutMix, "sum only", Decoder, 0.0289),
-    Cell("Patch CutMix", PatchCutMix, "sum only", DecoderTransformer, 0.0213),
-    Cell("Patch CutMix", PatchCutMix, "upper only", Separate, 0.0289),
     Cell("Patch CutMix", PatchCutMix, "server", Decoder),
     Cell("PSL shuffled", shuffled_psl, "upper only", Decoder, 0.0624, "upper"),
-    Cell("PSL shuffled", shuffled_psl, "upper only", DecoderTransformer, 0.0317, "upper"),
     Cell("Cutout", RandomCutout, "server", Decoder, 0.0232),
     Cell("Shuffled CutMix", shuffled_cutmix, "upper only", Decoder, 0.0707, "upper"),
+    Cell("PSL", NoMixing, "server", DecoderTransformer, 0.0003),
+    Cell("Patch CutMix", PatchCutMix, "sum only", DecoderTransformer, 0.0213),
+    Cell("PSL shuffled", shuffled_psl, "upper only", DecoderTransformer, 0.0317, "upper"),
     Cell("Shuffled CutMix", shuffled_cutmix, "upper only", DecoderTransformer, 0.0566, "upper"),
+    Cell("Mixup", Mixup, "upper only", Separate, 0.0146),
+    Cell("Patch CutMix", PatchCutMix, "upper only", Separate, 0.0289),
     Cell("Patch CutMix", PatchCutMix, "upper only", Attribute, 0.758, setting=ALONE),
-    Cell("Patch CutMix", PatchCutMix, "upper only", Attribute, 1.0, lowers=2),
-    Cell("PSL shuffled, positions below", shuffled_psl, "upper only", Reorder, 1.0),
 )
 
 

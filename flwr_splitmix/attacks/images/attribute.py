@@ -26,8 +26,6 @@ from flwr_splitmix.attacks.images.training import BATCH, learn
 from flwr_splitmix.attacks.images.transformer import SIZES, TokenTransformer
 from flwr_splitmix.mixers import Mixer, Shuffled
 
-EPOCHS = {"smoke": 2, "cpu": 16, "paper": 100}
-
 SURE = 0.9
 """Least mean certainty at which distances to subspaces are believed; rounding gives about 0.5."""
 
@@ -52,6 +50,7 @@ class Attribute(Attack):
     name: ClassVar[str] = "attribute"
     goal: ClassVar[Goal] = "owners"
     needs: ClassVar[frozenset[str]] = frozenset({"smashed data"})
+    epochs: ClassVar[Mapping[str, int]] = {"smoke": 2, "cpu": 16, "paper": 100}
     source: ClassVar[str] = "ours"
 
     def fit(
@@ -95,7 +94,7 @@ class Attribute(Attack):
             ),
             public_examples(view, pictures, BATCH, seed),
             _loss,
-            steps=EPOCHS[self.budget.scale] * max(1, len(pictures) // BATCH),
+            steps=self.epochs[self.budget.scale] * max(1, len(pictures) // BATCH),
             lr=self.setting.get("lr", 1e-3),
             seed=seed,
             budget=self.budget,

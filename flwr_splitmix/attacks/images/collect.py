@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import Budget, Guess, Knowledge, Pictures, View
-from flwr_splitmix.attacks.images.example import Example, Query, examples_of
+from flwr_splitmix.attacks.images.example import SMALL_BATCH, Example, Query, examples_of
 from flwr_splitmix.attacks.images.gathering import distances, unite
 from flwr_splitmix.attacks.images.linking import Row, link, row_tensors
 from flwr_splitmix.attacks.images.reading import Lowers, explained
@@ -72,7 +72,7 @@ class Collect(TrainedAttack):
             united_examples(view, pictures, self.releases, seed),
             image_loss,
             steps=self.epochs[scale] * max(1, len(pictures) // BATCH),
-            lr=self.rate,
+            lr=self.setting.get("lr", self.rate),
             seed=seed,
             budget=self.budget,
             what=self.name,
@@ -145,7 +145,7 @@ def _released(view: View, drawn: Pictures, rng: np.random.Generator) -> Example:
     tokens = torch.zeros(len(drawn), *size)
     mask = torch.zeros(len(drawn), known.geometry.patches, dtype=torch.bool)
     releases = known.simulate(
-        drawn.images, drawn.labels, rng, adversary=view.adversary, batch_size=8
+        drawn.images, drawn.labels, rng, adversary=view.adversary, batch_size=SMALL_BATCH
     )
     for release in releases:
         assert release.origin is not None

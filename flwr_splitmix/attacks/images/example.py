@@ -15,7 +15,7 @@ from flwr_splitmix.mixers.frozen_edge import FrozenEdge
 TOGETHER = 512
 """Public images that are released at once."""
 
-SMALL_BATCH = 8
+SMALL_BATCH = 16
 """Images of a simulated client: masks are often a batch's, and an attacker wants many masks."""
 
 
@@ -69,7 +69,7 @@ class Query:
     Parameters
     ----------
     tokens
-        (b, prefix + N, d), weights taken out where they are known.
+        (b, prefix + N, d), weights taken out where they are known; 0 where the mask says no.
     mask
         bool (b, N): the patches of the image that is sought; None where the adversary is not told.
     member
@@ -92,7 +92,15 @@ def queries(release: Release, knowledge: Knowledge) -> list[Query]:
     if release.owners is None or release.client is not None:
         return [Query(tokens, release.mask, release.client)]
     members = sorted({*release.owners.flatten().tolist()} - {-1})
-    return [Query(tokens, release.owners == client, client) for client in members]
+    return [_part(tokens, release.owners == client, client) for client in members]
+
+
+def _part(tokens: Tensor, mask: Tensor, client: int) -> Query:
+    """Return one image's part of a mixture: others' patches say nothing of it, and only confuse."""
+    prefix = tokens.shape[1] - mask.shape[1]
+    own = tokens.clone()
+    own[:, prefix:] *= mask[..., None]
+    return Query(own, mask, client)
 
 
 def examples_of(release: Simulated, knowledge: Knowledge, images: Tensor) -> Iterator[Example]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -16,8 +16,6 @@ from flwr_splitmix.attacks.images.reorder import order_of
 from flwr_splitmix.attacks.images.training import BATCH, learn
 from flwr_splitmix.attacks.images.transformer import SIZES
 
-EPOCHS = {"smoke": 2, "cpu": 10, "paper": 60}
-
 
 class Jigsaw(Attack):
     """Learns which place a patch looks made for and which patches fit beside and below each other.
@@ -30,6 +28,7 @@ class Jigsaw(Attack):
     name: ClassVar[str] = "jigsaw"
     goal: ClassVar[Goal] = "order"
     needs: ClassVar[frozenset[str]] = frozenset({"smashed data", "lower", "public data"})
+    epochs: ClassVar[Mapping[str, int]] = {"smoke": 2, "cpu": 10, "paper": 60}
     source: ClassVar[str] = "ours, after Noroozi and Favaro 2016; Patch Shuffling, section V"
 
     def fit(
@@ -57,7 +56,7 @@ class Jigsaw(Attack):
             ),
             shuffled(),
             loss,
-            steps=EPOCHS[self.budget.scale] * max(1, len(pictures) // BATCH),
+            steps=self.epochs[self.budget.scale] * max(1, len(pictures) // BATCH),
             lr=self.setting.get("lr", 1e-3),
             seed=seed,
             budget=self.budget,

@@ -42,12 +42,13 @@ class Linear(Attack):
         self._mean = to_patches(pictures.images.mean(0, keepdim=True), self._grid).double()
         segments: dict[int | None, nn.Module | None] = {None: None}
         if isinstance(known.lowers, Mapping):
-            segments.update(known.lowers)
+            for client, lower in known.lowers.items():
+                segments[client] = lower
         self._inverses: dict[int | None, LinearInverse] = {}
-        for number, (client, lower) in enumerate(segments.items()):
+        for number, (owner, segment) in enumerate(segments.items()):
             if number and self.budget.over:
                 break
-            self._inverses[client] = self._inverse(view, pictures, seed, lower)
+            self._inverses[owner] = self._inverse(view, pictures, seed, segment)
             self.budget.progress(self.name, number + 1, len(segments))
 
     def _inverse(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -108,12 +109,21 @@ class Bench:
         return attack.run(view)
 
     def error(self, guess: Guess, view: View) -> float:
-        """Return the mean square error; of a mixture, over its images in turn."""
-        apart = []
-        for value, (place, row) in zip(guess.values, guess.where, strict=True):
+        """Return the mean square error; of several guesses at a row, in the best assignment."""
+        rows: dict[tuple[int, int], list[Tensor]] = {}
+        for value, where in zip(guess.values, guess.where, strict=True):
+            rows.setdefault(where, []).append(value)
+        errors = []
+        for (place, row), values in rows.items():
             truth = self.victims.images[origin(view, place).sources[row]]
-            apart.append((truth - value).square().mean())
-        return float(torch.stack(apart).mean())
+            apart = (torch.stack(values)[:, None] - truth[None]).square().flatten(2).mean(2)
+            ways = permutations(range(len(truth)), len(values))
+            errors.append(
+                apart.mean()
+                if len(values) == 1
+                else min(apart[range(len(values)), list(way)].mean() for way in ways)
+            )
+        return float(torch.stack(errors).mean())
 
 
 def origin(view: View, place: int) -> Origin:

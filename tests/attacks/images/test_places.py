@@ -43,10 +43,13 @@ def test_position_embeddings_give_every_place_away(bench: Bench) -> None:
     assert in_place(bench.attack(Reorder(), view), view) == 1
 
 
-def test_without_positions_what_fits_together_tells_more_than_each_patch(bench: Bench) -> None:
+def test_without_positions_what_fits_together_tells_more_than_each_patch(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Jigsaw, "epochs", {"smoke": 7})
     view = bench.view(Shuffled(NoMixing()), "upper only", Embedding(0, positions=False))
     alone = in_place(bench.attack(Reorder(), view), view)
-    together = in_place(bench.attack(Jigsaw(lr=3e-3), view, Budget(scale="cpu")), view)
+    together = in_place(bench.attack(Jigsaw(lr=1e-2), view), view)
     assert 1.5 / PATCHES < alone < together
 
 
@@ -83,10 +86,13 @@ def test_they_do_so_whatever_their_weights_when_rows_share_a_mask(bench: Bench) 
         attack.run(own_masks)
 
 
-def test_one_lower_segment_leaves_what_the_images_say_and_votes_add_up(bench: Bench) -> None:
+def test_one_lower_segment_leaves_what_the_images_say_and_votes_add_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Attribute, "epochs", {"smoke": 10})
     view = bench.view(PatchCutMix(2), "upper only", batch_size=24)
-    alone = Attribute(votes=False, lr=3e-3)
-    accuracy = owned(bench.attack(alone, view, Budget(scale="cpu")), view)
+    alone = Attribute(votes=False, lr=1e-2)
+    accuracy = owned(bench.attack(alone, view), view)
     alone.setting["votes"] = True
     assert 0.6 < accuracy < owned(alone.run(view), view)
 
