@@ -156,7 +156,7 @@ FIGURE_9C = PrivacyExperiment(
     ),
     "LeNet-5 behind its second convolution, two clients, two classes: Fashion-MNIST's T-shirts and "
     "coats (0 and 4) stand for MNIST's digits. The paper's numbers are the most of any epoch, here "
-    "it is the stage that is attacked. Worst case: averaged lower segments, averaged gradients, "
+    "all batches of the stage that is attacked are one curve. Worst case: averaged lower segments, averaged gradients, "
     "both clients in one group; the adversary knows one sample of each class.",
 )
 
