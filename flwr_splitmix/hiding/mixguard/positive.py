@@ -155,5 +155,6 @@ def _rows(inside: Tensor, weights: Tensor, decoding: Tensor, signs: Tensor) -> T
 def _room(base: Tensor, apart: Tensor, weights: Tensor) -> Tensor:
     """Return by how much of `apart` each row may move: half of what keeps its products positive."""
     there, moved = base @ weights, (apart @ weights).abs()
+    moved = moved.clamp(min=1e-12)  # a sign's only message is set apart from none
     room: Tensor = 0.5 * (there / moved).amin(2, keepdim=True)
     return room

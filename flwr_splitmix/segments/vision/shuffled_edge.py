@@ -139,11 +139,14 @@ def split_shuffled_edge(
     with seeded:
         model = build_vit(request)
         width, patches = int(model.embed_dim), int(model.patch_embed.num_patches)
+        rows, columns = model.patch_embed.grid_size  # before the model is taken apart
         embedding, *others = _stages_without_positions(model)
         if method in ("spectral", "spectral-pixels"):
-            before, side = _before_spectrum(method, embedding, model, patch_size)
-            channels_there = channels if method == "spectral-pixels" else width // side**2
-            crossing = 2 * channels_there * side**2
+            side, crossing = patch_size, 2 * channels * patch_size**2
+            before: list[Stage] = []
+            if method == "spectral":
+                side, crossing = side_of_patches(width, patch_size), 2 * width
+                before = [embedding, ("map", CellsToMap((rows, columns), side))]
             lower: list[Stage] = [
                 *before, ("spectrum", Spectrum()), ("patches", MapToCells(side)),
                 ("shuffle", shuffle),
@@ -169,17 +172,6 @@ def side_of_patches(width: int, patch_size: int) -> int:
     in the paper's public code; at 192 and 4 it has 12, at 384 and 16 it is half as large with 6.
     """
     return max(side for side in range(1, patch_size + 1) if width % side**2 == 0)
-
-
-def _before_spectrum(
-    method: str, embedding: Stage, model: Any, patch_size: int
-) -> tuple[list[Stage], int]:
-    """Return what makes the map whose spectrum is taken, and the side of its patches."""
-    if method == "spectral-pixels":
-        return [], patch_size
-    side = side_of_patches(int(model.embed_dim), patch_size)
-    rows, columns = model.patch_embed.grid_size
-    return [embedding, ("map", CellsToMap((rows, columns), side))], side
 
 
 def _shuffle(method: str, kappa: float) -> PatchShuffle:
