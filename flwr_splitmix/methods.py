@@ -145,7 +145,7 @@ METHODS: tuple[Method, ...] = (
     Method(
         name="SpectralShuffleSL", module="shuffled_edge_sl", mixer="FrozenEdge",
         needs=("labels",), at_cut=_FROZEN,
-        up="shuffled patches of the image's spectrum; ids for labels",
+        up="shuffled patches of the embedded image's spectrum; ids for labels",
         protects="the order of the tokens",
     ),
     Method(

@@ -98,6 +98,7 @@ class UShapeClient(GraphlessExchanges):
         self.steps = 0
         self._losses: list[float] = []
         self._sent: Sent | None = None
+        self._local: list[tuple[Tensor, Tensor]] = []
         self._progress = 0.0
         self._decoded = False
         self._public: list[Sent] = []
@@ -212,10 +213,17 @@ class UShapeClient(GraphlessExchanges):
 
     def _learn(self, gradient: Sequence[Tensor] | None) -> None:
         sent, self._sent = self._sent, None
+        local, self._local = self._local, []
         if sent is None or gradient is None or not self._decoded:
             return
         check_received("the server's gradient of message", gradient)
-        self.ends.learn(sent.messages, gradient, self._progress, self.order.num_rounds)
+        own = [*sent.messages, *(tensor for tensor, _ in local)]
+        self.ends.learn(
+            own,
+            [*gradient, *(each for _, each in local)],
+            self._progress,
+            self.order.num_rounds,
+        )
         self.steps += 1
 
     @exchange
@@ -251,6 +259,8 @@ class UShapeClient(GraphlessExchanges):
         gradients = torch.autograd.grad(
             recovered, leaves, self.perturb(hidden.grad, hidden.detach(), sent)
         )
+        if sent.local is not None:
+            self._local = [(sent.local, hidden.grad)]
         self._losses.append(loss.item())
         self._decoded = True
         if public is not None:

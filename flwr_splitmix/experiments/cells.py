@@ -18,6 +18,7 @@ OptionValues = tuple[tuple[str, Value], ...]
 """Keyword options as sorted pairs: a dictionary would not hash."""
 
 Partition = Literal["iid", "dirichlet"]
+ServerUpdate = Literal["sequential", "sum", "mean"]
 
 DIRICHLET = 0.1
 """Concentration of the non-IID partition over labels (CutMixSL, appendix C)."""
@@ -44,6 +45,8 @@ class Variant:
         n.
     partition
         How the training images are divided: "iid", or "dirichlet" with concentration 0.1.
+    server_update
+        Instead of the recipe's: "sum" is one joint step for all groups.
     """
 
     method: str
@@ -51,6 +54,7 @@ class Variant:
     model: str = "ViT-Tiny"
     clients: int = 10
     partition: Partition = "iid"
+    server_update: ServerUpdate | None = None
 
 
 def variant(
@@ -60,9 +64,10 @@ def variant(
     model: str = "ViT-Tiny",
     clients: int = 10,
     partition: Partition = "iid",
+    server_update: ServerUpdate | None = None,
 ) -> Variant:
     """Make a `Variant` from the strategy's keyword options."""
-    return Variant(method, as_options(options or {}), model, clients, partition)
+    return Variant(method, as_options(options or {}), model, clients, partition, server_update)
 
 
 def as_options(options: Mapping[str, Value]) -> OptionValues:
@@ -120,7 +125,8 @@ class Recipe:
     head_lr
         Peak learning rate of the classifier alone; None is `lr`.
     server_update
-        See `SplitStrategy`.
+        See `SplitStrategy`. The scales say "sequential", the papers'; the default, one joint
+        step, is what every cell had that was run before they did.
     resize
         Pixels that images are enlarged to after padding; None leaves them.
     texts
@@ -142,7 +148,7 @@ class Recipe:
     start_lr: float = 1e-6
     final_lr: float = 1e-5
     head_lr: float | None = None
-    server_update: Literal["sequential", "sum", "mean"] = "sum"
+    server_update: ServerUpdate = "sum"
     resize: int | None = None
     texts: TextRecipe | None = None
 

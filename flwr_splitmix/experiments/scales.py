@@ -98,12 +98,19 @@ class Scale:
         if known is not None and known.positions is not None:
             options["positions"] = known.positions  # added before a shuffle they would undo it
         recipe = self.recipes[track]
+        own = dict(variant.options)
+        if variant.method == "SpectralShuffleSL":
+            own.setdefault("spectrum", "embedding")  # cells without it were of pixels
         if variant.method == "SpectralShuffleSL" and recipe.head_lr is not None:
             # Spectra need twice the learning rates (Patch Shuffling, section V-A).
             recipe = replace(recipe, lr=2 * recipe.lr, head_lr=2 * recipe.head_lr)
+        if known is None:  # a whole model has no server whose updates could be joint
+            recipe = replace(recipe, server_update="sum")
+        elif variant.server_update is not None:
+            recipe = replace(recipe, server_update=variant.server_update)
         return Cell(
             method=variant.method,
-            options=variant.options,
+            options=as_options(own),
             model=model.name,
             model_options=as_options(options),
             clients=variant.clients,
@@ -153,7 +160,13 @@ SMOKE = Scale(
     "fashion-mnist-small",
     {
         "mixing": Recipe(
-            scale="smoke", samples=20, batch_size=10, epochs=2, warmup_epochs=1.0, test_images=40
+            scale="smoke",
+            samples=20,
+            batch_size=10,
+            epochs=2,
+            warmup_epochs=1.0,
+            test_images=40,
+            server_update="sequential",
         ),
         "shuffling": Recipe(
             scale="smoke", samples=60, batch_size=10, epochs=2, warmup_epochs=1.0, test_images=40
@@ -182,6 +195,7 @@ CPU = Scale(
             test_images=2000,
             evaluations=2,
             checkpoints=4,
+            server_update="sequential",
         ),
         "shuffling": Recipe(
             scale="cpu",
@@ -215,6 +229,7 @@ PAPER = Scale(
             warmup_epochs=5.0,
             evaluations=30,
             checkpoints=12,
+            server_update="sequential",
         ),
         "shuffling": Recipe(
             scale="paper",

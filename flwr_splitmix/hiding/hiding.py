@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -56,11 +56,18 @@ class Sent:
         The texts that the answer is about.
 
     A subclass may add to it what it needs to read the answer; that stays at the client.
+
+    Attributes
+    ----------
+    local
+        (b, T, d) in the head's graph: what `recover` took of the head's own hidden states, if it
+        did. The loss's gradient there goes to the head without crossing the link.
     """
 
     messages: list[Tensor]
     mask: Tensor
     batch: TextBatch
+    local: Tensor | None = field(default=None, init=False)
 
     def outgoing(self) -> dict[str, Any]:
         """Return what the server gets: messages without a graph, and the mask as uint8."""

@@ -10,6 +10,10 @@ from flwr_splitmix.mixers.mask_share import PatchShare
 from flwr_splitmix.mixers.masks import sample_counts
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.plan import Plan, SmashedShape, each_alone
+from flwr_splitmix.seeding import derive_seed
+
+FIXED = "fixed cutout"
+"""The purpose of the draw of fixed positions."""
 
 
 class RandomCutout(Mixer):
@@ -24,6 +28,10 @@ class RandomCutout(Mixer):
         Concentration of that draw; None is one half.
     mask_per_sample
         Draw the positions for every sample of the batch instead of once for the batch.
+    fixed_positions
+        Draw no positions: each client has an order of the patches that is the same in every step
+        of every run, and keeps the first ones of it; with `mask_per_sample`, so has each place
+        in a batch.
 
     Raises
     ------
@@ -42,6 +50,7 @@ class RandomCutout(Mixer):
         alpha: float | None = 6.0,
         *,
         mask_per_sample: bool = False,
+        fixed_positions: bool = False,
     ) -> None:
         if ratio is not None and not 0 < ratio <= 1:
             raise ValueError(f"ratio is {ratio}; allowed is 0 < ratio <= 1, or None to draw it")
@@ -49,6 +58,7 @@ class RandomCutout(Mixer):
         self.ratio = ratio
         self.alpha = alpha
         self.mask_per_sample = mask_per_sample
+        self.fixed_positions = fixed_positions
 
     def plan(
         self,
@@ -58,17 +68,18 @@ class RandomCutout(Mixer):
         order_rng: np.random.Generator | None = None,
     ) -> Plan:
         """Draw each client's kept patches."""
-        return each_alone(shape, ((client, self._share(shape, rng)) for client in members))
+        return each_alone(shape, ((client, self._share(client, shape, rng)) for client in members))
 
-    def _share(self, shape: SmashedShape, rng: np.random.Generator) -> PatchShare:
+    def _share(self, client: int, shape: SmashedShape, rng: np.random.Generator) -> PatchShare:
         if self.ratio is None:
             kept = int(sample_counts(shape.patches, 2, self.alpha, rng)[0])
         else:
             kept = max(1, round(self.ratio * shape.patches))
+        drawn = int(rng.integers(2**32))
         return PatchShare(
             patches=shape.patches,
             prefix=shape.prefix,
-            seed=int(rng.integers(2**32)),
+            seed=derive_seed(0, FIXED, client) % 2**32 if self.fixed_positions else drawn,
             start=0,
             stop=kept,
             per_sample=self.mask_per_sample,

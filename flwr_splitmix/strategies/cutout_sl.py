@@ -20,7 +20,7 @@ class CutoutSL(SplitStrategy):
         The upper segment.
     ratio, alpha
         Kept fraction of the patches; None draws it with concentration `alpha`.
-    mask_per_sample
+    mask_per_sample, fixed_positions
         See `RandomCutout`.
     **options
         See `SplitStrategy`.
@@ -35,9 +35,12 @@ class CutoutSL(SplitStrategy):
         ratio: float | None = None,
         alpha: float | None = 6.0,
         mask_per_sample: bool = False,
+        fixed_positions: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        mixer = RandomCutout(ratio, alpha, mask_per_sample=mask_per_sample)
+        mixer = RandomCutout(
+            ratio, alpha, mask_per_sample=mask_per_sample, fixed_positions=fixed_positions
+        )
         super().__init__(upper, mixer=mixer, **options)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, ClassVar, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ class _ShuffledEdgeSL(SplitStrategy):
     Source: Patch Shuffling, section IV.
     """
 
-    method: ClassVar[str]
+    method: str
 
     def __init__(
         self,
@@ -149,9 +149,33 @@ class BatchShuffleSL(_ShuffledEdgeSL):
 
 
 class SpectralShuffleSL(PatchShuffleSL):
-    """PS+: patches of the image's spectrum are permuted; the server embeds them.
+    """PS+: patches of a spectrum are permuted; the server embeds them.
 
-    Source: Patch Shuffling, section IV-D.
+    Parameters
+    ----------
+    upper, labels
+        As in `PatchShuffleSL`.
+    spectrum
+        Of what: "embedding", the frozen patch embedding f(x), put together to a map again, as in
+        the paper; "pixels", the image itself, a variant that is not the paper's.
+    **options
+        See `SplitStrategy`.
+
+    Source: Patch Shuffling, section IV-D and Algorithm 1.
     """
 
     method = "spectral"
+
+    def __init__(
+        self,
+        upper: nn.Module,
+        *,
+        labels: Sequence[Tensor],
+        spectrum: Literal["embedding", "pixels"] = "embedding",
+        **options: Unpack[Options],
+    ) -> None:
+        if spectrum not in ("embedding", "pixels"):
+            raise ValueError(f"spectrum is {spectrum!r}; allowed are 'embedding' and 'pixels'")
+        if spectrum == "pixels":
+            self.method = "spectral-pixels"
+        super().__init__(upper, labels=labels, **options)

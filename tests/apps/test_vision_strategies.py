@@ -33,10 +33,12 @@ OTHER_THAN_DEFAULT: dict[str, Any] = {
     "regroup": "epoch",
     "k_times": True,
     "mask_per_sample": True,
+    "fixed_positions": True,
     "beta": 2.0,
     "ratio": 0.25,
     "across": "batch",
     "kappa": 0.75,
+    "spectrum": "pixels",
 }
 
 
@@ -47,7 +49,7 @@ def own(name: str) -> set[str]:
 
 
 def flat(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Join the tensors of a module's state; PS+ has none at the client."""
+    """Join the tensors of a module's state; it may have none."""
     return torch.cat([torch.zeros(0), *(tensor.flatten() for tensor in tensors.values())])
 
 

@@ -78,3 +78,31 @@ def test_what_little_distortion_costs_is_what_was_measured() -> None:
     twice = [row["mixed twice"]["min"] for row in kept["messages"].values()]
     assert min(twice) > 0.9995
     assert min(way["min"] for way in kept["labels"].values()) == 1.0
+
+
+def test_the_samplers_table_is_what_was_measured() -> None:
+    kept = json.loads((ROOT / "benchmarks" / "results" / "samplers.json").read_text())
+    names = ("decode error", "residual decoding", "leak", "amplification")
+    rows = dict(re.findall(r"^\| ((?:rotated|convex|skewed)[^|:]*?) \| (.*) \|$", PAGE, re.M))
+    assert rows.keys() == kept["secrets"].keys()
+    for secrets, cells in rows.items():
+        for name, printed in zip(names, cells.split(" | "), strict=True):
+            measured = kept["secrets"][secrets][name]["median"]
+            assert float(printed) == pytest.approx(measured, abs=0.0051), (secrets, name)
+    union = kept["masks"]["union"]["median"]
+    assert f"costs {union:.2f}" in PAGE
+
+
+def test_a_public_head_is_said_to_protect_nothing_and_the_probes_figures_are_those_measured() -> (
+    None
+):
+    kept = json.loads((ROOT / "benchmarks" / "results" / "head_probe.json").read_text())
+    rows = kept["words_read"]
+    table = PAGE[PAGE.index("| read from | behind 1 layer") :].split("\n\n")[0].splitlines()[2:]
+    assert len(table) == len(rows["1"])
+    for line in table:
+        name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        for depth, cell in zip(("1", "2", "4"), cells, strict=True):
+            measured = 100 * rows[depth][name]["median"]
+            assert float(cell.removesuffix(" %")) == pytest.approx(measured, abs=0.51)
+    assert "which it does not have" not in PAGE

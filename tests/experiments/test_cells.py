@@ -16,8 +16,20 @@ CPU = SCALES["cpu"]
 
 def test_the_id_of_a_cell_stays() -> None:
     """Runs are found by it: another id would orphan every run that there is."""
-    cell = CPU.cell(variant("PSL"), source="fashion_mnist")
-    assert cell.id == "psl-vit_tiny-n10-s0-cd7cffe3df84"
+    joint = CPU.cell(variant("PSL", server_update="sum"), source="fashion_mnist")
+    assert joint.id == "psl-vit_tiny-n10-s0-cd7cffe3df84"
+    alone = CPU.cell(variant("Standalone"), source="fashion_mnist")
+    assert alone == CPU.cell(variant("Standalone", server_update="sum"), source="fashion_mnist")
+
+
+def test_cells_take_the_papers_sequential_update_and_joint_ones_as_a_variant() -> None:
+    for scale in SCALES.values():
+        cell = scale.cell(variant("CutMixSL"))
+        assert cell.recipe.server_update == "sequential"
+        joint = scale.cell(variant("CutMixSL", server_update="sum"))
+        assert joint.recipe == replace(cell.recipe, server_update="sum")
+        assert joint.id != cell.id
+        assert "server_update" not in joint.identity["recipe"]
 
 
 def test_a_config_is_plain_json_and_names_what_the_listing_shows() -> None:
@@ -94,6 +106,14 @@ def test_methods_that_shuffle_patches_get_their_positions_behind_the_shuffle() -
     assert "positions" not in dict(CPU.cell(variant("CutMixSL")).model_options)
 
 
+def test_spectra_of_embeddings_are_no_cell_that_was_run_with_those_of_pixels() -> None:
+    old = replace(CPU.cell(variant("SpectralShuffleSL"), track="shuffling"), options=())
+    now = CPU.cell(variant("SpectralShuffleSL"), track="shuffling")
+    pixels = CPU.cell(variant("SpectralShuffleSL", {"spectrum": "pixels"}), track="shuffling")
+    assert dict(now.options) == {"spectrum": "embedding"}
+    assert len({old.id, now.id, pixels.id}) == 3
+
+
 def test_an_unknown_model_is_one_clear_error() -> None:
     with pytest.raises(ExperimentError, match=r"no model 'BERT'.*ViT-Tiny"):
         CPU.cell(variant("PSL", model="BERT"))
@@ -116,7 +136,7 @@ def test_the_cpu_recipe_is_the_one_that_was_agreed() -> None:
         weight_decay=0.05,
         start_lr=1e-6,
         final_lr=1e-5,
-        server_update="sum",
+        server_update="sequential",
     )
     assert CPU.cell(variant("PSL")).model_options == (("depth", 6), ("patch_size", 8))
 
@@ -125,5 +145,9 @@ def test_the_paper_recipe_is_the_papers() -> None:
     paper = SCALES["paper"]
     recipe = paper.recipes["mixing"]
     assert (recipe.samples, recipe.batch_size, recipe.epochs) == (5000, 128, 600)
-    assert (recipe.evaluate_every, recipe.server_update, recipe.test_images) == (20, "sum", 0)
+    assert (recipe.evaluate_every, recipe.server_update, recipe.test_images) == (
+        20,
+        "sequential",
+        0,
+    )
     assert paper.cell(variant("PSL")).model_options == (("depth", 6), ("patch_size", 4))

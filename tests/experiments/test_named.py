@@ -100,6 +100,7 @@ def test_the_papers_numbers_are_those_that_they_print(
 
 def test_every_table_and_figure_that_was_asked_for_is_there() -> None:
     asked = {
+        "cutmixsl-fig2", "dp-cutmix-workshop-fig3a", "dp-cutmix-workshop-fig3b",
         "cutmixsl-table1", "cutmixsl-table2", "cutmixsl-fig6a", "cutmixsl-fig6b", "cutmixsl-fig8",
         "dp-cutmixsl-table4", "dp-cutmixsl-table6", "dp-cutmixsl-table7",
         "dp-cutmixsl-fig5a", "dp-cutmixsl-fig5c", "dp-cutmixsl-fig11a", "dp-cutmixsl-table5",
@@ -173,7 +174,43 @@ def test_one_run_serves_every_experiment_that_needs_it() -> None:
     shared = ids("cutmixsl-table1") & ids("cutmixsl-table2") & ids("dp-cutmixsl-table4")
     methods = {name.split("-")[0] for name in shared}
     assert methods == {"psl", "cutmixsl"}
-    assert ids("cutmixsl-fig7") <= ids("cutmixsl-fig6b") | ids("cutmixsl-table2")
+    assert ids("cutmixsl-fig7") <= (
+        ids("cutmixsl-fig2") | ids("cutmixsl-fig6b") | ids("cutmixsl-table2")
+    )
+
+
+def test_uniform_is_one_kth_and_the_other_reading_has_a_name() -> None:
+    """DP-CutMixSL, Table 2: "uniform" is lam = 1/k, alpha to infinity."""
+
+    def alphas(name: str, row: str) -> set[object]:
+        entries = EXPERIMENTS[name].entries
+        return {dict(e.variant.options)["alpha"] for e in entries if e.row == row and e.variant}
+
+    assert alphas("cutmixsl-table2", "CutMixSL (uniform)") == {None}
+    assert alphas("cutmixsl-table2-dirichlet1", "CutMixSL (uniform)") == {1.0}
+    assert alphas("cutmixsl-fig6b", "uniform") == {None}
+    assert alphas("cutmixsl-fig6b", "Dir(alpha = 1)") == {1.0}
+
+
+def test_what_was_run_with_joint_updates_is_still_found() -> None:
+    """Table 2's argument, n server updates against n/k, needs sequential ones."""
+    for table in ("cutmixsl-table1", "cutmixsl-table2"):
+        joint = {cell for _, cell in EXPERIMENTS[f"{table}-joint"].cells(SCALES["cpu"])}
+        assert {cell.recipe.server_update for cell in joint} == {"sum"}
+        now = {cell.recipe.server_update for _, cell in EXPERIMENTS[table].cells(SCALES["cpu"])}
+        assert "sequential" in now
+
+
+def test_the_workshops_epsilons_order_as_its_theorem_says() -> None:
+    at = {e.place: e.epsilon for e in EXPERIMENTS["dp-cutmix-workshop-fig3a"].entries}
+    for noise in ("1/255", "16/255"):
+        mix, cut, plain = (at[row, noise] for row in ("DP-MixSL", "DP-CutMixSL", "DP-SL"))
+        assert mix is not None
+        assert cut is not None
+        assert plain is not None
+        assert mix < cut < plain
+    # order / 2 (Delta^2 D_s + D_y) / sigma^2 of one release
+    assert at["DP-SL", "1/255"] == pytest.approx((0.04 * 20 + 10) * 255)
 
 
 @pytest.mark.parametrize(

@@ -99,3 +99,16 @@ def test_clients_and_steps_have_masks_of_their_own() -> None:
 def test_impossible_options_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         RandomCutout(**options)
+
+
+def test_fixed_positions_are_the_same_in_every_step_and_run_and_differ_between_clients() -> None:
+    mixer = RandomCutout(0.5, fixed_positions=True)
+
+    def kept(seed: int) -> list[list[int]]:
+        plan = mixer.plan(range(3), shape(16), np.random.default_rng(seed))
+        return [share.positions(B).tolist() for share in shares(plan, 3)]
+
+    first = kept(0)
+    assert kept(1) == first
+    assert all(len(positions) == 8 for positions in first)
+    assert len({tuple(positions) for positions in first}) == 3

@@ -147,6 +147,12 @@ def test_labels_are_needed_and_averaging_is_refused() -> None:
 def test_the_upper_segment_must_be_made_for_the_same_shuffle() -> None:
     split = split_shuffled_edge(method="spectral", image_size=16, depth=2, seed=0)
     SpectralShuffleSL(split.upper, labels=[])
+    with pytest.raises(ValueError, match=r"needs an upper segment made for .*'spectral-pixels'"):
+        SpectralShuffleSL(split.upper, labels=[], spectrum="pixels")
+    pixels = split_shuffled_edge(method="spectral-pixels", image_size=16, depth=2, seed=0)
+    SpectralShuffleSL(pixels.upper, labels=[], spectrum="pixels")
+    with pytest.raises(ValueError, match="spectrum is 'map'; allowed are 'embedding' and 'pix"):
+        SpectralShuffleSL(split.upper, labels=[], spectrum="map")  # type: ignore[arg-type]
     with pytest.raises(
         ValueError, match=r"PatchShuffleSL needs an upper segment made for .*'patch'"
     ):

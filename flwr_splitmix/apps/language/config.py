@@ -13,6 +13,8 @@ from flwr_splitmix.data.texts.rows import TextTask
 from flwr_splitmix.data.texts.sets import TextColumns
 from flwr_splitmix.data.texts.tokens import LongTexts
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
+from flwr_splitmix.hiding.mixguard.options import Decoding, TrunkMask
+from flwr_splitmix.hiding.mixguard.sampler import Sampler
 from flwr_splitmix.schedule import WarmupCosine
 from flwr_splitmix.segments.language import LanguageCut
 from flwr_splitmix.segments.language.cutting import PARTS
@@ -66,17 +68,24 @@ class LanguageConfig(AppConfig):
     k: Annotated[int, Field(ge=2)]
     m: Annotated[int, Field(ge=2, le=64)]
     secret_tokens: Annotated[int, Field(ge=-1)]
+    support_texts: CountOrAuto
     calibration_epochs: CountOrAuto
     calibration_rank: CountOrAuto
     calibration_blocks: Count
     calibration_lr: Positive
     refine_every: CountOrAuto
+    refine_only: StrictBool
     perturbation: Literal["adaptive", "constant", "none"]
     strength: NotNegative
     gradients: Literal["target", "all-sources"]
     secret_per_sample: StrictBool
+    sampler: Sampler
     support_scale: Positive
     max_distortion: NotNegative
+    max_leak: NotNegative
+    max_amplification: NotNegative
+    decoding: Decoding
+    mask: TrunkMask
     calibrated_inference: StrictBool
     lam: Annotated[float, Field(gt=0, le=1)]
     evaluation: Literal["auto", "federated", "benchmark", "none"]
@@ -232,8 +241,9 @@ class LanguageConfig(AppConfig):
             name: getattr(self, name)
             for name in (
                 "k", "m", "calibration_epochs", "calibration_blocks", "calibration_lr",
-                "refine_every", "strength", "gradients", "secret_per_sample",
-                "support_scale", "calibrated_inference", "max_length",
+                "refine_every", "refine_only", "strength", "gradients", "secret_per_sample",
+                "sampler", "support_scale", "support_texts", "decoding", "mask",
+                "calibrated_inference", "max_length",
             )
         }  # fmt: skip
         return MixGuardOptions(
@@ -243,6 +253,8 @@ class LanguageConfig(AppConfig):
             perturbation=None if self.perturbation == "none" else self.perturbation,
             pad_to=self.pad_to or None,
             max_distortion=self.max_distortion or None,
+            max_leak=self.max_leak or None,
+            max_amplification=self.max_amplification or None,
         )
 
     def schedule(self) -> WarmupCosine:

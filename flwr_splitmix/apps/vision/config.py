@@ -44,10 +44,12 @@ class VisionConfig(AppConfig):
     regroup: Literal["step", "epoch"]
     k_times: StrictBool
     mask_per_sample: StrictBool
+    fixed_positions: StrictBool
     beta: Positive
     ratio: Annotated[float, Field(ge=0, le=1)]
     across: Literal["batch", "clients"]
     kappa: Annotated[float, Field(gt=0, le=1)]
+    spectrum: Literal["embedding", "pixels"]
     sigma_s: NotNegative
     sigma_y: NotNegative
     clip: Clip

@@ -2,21 +2,86 @@
 
 from __future__ import annotations
 
-from flwr_splitmix.experiments.cells import Partition, Value, Variant, variant
-from flwr_splitmix.experiments.experiment import CIFAR, Entry, Experiment, Ordering, ordered
+from dataclasses import replace
+from itertools import pairwise
+
+from flwr_splitmix.experiments.cells import (
+    Partition,
+    Value,
+    Variant,
+    variant,
+)
+from flwr_splitmix.experiments.experiment import (
+    CIFAR,
+    Entry,
+    Experiment,
+    Ordering,
+    below,
+    ordered,
+)
 
 MODELS = ("ViT-Tiny", "PiT-Tiny", "VGG-16")
 """Columns of the tables that compare models."""
 
-UNIFORM = 1.0
-"""The paper's "uniform": ratios drawn uniformly from the simplex, which is Dirichlet(1)."""
+UNIFORM = None
+"""The paper's "uniform": lam = 1/k, as DP-CutMixSL and the workshop paper define the word."""
+
+DIRICHLET_1 = 1.0
+"""The other reading of "uniform": ratios drawn uniformly from the simplex."""
 
 BEST: dict[str, Value] = {"k": 2, "alpha": 6.0}
 """The mixing that the paper finds best, and uses unless a row says otherwise."""
 
 _NOTE = (
-    "'uniform' is Dirichlet(1). Accuracy is each client's pair of segments on one common test set, "
+    "'uniform' is lam = 1/k. Accuracy is each client's pair of segments on one common test set, "
     "averaged over clients."
+)
+
+_RATIOS = (0.2, 0.4, 0.6, 0.8)
+_LAM = tuple(f"lam = {ratio:g}" for ratio in _RATIOS)
+_WHOLE = "lam = 1"
+
+
+def _cut(method: str, ratio: float, *, fixed: bool = False) -> Variant:
+    options: dict[str, Value] = {"ratio": ratio}
+    return variant(method, {**options, "fixed_positions": True} if fixed else options)
+
+
+_CUT_ROWS = (
+    ("SL, fixed positions", "CutoutSL", True),
+    ("SL, random positions", "CutoutSL", False),
+    ("SFL, fixed positions", "CutoutSFL", True),
+    ("SFL, random positions", "CutoutSFL", False),
+)
+
+FIGURE_2 = Experiment(
+    "cutmixsl-fig2",
+    "accuracy on CutSmashed data by their size, with fixed and with random positions",
+    "CutMixSL, Figure 2",
+    (
+        *(
+            Entry(row, column, _cut(method, ratio, fixed=fixed))
+            for row, method, fixed in _CUT_ROWS
+            for ratio, column in zip(_RATIOS, _LAM, strict=True)
+        ),
+        *(
+            Entry(row, _WHOLE, variant("PSL" if method == "CutoutSL" else "SFL"))
+            for row, method, _ in _CUT_ROWS
+        ),
+    ),
+    (
+        *(
+            Ordering((row, small), (row, large))
+            for row, _, fixed in _CUT_ROWS
+            if fixed
+            for small, large in pairwise((*_LAM, _WHOLE))
+        ),
+        *ordered(("SL, fixed positions", "SL, random positions"), _LAM),
+        *ordered(("SFL, fixed positions", "SFL, random positions"), _LAM),
+        Ordering(("SL, random positions", _WHOLE), ("SL, random positions", _LAM[-1])),
+    ),
+    "The figure prints no numbers and no axis values: the kept fractions lam are chosen here. A "
+    "client's fixed positions are the same in every run; those of two clients differ.",
 )
 
 TABLE_1 = Experiment(
@@ -50,13 +115,14 @@ TABLE_1 = Experiment(
 
 _CLIENTS = (2, 4, 6, 8, 10)
 _N = tuple(f"n = {n}" for n in _CLIENTS)
-_UNIFORM: dict[str, Value] = {"k": 2, "alpha": UNIFORM}
 
-TABLE_2 = Experiment(
-    "cutmixsl-table2",
-    "scalability: accuracy by the number of clients",
-    "CutMixSL, Table 2",
-    tuple(
+
+def _table_2(
+    uniform: float | None,
+) -> tuple[tuple[Entry, ...], tuple[Ordering, ...]]:
+    """Return the table's cells and orderings under a reading of "uniform"."""
+    evenly: dict[str, Value] = {"k": 2, "alpha": uniform}
+    entries = tuple(
         Entry(row, column, variant(method, options, clients=n), {CIFAR: value})
         for row, method, options, values in (
             ("Parallel SL", "PSL", {}, (52.91, 55.55, 56.81, 56.55, 57.05)),
@@ -64,17 +130,17 @@ TABLE_2 = Experiment(
             (
                 "CutMixSL (k times, uniform)",
                 "CutMixSL",
-                {**_UNIFORM, "k_times": True},
+                {**evenly, "k_times": True},
                 (58.06, 65.11, 65.76, 68.97, 67.66),
             ),
-            ("CutMixSL (uniform)", "CutMixSL", _UNIFORM, (61.66, 66.80, 67.69, 69.86, 70.93)),
+            ("CutMixSL (uniform)", "CutMixSL", evenly, (61.66, 66.80, 67.69, 69.86, 70.93)),
             ("CutMixSL (alpha = 6)", "CutMixSL", BEST, (62.62, 69.47, 71.80, 73.67, 75.55)),
-            ("CutMixSFL (uniform)", "CutMixSFL", _UNIFORM, (65.82, 72.31, 74.31, 78.88, 80.14)),
+            ("CutMixSFL (uniform)", "CutMixSFL", evenly, (65.82, 72.31, 74.31, 78.88, 80.14)),
             ("CutMixSFL (alpha = 6)", "CutMixSFL", BEST, (67.58, 73.52, 76.85, 79.48, 80.97)),
         )
         for n, column, value in zip(_CLIENTS, _N, values, strict=True)
-    ),
-    (
+    )
+    return entries, (
         *ordered(
             (
                 "Parallel SL",
@@ -93,12 +159,47 @@ TABLE_2 = Experiment(
             Ordering((row, _N[0]), (row, _N[-1]))
             for row in ("Parallel SL", "SplitFed", "CutMixSL (alpha = 6)", "CutMixSFL (alpha = 6)")
         ),
-    ),
+    )
+
+
+TABLE_2 = Experiment(
+    "cutmixsl-table2",
+    "scalability: accuracy by the number of clients",
+    "CutMixSL, Table 2",
+    *_table_2(UNIFORM),
     _NOTE,
 )
 
+TABLE_2_DIRICHLET_1 = Experiment(
+    "cutmixsl-table2-dirichlet1",
+    "the same, with 'uniform' as uniform on the simplex",
+    "CutMixSL, Table 2",
+    *_table_2(DIRICHLET_1),
+    _NOTE.replace("lam = 1/k", "Dirichlet(1)"),
+)
+
+
+def _joint(experiment: Experiment) -> Experiment:
+    """Return an experiment with one joint update of the server a step, as all were run before."""
+    return replace(
+        experiment,
+        name=experiment.name.removesuffix("-dirichlet1") + "-joint",
+        title=f"{experiment.title}; one joint update of the server a step",
+        entries=tuple(
+            replace(entry, variant=replace(entry.variant, server_update="sum"))
+            for entry in experiment.entries
+            if entry.variant is not None
+        ),
+        note=experiment.note + " The paper's update is sequential: with joint ones k times takes "
+        "as many server steps as plain CutMixSL.",
+    )
+
+
+TABLE_1_JOINT = _joint(TABLE_1)
+TABLE_2_JOINT = _joint(TABLE_2_DIRICHLET_1)
+
 _ALPHAS = (1.0, 2.0, 4.0, 6.0, 8.0, None)
-_PRINTED_6B = {1.0: 70.93, 6.0: 75.55}
+_PRINTED_6B: dict[float | None, float] = {UNIFORM: 70.93, 6.0: 75.55}
 
 
 def _group(k: int, alpha: float | None) -> Variant:
@@ -126,8 +227,8 @@ FIGURE_6A = Experiment(
         Ordering(("CutMixSL", _alpha(1.0)), ("CutMixSL", _alpha(6.0))),
         Ordering(("CutMixSL", _alpha(None)), ("CutMixSL", _alpha(6.0))),
     ),
-    "The figure prints no numbers and no axis values: those for 1 and 6 are Figure 6b's, the other "
-    "alphas are chosen here; inf is as even as possible.",
+    "The figure prints no numbers and no axis values: those for inf and 6 are Figure 6b's, the "
+    "other alphas are chosen here; inf is as even as possible.",
 )
 
 _WAYS = (2, 3, 4, 5)
@@ -145,6 +246,10 @@ FIGURE_6B = Experiment(
             ("Dir(alpha = 6)", 6.0, (75.55, 70.86, 66.67, 67.04)),
         )
         for k, column, value in zip(_WAYS, _WAY, values, strict=True)
+    )
+    + tuple(
+        Entry("Dir(alpha = 1)", column, _group(k, DIRICHLET_1))
+        for k, column in zip(_WAYS, _WAY, strict=True)
     ),
     (
         *(
@@ -167,13 +272,19 @@ FIGURE_7 = Experiment(
             Entry(f"CutMixSL {column}", "payload", _group(k, 6.0), {CIFAR: value})
             for k, column, value in zip(_WAYS, _WAY, (75.55, 70.86, 66.67, 67.04), strict=True)
         ),
+        *(
+            Entry(f"CutSmashed {column}", "payload", _cut("CutoutSL", ratio))
+            for ratio, column in zip(_RATIOS, _LAM, strict=True)
+        ),
     ),
     ordered(
         ("CutMixSL 5-way", "CutMixSL 4-way", "CutMixSL 3-way", "CutMixSL 2-way", "Parallel SL"),
         ("payload",),
         "uplink",
-    ),
-    "The figure's bars are bytes; the paper's accuracies here are those of Figure 6b.",
+    )
+    + below(tuple(f"CutSmashed {column}" for column in _LAM), "CutMixSL 2-way", ("payload",)),
+    "The figure's bars are bytes; the paper's accuracies here are those of Figure 6b. The rows of "
+    "CutSmashed data are its black line, at the kept fractions of Figure 2's here.",
 )
 
 _SPLITS: tuple[tuple[str, Partition], ...] = (("IID", "iid"), ("non-IID", "dirichlet"))
@@ -203,5 +314,16 @@ FIGURE_8 = Experiment(
     "difference on IID data and gives CutMixSFL 6 points on non-IID data.",
 )
 
-CUTMIXSL = (TABLE_1, TABLE_2, FIGURE_6A, FIGURE_6B, FIGURE_7, FIGURE_8)
+CUTMIXSL = (
+    FIGURE_2,
+    TABLE_1,
+    TABLE_1_JOINT,
+    TABLE_2,
+    TABLE_2_DIRICHLET_1,
+    TABLE_2_JOINT,
+    FIGURE_6A,
+    FIGURE_6B,
+    FIGURE_7,
+    FIGURE_8,
+)
 """All of them, in the paper's order."""

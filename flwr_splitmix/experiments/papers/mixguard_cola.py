@@ -17,6 +17,12 @@ nearly half as long again."""
 LIGHT: dict[str, Value] = {**OPTIONS, "support_scale": 0.3, "max_distortion": 0.05}
 """Messages close to the text, which hide next to nothing: what this encoder's trunk decodes."""
 
+CONVEX: dict[str, Value] = {**OPTIONS, "sampler": "convex", "mask": "target"}
+SKEWED: dict[str, Value] = {
+    **OPTIONS, "sampler": "skewed", "support_scale": 1.5, "mask": "target"
+}  # fmt: skip
+"""Secrets that amplify no error; the trunk is told the text's own length."""
+
 
 def _entry(row: str, method: str, options: dict[str, Value], paper: float | None = None) -> Entry:
     printed = {} if paper is None else {_PAPER: paper}
@@ -31,6 +37,8 @@ MIXGUARD_COLA = Experiment(
         _entry(_WHOLE, "Unsplit", {}, 83.8),
         _entry("U shape", "USplitSL", {}),
         _entry(_MIXED, "MixGuard", OPTIONS, 84.6),
+        _entry("MixGuard, convex secrets", "MixGuard", CONVEX),
+        _entry("MixGuard, skewed secrets", "MixGuard", SKEWED),
         _entry(_LIGHT, "MixGuard", LIGHT),
         _entry(
             f"{_LIGHT}, not calibrated",
@@ -47,7 +55,8 @@ MIXGUARD_COLA = Experiment(
     "One client, in-domain dev as the test set. The paper fine-tunes Qwen3-1.7B; here it is an "
     "encoder of six layers, one of them in the head, one in the tail. Without calibration there is "
     "no residual that the noise on gradients could follow, so there is none. Errors are those of "
-    "decoded public texts, relative to what the trunk makes of the texts themselves. Light "
+    "decoded public texts, relative to what the trunk makes of the texts themselves; the leak is "
+    "the |cos| of the best message, or of their sum, with a public text. Light "
     "secrets have supports of less weight and distort little, as the paper's need not. Local: all "
     "parts at the client, nothing mixed.",
     track="cola",
@@ -57,6 +66,7 @@ MIXGUARD_COLA = Experiment(
         TableScore("accuracy (%)", "top1"),
         TableScore("decode error", "train_decode_error", 1.0),
         TableScore("calibrated", "train_calibrated_error", 1.0),
+        TableScore("leak", "train_leak", 1.0),
         TableScore("processor s", "processor_s", 1.0, 0),
     ),
 )

@@ -13,10 +13,12 @@ from flwr_splitmix.hiding.mixguard.calibration import (
     Calibrator,
     calibration_loss,
 )
+from flwr_splitmix.hiding.mixguard.leak import measured_leak
 from flwr_splitmix.hiding.mixguard.options import MixGuardOptions
 from flwr_splitmix.hiding.mixguard.padding import Padded, pad_together
 from flwr_splitmix.hiding.mixguard.perturbation import Perturbation, perturb
 from flwr_splitmix.hiding.mixguard.protocol import MixGuard, Mixtures
+from flwr_splitmix.hiding.mixguard.residual import ResidualKernel
 from flwr_splitmix.hiding.mixguard.sampler import SCALE, draw_secret
 from flwr_splitmix.hiding.mixguard.secret import Secret
 from flwr_splitmix.hiding.mixguard.tokens import Inserted, SecretTokens
@@ -32,11 +34,13 @@ __all__ = [
     "Mixtures",
     "Padded",
     "Perturbation",
+    "ResidualKernel",
     "Secret",
     "SecretTokens",
     "balance_gradients",
     "calibration_loss",
     "draw_secret",
+    "measured_leak",
     "pad_together",
     "perturb",
 ]

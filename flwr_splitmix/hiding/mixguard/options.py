@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from flwr_splitmix.hiding.mixguard.perturbation import Perturbation
-from flwr_splitmix.hiding.mixguard.sampler import SCALE, draw_secret
+from flwr_splitmix.hiding.mixguard.sampler import SCALE, Sampler, draw_secret
 from flwr_splitmix.hiding.mixguard.secret import Secret
 
 Gradients = Literal["target", "all-sources"]
+Decoding = Literal["sum", "residual"]
+TrunkMask = Literal["union", "target"]
 
 
 @dataclass(frozen=True)
 class MixGuardOptions:
     """What MixGuard's client does; the defaults are the paper's where it says them.
+
+    How secrets are drawn it does not say: the samplers are all ours, and so are their bounds.
 
     Parameters
     ----------
@@ -24,8 +28,13 @@ class MixGuardOptions:
     secret_tokens
         Random words inserted into every text: 20 for classification, 40 for generation, 0 where
         they would change the label (CoLA).
+    support_texts
+        The first so many public texts are supports and nothing else, and the calibrator learns on
+        the others; 0: both are drawn from all of them.
     calibration_epochs
-        Of Stage I over the public texts; 0 calibrates nothing, at any time.
+        Of Stage I over the public texts; 0 calibrates nothing, at any time,
+    refine_only
+        unless this says that the calibrator learns by refinement alone, without Stage I.
     calibration_rank, calibration_blocks, calibration_lr
         Of the calibrator; see `Calibrator`.
     refine_every
@@ -37,13 +46,30 @@ class MixGuardOptions:
         back a public loss on the support texts, so that the messages' gradients have rank k.
     secret_per_sample
         An extension: each text of a batch has a secret of its own.
+    sampler
+        How secrets are drawn; see `draw_secret`.
     support_scale
-        An extension: factor on each source's total weight among the messages of one sign, which
-        is drawn from 0.5 to 1.5, where the target has 1 more. Below 1 a message is closer to the
-        target, and distorts less.
+        How much of the supports is in a message: less is closer to the target, and decodes
+        better. Of "rotated": factor on each source's total weight among the messages of one sign,
+        which is drawn from 0.5 to 1.5, where the target has 1 more. Of "convex" and "skewed": the
+        supports' part over the target's, as a root mean square over messages.
     max_distortion
-        An extension for trunks that normalise what they are given, as BERT's do: only secrets
-        with `Secret.distortion` up to this are drawn. Messages then point closer to the target.
+        For trunks that normalise what they are given, as BERT's do: only secrets with
+        `Secret.distortion` up to this are drawn. Messages then point closer to the target.
+    max_leak
+        Only secrets are used of which no message, nor their plain sum, has a greater |cos| with
+        the target: by their weights (`Secret.leak`), and in the mean over a batch of private
+        texts as measured (`measured_leak`).
+    max_amplification
+        Only secrets with `Secret.amplification` up to this are drawn.
+    decoding
+        "sum" is the paper's. "residual", an extension that needs calibration's public texts,
+        decodes what the trunk adds to the target's hidden states, which the client knows; see
+        `ResidualKernel`.
+    mask
+        What the trunk attends to: "union", all places where any of the mixed texts goes on;
+        "target", an extension, the target's own, to which supports are cut or filled. The mask
+        then tells each text's length; the trunk decodes better.
     calibrated_inference
         Whether evaluation uses the calibrator.
     pad_to
@@ -55,7 +81,9 @@ class MixGuardOptions:
     k: int = 3
     m: int = 3
     secret_tokens: int = 20
+    support_texts: int = 0
     calibration_epochs: int = 2
+    refine_only: bool = False
     calibration_rank: int | None = None
     calibration_blocks: int = 1
     calibration_lr: float = 1e-3
@@ -64,38 +92,38 @@ class MixGuardOptions:
     strength: float = 0.1
     gradients: Gradients = "target"
     secret_per_sample: bool = False
+    sampler: Sampler = "rotated"
     support_scale: float = 1.0
     max_distortion: float | None = None
+    max_leak: float | None = None
+    max_amplification: float | None = None
+    decoding: Decoding = "sum"
+    mask: TrunkMask = "union"
     calibrated_inference: bool = True
     pad_to: int | None = None
     max_length: int = 512
 
     def __post_init__(self) -> None:
         self._check_numbers()
-        if self.perturbation not in ("adaptive", "constant", None):
-            raise ValueError(
-                f"perturbation is {self.perturbation!r}; allowed are 'adaptive', 'constant' and "
-                "None"
-            )
-        if self.gradients not in ("target", "all-sources"):
-            raise ValueError(
-                f"gradients is {self.gradients!r}; allowed are 'target' and 'all-sources'"
-            )
+        self._check_choices()
         if self.gradients == "all-sources" and self.m < self.k:
             raise ValueError(
                 f"gradients 'all-sources' needs m >= k, here m is {self.m} and k is {self.k}"
             )
-        if self.gradients == "all-sources" and not self.calibration_epochs:
+        if self.refine_only and (self.calibration_epochs or not self.refine_every):
             raise ValueError(
-                "gradients 'all-sources' draws the supports towards their calibrated form, but "
-                "calibration_epochs is 0"
+                "refine_only is calibration without Stage I: calibration_epochs must be 0 and "
+                f"refine_every at least 1, here they are {self.calibration_epochs} and "
+                f"{self.refine_every}"
             )
-        if self.perturbation == "adaptive" and not self.calibration_epochs:
-            raise ValueError(
-                "perturbation 'adaptive' follows the calibrator's residual, but "
-                "calibration_epochs is 0; allowed without calibration are 'constant' and None"
-            )
+        if not self.calibrates:
+            self._check_without_calibration()
         self.draw()  # fails now, not in the middle of a round, if there are no such secrets
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether there is a calibrator, and public texts travel."""
+        return self.calibration_epochs > 0 or self.refine_only
 
     def draw(self, samples: int | None = None) -> Secret:
         """Draw a batch's secret, or one for each of its samples.
@@ -110,9 +138,54 @@ class MixGuardOptions:
             self.m,
             self.k,
             samples=samples,
+            sampler=self.sampler,
+            support_norm=self.support_scale,
             scale=(self.support_scale * low, self.support_scale * high),
             max_distortion=self.max_distortion,
+            max_leak=self.max_leak,
+            max_amplification=self.max_amplification,
         )
+
+    def _check_choices(self) -> None:
+        if self.perturbation not in (*get_args(Perturbation), None):
+            raise ValueError(
+                f"perturbation is {self.perturbation!r}; allowed are 'adaptive', 'constant' and "
+                "None"
+            )
+        for name, allowed in (
+            ("gradients", get_args(Gradients)),
+            ("decoding", get_args(Decoding)),
+            ("mask", get_args(TrunkMask)),
+        ):
+            if (value := getattr(self, name)) not in allowed:
+                listed = " and ".join(map(repr, allowed))
+                raise ValueError(f"{name} is {value!r}; allowed are {listed}")
+        if self.mask == "target" and self.pad_to is not None:
+            raise ValueError(
+                "mask is 'target', which tells each text's length, but pad_to hides it; allowed "
+                "with it is 'union'"
+            )
+        if self.decoding == "residual" and self.gradients == "all-sources":
+            raise ValueError(
+                "decoding is 'residual', which decodes the target alone; gradients must be 'target'"
+            )
+
+    def _check_without_calibration(self) -> None:
+        if self.gradients == "all-sources":
+            raise ValueError(
+                "gradients 'all-sources' draws the supports towards their calibrated form, but "
+                "calibration_epochs is 0"
+            )
+        if self.decoding == "residual":
+            raise ValueError(
+                "decoding 'residual' learns its weights on calibration's public texts, but "
+                "calibration_epochs is 0"
+            )
+        if self.perturbation == "adaptive":
+            raise ValueError(
+                "perturbation 'adaptive' follows the calibrator's residual, but "
+                "calibration_epochs is 0; allowed without calibration are 'constant' and None"
+            )
 
     def _check_numbers(self) -> None:
         if self.k < 2 or self.m < 2:
@@ -121,7 +194,13 @@ class MixGuardOptions:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < least):
                 raise ValueError(f"{name} is {value}; it must be a whole number, at least {least}")
-        for name in ("calibration_lr", "support_scale", "max_distortion"):
+        for name in (
+            "calibration_lr",
+            "support_scale",
+            "max_distortion",
+            "max_leak",
+            "max_amplification",
+        ):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} is {value}; it must be positive and finite")
@@ -142,6 +221,7 @@ _LEAST = {
     "k": 2,
     "m": 2,
     "secret_tokens": 0,
+    "support_texts": 0,
     "calibration_epochs": 0,
     "calibration_rank": 1,
     "calibration_blocks": 1,

@@ -18,10 +18,13 @@ from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.hiding.mixguard.all_sources import balance_gradients
 from flwr_splitmix.hiding.mixguard.calibration import CalibratedTrunk, Calibration, Calibrator
+from flwr_splitmix.hiding.mixguard.leak import measured_leak
 from flwr_splitmix.hiding.mixguard.options import MixGuardOptions
 from flwr_splitmix.hiding.mixguard.padding import pad_together
 from flwr_splitmix.hiding.mixguard.perturbation import perturb
+from flwr_splitmix.hiding.mixguard.residual import ResidualKernel
 from flwr_splitmix.hiding.mixguard.secret import Secret
+from flwr_splitmix.hiding.mixguard.supports import divide
 from flwr_splitmix.hiding.mixguard.tokens import Inserted, SecretTokens
 from flwr_splitmix.scoring.texts import text_loss
 from flwr_splitmix.seeding import derive_seed, secret_uniform, torch_seed
@@ -29,6 +32,9 @@ from flwr_splitmix.storage import under
 
 RECENT = 20
 """Calibration steps over which the errors of a round's metrics are a mean."""
+
+REDRAWS = 64
+"""Secrets tried for a batch whose texts leak more than they may."""
 
 
 @dataclass
@@ -40,7 +46,7 @@ class Mixtures(Sent):
     secret
         How the messages were mixed.
     hidden
-        (b, T, d) of the target, without a graph.
+        (b, T, d) of the target; in the head's graph only where decoding adds to it.
     own_mask
         (b, T): where the target has tokens of its own.
     positions
@@ -66,8 +72,8 @@ class MixGuard(Hiding):
     Parameters
     ----------
     public
-        Public texts: supports are drawn from them in secret, and the calibrator learns on them.
-        Their labels are not used.
+        Public texts: supports are drawn from them in secret, and the calibrator learns on them, or
+        on those that the options do not set apart for supports. Their labels are not used.
     vocab_size, special_ids
         Of the tokenizer: which words stand in for secret tokens and behind a text's end.
     options
@@ -84,7 +90,7 @@ class MixGuard(Hiding):
     Raises
     ------
     ValueError
-        If there is no public text, or no word for secret tokens.
+        If there is no public text, or none left to calibrate on, or no word for secret tokens.
 
     Source: MixGuard, sections 4.2 to 4.5; what the paper leaves open: docs/mixguard.md.
     """
@@ -108,6 +114,7 @@ class MixGuard(Hiding):
         self._examples = len(public)  # type: ignore[arg-type]
         if not self._examples:
             raise ValueError("MixGuard has no public text: its set of supports is empty")
+        self._supports, self._calibrated_on = divide(public, self.options.support_texts)
         self.tokens = SecretTokens(
             self.options.secret_tokens,
             vocab_size,
@@ -116,14 +123,16 @@ class MixGuard(Hiding):
         )
         self.calibration: Calibration | None = None
         self.calibrated = self.options.calibration_epochs == 0
+        self.kernel = ResidualKernel() if self.options.decoding == "residual" else None
         self._drawn = 0
+        self._leaks: deque[float] = deque(maxlen=RECENT)
         self._errors: deque[tuple[float, float]] = deque(maxlen=RECENT)
 
     def attach(self, side: ClientSide) -> None:
         """Begin a round; in the first one the calibrator is made."""
         super().attach(side)
         options = self.options
-        if self.calibration is None and options.calibration_epochs:
+        if self.calibration is None and options.calibrates:
             with torch_seed(side.device, derive_seed(side.seed, "calibrator", side.client)):
                 calibrator = Calibrator(
                     side.width, options.calibration_rank, options.calibration_blocks
@@ -146,24 +155,46 @@ class MixGuard(Hiding):
             pad_to=options.pad_to,
             max_length=options.max_length,
         )
+        if options.mask == "target":  # supports are cut, or go on with filler
+            width = int(masks[0].any(0).nonzero().max()) + 1
+            ids, masks = ids[..., :width], masks[:1, :, :width].expand(options.k, -1, -1)
+            union = masks[0]
         hidden = head(ids[0], masks[0])
         with torch.no_grad():  # supports are constants
             supports = head(ids[1:].flatten(0, 1), masks[1:].flatten(0, 1))
         supports = supports.unflatten(0, (options.k - 1, -1))
-        messages = secret.encode(secret.arrange(hidden, supports))
-        return Mixtures(
-            list(messages), union, batch, secret, hidden.detach(), masks[0], own.positions
+        secret, messages = self._mix(secret, hidden, supports)
+        known = hidden.detach() if self.kernel is None else hidden
+        return Mixtures(list(messages), union, batch, secret, known, masks[0], own.positions)
+
+    def _mix(self, secret: Secret, hidden: Tensor, supports: Tensor) -> tuple[Secret, Tensor]:
+        """Mix under the secret, or under the next one that leaks little enough of these texts."""
+        bound = self.options.max_leak
+        for _ in range(REDRAWS):
+            messages = secret.encode(secret.arrange(hidden, supports))
+            if bound is None or float(measured_leak(messages, hidden).mean()) <= bound:
+                return secret, messages
+            secret = self.options.draw(secret.samples)
+        raise ValueError(
+            f"max_leak is {bound}, but {REDRAWS} secrets in a row leaked more of a batch; allow a "
+            "larger max_leak, or give supports more weight (support_scale)"
         )
 
     def _support(self, count: int) -> Inserted:
         """Draw support texts in secret, and hide secret tokens in them too."""
-        chosen: np.ndarray = (secret_uniform((count,)) * self._examples).long().numpy()
+        chosen: np.ndarray = (secret_uniform((count,)) * self._supports).long().numpy()
         batch = TextBatch.of(fetch(self.public, chosen), self.side.device)
         return self.tokens.insert(batch.ids, batch.mask)
 
     def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
         """Decode the target's hidden states (b, T, d); with "all-sources" all of them (k, ...)."""
         secret, stacked = _mixtures(sent).secret, torch.stack(list(outputs))
+        if self.kernel is not None:
+            mixtures = _mixtures(sent)
+            mixtures.local, added = self.kernel.decode(
+                stacked, torch.stack(sent.messages), mixtures.hidden, mixtures.own_mask, secret
+            )
+            return mixtures.local + added
         return secret.decode_sources(stacked) if self._reads_supports else secret.decode(stacked)
 
     @property
@@ -230,7 +261,8 @@ class MixGuard(Hiding):
 
     @property
     def _stage_one(self) -> int:
-        return -(-self._examples // self.side.batch_size) * self.options.calibration_epochs
+        batches = -(-len(self._calibrated_on) // self.side.batch_size)  # type: ignore[arg-type]
+        return batches * self.options.calibration_epochs
 
     def refines(self, step: int) -> bool:
         """Return whether refinement is due: at every `refine_every`-th step."""
@@ -242,14 +274,14 @@ class MixGuard(Hiding):
         if self.calibration is None:
             return None
         side = self.side
-        batches = Batches(self.public, side.batch_size, drawn=self._drawn)
+        batches = Batches(self._calibrated_on, side.batch_size, drawn=self._drawn)
         self._drawn += 1
         return TextBatch.of(batches.next_batch(side.seed, side.client), side.device)
 
     def public_groups(self, sent: Sent) -> list[Sent]:
         """Return the mixtures, and the texts' plain hidden states: what decoding should give."""
         mixtures = _mixtures(sent)
-        return [mixtures, Sent([mixtures.hidden], mixtures.own_mask, mixtures.batch)]
+        return [mixtures, Sent([mixtures.hidden.detach()], mixtures.own_mask, mixtures.batch)]
 
     def learn_public(
         self, outputs: Sequence[Sequence[Tensor]], groups: Sequence[Sent], step: int | None
@@ -257,20 +289,28 @@ class MixGuard(Hiding):
         """Take one step of the calibrator (MixGuard, section 4.3)."""
         assert self.calibration is not None
         mixtures, (decoded_from, (plain,)) = _mixtures(groups[0]), outputs
-        decoded = mixtures.secret.decode(torch.stack(list(decoded_from)))
+        if self.kernel is None:
+            decoded = mixtures.secret.decode(torch.stack(list(decoded_from)))
+        else:
+            decoded = self.recover(decoded_from, mixtures)
+            self.kernel.learn(
+                mixtures.messages, decoded_from, mixtures.hidden, plain, mixtures.own_mask
+            )
+        self._leaks.append(float(measured_leak(mixtures.messages, mixtures.hidden).mean()))
         self._errors.append(self.calibration.error(decoded, plain, mixtures.own_mask))
         self.calibration.step(decoded, plain, mixtures.own_mask)
         if step is not None and step + 1 >= self._stage_one:
             self.calibrated = True
 
     def metrics(self) -> dict[str, float]:
-        """Return how far decoded public texts were off of late, before and after calibration."""
-        if not self.options.calibration_epochs:
+        """Return how far decoded public texts were off of late, and what their messages showed."""
+        if not self.options.calibrates:
             return {}
         before, after = zip(*self._errors, strict=True) if self._errors else ((0.0,), (0.0,))
         return {
             "decode-error": sum(before) / len(before),
             "calibrated-error": sum(after) / len(after),
+            "leak": sum(self._leaks) / len(self._leaks) if self._leaks else 0.0,
         }
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -279,16 +319,23 @@ class MixGuard(Hiding):
             "public-drawn": self._drawn,
             "calibrated": self.calibrated,
             "errors": [list(pair) for pair in self._errors],
+            "leaks": list(self._leaks),
         }
         if self.calibration is None:
             return {}, meta
         tensors, meta["calibration"] = self.calibration.state()
-        return {f"calibration.{name}": tensor for name, tensor in tensors.items()}, meta
+        kept = {f"calibration.{name}": tensor for name, tensor in tensors.items()}
+        if self.kernel is not None:
+            kept |= {f"kernel.{name}": tensor for name, tensor in self.kernel.state().items()}
+        return kept, meta
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state`, with the same options."""
         self._drawn, self.calibrated = int(meta["public-drawn"]), bool(meta["calibrated"])
         self._errors = deque(map(tuple, meta["errors"]), RECENT)
+        self._leaks = deque(meta.get("leaks", []), RECENT)  # runs before there were samplers
+        if self.kernel is not None:
+            self.kernel.restore(under("kernel", tensors))
         if self.calibration is not None:
             self.calibration.restore(under("calibration", tensors), meta["calibration"])
 

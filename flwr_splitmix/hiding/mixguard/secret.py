@@ -84,6 +84,26 @@ class Secret:
         distorted: Tensor = (self.decoding.abs() * (1 - cosine)).sum(-1)
         return distorted / self.decoding.sum(-1).abs()
 
+    @property
+    def leak(self) -> Tensor:
+        """|cos| with the target of the best single message, or of the messages' plain sum.
+
+        Were sources orthogonal and equally long; `measured_leak` says it of actual ones. Float64,
+        () or (b,).
+        """
+        sent = torch.cat([self.weights, self.weights.sum(-2, keepdim=True)], dim=-2)
+        own = sent.gather(-1, self.target[..., None, None].expand(*sent.shape[:-1], 1))
+        cosines: Tensor = own.squeeze(-1).abs() / sent.norm(dim=-1)
+        return cosines.amax(-1)
+
+    @property
+    def amplification(self) -> Tensor:
+        """`sum_l |w_l|`, by which decoding amplifies errors that fall on each message alone.
+
+        At least 1 where the decoding sums to one. Float64, () or (b,).
+        """
+        return self.decoding.abs().sum(-1)
+
     def of(self, sample: int | Tensor) -> Secret:
         """Return the secret of one sample, or those of several (int64, (n,))."""
         return Secret(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.seeding import torch_seed
 from flwr_splitmix.segments.geometry import Geometry
-from flwr_splitmix.segments.vision.feature_maps import MapToCells
+from flwr_splitmix.segments.vision.feature_maps import CellsToMap, MapToCells
 from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle
 from flwr_splitmix.segments.vision.split_model import (
     LowerSegment,
@@ -23,7 +23,7 @@ from flwr_splitmix.segments.vision.split_model import (
 from flwr_splitmix.segments.vision.vit import build_vit, take_vit_apart
 from flwr_splitmix.segments.vision.zoo import family_of
 
-ShuffleMethod = Literal["patch", "batch", "spectral"]
+ShuffleMethod = Literal["patch", "batch", "spectral", "spectral-pixels"]
 
 
 class FrozenLower(LowerSegment):
@@ -68,13 +68,13 @@ class ShuffledUpper(UpperSegment):
 
 
 class Spectrum(nn.Module):
-    """Images (b, C, height, width) to their spectra (b, 2 C, height, width).
+    """Images or maps (b, C, height, width) to their spectra (b, 2 C, height, width).
 
     The transform is unitary, with frequency 0 in the middle; the real parts are the first C
     channels, the imaginary parts the others. Images are real: patches of opposite frequencies hold
     nearly the same numbers, up to signs, and a server can tell such pairs.
 
-    Source: Patch Shuffling, section IV.D.
+    Source: Patch Shuffling, section IV-D.
     """
 
     def forward(self, images: Tensor) -> Tensor:  # noqa: D102
@@ -106,9 +106,11 @@ def split_shuffled_edge(
     method
         "patch" (PS): patch projection, shuffle within each image, the model's first block; the
         upper segment is class token, other blocks and head. "batch" (BS): likewise, with patches
-        exchanged within the batch. "spectral" (PS+): patches of the image's spectrum, of width
-        2 channels patch_size², shuffled; no weights in the lower segment, and in the upper one a
-        two-layer MLP in place of the patch projection, and all blocks.
+        exchanged within the batch. "spectral" (PS+): patch projection, whose patches are put
+        together to a map again (`side_of_patches`), and patches of the map's spectrum, of twice
+        the model's width, shuffled; in the upper segment a two-layer MLP in front of all blocks.
+        "spectral-pixels", a variant that is not the paper's: patches of the image's own
+        spectrum, of width 2 channels patch_size², with no weights in the lower segment.
     kappa
         Of "batch": the fraction of its patches that an image keeps, in (0, 1].
     num_classes, channels, image_size, patch_size, depth, seed, **timm_options
@@ -137,11 +139,17 @@ def split_shuffled_edge(
     with seeded:
         model = build_vit(request)
         width, patches = int(model.embed_dim), int(model.patch_embed.num_patches)
+        rows, columns = model.patch_embed.grid_size  # before the model is taken apart
         embedding, *others = _stages_without_positions(model)
-        if method == "spectral":
-            crossing = 2 * channels * patch_size**2
+        if method in ("spectral", "spectral-pixels"):
+            side, crossing = patch_size, 2 * channels * patch_size**2
+            before: list[Stage] = []
+            if method == "spectral":
+                side, crossing = side_of_patches(width, patch_size), 2 * width
+                before = [embedding, ("map", CellsToMap((rows, columns), side))]
             lower: list[Stage] = [
-                ("spectrum", Spectrum()), ("patches", MapToCells(patch_size)), ("shuffle", shuffle),
+                *before, ("spectrum", Spectrum()), ("patches", MapToCells(side)),
+                ("shuffle", shuffle),
             ]  # fmt: skip
             upper = [("embedding", _mlp(crossing, width)), *others]
         else:
@@ -156,8 +164,18 @@ def split_shuffled_edge(
     )
 
 
+def side_of_patches(width: int, patch_size: int) -> int:
+    """Return the side of the square that a patch's embedding becomes in the map it is put into.
+
+    It is the largest up to `patch_size` whose square divides the width; what is left are channels.
+    At the width 768 and patches of 16 pixels the map is of the image's size, with 3 channels, as
+    in the paper's public code; at 192 and 4 it has 12, at 384 and 16 it is half as large with 6.
+    """
+    return max(side for side in range(1, patch_size + 1) if width % side**2 == 0)
+
+
 def _shuffle(method: str, kappa: float) -> PatchShuffle:
-    allowed = ("patch", "batch", "spectral")
+    allowed = get_args(ShuffleMethod)
     if method not in allowed:
         raise ValueError(f"method is {method!r}; allowed are {', '.join(map(repr, allowed))}")
     if method != "batch" and kappa != 1:

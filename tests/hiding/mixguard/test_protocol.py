@@ -49,6 +49,9 @@ def batch_of(toy: TextToy = TOY, size: int = 4) -> TextBatch:
         {"secret_tokens": 4},
         {"support_scale": 0.2},
         {"max_distortion": 0.5},
+        {"sampler": "convex"},
+        {"sampler": "skewed", "support_scale": 1.5, "k": 5},
+        {"mask": "target"},
     ],
     ids=str,
 )

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from flwr_splitmix.seeding import seeded_secrets
 from flwr_splitmix.segments import Geometry, SplitModel, split_shuffled_edge
-from flwr_splitmix.segments.vision.shuffled_edge import Spectrum
+from flwr_splitmix.segments.vision.shuffled_edge import Spectrum, side_of_patches
 
 SEED = 7
 METHODS: list[dict[str, Any]] = [
     {"method": "patch"},
     {"method": "batch", "kappa": 0.5},
     {"method": "spectral"},
+    {"method": "spectral-pixels"},
 ]
 
 
@@ -89,9 +90,30 @@ def test_frequency_0_is_in_the_middle() -> None:
     assert channels.abs().sum() == pytest.approx(3 * 8)
 
 
-def test_spectral_patches_are_those_of_the_spectrum() -> None:
+def test_spectral_patches_are_those_of_the_embedded_images_spectrum() -> None:
+    """Algorithm 1 transforms f(x): its 16 patches of 24 numbers are a map of 6 channels, 8 x 8."""
     images = torch.randn(2, 2, 16, 16)
     smashed = split(method="spectral").lower(images)
+    assert smashed.shape == (2, 16, 2 * 24)
+    embedded: Tensor = whole().patch_embed(images)  # type: ignore[operator]
+    whole_map = nn.functional.fold(embedded.mT, (8, 8), kernel_size=2, stride=2)
+    spectra = torch.fft.fftshift(torch.fft.fft2(whole_map, norm="ortho"), dim=(-2, -1))
+    channels = torch.cat([spectra.real, spectra.imag], dim=1)
+    patches = nn.functional.unfold(channels, kernel_size=2, stride=2).mT
+    torch.testing.assert_close(in_any_order(smashed), in_any_order(patches))
+    assert not torch.allclose(smashed, patches)
+
+
+@pytest.mark.parametrize(
+    ("width", "patch", "side"), [(768, 16, 16), (192, 4, 4), (192, 8, 8), (384, 16, 8), (24, 4, 2)]
+)
+def test_a_patchs_embedding_is_a_square_of_the_map(width: int, patch: int, side: int) -> None:
+    assert side_of_patches(width, patch) == side
+
+
+def test_patches_of_pixels_are_those_of_the_images_own_spectrum() -> None:
+    images = torch.randn(2, 2, 16, 16)
+    smashed = split(method="spectral-pixels").lower(images)
     assert smashed.shape == (2, 16, 2 * 2 * 4 * 4)
     patches = nn.functional.unfold(Spectrum()(images), kernel_size=4, stride=4).transpose(1, 2)
     assert torch.equal(in_any_order(smashed), in_any_order(patches))
@@ -136,7 +158,7 @@ def test_both_segments_say_how_the_edge_shuffles(options: dict[str, Any]) -> Non
     lower, upper = split(**options)
     expected = {"kappa": 1.0, **options}
     assert lower.edge == upper.edge == expected
-    width = 64 if options["method"] == "spectral" else 24
+    width = {"spectral": 48, "spectral-pixels": 64}.get(options["method"], 24)
     assert lower.geometry == upper.geometry == Geometry(16, width, positions="none")
     assert tuple(lower(torch.randn(2, 2, 16, 16)).shape) == lower.geometry.shape(2)
 
@@ -146,7 +168,8 @@ def test_the_same_seed_freezes_the_same_edge() -> None:
     assert first.keys() == second.keys()
     assert all(torch.equal(first[key], second[key]) for key in first)
     assert {t.dtype for t in first.values()} == {torch.float32}
-    assert not split(method="spectral").lower.state_dict()
+    assert split(method="spectral").lower.state_dict().keys() < first.keys()  # no block
+    assert not split(method="spectral-pixels").lower.state_dict()
 
 
 def test_every_weight_of_the_upper_segment_learns() -> None:
@@ -159,7 +182,11 @@ def test_every_weight_of_the_upper_segment_learns() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
-        ("", {"method": "pixel"}, "method is 'pixel'; allowed are 'patch', 'batch', 'spectral'"),
+        (
+            "",
+            {"method": "pixel"},
+            "method is 'pixel'; allowed are 'patch', 'batch', 'spectral', 'sp",
+        ),
         ("", {"method": "batch", "kappa": 0.0}, "kappa is 0.0; it must be greater than 0 and at"),
         ("", {"method": "batch", "kappa": 1.5}, "kappa is 1.5; it must be greater than 0 and at"),
         ("", {"method": "patch", "kappa": 0.5}, "kappa 0.5 is for the method 'batch' only"),

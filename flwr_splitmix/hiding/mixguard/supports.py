@@ -1,0 +1,46 @@
+"""Public texts divided: some are supports, the calibrator learns on the others."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from flwr_splitmix.data.batches import Example, fetch
+
+
+class WithoutFirst(Dataset[Example]):
+    """A data set without its first examples."""
+
+    def __init__(self, data: Dataset[Example], first: int) -> None:
+        self.data, self.first = data, first
+
+    def __len__(self) -> int:
+        return len(self.data) - self.first  # type: ignore[arg-type]
+
+    def batch(self, indices: np.ndarray) -> Example:
+        """Return the examples at `indices`, counted from the first that is left."""
+        return fetch(self.data, indices + self.first)
+
+
+def divide(public: Dataset[Example], supports: int) -> tuple[int, Dataset[Example]]:
+    """Return how many of the public texts, from the first, are supports, and the calibrator's.
+
+    Parameters
+    ----------
+    supports
+        Texts that are supports and nothing else; 0: all are both.
+
+    Raises
+    ------
+    ValueError
+        If none is left to calibrate on.
+    """
+    number = len(public)  # type: ignore[arg-type]
+    if not supports:
+        return number, public
+    if supports >= number:
+        raise ValueError(
+            f"support_texts is {supports}, of {number} public texts; at least one must be left to "
+            "calibrate on"
+        )
+    return supports, WithoutFirst(public, supports)
