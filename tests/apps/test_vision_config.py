@@ -27,7 +27,10 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"strategy": "nothing"}, ["strategy is 'nothing'", "docs/configuration.md lists the 31"]),
     ({"strategy": "MixGuard"}, ["strategy is 'MixGuard'", "language models", "apps/language"]),
     ({"stratgy": "PSL"}, ["unknown key 'stratgy'; did you mean 'strategy'?"]),
-    ({"cutting_edge_of_all": 1}, ["unknown key 'cutting-edge-of-all'; allowed are num-server-rounds"]),
+    (
+        {"cutting_edge_of_all": 1},
+        ["unknown key 'cutting-edge-of-all'; allowed are num-server-rounds"],
+    ),
     ({"aggregator": "FedProx"}, ["aggregator", "'FedProx'", "'FedAvg'"]),
     ({"k": 1}, ["k is 1", "greater than or equal to 2"]),
     ({"k": 2.5}, ["k is 2.5", "integer"]),
