@@ -161,8 +161,8 @@ FIGURE_9C = PrivacyExperiment(
     ),
     "LeNet-5 behind its second convolution, two clients, two classes: Fashion-MNIST's T-shirts and "
     "coats (0 and 4) stand for MNIST's digits. The paper's numbers are the most of any epoch, here "
-    "all batches of the stage that is attacked are one curve. Worst case: averaged lower segments, averaged gradients, "
-    "both clients in one group; the adversary knows one sample of each class.",
+    "all batches of the stage that is attacked are one curve. Worst case: averaged lower segments, "
+    "averaged gradients, both clients in one group; the adversary knows one sample of each class.",
 )
 
 DP_CUTMIXSL_PRIVACY = (TABLE_3, TABLE_8, FIGURE_5B, FIGURE_9C)
