@@ -32,7 +32,7 @@ class Opponent(nn.Module):
 
     def forward(self, smashed: Tensor) -> Tensor:
         painted: Tensor = self.paint(smashed.flatten(1))
-        return painted.unflatten(1, (1, 4, 4))
+        return painted.reshape(-1, 1, 4, 4)
 
 
 def test_a_blur_to_one_pixel_leaves_the_mean() -> None:

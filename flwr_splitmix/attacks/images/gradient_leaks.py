@@ -16,7 +16,7 @@ def norm_leak(gradients: Tensor) -> Tensor:
 
     Source: Li et al., "Label leakage and protection in two-party split learning", section 3.
     """
-    return gradients.detach().flatten(1).double().norm(dim=1)
+    return torch.linalg.vector_norm(gradients.detach().flatten(1).double(), dim=1)
 
 
 def cosine_leak(gradients: Tensor, known: Tensor) -> Tensor:
@@ -139,4 +139,5 @@ def _narrow(rows: Tensor, width: int = 128) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     probe = torch.randn(flat.shape[1], width, dtype=torch.float64, generator=generator)
     basis, _ = torch.linalg.qr(flat.mT @ (flat @ probe))
-    return flat @ basis
+    narrowed: Tensor = flat @ basis
+    return narrowed

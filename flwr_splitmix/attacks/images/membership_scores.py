@@ -49,7 +49,7 @@ def train_membership(
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=1e-2)
     inputs, targets = (features - mean) / spread, members.to(features.dtype)
     for _ in range(epochs):
-        for rows in torch.randperm(len(inputs), generator=generator).split(batch):
+        for rows in torch.split(torch.randperm(len(inputs), generator=generator), batch):
             loss = nn.functional.binary_cross_entropy_with_logits(
                 net(inputs[rows]).squeeze(1), targets[rows]
             )

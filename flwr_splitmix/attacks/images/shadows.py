@@ -51,7 +51,9 @@ def losses(upper: nn.Module, release: Release, classes: int) -> Tensor:
     targets = soft_targets(release, classes).to(device)
     parts = []
     with torch.inference_mode():
-        for rows, wanted in zip(release.smashed.split(_BATCH), targets.split(_BATCH), strict=True):
+        for rows, wanted in zip(
+            torch.split(release.smashed, _BATCH), torch.split(targets, _BATCH), strict=True
+        ):
             logits = upper(rows.to(device))
             parts.append(-(wanted * F.log_softmax(logits, 1)).sum(1).cpu())
     return torch.cat(parts)
@@ -109,7 +111,7 @@ def train_shadow(
             logits = upper(release.smashed.to(budget.device))
             loss = -(targets * F.log_softmax(logits, 1)).sum(1).mean()
             optimizer.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             optimizer.step()
     return Shadow(upper.eval(), lowers, members, others)
 

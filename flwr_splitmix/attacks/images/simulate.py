@@ -97,7 +97,8 @@ class Simulate(Attack):
             made = smashed[which, knowledge.geometry.prefix + slots]
             verdicts = judge(real, slots), judge(made.detach(), slots)
             theirs.zero_grad()
-            (F.softplus(-verdicts[0]) + F.softplus(verdicts[1])).mean().backward()
+            told = (F.softplus(-verdicts[0]) + F.softplus(verdicts[1])).mean()
+            torch.autograd.backward(told)
             theirs.step()
             loss = 0.1 * F.softplus(-judge(made, slots)).mean() + _distance(made, real)
             if upper is not None and step % _TASK_EVERY == 0:
@@ -105,7 +106,7 @@ class Simulate(Attack):
                 labels = public.labels[rows[:_TASK_BATCH]].to(device)
                 loss = loss + F.cross_entropy(logits, labels)
             ours.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             ours.step()
         return lower.eval().requires_grad_(False).cpu()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+from flwr_splitmix.experiments.cells import Value
 from flwr_splitmix.experiments.experiment import Ordering, below, ordered
 from flwr_splitmix.experiments.papers.privacy_cutmixsl import NOTE
 from flwr_splitmix.experiments.privacy.paper_cells import AMOUNTS, PAINTED, column, row
@@ -100,7 +101,7 @@ _MEMBERS = column("membership", "upper only")
 
 
 def _noised(method: str, k: int) -> Row:
-    mixing = {} if method == "DPSL" else {"k": k}
+    mixing: dict[str, Value] = {} if method == "DPSL" else {"k": k}
     made = row(method, sigma_s=_SIGMA, sigma_y=_SIGMA, **mixing)
     return replace(made, equal_utility=False)
 
@@ -126,16 +127,20 @@ FIGURE_5B = PrivacyExperiment(
     "without clipping. Groups of 2 and of all 4 clients; the paper has up to 5 of 10.",
 )
 
-_LENET = {"model": "LeNet-5", "classes": (0, 4)}
+
+def _lenet(victim: Row, name: str) -> Row:
+    return replace(victim, name=f"{name} LeNet-5", model="LeNet-5", classes=(0, 4))
+
+
 _LEAKS = ("norm", "cosine")
 _WORST = {
     leak: replace(column("labels-gradient", "member of the group", leak), averaged_gradients=True)
     for leak in _LEAKS
 }
 _BEST = {leak: column("labels-gradient", "member of the group", leak) for leak in _LEAKS}
-_SFL = replace(row("SFL"), name="SFL LeNet-5", **_LENET)
-_CUTMIX = replace(row("CutMixSL"), name="CutMixSL LeNet-5", **_LENET)
-_BROADCAST = replace(row("CutMixSFL", gradient="broadcast"), name="CutMixSFL LeNet-5", **_LENET)
+_SFL = _lenet(row("SFL"), "SFL")
+_CUTMIX = _lenet(row("CutMixSL"), "CutMixSL")
+_BROADCAST = _lenet(row("CutMixSFL", gradient="broadcast"), "CutMixSFL")
 
 FIGURE_9C = PrivacyExperiment(
     "dp-cutmixsl-fig9c",
@@ -156,8 +161,8 @@ FIGURE_9C = PrivacyExperiment(
     ),
     "LeNet-5 behind its second convolution, two clients, two classes: Fashion-MNIST's T-shirts and "
     "coats (0 and 4) stand for MNIST's digits. The paper's numbers are the most of any epoch, here "
-    "all batches of the stage that is attacked are one curve. Worst case: averaged lower segments, averaged gradients, "
-    "both clients in one group; the adversary knows one sample of each class.",
+    "all batches of the stage that is attacked are one curve. Worst case: averaged lower segments, "
+    "averaged gradients, both clients in one group; the adversary knows one sample of each class.",
 )
 
 DP_CUTMIXSL_PRIVACY = (TABLE_3, TABLE_8, FIGURE_5B, FIGURE_9C)

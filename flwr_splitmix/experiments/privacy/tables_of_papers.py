@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flwr_splitmix.experiments.cells import dataset_name
 from flwr_splitmix.experiments.experiment import Ordering, Place
 from flwr_splitmix.experiments.privacy import cells as matrix
 from flwr_splitmix.experiments.privacy.cells import MatrixCell
@@ -103,7 +104,7 @@ def make_table(
     """Read what was run of an experiment."""
     lines = tuple(_line(entry, place, seeds) for entry in experiment.entries)
     by_place = {line.entry.place: line for line in lines}
-    claims = []
+    claims: list[tuple[Ordering, str, float | None]] = []
     for ordering in experiment.orderings:
         below, above = (by_place[at] for at in (ordering.low, ordering.high))
         if below.entry.victim is None or above.entry.victim is None:
@@ -165,7 +166,7 @@ def title(table: PrivacyTable) -> str:
     experiment, place = table.experiment, table.place
     return (
         f"{experiment.name}: {experiment.title} ({experiment.source}); scale {place.size.name}, "
-        f"{matrix.dataset_name(place.source)}"
+        f"{dataset_name(place.source)}"
     )
 
 
@@ -188,7 +189,7 @@ def to_json(table: PrivacyTable) -> dict[str, Any]:
         "source": experiment.source,
         "note": experiment.note,
         "scale": table.place.size.name,
-        "dataset": matrix.dataset_name(table.place.source),
+        "dataset": dataset_name(table.place.source),
         "lines": [
             {
                 "row": line.entry.row,

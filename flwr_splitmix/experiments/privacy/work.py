@@ -91,7 +91,8 @@ def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any
         case = averaged(case)
     public = attacked.public(_amount(attacked, round(column.public * size.public)), cell.seed)
     budget = Budget(size.name, seconds=size.seconds, device=pick_device(place.device))
-    kind, setting = column.attack_class(), dict(column.setting)
+    kind = column.attack_class()
+    setting: dict[str, Any] = dict(column.setting)
     known: dict[tuple[int, int], int] = {}
     if getattr(kind, "hinted", False):
         known = hints(case)

@@ -157,7 +157,13 @@ def test_where_the_unprotected_method_has_no_such_attack_the_strongest_row_decid
 ) -> None:
     place = place_in(tmp_path)
     column = next(c for c in COLUMNS if c.attack == "attribute")
-    found = {"value": 0.9, "low": 0.8, "high": 1.0, "floor": 0.6, "lower_is_stronger": False}
+    found: dict[str, Any] = {
+        "value": 0.9,
+        "low": 0.8,
+        "high": 1.0,
+        "floor": 0.6,
+        "lower_is_stronger": False,
+    }
     keep(place, "PSL", column, 0, state="not applicable")
     keep(place, "CutMixSL", column, 0, **found)
     weak = keep(place, "CutMixSFL", column, 0, **{**found, "low": 0.5})
