@@ -8,7 +8,7 @@ from itertools import pairwise
 from flwr_splitmix.experiments.cells import Value, Variant, variant
 from flwr_splitmix.experiments.experiment import Entry, Experiment, Ordering, below
 from flwr_splitmix.experiments.papers.cutmixsl import BEST
-from flwr_splitmix.privacy.paper import Method, PaperSetting, paper_corollary1, paper_theorem1
+from flwr_splitmix.privacy.paper import Mechanism, PaperSetting, paper_corollary1, paper_theorem1
 
 DELTA = 2e-4
 """Of every epsilon here (DP-CutMixSL, Table 2)."""
@@ -18,7 +18,7 @@ BOUND = 0.15
 
 CLIENTS = 10
 
-_METHODS: dict[str, tuple[str, Method]] = {
+_METHODS: dict[str, tuple[str, Mechanism]] = {
     "DP-SL": ("DPSL", "sl"),
     "DP-MixSL": ("DPMixSL", "mix"),
     "DP-CutMixSL": ("DPCutMixSL", "cutmix"),
