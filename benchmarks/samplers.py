@@ -143,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (FileNotFoundError, ImportError) as error:
         print(f"skipped: {error}")
         return
-    draws, started = 2 if options.quick else options.draws, perf_counter()
+    draws, started = 1 if options.quick else options.draws, perf_counter()
     with seeded_secrets():
         torch.manual_seed(SEED)
         secrets = {name: of_secrets(encoder, texts, draws, own) for name, own in SECRETS.items()}
