@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo deploy-demo docs test test-benchmarks test-faults test-hostile test-attacks lint bench compat clean
+.PHONY: demo deploy-demo docs test test-runs test-benchmarks test-faults test-hostile test-attacks lint bench compat clean
 
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -25,9 +25,13 @@ deploy-demo: $(READY)  ## CutMixSFL on a SuperLink and three SuperNodes with TLS
 WORKERS ?= 2
 PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-test: $(READY)  ## everything but the four targets below: 10 minutes on two cores
-	$(PYTEST) tests --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder \
-	  --ignore tests/benchmarks --ignore tests/faults --ignore tests/hostile
+QUEUE   := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test: $(READY)  ## everything but the targets below: 10 minutes at most on two cores
+	$(PYTEST) tests $(QUEUE) --ignore tests/e2e --ignore tests/benchmarks --ignore tests/faults --ignore tests/hostile
+
+test-runs: $(READY)  ## real runs of Flower, Ray and SuperNodes, and from a wheel: 8 minutes
+	$(PYTEST) tests/e2e $(QUEUE)
 
 test-benchmarks: $(READY)  ## that the benchmarks run and write what they promise: 5 minutes
 	$(PYTEST) tests/benchmarks

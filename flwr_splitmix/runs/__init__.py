@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flwr_splitmix.runs.errors import RunError
-    from flwr_splitmix.runs.run import Row, Run
+    from flwr_splitmix.runs.metrics_file import Row
+    from flwr_splitmix.runs.run import Run
 
 __all__ = ["Row", "Run", "RunError"]
 

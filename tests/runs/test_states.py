@@ -86,7 +86,7 @@ def test_the_state_in_another_process_is_seen_and_who_looks_is_in_nobodys_way(
         assert (run.path / "lock").read_text() == said, "who looks does not write"
         other.kill()
         other.wait()
-        assert run.status == "stopped"
+        assert str(run.status) == "stopped"
 
 
 def test_a_run_that_is_refused_is_not_one_that_failed(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ def norm_leak(gradients: Tensor) -> Tensor:
 
     Source: Li et al., "Label leakage and protection in two-party split learning", section 3.
     """
-    return torch.linalg.vector_norm(gradients.detach().flatten(1).double(), dim=1)
+    norms: Tensor = torch.linalg.vector_norm(gradients.detach().flatten(1).double(), dim=1)
+    return norms
 
 
 def cosine_leak(gradients: Tensor, known: Tensor) -> Tensor:

@@ -96,7 +96,7 @@ def _supports(decoding: Tensor, number: int, *, skewed: bool) -> Tensor:
     if not skewed:
         return free
     surviving = _in_complement(torch.ones(count, m, 1, dtype=torch.float64), decoding)
-    surviving = surviving / surviving.norm(dim=1, keepdim=True)
+    surviving = torch.nn.functional.normalize(surviving, dim=1)
     along = 0.5 + secret_uniform((count, 1, number))
     turned = torch.where(secret_uniform((count, 1, number)) < 0.5, -1.0, 1.0)
     return surviving * along * turned + ASIDE * (free - surviving * (surviving.mT @ free))

@@ -100,13 +100,17 @@ class ResidualKernel:
             return None
         points = torch.stack([target, *messages]).detach().double()
         cosines = _gram(torch.nn.functional.normalize(points, dim=-1).flatten(1, 2))
-        powers = _powers(cosines).unflatten(1, mask.shape)  # (D + 1, b, T, m + 1, m + 1)
+        powers = _powers(cosines)
+        powers = powers.reshape(
+            len(powers), *mask.shape, *powers.shape[2:]
+        )  # (D + 1, b, T, m + 1, m + 1)
         real = (mask != 0).double()[..., None, None]
         mean = (powers * real).sum(2) / real.sum(1)
         kernel = torch.einsum("n,nbij->bij", coefficients.to(mean.device), mean)
         among, towards = kernel[:, 1:, 1:], kernel[:, 1:, :1]
         ridge = RIDGE * kernel[:, :1, :1] * torch.eye(len(messages), device=kernel.device)
-        return torch.linalg.solve(among + ridge, towards).squeeze(-1).T
+        weights: Tensor = torch.linalg.solve(among + ridge, towards)
+        return weights.squeeze(-1).T
 
     def decode(
         self, outputs: Tensor, messages: Tensor, target: Tensor, mask: Tensor, secret: Secret

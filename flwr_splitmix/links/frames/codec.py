@@ -103,7 +103,8 @@ def _cut(pieces: Iterable[bytes | memoryview], longest: int) -> list[bytes]:
     messages: list[bytes] = []
     begun: list[memoryview] = []
     room = longest
-    for piece in map(memoryview, pieces):
+    for whole in pieces:
+        piece = memoryview(whole)
         while len(piece) > room:
             messages.append(b"".join([*begun, piece[:room]]))
             piece, begun, room = piece[room:], [], longest

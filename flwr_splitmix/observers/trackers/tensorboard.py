@@ -25,25 +25,25 @@ class TensorBoardTracker(Tracker):
         """Open the folder; what it has of rounds that come again is hidden."""
         again = event.first_round if event.first_round > 1 else None
         folder = self.place(event, "tensorboard")
-        self._writer = SummaryWriter(str(folder), purge_step=again)  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(folder), purge_step=again)
         self.text("configuration", as_markdown(config), event.first_round - 1)
 
     def numbers(self, values: Mapping[str, float], server_round: int) -> None:
         """Write a scalar each, and wait for the disk: a run may be killed."""
         for name, value in values.items():
-            self._writer.add_scalar(name, value, server_round)  # type: ignore[no-untyped-call]
-        self._writer.flush()  # type: ignore[no-untyped-call]
+            self._writer.add_scalar(name, value, server_round)
+        self._writer.flush()
 
     def text(self, name: str, text: str, server_round: int) -> None:
         """Write a text."""
-        self._writer.add_text(name, text, server_round)  # type: ignore[no-untyped-call]
+        self._writer.add_text(name, text, server_round)
 
     def picture(self, name: str, image: np.ndarray, server_round: int) -> None:
         """Write a picture."""
-        self._writer.add_image(name, image, server_round, dataformats="HWC")  # type: ignore[no-untyped-call]
+        self._writer.add_image(name, image, server_round, dataformats="HWC")
 
     def finish(self, summary: Mapping[str, Any], error: str) -> None:
         """Write the summary as a text, and close the files."""
         said = {**summary, **({"error": error} if error else {})}
         self.text("summary", as_markdown(said), int(summary.get("rounds") or 0))
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()

@@ -51,9 +51,14 @@ def as_svg(make: Callable[[], Figure], name: str, label: str) -> str:
     from matplotlib import rc_context
 
     inked = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    plain = {"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif"}
+    plain: dict[Any, Any] = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": name,
+        "font.family": "sans-serif",
+    }
     picture = io.StringIO()
-    with rc_context({**plain, **dict.fromkeys((*inked, "grid.color", "legend.labelcolor"), _INK)}):
+    plain |= dict.fromkeys((*inked, "grid.color", "legend.labelcolor"), _INK)
+    with rc_context(plain):
         figure = make()
         figure.savefig(picture, format="svg", transparent=True, metadata={"Date": None})
     svg = picture.getvalue()

@@ -35,8 +35,11 @@ def test_the_kernel_decodes_a_pre_norm_trunk_better_than_the_sum() -> None:
         outputs, truth = trunk(messages), trunk(target)
         local, added = kernel.decode(outputs, messages, target, mask, secret)
         if batch >= 8:
-            pair = (secret.decode(outputs), local + added)
-            errors.append(tuple(float((d - truth).norm() / truth.norm()) for d in pair))
+            summed, better = (
+                float((decoded - truth).norm() / truth.norm())
+                for decoded in (secret.decode(outputs), local + added)
+            )
+            errors.append((summed, better))
         elif batch == 0:  # nothing is known yet: the secret's own decoding
             torch.testing.assert_close(local + added, secret.decode(outputs))
         kernel.learn(messages.unbind(), outputs.unbind(), target, truth, mask)
