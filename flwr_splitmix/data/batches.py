@@ -44,6 +44,7 @@ class Batches:
         self.data = data
         self.size = size
         self.examples = len(data)  # type: ignore[arg-type]
+        self.per_epoch = self.examples // size
         self.drawn = drawn
         self.indices = np.empty(0, dtype=np.int64)
         """The examples of the last batch, by their index in the data."""
