@@ -32,7 +32,7 @@ test: $(READY)  ## everything but the three targets below: 10 minutes on two cor
 test-benchmarks: $(READY)  ## that the benchmarks run and write what they promise: 5 minutes
 	$(PYTEST) tests/benchmarks
 
-test-faults: $(READY)  ## killed, frozen and hostile processes, bad networks: 20 minutes at most
+test-faults: $(READY)  ## killed and frozen processes, lost nodes, full disks, bad networks: 20 minutes at most
 	$(PYTEST) tests/faults
 
 SOAK ?= 60

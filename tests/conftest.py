@@ -9,6 +9,8 @@ import flwr_splitmix  # noqa: F401  # says how threads wait, which torch reads w
 # isort: split
 import torch
 
+pytest_plugins = ["tests.e2e.one_flower"]
+
 torch.set_num_threads(1)
 
 

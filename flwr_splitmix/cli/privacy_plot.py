@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from flwr_splitmix.cli.picture import two_panels
 from flwr_splitmix.privacy import GaussianNoise, Release, ReleasePlan
 from flwr_splitmix.privacy.events import Family
-from flwr_splitmix.privacy.paper import Method, PaperSetting, paper_corollary1, paper_theorem1
+from flwr_splitmix.privacy.paper import Mechanism, PaperSetting, paper_corollary1, paper_theorem1
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _VARIANCES = [10 ** (exponent / 10) for exponent in range(-20, 1)]
-_NAMES: dict[str, tuple[Family, Method]] = {
+_NAMES: dict[str, tuple[Family, Mechanism]] = {
     "SL": ("full", "sl"),
     "Mix": ("mixup", "mix"),
     "CutMix": ("cutmix", "cutmix"),

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from flwr_splitmix.privacy.accountant import check_delta
 
-Method = Literal["sl", "mix", "cutmix"]
+Mechanism = Literal["sl", "mix", "cutmix"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class PaperSetting:
         return -math.log(delta) / (self.order - 1)
 
 
-def paper_theorem1(method: Method, setting: PaperSetting, ratio: float) -> float:
+def paper_theorem1(method: Mechanism, setting: PaperSetting, ratio: float) -> float:
     """Return the Rényi divergence of one epoch as the paper has it; not a guarantee.
 
     Parameters
@@ -90,8 +90,8 @@ def paper_theorem1(method: Method, setting: PaperSetting, ratio: float) -> float
 
     Source: DP-CutMixSL, Theorem 1.
     """
-    if method not in get_args(Method):
-        raise ValueError(f"method is {method!r}; allowed are {', '.join(get_args(Method))}")
+    if method not in get_args(Mechanism):
+        raise ValueError(f"method is {method!r}; allowed are {', '.join(get_args(Mechanism))}")
     if not 0 < ratio <= 1:
         raise ValueError(f"ratio is {ratio}; the largest mixing ratio lies above 0 and up to 1")
     e_s, e_y = setting.smashed_term, setting.label_term

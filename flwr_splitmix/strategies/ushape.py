@@ -73,7 +73,7 @@ class UShapeStrategy(RoundLoop):
     hiding
         How the strategy's clients hide their texts; of it the server reads the facts of a method.
 
-    Source: MixGuard, section III; split learning's U shape (Vepakomma et al., 2018).
+    Source: MixGuard, section 2.2; split learning's U shape (Vepakomma et al., 2018).
     """
 
     averages: ClassVar[bool] = False

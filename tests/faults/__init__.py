@@ -1,10 +1,13 @@
-"""What a deployment must survive; `make test-faults` runs it all, after `make test`.
+"""What a run must survive; `make test-faults` runs it all, after `make test`.
 
 | fault | where |
 | --- | --- |
 | a ClientApp is killed in the midst of a step; a SuperNode is killed between rounds | test_killed |
 | a ClientApp is frozen for longer than the deadline, and goes on | test_killed |
 | the ServerApp is killed, and its run resumed | test_killed |
+| a simulation's host or machine dies; `flwr stop`; the run is resumed | test_interruptions |
+| a node of a Ray cluster is lost | test_ray_cluster |
+| the disk fills up | test_full_disk |
 | the link's port cannot be reached; the network drops; every byte takes 100 ms | test_network |
 | strangers at the port of a run: no token, others' tokens, 2 GB announced, noise | test_strangers |
 | 10,000 mutated and truncated frames, at either end | test_damaged_frames |

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flwr_splitmix.privacy.paper import (
-    Method,
+    Mechanism,
     PaperSetting,
     paper_corollary1,
     paper_optimal_group_size,
@@ -17,9 +17,9 @@ from flwr_splitmix.privacy.paper import (
 )
 
 DELTA, CLIENTS = 2e-4, 10
-METHODS: tuple[Method, ...] = ("sl", "mix", "cutmix")
+METHODS: tuple[Mechanism, ...] = ("sl", "mix", "cutmix")
 
-TABLE_5: dict[Method, list[float]] = {  # variance x 255 for epsilon 1, 1.5, ..., 5
+TABLE_5: dict[Mechanism, list[float]] = {  # variance x 255 for epsilon 1, 1.5, ..., 5
     "sl": [246, 164, 123, 98.5, 80, 70.5, 61, 55, 49],
     "cutmix": [66, 47, 36, 29, 25, 21, 19, 17, 15],
     "mix": [60, 43, 33, 27, 23, 20, 17, 15, 14],
@@ -48,7 +48,7 @@ def test_theorem_1_orders_the_methods_with_equality_at_ratio_1_only() -> None:
     assert len({round(paper_theorem1(method, setting, 1), 12) for method in METHODS}) == 1
 
 
-def read_as_table_5(method: Method, variance: float) -> float:
+def read_as_table_5(method: Mechanism, variance: float) -> float:
     """Return Theorem 1 alone for k = 2, over ln 10: the reading that comes nearest."""
     return paper_theorem1(method, with_variance(variance), 0.5) / math.log(10)
 

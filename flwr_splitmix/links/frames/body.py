@@ -72,7 +72,7 @@ def write_body(tensors: Sequence[Tensor]) -> list[bytes | memoryview]:
     return [len(header).to_bytes(_LENGTH, "little"), header, *pieces]
 
 
-def read_body(body: bytes | memoryview) -> list[Tensor]:
+def read_body(body: bytes) -> list[Tensor]:
     """Return the tensors of a body, on the CPU, in memory of their own.
 
     Raises
@@ -85,7 +85,7 @@ def read_body(body: bytes | memoryview) -> list[Tensor]:
     if int.from_bytes(body[:_LENGTH], "little") > MAX_HEADER:
         raise BodyError("the body is no safetensors: its header is longer than allowed")
     try:
-        named = load(bytes(body))
+        named = load(body)
     # What the package says may quote the header; the other errors are torch's and its own of
     # dtypes and shapes that the format allows and torch has not.
     except (SafetensorError, RuntimeError, ValueError, TypeError, KeyError, AssertionError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -63,6 +63,24 @@ def encode(frame: Frame, wire: WireDtype = "keep", max_body: int = MAX_BODY) -> 
     CodecError
         If the payload holds something that cannot travel, or is larger than the limits.
     """
+    return b"".join(_encoded(frame, wire, max_body))
+
+
+def encode_in_messages(
+    frame: Frame, longest: int, wire: WireDtype = "keep", max_body: int = MAX_BODY
+) -> list[bytes]:
+    """Return a frame cut into messages of at most `longest` bytes; numbers are copied once.
+
+    Raises
+    ------
+    CodecError
+        As `encode`.
+    """
+    return _cut(_encoded(frame, wire, max_body), longest)
+
+
+def _encoded(frame: Frame, wire: WireDtype, max_body: int) -> list[bytes | memoryview]:
+    """Return a frame in pieces; the tensors' own memory is among them."""
     tensors: list[Tensor] = []
     header = {
         "kind": frame.kind,
@@ -78,11 +96,24 @@ def encode(frame: Frame, wire: WireDtype = "keep", max_body: int = MAX_BODY) -> 
     head += b" " * (-len(head) % 8)
     body = sum(len(piece) for piece in pieces)
     _check_lengths(len(head), body, max_body)
-    return b"".join([PREFIX.pack(MAGIC, VERSION, 0, len(head), body), head, *pieces])
+    return [PREFIX.pack(MAGIC, VERSION, 0, len(head), body), head, *pieces]
 
 
-def decode(data: bytes, max_body: int = MAX_BODY) -> Frame:
-    """Read a frame.
+def _cut(pieces: Iterable[bytes | memoryview], longest: int) -> list[bytes]:
+    messages: list[bytes] = []
+    begun: list[memoryview] = []
+    room = longest
+    for piece in map(memoryview, pieces):
+        while len(piece) > room:
+            messages.append(b"".join([*begun, piece[:room]]))
+            piece, begun, room = piece[room:], [], longest
+        begun.append(piece)
+        room -= len(piece)
+    return [*messages, b"".join(begun)]
+
+
+def decode(data: bytes | Sequence[bytes], max_body: int = MAX_BODY) -> Frame:
+    """Read a frame, given whole or in the messages that it was cut into.
 
     Raises
     ------
@@ -90,20 +121,21 @@ def decode(data: bytes, max_body: int = MAX_BODY) -> Frame:
         If the bytes are no frame of this version, or a length is above its limit. Nothing is
         allocated for a frame before its lengths have been checked.
     """
-    header_bytes, body_bytes = read_prefix(data, max_body)
-    if len(data) != PREFIX.size + header_bytes + body_bytes:
-        raise CodecError(
-            f"a frame of {len(data)} bytes announces {PREFIX.size + header_bytes + body_bytes}"
-        )
-    start = PREFIX.size + header_bytes
-    header = _read_header(data[PREFIX.size : start])
+    first, *rest = [data] if isinstance(data, bytes) else data
+    header_bytes, body_bytes = read_prefix(first, max_body)
+    length, start = len(first) + sum(map(len, rest)), PREFIX.size + header_bytes
+    if length != start + body_bytes:
+        raise CodecError(f"a frame of {length} bytes announces {start + body_bytes}")
+    if len(first) < start:
+        first, rest = b"".join([first, *rest]), []
+    header = _read_header(first[PREFIX.size : start])
     try:
-        tensors = read_body(memoryview(data)[start:])
+        tensors = read_body(b"".join([memoryview(first)[start:], *rest]))
     except BodyError as error:
         raise CodecError(str(error)) from None
     payload = Assembler(tensors, max_body).payload(header["payload"])
     body = sum(tensor.nbytes for tensor in tensors)
-    return Frame(header["kind"], header["number"], header["text"], payload, body, len(data) - body)
+    return Frame(header["kind"], header["number"], header["text"], payload, body, length - body)
 
 
 def read_prefix(data: bytes, max_body: int = MAX_BODY) -> tuple[int, int]:

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode, encode
+from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.frames.wire import WireDtype
 from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.links.stream.limits import reply_limit
-from flwr_splitmix.links.stream.protocol import HELLO_BODY
+from flwr_splitmix.links.stream.protocol import HELLO_BODY, in_pieces
 from flwr_splitmix.links.words import one_line
 
 
@@ -48,7 +48,7 @@ class _Call:
     method: str
     payload: Mapping[str, Any]
     began: float
-    frame: bytes | None = None
+    frame: list[bytes] | None = None
     outcome: Outcome | None = None
 
 
@@ -161,8 +161,8 @@ class Line:
             self._sent = 0
             self._condition.notify_all()
 
-    def hello(self, connection: Connection, data: bytes) -> None:
-        """Take a connection's first frame."""
+    def hello(self, connection: Connection, data: bytes | Sequence[bytes]) -> None:
+        """Take a connection's first frame, whole or in its messages."""
         with self._condition:
             if connection is not self._connection:
                 return
@@ -181,8 +181,8 @@ class Line:
                 self.lost_since = None
                 self._changed()
 
-    def next_frame(self, connection: Connection) -> tuple[bytes, bool] | None:
-        """Wait for what is to be sent on a connection: (frame, whether it is the last).
+    def next_frame(self, connection: Connection) -> tuple[list[bytes], bool] | None:
+        """Wait for what is to be sent: (messages of a frame, whether it is the last).
 
         Returns
         -------
@@ -195,11 +195,11 @@ class Line:
                 if connection is not self._connection or not connection.is_active():
                     return None
                 if self.failure is not None:
-                    return encode(Frame("leave", text=self.failure)), True
+                    return in_pieces(Frame("leave", text=self.failure)), True
                 call = self._call
                 if call is None or call.outcome is not None:
                     assert self._ending is not None
-                    return encode(self._ending), True
+                    return in_pieces(self._ending), True
                 self._sent = call.number
             if (frame := self._encoded(call)) is not None:
                 return frame, False
@@ -210,19 +210,19 @@ class Line:
         unsent = self._in_flight() and self._sent != self._number
         return unsent or self.failure is not None or self._ending is not None
 
-    def _encoded(self, call: _Call) -> bytes | None:
-        """Return a call's bytes, which are made once, outside of the lock."""
+    def _encoded(self, call: _Call) -> list[bytes] | None:
+        """Return a call's messages, which are made once, outside of the lock."""
         if call.frame is None:
             frame = Frame("call", call.number, call.method, call.payload)
             try:
-                call.frame = encode(frame, self._wire, self._max_body)
+                call.frame = in_pieces(frame, self._wire, self._max_body)
             except CodecError as error:
                 with self._condition:
                     self._answer(Outcome(None, f"could not be sent its call: {error}"))
                 return None
         return call.frame
 
-    def receive(self, connection: Connection, data: bytes) -> bool:
+    def receive(self, connection: Connection, data: bytes | Sequence[bytes]) -> bool:
         """Take a frame that is not the first; returns whether it answered the call in flight."""
         with self._condition:
             if connection is not self._connection:
@@ -261,7 +261,7 @@ class Line:
     def _in_flight(self) -> bool:
         return self._call is not None and self._call.outcome is None
 
-    def _decode(self, data: bytes) -> Frame | None:
+    def _decode(self, data: bytes | Sequence[bytes]) -> Frame | None:
         try:
             return decode(data, self.longest_body)
         except CodecError as error:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flwr_splitmix.links.frames.codec import PREFIX, read_prefix
+from flwr_splitmix.links.frames.codec import (
+    MAX_BODY,
+    PREFIX,
+    Frame,
+    encode_in_messages,
+    read_prefix,
+)
 from flwr_splitmix.links.frames.payload import CodecError
+from flwr_splitmix.links.frames.wire import WireDtype
 
 METHOD = "/flwr_splitmix.Link/Attach"
 PROTOCOL = 2
@@ -37,42 +44,44 @@ def message_settings() -> list[tuple[str, int]]:
     ]
 
 
-def in_pieces(frame: bytes) -> Iterator[bytes]:
-    """Cut a frame into messages; a frame that is short enough is its only piece, uncopied."""
-    if len(frame) <= PIECE:
-        yield frame
-    else:
-        for start in range(0, len(frame), PIECE):
-            yield frame[start : start + PIECE]
+def in_pieces(frame: Frame, wire: WireDtype = "keep", max_body: int = MAX_BODY) -> list[bytes]:
+    """Return a frame as messages of at most `PIECE` bytes.
+
+    Raises
+    ------
+    CodecError
+        As `encode`.
+    """
+    return encode_in_messages(frame, PIECE, wire, max_body)
 
 
-def next_frame(messages: Iterator[bytes], max_body: int) -> bytes:
+def next_frame(messages: Iterator[bytes], max_body: int) -> list[bytes]:
     """Read messages until a frame is whole; no more of them than its prefix may announce.
+
+    Every message but a frame's last has `PIECE` bytes: many short ones would take far more memory
+    than the bytes they hold.
 
     Returns
     -------
-    The frame; or the first message, if it begins no frame whose body has at most `max_body` bytes.
-    `decode` says what is wrong with it.
+    The frame's messages. Where one has not the length that it must have, or the first begins no
+    frame whose body has at most `max_body` bytes, those up to it; `decode` says what is wrong.
 
     Raises
     ------
     StopIteration
         If the messages end before.
     """
-    first = next(messages)
+    pieces = [next(messages)]
     try:
-        missing = PREFIX.size + sum(read_prefix(first, max_body)) - len(first)
+        missing = PREFIX.size + sum(read_prefix(pieces[0], max_body))
     except CodecError:
-        return first
-    if missing <= 0:
-        return first
-    pieces = [first]
-    while missing > 0:
-        pieces.append(next(messages))
-        if not pieces[-1]:
-            break
+        return pieces
+    while len(pieces[-1]) == min(PIECE, missing):
         missing -= len(pieces[-1])
-    return b"".join(pieces)
+        if not missing:
+            break
+        pieces.append(next(messages))
+    return pieces
 
 
 def keepalive() -> list[tuple[str, int]]:

@@ -19,7 +19,6 @@ from flwr_splitmix.links.stream.protocol import (
     PROTOCOL,
     PROTOCOL_KEY,
     TOKEN_KEY,
-    in_pieces,
     keepalive,
     message_settings,
     next_frame,
@@ -78,8 +77,8 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
             line.hello(context, next_frame(requests, line.longest_body))
             yield _WELCOME
             while (following := line.next_frame(context)) is not None:
-                frame, last = following
-                yield from in_pieces(frame)
+                messages, last = following
+                yield from messages
                 if last:
                     return
                 while not line.receive(context, next_frame(requests, line.longest_body)):

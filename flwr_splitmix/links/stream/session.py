@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode, encode
+from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.frames.wire import WireDtype, check_wire_dtype
 from flwr_splitmix.links.link import LinkError, Outcome
@@ -97,7 +97,7 @@ class Session:
         self._max_body = max_body
         self._wire: WireDtype = check_wire_dtype(ticket.wire_dtype)
         self._number = 0
-        self._reply = b""
+        self._reply: list[bytes] = []
         self._attached = False
 
     def run(self) -> None:
@@ -155,10 +155,10 @@ class Session:
 
     def _converse(self, channel: grpc.Channel) -> bool:
         """Answer the calls of one connection; returns whether the round is finished."""
-        outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        outbox.put(encode(Frame("hello", self._number, payload=self._description)))
+        outbox: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
+        outbox.put(in_pieces(Frame("hello", self._number, payload=self._description)))
         stream: Iterator[bytes] = channel.stream_stream(METHOD)(
-            chain.from_iterable(map(in_pieces, iter(outbox.get, None))),
+            chain.from_iterable(iter(outbox.get, None)),
             metadata=(
                 (TOKEN_KEY, self._ticket.token),
                 (NODE_KEY, str(self._node)),
@@ -182,13 +182,13 @@ class Session:
             outbox.put(None)
             stream.cancel()  # type: ignore[attr-defined]
 
-    def _decode(self, data: bytes) -> Frame:
+    def _decode(self, data: list[bytes]) -> Frame:
         try:
             return decode(data, self._max_body)
         except CodecError as error:
             raise LinkError(one_line(f"the server sent bytes that are no frame: {error}")) from None
 
-    def _reply_to(self, call: Frame) -> bytes | None:
+    def _reply_to(self, call: Frame) -> list[bytes] | None:
         """Run a call, or repeat the reply that is stored; None for one that is long over."""
         if call.number == self._number:
             return self._reply
@@ -200,12 +200,12 @@ class Session:
         self._number, self._reply = call.number, self._encoded(call.number, outcome)
         return self._reply
 
-    def _encoded(self, number: int, outcome: Outcome) -> bytes:
+    def _encoded(self, number: int, outcome: Outcome) -> list[bytes]:
         error = outcome.error
         if outcome.reply is not None:
             try:
                 frame = Frame("reply", number, payload=outcome.reply)
-                return encode(frame, self._wire, self._max_body)
+                return in_pieces(frame, self._wire, self._max_body)
             except CodecError as refused:
                 error = f"its reply cannot travel: {refused}"
-        return encode(Frame("error", number, error or "no reply"))
+        return in_pieces(Frame("error", number, error or "no reply"))

@@ -24,6 +24,7 @@ from flwr_splitmix.links.frames.codec import (
     Frame,
     decode,
     encode,
+    encode_in_messages,
 )
 from flwr_splitmix.links.frames.payload import CodecError, payload_bytes
 from flwr_splitmix.links.frames.wire import WIRE_DTYPES, WireDtype
@@ -381,3 +382,17 @@ def test_no_part_of_a_frame_is_taken_for_a_whole(data: bytes) -> None:
     for length in range(len(data)):
         with pytest.raises(CodecError):
             decode(data[:length])
+
+
+@pytest.mark.parametrize("longest", [PREFIX.size, 300, 10_000])
+def test_a_frame_can_be_read_from_its_messages(longest: int) -> None:
+    frame = Frame("reply", 3, payload={"a": torch.arange(40.0), "b": [torch.ones(3), 5]})
+    messages = encode_in_messages(frame, longest)
+    assert b"".join(messages) == encode(frame)
+    assert all(len(message) == longest for message in messages[:-1])
+    assert 0 < len(messages[-1]) <= longest
+    read = decode(messages)
+    assert torch.equal(read.payload["a"], frame.payload["a"])
+    assert (read.body_bytes, read.header_bytes) == (172, len(encode(frame)) - 172)
+    with pytest.raises(CodecError, match="announces"):
+        decode(messages[:-1] if len(messages) > 1 else messages * 2)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode, encode
+from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.stream.limits import SLACK, reply_limit
 from flwr_splitmix.links.stream.protocol import PIECE, in_pieces, next_frame
 
@@ -16,31 +17,38 @@ BATCH = 32 * 64 * 192 * 8
 
 
 def test_a_short_frame_is_its_only_piece() -> None:
-    data = encode(Frame("reply", 1, payload={"value": torch.ones(1000)}))
-    (piece,) = in_pieces(data)
-    assert piece is data
-    assert next_frame(iter([data]), MAX_BODY) is data
+    frame = Frame("reply", 1, payload={"value": torch.ones(1000)})
+    (piece,) = in_pieces(frame)
+    assert piece == encode(frame)
+    assert next_frame(iter([piece]), MAX_BODY) == [piece]
 
 
 @pytest.mark.parametrize("numbers", [PIECE // 4 - 100, PIECE // 4, 3 * PIECE // 4 + 1])
 def test_a_long_frame_is_put_together_again(numbers: int) -> None:
     value = torch.arange(numbers, dtype=torch.float32)
-    data = encode(Frame("reply", 1, payload={"value": value}))
-    pieces = list(in_pieces(data))
-    assert all(len(piece) <= PIECE for piece in pieces)
+    frame = Frame("reply", 1, payload={"value": value})
+    pieces = in_pieces(frame)
+    assert b"".join(pieces) == encode(frame)
+    assert [len(piece) for piece in pieces[:-1]] == [PIECE] * (len(pieces) - 1)
+    assert 0 < len(pieces[-1]) <= PIECE
     messages = iter([*pieces, b"the next frame"])
     assert torch.equal(decode(next_frame(messages, MAX_BODY)).payload["value"], value)
     assert next(messages) == b"the next frame"
 
 
 def test_no_more_is_read_than_may_come() -> None:
-    """A frame above the limit costs its first message; an empty one does not go on forever."""
-    data = encode(Frame("hello", payload={"value": torch.ones(PIECE)}))
-    pieces = list(in_pieces(data))
+    """A frame above the limit costs its first message, one in shreds its first shred."""
+    pieces = in_pieces(Frame("hello", payload={"value": torch.ones(PIECE)}))
     messages = iter(pieces)
-    assert next_frame(messages, PIECE) is pieces[0]
+    assert next_frame(messages, PIECE) == pieces[:1]
     assert len(list(messages)) == len(pieces) - 1
-    assert next_frame(iter([pieces[0], b"", pieces[1]]), MAX_BODY) == pieces[0]
+    for shred in (b"", pieces[1][:1]):
+        read = next_frame(iter([pieces[0], shred, *pieces[1:]]), MAX_BODY)
+        assert read == [pieces[0], shred]
+        with pytest.raises(CodecError, match="announces"):
+            decode(read)
+    first = pieces[0][:100]
+    assert next_frame(iter([first, pieces[0][100:]]), MAX_BODY) == [first]
     with pytest.raises(StopIteration):
         next_frame(iter(pieces[:2]), MAX_BODY)
 

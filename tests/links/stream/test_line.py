@@ -186,7 +186,7 @@ def test_finish_is_told_also_to_a_client_that_was_cut_off(line: Line) -> None:
     wire = attached(line)
     line.end("finish")
     line.disconnect(wire)
-    frame, last = line.next_frame(attached(line)) or (b"", False)
+    frame, last = line.next_frame(attached(line)) or ([], False)
     assert (decode(frame).kind, last) == ("finish", True)
 
 

@@ -1,4 +1,4 @@
-"""One SuperLink for all end-to-end tests, and a look-out for what they leave behind."""
+"""One SuperLink for the real runs of a session, and a look-out for what they leave behind."""
 
 from __future__ import annotations
 
