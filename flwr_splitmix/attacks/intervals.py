@@ -128,20 +128,23 @@ def curve_measures(
     ValueError
         If a class is missing.
     """
-    from sklearn.metrics import roc_auc_score, roc_curve  # an extra
+    from sklearn.metrics import auc, roc_curve  # an extra
 
     scores, positive = np.asarray(scores, np.float64), np.asarray(positive, bool)
     if positive.all() or not positive.any():
         raise ValueError("an AUC needs examples of both classes")
 
     def reached(rows: np.ndarray) -> tuple[float, float, float]:
-        area = float(roc_auc_score(positive[rows], scores[rows]))
-        sign = -1.0 if either_way and area < 0.5 else 1.0
-        false, true, _ = roc_curve(positive[rows], sign * scores[rows])
+        labels, own = positive[rows], scores[rows]
+        false, true, _ = roc_curve(labels, own, drop_intermediate=False)
+        area = float(auc(false, true))
+        if either_way and area < 0.5:
+            false, true, _ = roc_curve(labels, -own, drop_intermediate=False)
+            area = 1 - area
         percent, thousandth = (
             float(true[false <= limit].max(initial=0.0)) for limit in (0.01, 0.001)
         )
-        return max(area, 1 - area) if either_way else area, percent, thousandth
+        return area, percent, thousandth
 
     rng, classes = (
         np.random.default_rng(seed),
