@@ -96,7 +96,12 @@ def test_the_mixer_is_the_one_that_the_catalogue_names(method: Method) -> None:
 
 def test_own_options_are_those_that_no_other_strategy_has() -> None:
     assert own_options(strategy_class("PSL")) == ()
-    assert own_options(strategy_class("CutoutSFL")) == ("ratio", "alpha", "mask_per_sample", "fixed_positions")
+    assert own_options(strategy_class("CutoutSFL")) == (
+        "ratio",
+        "alpha",
+        "mask_per_sample",
+        "fixed_positions",
+    )
     assert own_options(strategy_class("InputMixupSL")) == ("grid", "across")
     assert own_options(strategy_class("BatchShuffleSL")) == ("labels", "kappa")
 
