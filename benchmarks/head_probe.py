@@ -76,7 +76,7 @@ def of_depth(
 ) -> dict[str, Any]:
     """Fit a probe behind `depth` layers to public windows and read private ones."""
     public = texts.public[:windows]
-    hidden = torch.cat([encoder.head(part, depth) for part in public.split(50)])
+    hidden = torch.cat([encoder.head(part, depth) for part in torch.split(public, 50)])
     probe = Probe.fit(hidden.flatten(0, 1), public.flatten(), encoder.table())
     rng = np.random.default_rng(SEED)
     samples: dict[str, list[float]] = {
@@ -86,7 +86,7 @@ def of_depth(
     for _ in range(draws):
         target, supports, _ = texts.draw(rng, K)
         truth, others = encoder.head(target, depth), encoder.head(supports.flatten(0, 1), depth)
-        others = others.unflatten(0, (K - 1, -1))
+        others = others.reshape(K - 1, -1, *others.shape[1:])
         samples["true hidden states"].append(probe.reads(truth[0], target[0]))
         for name, options in SECRETS.items():
             secret = draw_secret(M, K, **options)

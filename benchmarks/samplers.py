@@ -58,7 +58,8 @@ def take(
     target, supports, _ = texts.draw(rng, K, BATCH)
     secret = draw_secret(M, K, **options)
     ids = secret.arrange(target, supports)
-    sources = encoder.head(ids.flatten(0, 1), CUT).unflatten(0, (K, -1))
+    sources = encoder.head(ids.flatten(0, 1), CUT)
+    sources = sources.reshape(*ids.shape, -1)
     hidden, messages = secret.target_of(sources), secret.encode(sources)
     with torch.no_grad():
         return secret, hidden, messages, encoder.trunk(hidden, CUT), encoder.trunk(messages, CUT)

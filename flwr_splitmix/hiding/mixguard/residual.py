@@ -100,13 +100,15 @@ class ResidualKernel:
             return None
         points = torch.stack([target, *messages]).detach().double()
         cosines = _gram(torch.nn.functional.normalize(points, dim=-1).flatten(1, 2))
-        powers = _powers(cosines).unflatten(1, mask.shape)  # (D + 1, b, T, m + 1, m + 1)
+        size = len(points)
+        powers = _powers(cosines).reshape(-1, *mask.shape, size, size)
         real = (mask != 0).double()[..., None, None]
         mean = (powers * real).sum(2) / real.sum(1)
         kernel = torch.einsum("n,nbij->bij", coefficients.to(mean.device), mean)
         among, towards = kernel[:, 1:, 1:], kernel[:, 1:, :1]
         ridge = RIDGE * kernel[:, :1, :1] * torch.eye(len(messages), device=kernel.device)
-        return torch.linalg.solve(among + ridge, towards).squeeze(-1).T
+        weights: Tensor = torch.linalg.solve(among + ridge, towards).squeeze(-1).T
+        return weights
 
     def decode(
         self, outputs: Tensor, messages: Tensor, target: Tensor, mask: Tensor, secret: Secret

@@ -36,7 +36,8 @@ def test_the_kernel_decodes_a_pre_norm_trunk_better_than_the_sum() -> None:
         local, added = kernel.decode(outputs, messages, target, mask, secret)
         if batch >= 8:
             pair = (secret.decode(outputs), local + added)
-            errors.append(tuple(float((d - truth).norm() / truth.norm()) for d in pair))
+            by_sum, by_rest = (float((d - truth).norm() / truth.norm()) for d in pair)
+            errors.append((by_sum, by_rest))
         elif batch == 0:  # nothing is known yet: the secret's own decoding
             torch.testing.assert_close(local + added, secret.decode(outputs))
         kernel.learn(messages.unbind(), outputs.unbind(), target, truth, mask)
