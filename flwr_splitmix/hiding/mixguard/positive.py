@@ -99,7 +99,9 @@ def _supports(decoding: Tensor, number: int, *, skewed: bool) -> Tensor:
     surviving = torch.nn.functional.normalize(surviving, dim=1)
     along = 0.5 + secret_uniform((count, 1, number))
     turned = torch.where(secret_uniform((count, 1, number)) < 0.5, -1.0, 1.0)
-    return surviving * along * turned + ASIDE * (free - surviving * (surviving.mT @ free))
+    drawn: Tensor = surviving * along * turned
+    aside = free - surviving * (surviving.mT @ free)
+    return drawn + ASIDE * aside
 
 
 def _in_complement(columns: Tensor, decoding: Tensor) -> Tensor:
