@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord
@@ -40,7 +40,9 @@ def pack(
     return {**tensors, **lower, **aggregator.state()}, {
         **meta,
         "trained": {str(client): done for client, done in trained.items()},
-        "observers": [observer.state() for observer in observers],
+        "observers": [
+            {"kind": type(observer).__name__, "state": observer.state()} for observer in observers
+        ],
     }
 
 
@@ -53,11 +55,11 @@ def unpack(
     """Restore aggregator and observers; return the lower segment and who trained when.
 
     A checkpoint keeps no order, and FedAvgM matches arrays by theirs: it is that of `initial`, the
-    lower segment that the run began with. Observers are matched by their place; those that a
-    checkpoint has no state of stay as they are.
+    lower segment that the run began with. Observers that a checkpoint has no state of stay as they
+    are.
     """
     aggregator.restore(checkpoint.tensors)
-    for observer, state in zip(observers, checkpoint.meta.get("observers", ()), strict=False):
+    for observer, state in _states(observers, checkpoint.meta.get("observers", ())):
         if state:
             observer.restore(state)
     trained = {int(client): int(done) for client, done in checkpoint.meta["trained"].items()}
@@ -65,3 +67,19 @@ def unpack(
     if lower.keys() == initial.keys():
         lower = {name: lower[name] for name in initial}
     return to_arrays(lower), trained
+
+
+def _states(
+    observers: Sequence[Observer], kept: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[Observer, Mapping[str, Any]]]:
+    """Match observers with states: by class, in their order; in old checkpoints by place."""
+    if not all(entry.keys() == {"kind", "state"} for entry in kept):
+        yield from zip(observers, kept, strict=False)
+        return
+    waiting = list(kept)
+    for observer in observers:
+        kind = type(observer).__name__
+        entry = next((entry for entry in waiting if entry["kind"] == kind), None)
+        if entry is not None:
+            waiting.remove(entry)
+            yield observer, entry["state"]
