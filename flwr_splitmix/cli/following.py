@@ -177,7 +177,7 @@ def _show(followed: Followed, shown: Display) -> None:
     match = _ROUND.search(followed.words)
     last, rounds = (int(match[1]), int(match[2])) if match else (0, 0)
     facts = _facts(followed.run)
-    round_, step = facts.get("round", 0), facts.get("step", 0)
+    round_, step = facts.get("round", 0), facts.get("steps_done", 0)
     if round_ > last:
         shown.progress(
             round_, facts.get("rounds", rounds), step, facts.get("steps", 0), followed.words

@@ -132,8 +132,12 @@ def run_one(cell: Cell, place: Workplace, tell: OnProgress) -> None:
             if run.status != "finished":  # another process may have been faster
                 rounds = run.rows[-1]["round"] if run.checkpoints.rounds() and run.rows else 0
                 tell(Progress(cell, "begun", rounds))
-                with log_to(run.path / "log.txt"):
-                    run_cell(cell, run, place.source, device=place.device, on_round=on_round)
+                try:
+                    with log_to(run.path / "log.txt"):
+                        run_cell(cell, run, place.source, device=place.device, on_round=on_round)
+                except Exception as error:
+                    run.note_failure(_reason_of(error))
+                    raise
             clear(run)
             top1 = _top1(run)
     except ConnectionError:

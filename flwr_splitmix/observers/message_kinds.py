@@ -15,18 +15,18 @@ MOST_KINDS = 200
 
 _MOST_NAMES, _LONGEST_NAME = 20, 40
 
-_OTHER = ("other", "up", "any", ())
+_OTHER = ("other", "up", ())
 
-_Key = tuple[str, str, str, tuple[str, ...]]
-"""Phase, direction, method, and names in the payload."""
+_Key = tuple[str, str, tuple[str, ...]]
+"""Phase, direction, and names in the payload."""
 
 
 class MessageKinds(Observer):
-    """Counts the exchanges of a run by kind: phase, direction, method and what a payload holds.
+    """Counts the exchanges of a run by kind: phase, direction and what a payload holds.
 
     Its state is what a run's record.json holds under "messages": for each kind `phase`,
-    `direction`, `method`, `count`, `bytes` of tensors on the wire, and `holds`: by name, dtype and
-    shape of the first tensor there, or the type of a plain value. No value is kept.
+    `direction`, `count`, `bytes` of tensors on the wire, and `holds`: by name, dtype and shape of
+    the first tensor there, or the type of a plain value. No value is kept.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class MessageKinds(Observer):
         there = [(name, value) for name, value in event.payload.items() if _has(value)]
         there = there[:_MOST_NAMES]
         names = tuple(str(name)[:_LONGEST_NAME] for name, _ in there)
-        key: _Key = (event.phase, event.direction, event.method, names)
+        key: _Key = (event.phase, event.direction, names)
         if key not in self._kinds and len(self._kinds) >= MOST_KINDS:
             key, there = _OTHER, []
         if (kind := self._kinds.get(key)) is None:
@@ -53,13 +53,13 @@ class MessageKinds(Observer):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
         self._kinds = {
-            (kind["phase"], kind["direction"], kind["method"], tuple(kind["holds"])): dict(kind)
+            (kind["phase"], kind["direction"], tuple(kind["holds"])): dict(kind)
             for kind in state["kinds"]
         }
 
 
 def _as_fields(key: _Key) -> dict[str, Any]:
-    return dict(zip(("phase", "direction", "method"), key, strict=False))
+    return dict(zip(("phase", "direction"), key, strict=False))
 
 
 def _has(value: Any) -> bool:

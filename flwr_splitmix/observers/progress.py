@@ -34,25 +34,25 @@ class ProgressFile(Observer):
     def __init__(self, folder: Path) -> None:
         self._file = folder / FILE
         self._written = 0.0
-        self._facts = {"rounds": 0, "round": 0, "step": 0, "steps": 0}
+        self._facts = {"rounds": 0, "round": 0, "steps_done": 0, "steps": 0}
 
     def on_start(self, event: RunStarted) -> None:
         """Write down how many rounds there are."""
-        self._note(rounds=event.num_rounds, round=event.first_round - 1, step=0)
+        self._note(rounds=event.num_rounds, round=event.first_round - 1, steps_done=0)
 
     def on_begin(self, event: RoundBegun) -> None:
         """Write down that a round begins."""
-        self._note(round=event.server_round, step=0)
+        self._note(round=event.server_round, steps_done=0)
 
     def on_step(self, event: StepDone) -> None:
         """Count a step; most are not written down."""
-        self._facts["step"] = event.number + 1
+        self._facts["steps_done"] = event.number + 1
         if time.monotonic() > self._written + EVERY:
             self._note()
 
     def on_round(self, event: RoundDone) -> None:
         """Keep the number of its steps: the next round is likely to have as many."""
-        self._note(step=event.steps, steps=event.steps)
+        self._note(steps_done=event.steps, steps=event.steps)
 
     def on_end(self, event: RunEnded) -> None:
         """Take the file away."""

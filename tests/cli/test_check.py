@@ -175,7 +175,7 @@ def test_flower_is_not_started_and_little_is_loaded() -> None:
         "def started(self, arguments, *a, **k):\n"
         "    print('started:', arguments)\n"
         "    raise OSError('no process')\n"
-        "subprocess.Popen.__init__ = started  # torch asks ldconfig, and can do without\n"
+        "subprocess.Popen.__init__ = started  # torch asks ldconfig and gcc, and can do without\n"
         "from flwr_splitmix.cli import app\n"
         f"app(['check', {str(APPS / 'vision')!r}, '--no-cuts'], standalone_mode=False)\n"
         "heavy = {'datasets', 'flwr_datasets', 'ray', 'transformers', 'matplotlib', 'wandb'}\n"
@@ -188,4 +188,4 @@ def test_flower_is_not_started_and_little_is_loaded() -> None:
     assert done.returncode == 0, done.stderr
     assert "loaded: []" in done.stdout
     started = re.findall("started: (.*)", done.stdout)
-    assert all("ldconfig" in arguments for arguments in started), started
+    assert not [arguments for arguments in started if re.search(r"flwr|flower|ray", arguments)]

@@ -92,7 +92,7 @@ def test_a_failing_cell_is_one_clear_error_and_the_exit_status(
     assert "failed: there is no method 'NoSuchSL'" in result.stdout
     assert result.stderr == "1 of 2 cells failed\n"
     assert {run.config["strategy"]: run.status for run in runs(home)} == {
-        "NoSuchSL": "unfinished",
+        "NoSuchSL": "failed",
         "PSL": "finished",
     }
 
@@ -119,7 +119,7 @@ def test_an_interrupted_grid_says_how_to_go_on(
         (("run", "cutmixsl-table1", "--epochs", "0"), "epochs is 0"),
         (("run", "cutmixsl-table1", "--jobs", "0"), "jobs is 0"),
         (("run", "cutmixsl-table1", "--cells", "RNN"), "'rnn'"),
-        (("show", "nothing-like-it"), "there are cutmixsl-table1"),
+        (("show", "nothing-like-it"), "there are cutmixsl-fig2, cutmixsl-table1"),
         (("show", "cutmixsl-table1", "--scale", ""), "allowed are smoke, cpu, paper"),
     ],
 )

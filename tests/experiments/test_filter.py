@@ -31,7 +31,7 @@ def test_all_words_of_an_alternative_must_fit(pairs: list[tuple[Entry, Cell]]) -
 
 def test_a_word_is_a_whole_word_unless_it_has_a_star(pairs: list[tuple[Entry, Cell]]) -> None:
     assert {entry.row for entry, _ in choose(pairs, "SFL")} == {"SplitFed"}
-    assert {entry.row for entry, _ in choose(pairs, "*SFL alpha=1")} == {"CutMixSFL (uniform)"}
+    assert {entry.row for entry, _ in choose(pairs, "*SFL alpha=6")} == {"CutMixSFL (alpha = 6)"}
     assert {entry.row for entry, _ in choose(pairs, "k_times=true")} == {
         "CutMixSL (k times, uniform)"
     }

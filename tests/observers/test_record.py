@@ -103,7 +103,7 @@ def test_a_resumed_runs_record_is_that_of_one_that_was_never_stopped(tmp_path: P
             strategy = PSL(toy.upper(), device="cpu", steps_per_round=1, run=run)
             strategy.fit(toy.make_clients(), rounds)
         kinds = run.record["messages"]["kinds"]
-        counts.append([(kind["method"], kind["count"], kind["bytes"]) for kind in kinds])
+        counts.append([(kind["phase"], kind["count"], kind["bytes"]) for kind in kinds])
         assert [kept["rounds"] for kept in run.record["clients"].values()] == [4, 4]
     assert counts[0] == counts[1]
 
@@ -122,7 +122,8 @@ def test_who_sent_each_patch_of_a_mixture(kind: type[SplitStrategy], each: int) 
         sent = [sum(member["patches"][p] for member in mixture.members) for p in range(6)]
         assert sent == [each] * 6
         assert sum(member["lam"] for member in mixture.members) == pytest.approx(1)
-        assert min(mixture.norms) > 0
+        assert min(mixture.norms) >= 0
+        assert max(mixture.norms) > 0
         assert mixture.image().shape == (2 * 16, 3 * 16, 3)
         assert mixture.image().max() == 255
 

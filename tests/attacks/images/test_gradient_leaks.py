@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -86,9 +88,10 @@ def test_a_class_of_which_no_sample_is_known_scores_least() -> None:
 
 def view_of(bench: Bench, labels: Tensor) -> View:
     """Return what a member of a group sees whose gradients say the labels."""
-    view = bench.view(PatchCutMix(2, None), "member of the group", known=False)
+    view = bench.view(PatchCutMix(2, None), known=False)
     release = Release(1, 0, None, torch.zeros(ROWS, 16, 40), gradient=gradients(labels))
-    return View(view.adversary, [release], view.knowledge)
+    knowledge = replace(view.knowledge, num_classes=CLASSES)
+    return View("member of the group", [release], knowledge)
 
 
 def test_the_attacks_read_labels_that_gradients_say(bench: Bench) -> None:

@@ -87,7 +87,7 @@ def test_the_papers_epsilons_where_none_is_printed_follow_from_its_formulas() ->
 
 def test_new_options_have_changed_no_cell_that_there_was() -> None:
     """Runs are found by these ids."""
-    entries = EXPERIMENTS["cutmixsl-table2"].cells(SCALES["cpu"], source="fashion_mnist")
+    entries = EXPERIMENTS["cutmixsl-table2-joint"].cells(SCALES["cpu"], source="fashion_mnist")
     ids = {entry.place: cell.id for entry, cell in entries}
     assert ids["Parallel SL", "n = 10"] == "psl-vit_tiny-n10-s0-cd7cffe3df84"
     assert ids["SplitFed", "n = 10"] == "sfl-vit_tiny-n10-s0-7a51c4a6c512"

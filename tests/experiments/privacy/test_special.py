@@ -30,7 +30,7 @@ def test_a_data_set_of_two_classes_has_their_images(tmp_path: Path) -> None:
 
 
 def test_a_member_gets_the_mean_gradient_of_each_step_and_the_other_is_behind_it() -> None:
-    images = load_images("fashion-mnist-small")
+    images = load_images("fashion-mnist-small", image_size=16)
     pictures = Pictures.of(images.test, list(range(4)))
     view = Bench(pictures, pictures).view(NoMixing(), batch_size=2, known=False)
     gradients = [torch.full((2, 3, 5), float(client)) for client in (1, 5)]
