@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -136,18 +134,12 @@ def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / "model").exists()
 
 
-def test_the_former_command_knows_keys_that_a_run_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_keys_that_an_old_run_lacks_are_those_of_the_app(tmp_path: Path) -> None:
     fitted = fit(tmp_path / "runs", strategy="USplitFL")
     file = run_of(fitted).path / "config.json"
     config = json.loads(file.read_text())
     del config["support-scale"]
     file.write_text(json.dumps(config))
-    folder, home = tmp_path / "model", run_of(fitted).path.parents[1]
-    command = [APP / "export_run.py", run_of(fitted).id, folder, "--run-dir", home]
-    monkeypatch.setattr(sys, "argv", [str(word) for word in command])
-    with pytest.raises(SystemExit, match=r"^0$"):
-        runpy.run_path(str(command[0]), run_name="__main__")
-    assert "load it with transformers' from_pretrained" in capsys.readouterr().out
-    AutoModelForCausalLM.from_pretrained(folder)
+    said = export(run_of(fitted), tmp_path / "model", "--app", str(APP))
+    assert "load it with transformers' from_pretrained" in said.stdout
+    AutoModelForCausalLM.from_pretrained(tmp_path / "model")

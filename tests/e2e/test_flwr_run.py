@@ -57,6 +57,9 @@ def test_a_run_leaves_config_metrics_and_summary(cutmix: Ended) -> None:
         "checkpoints",
         "clients",
         "lock",  # held while the run runs
+        "flower.json",  # its id in Flower
+        "inputs.json",  # classes, normalisation
+        "record.json",  # what clients did, kinds of messages
         "attacks",  # it is recorded
     }
     assert run.config["strategy"] == "CutMixSL"
