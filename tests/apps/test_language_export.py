@@ -140,6 +140,6 @@ def test_keys_that_an_old_run_lacks_are_those_of_the_app(tmp_path: Path) -> None
     config = json.loads(file.read_text())
     del config["support-scale"]
     file.write_text(json.dumps(config))
-    said = export(run_of(fitted), tmp_path / "model", "--app", str(APP))
+    said = export(fitted, tmp_path / "model", "--app", str(APP))
     assert "load it with transformers' from_pretrained" in said.stdout
     AutoModelForCausalLM.from_pretrained(tmp_path / "model")
