@@ -11,6 +11,7 @@ from flwr_splitmix import Run
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.testing.agreement import check_same_results, read_results
 from tests.e2e.flower_run import Deployed, measured, rows
+from tests.e2e.processes import wait_for
 from tests.faults.faulty_run import (
     APP,
     START,
@@ -104,7 +105,7 @@ def test_a_run_whose_serverapp_was_killed_is_resumed_as_if_it_had_not(
     deployed.reach(run_id, "step 5 of round 3", lambda: len(steps_in(home, 0, 3)) >= 5, START)
     server_process(deployed.flower).kill()
     broken = Run.open("latest", home=home)
-    assert broken.status == "stopped"
+    wait_for("the end of what held the run", lambda: broken.status == "stopped", 60)
     assert len(broken.rows) == 2
 
     ended = deployed.run({**values, "resume": broken.id}, home, app=APP)
