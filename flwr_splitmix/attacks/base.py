@@ -139,7 +139,8 @@ class Budget:
     scale
         "smoke", "cpu" or "paper": an attack's own sizes follow it.
     seconds
-        Time from now on for all that is done with this budget; None is no limit.
+        Processor time of this thread, from now on, for all that is done with this budget, so that
+        other programs on the machine do not weaken an attack; None is no limit.
     iterations
         Most steps of any one loop; None is the attack's own number.
     device
@@ -156,7 +157,7 @@ class Budget:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     progress: Callable[[str, int, int], None] = _silent
     stop: threading.Event = field(default_factory=threading.Event, compare=False)
-    _began: float = field(default_factory=time.monotonic, init=False, repr=False, compare=False)
+    _began: float = field(default_factory=time.thread_time, init=False, repr=False, compare=False)
 
     def steps(self, number: int, what: str = "") -> Iterator[int]:
         """Count from 0 to `number`, or less: ends early where budget or stop say so.
@@ -173,7 +174,7 @@ class Budget:
     @property
     def over(self) -> bool:
         """Whether the attack must come to an end."""
-        late = self.seconds is not None and time.monotonic() - self._began > self.seconds
+        late = self.seconds is not None and time.thread_time() - self._began > self.seconds
         return late or self.stop.is_set()
 
     def again(self, seconds: float | None = None) -> Budget:

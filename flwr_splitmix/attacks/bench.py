@@ -7,7 +7,7 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,12 @@ from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.simulation import ShuffleWatch
 from flwr_splitmix.attacks.trace import DiskTrace, Trace
 from flwr_splitmix.attacks.vault import Vault
+from flwr_splitmix.attacks.victim import Victim
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.data import ImageDataset, load_images
 from flwr_splitmix.data.images.sets import ImageSets
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.mixers import Mixer
-from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.schedule import WarmupCosine, adamw
 from flwr_splitmix.segments.vision.split_model import SplitModel
 from flwr_splitmix.storage import load_tensors, save_tensors, under
@@ -37,68 +37,6 @@ from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluati
 
 KEPT_ORDERS = 50
 """Of each client's frozen edge, how many of its newest shuffles the vault keeps."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Victim:
-    """A system that is trained to be attacked; two equal ones are the same system.
-
-    Parameters
-    ----------
-    method, options
-        Name of the strategy, and its own options, noise among them.
-    model, model_options
-        Arguments of `split_vision_model`: "depth", "patch_size", "cut_at", ...
-    dataset
-        As for `load_images`; its training images are divided among the clients, the victims that
-        are held out are of its test set.
-    image_size
-        Pixels.
-    clients, samples
-        Number of clients, and of training images of each; images that no client has are spare.
-    rounds, steps
-        Number of rounds, and of steps in each; None is an epoch. `rounds` is the training stage.
-    batch_size, lr, weight_decay
-        Of both sides.
-    defence
-        What a client does besides, see `defences`: "none", "blur" or "adversarial".
-    test_images
-        How many test images the system is evaluated on, after the last round.
-    seed
-        Of everything.
-    """
-
-    method: str = "PSL"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    model: str = "vit_tiny_patch16_224"
-    model_options: Mapping[str, Any] = field(default_factory=lambda: {"patch_size": 4, "depth": 6})
-    dataset: str = "fashion-mnist-small"
-    image_size: int = 32
-    clients: int = 2
-    samples: int = 500
-    rounds: int = 5
-    steps: int | None = None
-    batch_size: int = 32
-    lr: float = 1e-3
-    weight_decay: float = 0.05
-    defence: Defence = "none"
-    test_images: int = 500
-    seed: int = 0
-
-    def plain(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        noise = {
-            k: dict(v.to_plain()) for k, v in self.options.items() if isinstance(v, GaussianNoise)
-        }
-        return {**asdict(self), "options": {**self.options, **noise}}
-
-    @classmethod
-    def from_plain(cls, values: Mapping[str, Any]) -> Victim:
-        """Make it from what `plain` returned."""
-        options = dict(values["options"])
-        if "noise" in options:
-            options["noise"] = GaussianNoise.from_plain(options["noise"])
-        return cls(**{**values, "options": options})
 
 
 @dataclass(frozen=True)

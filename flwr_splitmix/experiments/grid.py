@@ -6,17 +6,17 @@ import contextlib
 import logging
 import multiprocessing
 import signal
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal
 
 from flwr_splitmix.experiments.cell_runs import clear, find_runs, held_run
 from flwr_splitmix.experiments.cells import Cell
+from flwr_splitmix.experiments.processes import Processes, reason_of
 from flwr_splitmix.runs import Run
 
 _PATIENCE = 30.0  # seconds that a stopped process has to write its state
@@ -107,7 +107,7 @@ def run_grid(
         on_progress(progress)
 
     if jobs > 1:
-        _Processes(place, tell).run(cells, jobs)
+        _run_apart(cells, place, jobs, tell)
     else:
         for cell in cells:
             run_one(cell, place, tell)
@@ -136,14 +136,14 @@ def run_one(cell: Cell, place: Workplace, tell: OnProgress) -> None:
                     with log_to(run.path / "log.txt"):
                         run_cell(cell, run, place.source, device=place.device, on_round=on_round)
                 except Exception as error:
-                    run.note_failure(_reason_of(error))
+                    run.note_failure(reason_of(error))
                     raise
             clear(run)
             top1 = _top1(run)
     except ConnectionError:
         raise  # the process that is told has gone
     except Exception as error:
-        tell(Progress(cell, "failed", reason=_reason_of(error)))
+        tell(Progress(cell, "failed", reason=reason_of(error)))
     else:
         tell(Progress(cell, "done", cell.recipe.epochs, top1))
 
@@ -151,13 +151,6 @@ def run_one(cell: Cell, place: Workplace, tell: OnProgress) -> None:
 def _top1(run: Run) -> float | None:
     value = (run.summary or {}).get("top1")
     return float(value) if isinstance(value, (int, float)) else None
-
-
-def _reason_of(error: Exception) -> str:
-    text = (str(error).strip().splitlines() or [""])[0]
-    if isinstance(error, (ValueError, RuntimeError)) and text:
-        return text
-    return f"{type(error).__name__}: {text}"
 
 
 @contextlib.contextmanager
@@ -182,62 +175,26 @@ def log_to(file: Path) -> Iterator[None]:
         handler.close()
 
 
-class _Processes:
-    """A process for each cell, a few at a time; a process that dies costs its own cell only."""
-
-    def __init__(self, place: Workplace, tell: OnProgress) -> None:
-        self.place = place
-        self.tell = tell
-        self.spawn = multiprocessing.get_context("spawn")
-        self.running: dict[Connection, tuple[BaseProcess, Cell]] = {}
-
-    def run(self, cells: Sequence[Cell], jobs: int) -> None:
-        waiting = deque(cells)
-        try:
-            while waiting or self.running:
-                while waiting and len(self.running) < jobs:
-                    self._start(waiting.popleft())
-                for connection in wait(list(self.running)):
-                    assert isinstance(connection, Connection)
-                    self._receive(connection)
-        finally:
-            self._stop()
-
-    def _start(self, cell: Cell) -> None:
-        ours, theirs = self.spawn.Pipe(duplex=False)
-        process = self.spawn.Process(target=_work, args=(cell, self.place, theirs))
-        process.start()
-        theirs.close()
-        self.running[ours] = (process, cell)
-
-    def _receive(self, connection: Connection) -> None:
-        process, cell = self.running[connection]
-        try:
-            progress: Progress = connection.recv()
-        except EOFError:  # it died without a word
-            process.join()
-            progress = Progress(
-                cell, "failed", reason=f"its process ended with exit code {process.exitcode}"
-            )
-        if progress.state in ("done", "failed"):
-            del self.running[connection]
-            connection.close()
-            process.join()
-        self.tell(progress)
-
-    def _stop(self) -> None:
-        for process, _ in self.running.values():
-            process.terminate()
-        deadline = time.monotonic() + _PATIENCE
-        for process, _ in self.running.values():
-            process.join(max(0.0, deadline - time.monotonic()))
-            if process.is_alive():
-                process.kill()
-                process.join()
-        self.running.clear()
+def _run_apart(cells: Sequence[Cell], place: Workplace, jobs: int, tell: OnProgress) -> None:
+    processes = Processes[Cell, Progress](
+        multiprocessing.get_context("spawn"),
+        partial(_work, place),
+        ended=lambda progress: progress.state in ("done", "failed"),
+        died=lambda cell, reason: Progress(cell, "failed", reason=reason),
+        patience=_PATIENCE,
+    )
+    waiting = deque(cells)
+    try:
+        while waiting or processes:
+            while waiting and len(processes) < jobs:
+                processes.start(waiting.popleft())
+            for progress in processes.wait():
+                tell(progress)
+    finally:
+        processes.stop()
 
 
-def _work(cell: Cell, place: Workplace, connection: Connection) -> None:
+def _work(place: Workplace, cell: Cell, connection: Connection) -> None:
     """Run one cell in a process of its own."""
     import torch
 

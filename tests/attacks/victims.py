@@ -6,7 +6,8 @@ from functools import cache
 from typing import Any
 
 from flwr_splitmix.attacks.attacked import Attacked
-from flwr_splitmix.attacks.bench import Victim, train_victim
+from flwr_splitmix.attacks.bench import train_victim
+from flwr_splitmix.attacks.victim import Victim
 from flwr_splitmix.privacy import GaussianNoise
 
 NOISE = GaussianNoise(sigma_s=0.5, sigma_y=0.25)

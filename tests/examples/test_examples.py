@@ -21,11 +21,10 @@ from flwr.serverapp.strategy import FedAvg
 
 from flwr_splitmix.clients import SplitClient, UShapeClient
 from flwr_splitmix.mixers import SmashedShape
-from flwr_splitmix.sandbox.flower import LocalFlower
 from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.testing import laws
+from tests.examples.programs import ROOT, page, program, readme_files
 
-ROOT = Path(__file__).parents[2]
 MIXER = ROOT / "examples" / "block_cutmix.py"
 APP = ROOT / "examples" / "other_project"
 APP_FILES = ("pyproject.toml", "client_app.py", "server_app.py")
@@ -40,23 +39,6 @@ def blocks() -> ModuleType:
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
-
-
-def page(name: str) -> str:
-    return (ROOT / name).read_text(encoding="utf-8")
-
-
-def readme_files() -> dict[str, str]:
-    """Return the code blocks of the README that stand under a file name in bold."""
-    files = re.findall(r"^\*\*`([\w.]+)`\*\*\n\n```\w+\n(.*?)^```$", page("README.md"), re.S | re.M)
-    return dict(files)
-
-
-def program(name: str, part: str) -> str:
-    """Return the block of Python of a page that contains a part."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", page(name), re.S | re.M)
-    (block,) = (block for block in blocks if part in block)
-    return str(block)
 
 
 @pytest.mark.parametrize("clients", [2, 3, 5, 8])
@@ -155,20 +137,3 @@ def test_the_lines_on_mixers_fit_together(blocks: ModuleType) -> None:
     exec(program("docs/own-mixer.md", "laws.check"), names)
     partner = SplitClient(toy.lower(), toy.data(1), shares=(names["BlockShare"],))
     names["strategy"].fit([names["client"], partner], 1)
-
-
-@pytest.mark.slow
-def test_the_readme_app_runs_in_flower(tmp_path: Path) -> None:
-    app = tmp_path / "other_project"
-    app.mkdir()
-    for name, text in readme_files().items():
-        (app / name).write_text(text, encoding="utf-8")
-    with LocalFlower({"OMP_NUM_THREADS": "1"}) as flower:
-        run_id = flower.submit(app, nodes=2)
-        status = flower.wait(run_id, timeout=300)
-        log = flower.log(run_id)
-    assert status[0] == "finished:completed", log
-    assert "lower segments aggregated by FedAdam" in log
-    reached = re.findall(r"round 3/3 \| top-1 (0\.\d+) \(central\)", log)
-    assert len(reached) == 1, log
-    assert float(reached[0]) > 0.6  # chance is 0.1

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from flwr_splitmix.apps.findings import describe_clients, passes
 from flwr_splitmix.apps.language.advice import advise, open_run_model
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.texts import (
@@ -19,11 +20,9 @@ from flwr_splitmix.apps.language.texts import (
 from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
-from flwr_splitmix.apps.vision.check import REJECTED, without_data
 from flwr_splitmix.data.texts.tokens import LongTextsCount
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.segments.language import LanguageParts
-from flwr_splitmix.server.remarks import name_clients
 
 MOST_ROWS = 4000
 """So many training rows are tokenised: enough to say how long they are, and fast."""
@@ -51,21 +50,13 @@ def check(
         return
     checked = _Checked()
 
-    def passes(part: Callable[[LanguageConfig, Report, _Checked], None]) -> bool:
-        try:
-            part(config, report, checked)
-        except (*REJECTED, OSError) as error:
-            report.problems.append(" ".join(str(error).split()))
-            return False
-        return True
+    def right(part: Callable[[LanguageConfig, Report, _Checked], None]) -> bool:
+        return passes(lambda: part(config, report, checked), report)
 
     report.facts |= {"strategy": config.strategy, "model": config.model}
-    right = all([passes(_check_devices), passes(_check_model)])
-    if passes(_check_data):
-        right &= passes(_check_clients) and passes(_check_tokens)
-    else:
-        right = False
-    if right and setting is not None and checked.model is not None:
+    usable = all([right(_check_devices), right(_check_model)])
+    usable &= right(_check_data) and all([right(_check_clients), right(_check_tokens)])
+    if usable and setting is not None and checked.model is not None:
         fraction = max(config.min_nodes or 1, round(config.fraction_train * report.nodes))
         report.advice = advise(config, *checked.model, checked.tokens, fraction, setting)
 
@@ -126,15 +117,7 @@ def _check_clients(config: LanguageConfig, report: Report, checked: _Checked) ->
     for client in range(report.nodes):
         node = {"partition-id": client, "num-partitions": report.nodes}
         sizes.append(len(client_rows(config, node)[0]))
-    report.facts["clients"] = f"{report.nodes}, with {min(sizes)} to {max(sizes)} training rows"
-    if empty := [client for client, size in enumerate(sizes) if not size]:
-        report.remarks.append(without_data(empty, "partition-alpha"))
-    few = [client for client, size in enumerate(sizes) if 0 < size < config.batch_size]
-    if few:
-        report.remarks.append(
-            f"{name_clients(few)} has less than one batch of batch-size {config.batch_size} and "
-            "draws with replacement"
-        )
+    describe_clients(report, sizes, config.batch_size, "training rows")
 
 
 def _check_tokens(config: LanguageConfig, report: Report, checked: _Checked) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
 
+from flwr_splitmix.apps.findings import describe_clients, passes
 from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
@@ -17,14 +18,8 @@ from flwr_splitmix.apps.vision.data import images_of, sizes_of_clients
 from flwr_splitmix.apps.vision.first_round import check_number, check_plan, in_a_round
 from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.server import make_strategy
-from flwr_splitmix.clients import ClientError
 from flwr_splitmix.device import pick_device
-from flwr_splitmix.links import LinkError
-from flwr_splitmix.server.remarks import name_clients
 from flwr_splitmix.strategies import SplitStrategy
-
-REJECTED = (ConfigError, ValueError, ClientError, LinkError)
-"""What a run's parts raise for a user's mistake."""
 
 
 def check(
@@ -40,22 +35,14 @@ def check(
         report.problems.append(str(error))
         return
 
-    def passes(part: Callable[[], None]) -> bool:
-        try:
-            part()
-        except REJECTED as error:
-            report.problems.append(str(error))
-            return False
-        return True
-
     report.facts |= {"strategy": config.strategy, "model": config.model}
-    if not passes(lambda: _check_data(config, report)):
+    if not passes(lambda: _check_data(config, report), report):
         return
-    right = passes(lambda: _check_clients(config, report))
-    right &= passes(lambda: _check_devices(config))
-    right &= passes(lambda: _check_model(config, report))
+    right = passes(lambda: _check_clients(config, report), report)
+    right &= passes(lambda: _check_devices(config), report)
+    right &= passes(lambda: _check_model(config, report), report)
     if right and setting is not None:
-        passes(lambda: _advise(config, report, setting))
+        passes(lambda: _advise(config, report, setting), report)
 
 
 def _check_data(config: VisionConfig, report: Report) -> None:
@@ -81,16 +68,7 @@ def _check_clients(config: VisionConfig, report: Report) -> None:
     if not report.nodes_known:
         return
     sizes = sizes_of_clients(config, report.nodes)
-    empty = [client for client, size in enumerate(sizes) if not size]
-    report.facts["clients"] = f"{report.nodes}, with {min(sizes)} to {max(sizes)} training images"
-    if empty:
-        report.remarks.append(without_data(empty, "partition-alpha"))
-    few = [client for client, size in enumerate(sizes) if 0 < size < config.batch_size]
-    if few:
-        report.remarks.append(
-            f"{name_clients(few)} has less than one batch of batch-size {config.batch_size} and "
-            "draws with replacement"
-        )
+    empty = describe_clients(report, sizes, config.batch_size, "training images")
     strategy = _trial(config)
     check_number(strategy, report.nodes)
     try:
@@ -100,15 +78,6 @@ def _check_clients(config: VisionConfig, report: Report) -> None:
             f"{error}: {len(empty)} of the {report.nodes} clients have no training data; a larger "
             "partition-alpha, or fewer SuperNodes, gives every client some"
         ) from None
-
-
-def without_data(clients: list[int], key: str) -> str:
-    """Say which clients have no training data, and how that is avoided."""
-    have = "has" if len(clients) == 1 else "have"
-    return (
-        f"{name_clients(clients).removeprefix('each of ')} {have} no training data and will take "
-        f"no part; a larger {key}, or fewer SuperNodes, gives every client some"
-    )
 
 
 def _check_devices(config: VisionConfig) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import signal
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from functools import partial
+from multiprocessing.connection import Connection
 from typing import Literal
 
 from flwr_splitmix.experiments.privacy.cells import Place
 from flwr_splitmix.experiments.privacy.tasks import Task
+from flwr_splitmix.experiments.processes import Processes, reason_of
 
 _PATIENCE = 10.0  # seconds that a stopped process has to end
 
@@ -73,7 +73,7 @@ def run_tasks(
     """
     if not apart:
         return _run_here(tasks, place, on_progress)
-    return _Processes(place, on_progress).run(tasks, jobs)
+    return _run_apart(tasks, place, jobs, on_progress)
 
 
 def _run_here(tasks: Sequence[Task], place: Place, on_progress: OnProgress) -> list[Progress]:
@@ -97,88 +97,65 @@ def _outcome(task: Task, place: Place) -> Progress:
     try:
         state, words = do(task, place)
     except Exception as error:
-        text = (str(error).strip().splitlines() or [""])[0]
-        plain = isinstance(error, (ValueError, RuntimeError)) and text
-        return Progress(task, "failed", text if plain else f"{type(error).__name__}: {text}")
+        return Progress(task, "failed", reason_of(error))
     return Progress(task, state, words)
 
 
-class _Processes:
-    def __init__(self, place: Place, tell: OnProgress) -> None:
-        self.place = place
-        self.tell = tell
-        # Forked from a server that has loaded torch and nothing else: a process costs little, and
-        # none has another's threads or GPU.
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(_PRELOADED)
-        self.running: dict[Connection, tuple[BaseProcess, Task]] = {}
-        self.failures: dict[Task, Progress] = {}
-        self.open: set[Task] = set()
+def _run_apart(tasks: Sequence[Task], place: Place, jobs: int, tell: OnProgress) -> list[Progress]:
+    # Forked from a server that has loaded torch and nothing else: a process costs little, and none
+    # has another's threads or GPU.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    processes = Processes[Task, Progress](
+        context,
+        partial(_work, place),
+        ended=lambda progress: True,
+        died=lambda task, reason: Progress(task, "failed", reason),
+        patience=_PATIENCE,
+    )
+    waiting, queue = list(tasks), _Queue(tasks)
+    try:
+        while waiting or processes:
+            while len(processes) < jobs and (progress := queue.next(waiting)) is not None:
+                tell(progress)
+                if progress.state == "begun":
+                    processes.start(progress.task)
+            for progress in processes.wait():
+                queue.end(progress)
+                tell(progress)
+    finally:
+        processes.stop()
+    return list(queue.failures.values())
 
-    def run(self, tasks: Sequence[Task], jobs: int) -> list[Progress]:
-        waiting = list(tasks)
+
+class _Queue:
+    """Which tasks have not ended, and which have failed."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
         self.open = set(tasks)
-        try:
-            while waiting or self.running:
-                while len(self.running) < jobs and (task := self._next(waiting)) is not None:
-                    self._start(task)
-                for connection in wait(list(self.running)):
-                    assert isinstance(connection, Connection)
-                    self._receive(connection)
-        finally:
-            self._stop()
-        return list(self.failures.values())
+        self.failures: dict[Task, Progress] = {}
 
-    def _next(self, waiting: list[Task]) -> Task | None:
-        """Take the first task out whose needs are met; tell of those whose never will be."""
-        for task in list(waiting):
-            if broken := [before for before in task.needs if before in self.failures]:
+    def next(self, waiting: list[Task]) -> Progress | None:
+        """Take the first task out whose needs are met, as begun, or never will be, as failed."""
+        for task in waiting:
+            broken = [before for before in task.needs if before in self.failures]
+            if broken:
                 waiting.remove(task)
-                self._end(Progress(task, "failed", f"this failed before: {broken[0]}"))
-            elif not any(before in self.open for before in task.needs):
+                return self.end(Progress(task, "failed", f"this failed before: {broken[0]}"))
+            if not any(before in self.open for before in task.needs):
                 waiting.remove(task)
-                return task
+                return Progress(task, "begun")
         return None
 
-    def _start(self, task: Task) -> None:
-        ours, theirs = self.context.Pipe(duplex=False)
-        process = self.context.Process(target=_work, args=(task, self.place, theirs))
-        process.start()
-        theirs.close()
-        self.running[ours] = (process, task)
-        self.tell(Progress(task, "begun"))
-
-    def _receive(self, connection: Connection) -> None:
-        process, task = self.running.pop(connection)
-        try:
-            progress: Progress = connection.recv()
-        except EOFError:  # it died without a word
-            process.join()
-            reason = f"its process ended with exit code {process.exitcode}"
-            progress = Progress(task, "failed", reason)
-        connection.close()
-        process.join()
-        self._end(progress)
-
-    def _end(self, progress: Progress) -> None:
+    def end(self, progress: Progress) -> Progress:
+        """Note what became of a task."""
         self.open.discard(progress.task)
         if progress.state == "failed":
             self.failures[progress.task] = progress
-        self.tell(progress)
-
-    def _stop(self) -> None:
-        for process, _ in self.running.values():
-            process.terminate()
-        deadline = time.monotonic() + _PATIENCE
-        for process, _ in self.running.values():
-            process.join(max(0.0, deadline - time.monotonic()))
-            if process.is_alive():
-                process.kill()
-                process.join()
-        self.running.clear()
+        return progress
 
 
-def _work(task: Task, place: Place, connection: Connection) -> None:
+def _work(place: Place, task: Task, connection: Connection) -> None:
     """Do one task in a process of its own."""
     import torch
 

@@ -36,8 +36,8 @@ class Size:
     trial_steps
         Most steps of an attack's loop while its settings are compared; None is all.
     seconds
-        What one attack may take, far more than it needs on a machine that is not busy; None is no
-        limit. An attack that comes to it says less, and the result depends on the machine.
+        Processor time that one attack may take; None is no limit. An attack that comes to it says
+        less, and the result depends on the processor.
     """
 
     name: Literal["smoke", "cpu", "paper"]

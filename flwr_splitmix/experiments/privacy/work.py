@@ -15,9 +15,10 @@ import torch
 
 from flwr_splitmix.attacks.attacked import Attacked, Case
 from flwr_splitmix.attacks.base import Budget, Guess, NotApplicable
-from flwr_splitmix.attacks.bench import Victim, load_victim, train_victim
+from flwr_splitmix.attacks.bench import load_victim, train_victim
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.results import score_and_keep
+from flwr_splitmix.attacks.victim import Victim
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.experiments.grid import log_to
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place

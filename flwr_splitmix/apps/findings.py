@@ -1,0 +1,51 @@
+"""What the checks of every app have in common: how a part fails, and what clients' sizes tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from flwr_splitmix.apps.report import Report
+from flwr_splitmix.apps.run_config import ConfigError
+from flwr_splitmix.clients import ClientError
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.server.remarks import name_clients
+
+REJECTED = (ConfigError, ValueError, ClientError, LinkError)
+"""What a run's parts raise for a user's mistake."""
+
+
+def passes(part: Callable[[], None], report: Report) -> bool:
+    """Do a part of a check; a user's mistake, or a file that cannot be read, is a problem."""
+    try:
+        part()
+    except (*REJECTED, OSError) as error:
+        report.problems.append(" ".join(str(error).split()))
+        return False
+    return True
+
+
+def describe_clients(report: Report, sizes: Sequence[int], batch_size: int, rows: str) -> list[int]:
+    """Write into the report how much data clients have, and return those that have none.
+
+    Parameters
+    ----------
+    sizes
+        Of each client, the number of its training rows.
+    rows
+        What these are.
+    """
+    report.facts["clients"] = f"{len(sizes)}, with {min(sizes)} to {max(sizes)} {rows}"
+    empty = [client for client, size in enumerate(sizes) if not size]
+    if empty:
+        have = "has" if len(empty) == 1 else "have"
+        report.remarks.append(
+            f"{name_clients(empty).removeprefix('each of ')} {have} no training data and will take "
+            "no part; a larger partition-alpha, or fewer SuperNodes, gives every client some"
+        )
+    few = [client for client, size in enumerate(sizes) if 0 < size < batch_size]
+    if few:
+        report.remarks.append(
+            f"{name_clients(few)} has less than one batch of batch-size {batch_size} and draws "
+            "with replacement"
+        )
+    return empty

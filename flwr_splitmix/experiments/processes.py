@@ -1,0 +1,98 @@
+"""Processes that each do one piece of work and tell of it, a few at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from typing import Any, Generic, TypeVar
+
+Work = TypeVar("Work")
+Told = TypeVar("Told")
+
+
+class Processes(Generic[Work, Told]):
+    """Running processes by what they do; one that dies costs its own work only.
+
+    Parameters
+    ----------
+    context
+        How processes are started.
+    target
+        Called in the process with a piece of work and the connection that it tells by.
+    ended
+        Whether what was told is the last of a process.
+    died
+        What is told of a process that ended with an exit code and without a last word.
+    patience
+        Seconds that stopped processes have together to end.
+    """
+
+    def __init__(
+        self,
+        context: BaseContext,
+        target: Callable[[Work, Any], None],
+        *,
+        ended: Callable[[Told], bool],
+        died: Callable[[Work, str], Told],
+        patience: float,
+    ) -> None:
+        self._context = context
+        self._target = target
+        self._ended = ended
+        self._died = died
+        self._patience = patience
+        self._running: dict[Connection, tuple[BaseProcess, Work]] = {}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def start(self, work: Work) -> None:
+        """Start a process."""
+        ours, theirs = self._context.Pipe(duplex=False)
+        # Only its subclasses have a context's Process for the type checker.
+        process = self._context.Process(target=self._target, args=(work, theirs))  # type: ignore[attr-defined]
+        process.start()
+        theirs.close()
+        self._running[ours] = (process, work)
+
+    def wait(self) -> Iterator[Told]:
+        """Wait until any process tells something, and yield it."""
+        for connection in wait(list(self._running)):
+            assert isinstance(connection, Connection)
+            yield self._receive(connection)
+
+    def stop(self) -> None:
+        """End all processes: by SIGTERM, and those that do not obey by SIGKILL."""
+        for process, _ in self._running.values():
+            process.terminate()
+        deadline = time.monotonic() + self._patience
+        for process, _ in self._running.values():
+            process.join(max(0.0, deadline - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._running.clear()
+
+    def _receive(self, connection: Connection) -> Told:
+        process, work = self._running[connection]
+        try:
+            told: Told = connection.recv()
+        except EOFError:  # it died without a word
+            process.join()
+            told = self._died(work, f"its process ended with exit code {process.exitcode}")
+        if self._ended(told):
+            del self._running[connection]
+            connection.close()
+            process.join()
+        return told
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of a user's error; of any other one with its type."""
+    text = (str(error).strip().splitlines() or [""])[0]
+    if isinstance(error, (ValueError, RuntimeError)) and text:
+        return text
+    return f"{type(error).__name__}: {text}"
