@@ -178,6 +178,12 @@ METHODS: tuple[Method, ...] = (
         up="*m* times as much as USplitSL; with refinement in every step (3*m* + 1)/2 times",
         protects="texts, labels, logits",
     ),
+    Method(
+        name="DPForwardSL", module="text_defences", shape="U", mixer="DPForward",
+        at_cut="each text's hidden states are clipped and get Gaussian noise",
+        up="as USplitSL; hidden states, not gradients, have an [epsilon](language.md#dp-forward)",
+        protects="texts, labels, logits",
+    ),
 )  # fmt: skip
 """All methods, in the order in which they are listed everywhere."""
 

@@ -1,7 +1,8 @@
 """Hiding methods of the U shape, one file or folder each, with client half and server half."""
 
+from flwr_splitmix.hiding.dp_forward import DPForward
 from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.hiding.mixguard import MixGuard, MixGuardOptions
 from flwr_splitmix.hiding.naive_mix import NaiveMix
 
-__all__ = ["ClientSide", "Hiding", "MixGuard", "MixGuardOptions", "NaiveMix", "Sent"]
+__all__ = ["ClientSide", "DPForward", "Hiding", "MixGuard", "MixGuardOptions", "NaiveMix", "Sent"]

@@ -12,6 +12,7 @@ from flwr_splitmix.data.texts.generated import GENERATED
 from flwr_splitmix.data.texts.rows import TextTask
 from flwr_splitmix.data.texts.sets import TextColumns
 from flwr_splitmix.data.texts.tokens import LongTexts
+from flwr_splitmix.hiding.dp_forward import Sensitivity
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.hiding.mixguard.options import Decoding, TrunkMask
 from flwr_splitmix.hiding.mixguard.sampler import Sampler
@@ -88,6 +89,10 @@ class LanguageConfig(AppConfig):
     mask: TrunkMask
     calibrated_inference: StrictBool
     lam: Annotated[float, Field(gt=0, le=1)]
+    epsilon: Positive
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    clip_norm: Positive
+    sensitivity: Sensitivity
     evaluation: Literal["auto", "federated", "benchmark", "none"]
     generation_scores: StrictBool
     max_new_tokens: Annotated[int, Field(ge=1, le=4000)]
