@@ -184,6 +184,11 @@ METHODS: tuple[Method, ...] = (
         up="as USplitSL; hidden states, not gradients, have an [epsilon](language.md#dp-forward)",
         protects="texts, labels, logits",
     ),
+    Method(
+        name="NoPeekSL", module="text_defences", shape="U", mixer="NoPeek",
+        at_cut="heads learn to send what depends less on the words", up="as USplitSL",
+        protects="texts, labels, logits",
+    ),
 )  # fmt: skip
 """All methods, in the order in which they are listed everywhere."""
 

@@ -4,5 +4,15 @@ from flwr_splitmix.hiding.dp_forward import DPForward
 from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.hiding.mixguard import MixGuard, MixGuardOptions
 from flwr_splitmix.hiding.naive_mix import NaiveMix
+from flwr_splitmix.hiding.no_peek import NoPeek
 
-__all__ = ["ClientSide", "DPForward", "Hiding", "MixGuard", "MixGuardOptions", "NaiveMix", "Sent"]
+__all__ = [
+    "ClientSide",
+    "DPForward",
+    "Hiding",
+    "MixGuard",
+    "MixGuardOptions",
+    "NaiveMix",
+    "NoPeek",
+    "Sent",
+]

@@ -5,7 +5,7 @@ What each does is said by its hiding, `flwr_splitmix.hiding`.
 
 from __future__ import annotations
 
-from flwr_splitmix.hiding import DPForward
+from flwr_splitmix.hiding import DPForward, NoPeek
 from flwr_splitmix.strategies.ushape import UShapeStrategy
 
 
@@ -21,3 +21,17 @@ class DPForwardSL(UShapeStrategy):
     """
 
     hiding = DPForward
+
+
+class NoPeekSL(UShapeStrategy):
+    """Heads that learn to send what depends less on the words.
+
+    Parameters
+    ----------
+    trunk, **options
+        See `UShapeStrategy`.
+
+    Source: NoPeek (Vepakomma et al., 2020).
+    """
+
+    hiding = NoPeek

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, TextSet, UShapeClient
-from flwr_splitmix.hiding import DPForward, Hiding, MixGuardOptions
+from flwr_splitmix.hiding import DPForward, Hiding, MixGuardOptions, NoPeek
 from flwr_splitmix.schedule import OptimizerFactory, constant
 from flwr_splitmix.testing.toy import sgd
 
@@ -179,7 +179,7 @@ KINDS: dict[str, type[UShapeClient]] = {
 }
 """Whose clients some strategies of the U shape work with; those of all others are plain ones."""
 
-HIDINGS: dict[str, Callable[[], Hiding]] = {"DPForwardSL": DPForward}
+HIDINGS: dict[str, Callable[[], Hiding]] = {"DPForwardSL": DPForward, "NoPeekSL": NoPeek}
 """Makes the hiding of a plain client, by strategy."""
 
 

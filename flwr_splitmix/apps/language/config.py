@@ -93,6 +93,7 @@ class LanguageConfig(AppConfig):
     delta: Annotated[float, Field(gt=0, lt=1)]
     clip_norm: Positive
     sensitivity: Sensitivity
+    dcor_weight: NotNegative
     evaluation: Literal["auto", "federated", "benchmark", "none"]
     generation_scores: StrictBool
     max_new_tokens: Annotated[int, Field(ge=1, le=4000)]
