@@ -189,6 +189,12 @@ METHODS: tuple[Method, ...] = (
         at_cut="heads learn to send what depends less on the words", up="as USplitSL",
         protects="texts, labels, logits",
     ),
+    Method(
+        name="SnDSL", module="text_defences", shape="U", mixer="SnD",
+        at_cut="noise on each token's hidden state, a denoiser at the client",
+        up="as USplitSL; with refinement in every step twice as much",
+        protects="texts, labels, logits",
+    ),
 )  # fmt: skip
 """All methods, in the order in which they are listed everywhere."""
 

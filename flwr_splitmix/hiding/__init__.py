@@ -5,6 +5,7 @@ from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.hiding.mixguard import MixGuard, MixGuardOptions
 from flwr_splitmix.hiding.naive_mix import NaiveMix
 from flwr_splitmix.hiding.no_peek import NoPeek
+from flwr_splitmix.hiding.snd import SnD
 
 __all__ = [
     "ClientSide",
@@ -15,4 +16,5 @@ __all__ = [
     "NaiveMix",
     "NoPeek",
     "Sent",
+    "SnD",
 ]

@@ -73,6 +73,7 @@ if TYPE_CHECKING:  # for type checkers and editors only, which cannot follow the
     from flwr_splitmix.strategies.shuffled_sl import ShuffledSFL as ShuffledSFL
     from flwr_splitmix.strategies.text_defences import DPForwardSL as DPForwardSL
     from flwr_splitmix.strategies.text_defences import NoPeekSL as NoPeekSL
+    from flwr_splitmix.strategies.text_defences import SnDSL as SnDSL
     from flwr_splitmix.strategies.u_split_sl import USplitFL as USplitFL
     from flwr_splitmix.strategies.u_split_sl import USplitSL as USplitSL
     from flwr_splitmix.strategies.vanilla_cutmix_sl import VanillaCutMixSFL as VanillaCutMixSFL

@@ -5,7 +5,7 @@ What each does is said by its hiding, `flwr_splitmix.hiding`.
 
 from __future__ import annotations
 
-from flwr_splitmix.hiding import DPForward, NoPeek
+from flwr_splitmix.hiding import DPForward, NoPeek, SnD
 from flwr_splitmix.strategies.ushape import UShapeStrategy
 
 
@@ -35,3 +35,17 @@ class NoPeekSL(UShapeStrategy):
     """
 
     hiding = NoPeek
+
+
+class SnDSL(UShapeStrategy):
+    """Split-N-Denoise: noise on every token, and a denoiser at the client.
+
+    Parameters
+    ----------
+    trunk, **options
+        See `UShapeStrategy`.
+
+    Source: Split-N-Denoise (Mai et al., 2023).
+    """
+
+    hiding = SnD

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, TextSet, UShapeClient
-from flwr_splitmix.hiding import DPForward, Hiding, MixGuardOptions, NoPeek
+from flwr_splitmix.hiding import DPForward, Hiding, MixGuardOptions, NoPeek, SnD
 from flwr_splitmix.schedule import OptimizerFactory, constant
 from flwr_splitmix.testing.toy import sgd
 
@@ -179,7 +179,16 @@ KINDS: dict[str, type[UShapeClient]] = {
 }
 """Whose clients some strategies of the U shape work with; those of all others are plain ones."""
 
-HIDINGS: dict[str, Callable[[], Hiding]] = {"DPForwardSL": DPForward, "NoPeekSL": NoPeek}
+
+def _snd() -> SnD:
+    return SnD(TextToy().texts(20_000, 12), vocab_size=VOCABULARY, eta=20.0, calibration_epochs=1)
+
+
+HIDINGS: dict[str, Callable[[], Hiding]] = {
+    "DPForwardSL": DPForward,
+    "NoPeekSL": NoPeek,
+    "SnDSL": _snd,
+}
 """Makes the hiding of a plain client, by strategy."""
 
 

@@ -94,6 +94,7 @@ class LanguageConfig(AppConfig):
     clip_norm: Positive
     sensitivity: Sensitivity
     dcor_weight: NotNegative
+    eta: Positive
     evaluation: Literal["auto", "federated", "benchmark", "none"]
     generation_scores: StrictBool
     max_new_tokens: Annotated[int, Field(ge=1, le=4000)]
@@ -155,6 +156,15 @@ class LanguageConfig(AppConfig):
             raise ValueError(
                 f"{key} is {self.width}, of which {self.secrets} are secret tokens (secret-tokens "
                 f"is {self.secret_tokens}); at least {self.secrets + 2} are needed{remedy}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _denoiser_can_be_made(self) -> LanguageConfig:
+        if self.strategy == "SnDSL" and self.calibration_rank % 4:
+            raise ValueError(
+                f"calibration-rank is {self.calibration_rank}, but strategy is 'SnDSL', whose "
+                "denoiser needs a multiple of 4, or 0"
             )
         return self
 
