@@ -195,6 +195,13 @@ METHODS: tuple[Method, ...] = (
         up="as USplitSL; with refinement in every step twice as much",
         protects="texts, labels, logits",
     ),
+    Method(
+        name="DPSGDSL", module="text_defences", shape="U", mixer="DPSGD",
+        at_cut="nothing; heads and tails learn by DP-SGD",
+        up="as USplitSL; averaged weights, and nothing else, have an "
+        "[epsilon](language.md#dp-sgd-on-head-and-tail)",
+        protects="texts, labels, logits",
+    ),
 )  # fmt: skip
 """All methods, in the order in which they are listed everywhere."""
 

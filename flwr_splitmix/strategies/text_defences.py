@@ -5,7 +5,7 @@ What each does is said by its hiding, `flwr_splitmix.hiding`.
 
 from __future__ import annotations
 
-from flwr_splitmix.hiding import DPForward, NoPeek, SnD
+from flwr_splitmix.hiding import DPSGD, DPForward, NoPeek, SnD
 from flwr_splitmix.strategies.ushape import UShapeStrategy
 
 
@@ -49,3 +49,17 @@ class SnDSL(UShapeStrategy):
     """
 
     hiding = SnD
+
+
+class DPSGDSL(UShapeStrategy):
+    """Heads and tails that learn by DP-SGD.
+
+    Parameters
+    ----------
+    trunk, **options
+        See `UShapeStrategy`.
+
+    Source: Abadi et al., Deep Learning with Differential Privacy (2016).
+    """
+
+    hiding = DPSGD

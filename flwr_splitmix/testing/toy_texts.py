@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, TextSet, UShapeClient
-from flwr_splitmix.hiding import DPForward, Hiding, MixGuardOptions, NoPeek, SnD
+from flwr_splitmix.hiding import DPSGD, DPForward, Hiding, MixGuardOptions, NoPeek, SnD
 from flwr_splitmix.schedule import OptimizerFactory, constant
 from flwr_splitmix.testing.toy import sgd
 
@@ -188,6 +188,7 @@ HIDINGS: dict[str, Callable[[], Hiding]] = {
     "DPForwardSL": DPForward,
     "NoPeekSL": NoPeek,
     "SnDSL": _snd,
+    "DPSGDSL": DPSGD,
 }
 """Makes the hiding of a plain client, by strategy."""
 

@@ -95,6 +95,7 @@ class LanguageConfig(AppConfig):
     sensitivity: Sensitivity
     dcor_weight: NotNegative
     eta: Positive
+    noise_multiplier: Positive
     evaluation: Literal["auto", "federated", "benchmark", "none"]
     generation_scores: StrictBool
     max_new_tokens: Annotated[int, Field(ge=1, le=4000)]
@@ -165,6 +166,15 @@ class LanguageConfig(AppConfig):
             raise ValueError(
                 f"calibration-rank is {self.calibration_rank}, but strategy is 'SnDSL', whose "
                 "denoiser needs a multiple of 4, or 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _each_text_has_its_gradient(self) -> LanguageConfig:
+        if self.strategy == "DPSGDSL" and self.gradient_checkpointing:
+            raise ValueError(
+                "gradient-checkpointing is true, but strategy is 'DPSGDSL', which watches every "
+                "layer's inputs; allowed with it is false"
             )
         return self
 
