@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -86,6 +87,8 @@ class DPSGD(Hiding):
         if self._watched is None:
             from opacus import GradSampleModule
 
+            # A head's input is ids, which have no gradient; opacus asks for none.
+            warnings.filterwarnings("ignore", "Full backward hook is firing")
             both = nn.ModuleDict({"head": side.head, "tail": side.tail})
             for part in both.modules():
                 if isinstance(part, nn.Embedding):
