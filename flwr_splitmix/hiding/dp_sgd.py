@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -196,8 +197,19 @@ class DPSGD(Hiding):
             return {}
         return {
             "epsilon": self.ledger.epsilon(self.delta),
-            "epsilon-if-poisson": float(self.accountant.get_epsilon(self.delta)),
+            "epsilon-if-poisson": self._epsilon_if_poisson(),
         }
+
+    def _epsilon_if_poisson(self) -> float:
+        """Return what `accountant.get_epsilon` does, whose divergences of a step cost a second."""
+        from opacus.accountants.analysis.rdp import get_privacy_spent
+
+        orders = self.accountant.DEFAULT_ALPHAS
+        divergences = sum(
+            steps * _divergences(noise, rate, tuple(orders))
+            for noise, rate, steps in self.accountant.history
+        )
+        return float(get_privacy_spent(orders=orders, rdp=divergences, delta=self.delta)[0])
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the ledger, and how often opacus' accountant was charged what."""
@@ -208,3 +220,11 @@ class DPSGD(Hiding):
         """Continue from `state`."""
         self.ledger.restore(meta["text-ledger"])
         self.accountant.history = [tuple(entry) for entry in meta["accountant"]]
+
+
+@lru_cache(maxsize=16)
+def _divergences(noise: float, rate: float, orders: tuple[float, ...]) -> Any:
+    """Return the Rényi divergences of one step, as opacus has them."""
+    from opacus.accountants.analysis.rdp import compute_rdp
+
+    return compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=list(orders))

@@ -74,16 +74,16 @@ def test_without_a_denoiser_split_equals_whole() -> None:
 
 def test_the_denoiser_learns_on_public_texts_and_helps() -> None:
     """On an affine trunk noise passes through linearly, and can be taken off again."""
-    toy = replace(TOY, hiding=lambda: snd(calibration_epochs=60, calibration_lr=3e-3), affine=True)
+    toy = replace(TOY, hiding=lambda: snd(calibration_epochs=30, calibration_lr=5e-3), affine=True)
     strategy = USHAPE_STRATEGIES["SnDSL"](toy.server(), device="cpu", steps_per_round=1)
     (client,) = toy.clients_for(strategy)
     strategy.fit([client], 1)
     said = client.hiding.metrics()
-    assert said["denoised-error"] < 0.6 * said["noise-error"]
+    assert said["denoised-error"] < 0.75 * said["noise-error"]
     row = strategy.recorder.metrics.rows[0]
     assert row["train_denoised_error"] == pytest.approx(said["denoised-error"])
     # Three batches an epoch before training, and one beside its step.
-    assert client.hiding.state()[1]["public-drawn"] == 181
+    assert client.hiding.state()[1]["public-drawn"] == 91
     assert client.hiding.calibration_steps == 0
 
 
@@ -99,7 +99,7 @@ def test_it_takes_a_step_only_towards_what_it_is_told_is_right() -> None:
         denoising = Denoising(Denoiser(5, 8, 1, causal=True), learning_rate=1e-2)
         states, noise, plain = torch.randn(3, 4, 6, 5)
     mask = torch.ones(4, 6, dtype=torch.int64)
-    errors = [denoising.step(plain + noise, states, noise, plain, mask) for _ in range(150)]
+    errors = [denoising.step(plain + noise, states, noise, plain, mask) for _ in range(60)]
     assert errors[0][0] == pytest.approx(errors[0][1])  # the identity at first
     assert errors[-1][1] < 0.5 * errors[-1][0]
     assert not any(p.requires_grad for p in denoising.denoiser.parameters())
