@@ -64,12 +64,13 @@ def largest_norm(head: nn.Module, vocab_size: int, device: torch.device) -> floa
     """
     training = head.training
     head.eval()
-    most = 0.0
+    longest: list[Tensor] = []
     for start in range(0, vocab_size, AT_ONCE):
         ids = torch.arange(start, min(start + AT_ONCE, vocab_size), device=device)[:, None]
         norms = torch.linalg.vector_norm(head(ids, torch.ones_like(ids)).float(), dim=-1)
-        most = max(most, float(norms.max()))  # a maximum of torch's: NaN stays NaN
+        longest.append(norms.max())
     head.train(training)
+    most = float(torch.stack(longest).max())  # of torch, whose maximum with NaN is NaN
     if not 0 < most < float("inf"):
         raise ValueError(
             f"the largest norm of the vocabulary's hidden states is {most}; it must be a number "
