@@ -95,6 +95,7 @@ def test_real_models_keep_texts_apart(
     client = UShapeClient(head, tail, data, hiding=hiding, device="cpu", batch_size=3)
     client.attach(ORDER, None)
     for module in (head, trunk, tail):
+        part: Any
         for part in module.modules():
             if isinstance(part, torch.nn.Dropout):
                 part.p = 0.0
@@ -166,7 +167,8 @@ def test_a_step_whose_gradient_is_lost_is_neither_taken_nor_charged() -> None:
         client.run("encode", {"number": number, "progress": 0.0, "gradient": None})
     hiding: Any = client.hiding
     assert hiding.metrics() == {}
-    assert len(next(client.head.children()).activations) == 1  # those of the step in progress
+    words: Any = next(client.head.children())
+    assert len(words.activations) == 1  # those of the step in progress
 
 
 def test_a_layer_that_does_not_keep_texts_apart_is_named() -> None:

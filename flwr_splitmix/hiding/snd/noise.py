@@ -43,7 +43,8 @@ def metric_noise(shape: Sequence[int], eta: float, dtype: torch.dtype) -> Tensor
 def clip_to(vectors: Tensor, bound: float) -> Tensor:
     """Shorten vectors (..., d) that are longer than the bound, and leave the others."""
     length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    return vectors / (length / bound).clamp(min=1)
+    clipped: Tensor = vectors / (length / bound).clamp(min=1)
+    return clipped
 
 
 @torch.no_grad()
