@@ -279,6 +279,7 @@ def main() -> None:
     parser.add_argument(
         "--profiles", default=",".join(PROFILES), help=f"some of {', '.join(PROFILES)}"
     )
+    parser.add_argument("--depth", type=int, help="blocks of the ViT: what the server computes")
     parser.add_argument(
         "--shape", choices=("auto", "tc", "relay"), default="auto", help="what limits the rates"
     )
@@ -294,7 +295,7 @@ def main() -> None:
         print(f"without {lacking} the rates are limited by a relay of the benchmark's own")
     signal.signal(signal.SIGTERM, end_as_if_asked)
     steps, depth = (3, 1) if options.quick else (8, 6)
-    figures = measure(names, steps, depth, shaped_by)
+    figures = measure(names, steps, options.depth or depth, shaped_by)
     print_table(figures)
     write(options.out, figures)
 

@@ -37,6 +37,8 @@ class StreamClients(Clients):
         By client index.
     changes
         Where the lines say that they have changed.
+    wire_dtype
+        What goes to them travels as; of replies the line has counted the bytes.
     step_timeout, reattach_timeout
         Seconds for a call, and for a node whose connection broke to be back.
     """

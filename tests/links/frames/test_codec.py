@@ -242,7 +242,7 @@ WIDER = {"tensor": 1, "dtype": "float16"}
         ),
         (
             frame_of(head({"map": {"a": [{"tensor": 0}, WIDER]}}), BODY),
-            "only floating-point and int8 tensors can be widened",
+            "only floating-point, int8 and packed tensors can be widened",
         ),
         (
             frame_of(head({"map": {"a": {"tensor": 0, "dtype": "float64", "scale": 1}}}), BODY),
