@@ -219,9 +219,8 @@ def figures_of(measured: Mapping[str, Any], profile: Profile, wire: int) -> dict
     step = fmean(measured["step_s"])
     parts = {"server": measured["server_s"], "client": max(measured["client_s"].values())}
     for way in ("up", "down"):
-        # A client's first exchange brings no gradient, and its last no upload.
         seconds = [
-            sent / max(measured["exchanges"][node] - 1, 1) / (getattr(line, way) * 1e6 / 8)
+            sent / measured["uploads"][node] / (getattr(line, way) * 1e6 / 8)
             for node, sent in nbytes[way].items()
             for line in [profile.line_of(int(node))]
         ]

@@ -209,9 +209,7 @@ class SplitStrategy(RoundLoop):
         Clients whose privacy budget is spent take part in no further step; when fewer than
         `min_nodes` others are left, the round ends early and the run after it.
         """
-        spent = self._uploads.spent
-        spent.clear()
-        spent |= {c for c in clients.alive if clients.descriptions[c].get("budget-spent")}
+        spent = self._uploads.begin_round(clients)
         shape, batches = agree_on_shape(clients, self.upper.module, self.upper.num_classes)
         self.require(clients)
         self._remarks.on_clients(clients, self.mixer, shape, batches, self.trained)
@@ -219,6 +217,7 @@ class SplitStrategy(RoundLoop):
         epoch = max(1, steps // self.epochs_per_round)
         if isinstance(inner := innermost(self.mixer), GroupMixer):
             inner.classes = self.pace.classes(self._seconds)
+        least = max(self.min_nodes, self.mixer.min_members)
         gradients: Gradients = {}
         unmixed: Counter[int] = Counter()
         for number in range(steps):
@@ -227,7 +226,7 @@ class SplitStrategy(RoundLoop):
                 self.over = f"the privacy budget of {name_clients(sorted(spent))} is spent"
                 steps = number
                 break
-            members = self.pace.members(clients, members, self.min_nodes)
+            members = self.pace.members(clients, members, least)
             order_rng = self.rng("groups", server_round, number // epoch)
             plan = self.mixer.plan(
                 members,

@@ -70,6 +70,12 @@ class UploadIntake:
             clients.fail(client, str(error))
             return None
 
+    def begin_round(self, clients: Clients) -> set[int]:
+        """Return `spent`, which holds those whose budget was spent before."""
+        said = clients.descriptions
+        self.spent = {c for c in clients.alive if said[c].get("budget-spent")}
+        return self.spent
+
     def end_round(self, clients: Clients) -> None:
         """Leave out those whose uploads have turned out not to be finite."""
         for client in self.finite.late():

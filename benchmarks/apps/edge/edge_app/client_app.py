@@ -21,10 +21,11 @@ from flwr_splitmix.schedule import constant
 
 
 class EdgeClient(SplitClient):
-    """A client on a processor so many times slower, which notes the seconds of each step."""
+    """A client on a processor so many times slower, which notes the seconds that each upload takes."""
 
     slow_factor = 1.0
     out = Path()
+    computing_s = 0.0
     computed_s: list[float]
 
     @exchange
@@ -34,7 +35,10 @@ class EdgeClient(SplitClient):
         reply = super().step(**arguments)
         computed = time.perf_counter() - began
         time.sleep((self.slow_factor - 1) * computed)
-        self.computed_s.append(self.slow_factor * computed)
+        self.computing_s += self.slow_factor * computed
+        if arguments["plan"] is not None:
+            self.computed_s.append(self.computing_s)
+            self.computing_s = 0.0
         return reply
 
     def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from flwr.app import ArrayRecord, Context
@@ -105,10 +106,10 @@ def main(grid: Grid, context: Context) -> None:
         "step_s": [after - before for before, after in pairwise(counted)],
         # Sequential updates in order of arrival are several calls a step.
         "server_s": sum(server_s) / len(watch.ended),
-        # The last exchange of a round has no forward.
-        "client_s": {c: sum(s[1:-1]) / max(len(s[1:-1]), 1) for c, s in computed.items()},
+        # The first brings no gradient.
+        "client_s": {c: fmean(s[1:] or s) for c, s in computed.items()},
         "nbytes": watch.nbytes,
-        "exchanges": {client: len(seconds) for client, seconds in computed.items()},
+        "uploads": {client: len(seconds) for client, seconds in computed.items()},
         "row": {name: watch.row.get(name) for name in ("clients_alive", "late_by_client")},
     }
     (Path(str(config["out"])) / "figures.json").write_text(json.dumps(figures))
