@@ -21,7 +21,7 @@ from flwr_splitmix.schedule import constant
 
 
 class EdgeClient(SplitClient):
-    """A client on a processor so many times slower, which notes the seconds that each upload takes."""
+    """A client on a processor so many times slower, which times what it does for each upload."""
 
     slow_factor = 1.0
     out = Path()
