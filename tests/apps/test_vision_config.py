@@ -26,7 +26,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"strategy": "cutmixsl"}, ["strategy is 'cutmixsl'; did you mean 'CutMixSL'"]),
     ({"strategy": "nothing"}, ["strategy is 'nothing'", "docs/configuration.md lists the 31"]),
     ({"strategy": "MixGuard"}, ["strategy is 'MixGuard'", "language models", "apps/language"]),
-    ({"stratgy": "PSL"}, ["unknown key 'stratgy'; did you mean 'strategy'?"]),
+    ({"stratgy": "PSL"}, ["unknown key 'stratgy'; did you mean 'strategy'"]),
     (
         {"cutting_edge_of_all": 1},
         ["unknown key 'cutting-edge-of-all'; allowed are num-server-rounds"],
