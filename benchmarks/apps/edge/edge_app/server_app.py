@@ -74,7 +74,8 @@ def timed(upper: ServerSegment) -> list[float]:
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Measure, and write the figures."""
-    config, watch = dict(context.run_config), Stopwatch()
+    config: dict[str, Any] = dict(context.run_config)
+    watch = Stopwatch()
     model, nodes = vit(int(config["depth"])), int(config["nodes"])
     pace = Pace(config["straggler"], group_order=config["group-order"])
     strategy = PSL(
