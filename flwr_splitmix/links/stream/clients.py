@@ -145,7 +145,7 @@ class StreamClients(Clients):
                     lost[client] = until
                     continue
                 del waiting[client]
-                seconds.append(time.monotonic() - began)
+                seconds.append(outcome.seconds)
                 yield client, outcome
             limit = min([deadline, *(lost[client] for client in waiting if client in lost)])
             begun = waiting.keys() - posted
@@ -154,7 +154,10 @@ class StreamClients(Clients):
                 middle = sorted(seconds)[(len(payloads) + 1) // 2 - 1]
                 patient_until = began + patience.factor * middle
                 if time.monotonic() >= patient_until:
-                    for client in begun:
+                    # Answers may have come while the one before was made use of.
+                    here = {c for c in begun if self.lines[c].outcome is not None}
+                    changed = here | posted
+                    for client in begun - here:
                         del waiting[client]
                         self.late[client] += 1
                         self._unawaited[client] = _Unawaited(method, phase, deadline, late=True)
