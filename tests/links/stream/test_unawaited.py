@@ -92,7 +92,7 @@ def test_a_late_answer_is_dropped_and_its_client_goes_on(link: StreamLink) -> No
 def test_an_answer_that_came_while_the_server_computed_is_not_late(link: StreamLink) -> None:
     with a_round(link, [good, good, slow]) as clients:
         call(clients, "first")
-        came = []
+        came: list[int] = []
         payloads = {client: {"value": "slowly"} for client in clients.alive}
         for client, _ in clients.answers("echo", payloads, patience=Patience(3.0, 1)):
             time.sleep(0 if came else 1.5 * SLOW)
