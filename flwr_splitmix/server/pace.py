@@ -124,13 +124,13 @@ class Pace:
         """
         if self.grouping == "random":
             return {}
-        found: dict[int, int] = {}
+        classes: dict[int, int] = {}
         number, fastest = -1, -math.inf
         for client in sorted(seconds, key=lambda c: (seconds[c], c)):
             if number < 0 or seconds[client] > SAME_SPEED * fastest:
                 number, fastest = number + 1, seconds[client]
-            found[client] = number
-        return found
+            classes[client] = number
+        return classes
 
 
 def innermost(mixer: Mixer) -> Mixer:
