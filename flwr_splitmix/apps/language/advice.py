@@ -25,6 +25,9 @@ from flwr_splitmix.segments.costs import StageCosts
 from flwr_splitmix.segments.language import LanguageParts
 from flwr_splitmix.segments.language.costs import layer_costs, open_skeleton
 
+CALIBRATED = ("MixGuard", "SnDSL")
+"""Strategies whose clients also send public texts."""
+
 EXCHANGES = 2
 """Round trips in a step of the U shape."""
 
@@ -105,7 +108,7 @@ def advise(
         measured=[name for name in Setting.__annotations__ if name not in given],
         notes=[
             f"bytes and times are those of batches whose longest text has {tokens} tokens; the "
-            "calibration of MixGuard comes before the first step"
+            "calibration of MixGuard and SnDSL comes before the first step"
         ],
     )
 
@@ -119,8 +122,8 @@ def traffic_of(config: LanguageConfig, tokens: int, width: int) -> tuple[int, in
     """Return the bytes (up, down) of a client in a step, on average over steps.
 
     Up are the messages with their mask and the gradients of the trunk's answers; down are the
-    answers and the gradients of the messages. A refinement of MixGuard's calibrator adds a public
-    text's own hidden states and its messages to what goes up, and their answers to what comes down.
+    answers and the gradients of the messages. A refinement of MixGuard or SnD adds a public text's
+    own hidden states and its messages to what goes up, and their answers to what comes down.
     """
     messages = messages_of(config)
     text, back = (
@@ -129,7 +132,7 @@ def traffic_of(config: LanguageConfig, tokens: int, width: int) -> tuple[int, in
     )
     up = 2 * messages * text + config.batch_size * tokens
     down = 2 * messages * back
-    if config.strategy == "MixGuard" and config.refine_every and config.calibration_epochs:
+    if config.strategy in CALIBRATED and config.refine_every and config.calibration_epochs:
         refined = (messages + 1) * text + config.batch_size * tokens
         up += refined // config.refine_every
         down += (messages + 1) * back // config.refine_every
