@@ -1,0 +1,227 @@
+"""Search for the key: MixGuard's secret is, to who would undo it, one direction in R^m."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flwr_splitmix.attacks.base import Budget
+from flwr_splitmix.attacks.texts.view import (
+    PublicTexts,
+    TextAttack,
+    TextGuess,
+    TextView,
+    head_states,
+)
+from flwr_splitmix.attacks.texts.vocabulary import Reader
+
+__all__ = ["KeySearch", "Unmixing", "search"]
+
+DIRECTIONS = 400
+"""Random directions that a search begins with."""
+
+ROUNDS, TRIES = 12, 24
+"""Of the local search: rounds, each with half the step of the one before, and tries in each."""
+
+PLACES = 24
+"""Places of a text on which directions are compared at first."""
+
+STATES = {"smoke": 2000, "cpu": 6000, "paper": 20000}
+"""States of public texts, by scale."""
+
+APART = 0.98
+"""|cos| of two decoded texts above which they are one."""
+
+
+@dataclass(frozen=True)
+class Unmixing:
+    """A direction that the search came to.
+
+    Parameters
+    ----------
+    direction
+        float32 (m,), of unit length.
+    estimate
+        (T, d): what it makes of the messages.
+    fit
+        Mean best cosine with states of public texts: 1 where every state is one of them.
+    """
+
+    direction: Tensor
+    estimate: Tensor
+    fit: float
+
+
+def search(
+    messages: Tensor,
+    states: Tensor,
+    *,
+    generator: torch.Generator,
+    directions: int = DIRECTIONS,
+    most: int | None = None,
+    skip: int = 0,
+) -> list[Unmixing]:
+    """Find directions that make states of texts out of the messages of one text.
+
+    Every source that a direction leaves alone looks like text: with at most as many sources as
+    messages that is each source; with more it is the target's alone, which the secret itself must
+    leave pure.
+
+    Parameters
+    ----------
+    messages
+        (m, T, d) of one text under one secret.
+    states
+        (n, d) of public texts under the base head, at any place.
+    directions
+        How many random ones the search begins with.
+    most
+        How many different optima are returned at most; None: as many as messages.
+    skip
+        So many first places are not looked at: that of a token which begins every text.
+
+    Returns
+    -------
+    The optima, the best first; they make different texts.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit.
+
+    Source: ours (docs/attacks.md).
+    """
+    if messages.ndim != 3 or states.ndim != 2 or messages.shape[-1] != states.shape[-1]:
+        raise ValueError(
+            f"messages have shape {tuple(messages.shape)} and states {tuple(states.shape)}; needed "
+            "are (m, T, d) and (n, d)"
+        )
+    m, length = messages.shape[:2]
+    sent = messages.detach().float()[:, min(skip, length - 1) :]
+    bank = F.normalize(states.float(), dim=-1)
+    # Messages of like size: a direction then means the same in each of them.
+    scale = sent.flatten(1).norm(dim=1).clamp(min=1e-12)
+    unit = sent / scale[:, None, None]
+    places = torch.linspace(0, unit.shape[1] - 1, min(PLACES, unit.shape[1])).long()
+    few = unit[:, places]
+    drawn = F.normalize(torch.randn(directions, m, generator=generator), dim=-1)
+    fits = _fits(drawn, few, bank)
+    optima: list[tuple[float, Tensor, Tensor]] = []
+    for start in _different(drawn, fits, few, (most or m) + 1):
+        fit, direction = _climb(start, unit, bank, generator)
+        estimate = torch.einsum("m,mtd->td", direction, unit)
+        if all(_likeness(estimate, other) < APART for _, _, other in optima):
+            optima.append((fit, direction, estimate))
+    optima.sort(key=lambda one: -one[0])
+    answers = []
+    for fit, direction, _ in optima[: most or m]:
+        own = F.normalize(direction / scale, dim=0)
+        whole = torch.einsum("m,mtd->td", own, messages.detach().float())
+        answers.append(Unmixing(own, whole, fit))
+    return answers
+
+
+def _fits(directions: Tensor, sent: Tensor, bank: Tensor) -> Tensor:
+    """Return the mean best cosine with the bank, of the better sign: (n,)."""
+    scores = []
+    for part in torch.split(directions, max(1, 1024 // sent.shape[1])):
+        made = F.normalize(torch.einsum("nm,mtd->ntd", part, sent), dim=-1)
+        cosines = made.flatten(0, 1) @ bank.T
+        both = torch.stack([cosines.amax(1), -cosines.amin(1)])
+        scores.append(both.view(2, len(part), -1).mean(2).amax(0))
+    return torch.cat(scores)
+
+
+def _different(directions: Tensor, fits: Tensor, sent: Tensor, most: int) -> list[Tensor]:
+    """Return the best directions, of those that make nearly the same only one."""
+    chosen: list[Tensor] = []
+    made: list[Tensor] = []
+    for index in fits.argsort(descending=True).tolist():
+        own = torch.einsum("m,mtd->td", directions[index], sent)
+        if all(_likeness(own, other) < 0.9 for other in made):
+            chosen.append(directions[index])
+            made.append(own)
+        if len(chosen) == most:
+            break
+    return chosen
+
+
+def _climb(
+    start: Tensor, sent: Tensor, bank: Tensor, generator: torch.Generator
+) -> tuple[float, Tensor]:
+    """Search near a direction, with ever shorter steps."""
+    best, reached, step = start, float(_fits(start[None], sent, bank)[0]), 0.3
+    for _ in range(ROUNDS):
+        steps = step * torch.randn(TRIES, len(best), generator=generator)
+        tried = F.normalize(best + steps, dim=-1)
+        fits = _fits(tried, sent, bank)
+        if float(fits.max()) > reached:
+            reached, best = float(fits.max()), tried[int(fits.argmax())]
+        else:
+            step /= 2
+        step *= 0.8
+    return reached, best
+
+
+def _likeness(first: Tensor, second: Tensor) -> float:
+    return abs(float(F.cosine_similarity(first.flatten(), second.flatten(), dim=0)))
+
+
+class KeySearch(TextAttack):
+    """Search the directions in which messages of one text become a text, then read the words.
+
+    One text is enough, and no gradient: a secret of its own for every text does not help.
+    """
+
+    name = "key-search"
+    needs: ClassVar[frozenset[str]] = frozenset(
+        {"base model", "decoder", "several messages", "public data"}
+    )
+    source = "ours"
+
+    def fit(
+        self,
+        view: TextView,
+        public: PublicTexts | None,
+        budget: Budget | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        """Take the hidden states of public texts."""
+        super().fit(view, public, budget, seed=seed)
+        assert public is not None
+        known = view.knowledge
+        self.skip = 0 if known.begin is None else 1
+        self.states = public_states(view, public, STATES[self.budget.scale])
+        self.reader = Reader(known.parts(), known.begin)
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def run(self, view: TextView) -> list[TextGuess]:
+        """Guess each text from every direction that the search came to."""
+        guesses = []
+        for number, release in enumerate(view.releases):
+            if number and self.budget.over:
+                break
+            ways = search(release.messages, self.states, generator=self.generator, skip=self.skip)
+            for place, one in enumerate(ways):
+                ids, _ = self.reader.read(one.estimate)
+                guesses.append(TextGuess(number, ids, one.fit, f"direction {place + 1}"))
+            self.budget.progress(self.name, number + 1, len(view.releases))
+        return guesses
+
+
+def public_states(view: TextView, public: Sequence[Tensor], most: int) -> Tensor:
+    """Return up to so many hidden states of public texts, without those of first tokens."""
+    known, rows, count = view.knowledge, [], 0
+    skip = 0 if known.begin is None else 1
+    for ids in public:
+        rows.append(head_states(known.parts(), ids)[skip:])
+        count += len(rows[-1])
+        if count >= most:
+            break
+    return torch.cat(rows)[:most]
