@@ -25,8 +25,11 @@ __all__ = ["KeySearch", "Unmixing", "search"]
 DIRECTIONS = 400
 """Random directions that a search begins with."""
 
-ROUNDS, TRIES = 12, 24
-"""Of the local search: rounds, each with half the step of the one before, and tries in each."""
+STARTS = 12
+"""The best of them, of which no two make nearly the same text, are climbed from."""
+
+CLIMB = 20
+"""Steps of a climb: nearest states, then the direction that comes nearest to these."""
 
 PLACES = 24
 """Places of a text on which directions are compared at first."""
@@ -34,8 +37,8 @@ PLACES = 24
 STATES = {"smoke": 2000, "cpu": 6000, "paper": 20000}
 """States of public texts, by scale."""
 
-APART = 0.98
-"""|cos| of two decoded texts above which they are one."""
+NEAR, APART = 0.9, 0.98
+"""|cos| of two texts above which they are one: of starts, and of what is returned."""
 
 
 @dataclass(frozen=True)
@@ -110,19 +113,17 @@ def search(
     places = torch.linspace(0, unit.shape[1] - 1, min(PLACES, unit.shape[1])).long()
     few = unit[:, places]
     drawn = F.normalize(torch.randn(directions, m, generator=generator), dim=-1)
-    fits = _fits(drawn, few, bank)
-    optima: list[tuple[float, Tensor, Tensor]] = []
-    for start in _different(drawn, fits, few, (most or m) + 1):
-        fit, direction = _climb(start, unit, bank, generator)
-        estimate = torch.einsum("m,mtd->td", direction, unit)
-        if all(_likeness(estimate, other) < APART for _, _, other in optima):
-            optima.append((fit, direction, estimate))
-    optima.sort(key=lambda one: -one[0])
-    answers = []
-    for fit, direction, _ in optima[: most or m]:
-        own = F.normalize(direction / scale, dim=0)
+    starts = _different(drawn, _fits(drawn, few, bank), few)
+    climbed = _climb(starts, unit, bank)
+    fits = _fits(climbed, unit, bank)
+    answers: list[Unmixing] = []
+    for index in fits.argsort(descending=True).tolist():
+        own = F.normalize(climbed[index] / scale, dim=0)
         whole = torch.einsum("m,mtd->td", own, messages.detach().float())
-        answers.append(Unmixing(own, whole, fit))
+        if all(_likeness(whole[skip:], other.estimate[skip:]) < APART for other in answers):
+            answers.append(Unmixing(own, whole, float(fits[index])))
+        if len(answers) == (most or m):
+            break
     return answers
 
 
@@ -137,35 +138,39 @@ def _fits(directions: Tensor, sent: Tensor, bank: Tensor) -> Tensor:
     return torch.cat(scores)
 
 
-def _different(directions: Tensor, fits: Tensor, sent: Tensor, most: int) -> list[Tensor]:
-    """Return the best directions, of those that make nearly the same only one."""
+def _different(directions: Tensor, fits: Tensor, sent: Tensor) -> Tensor:
+    """Return the best directions, of those that make nearly the same text only one: (n, m)."""
     chosen: list[Tensor] = []
     made: list[Tensor] = []
     for index in fits.argsort(descending=True).tolist():
         own = torch.einsum("m,mtd->td", directions[index], sent)
-        if all(_likeness(own, other) < 0.9 for other in made):
+        if all(_likeness(own, other) < NEAR for other in made):
             chosen.append(directions[index])
             made.append(own)
-        if len(chosen) == most:
+        if len(chosen) == STARTS:
             break
-    return chosen
+    return torch.stack(chosen)
 
 
-def _climb(
-    start: Tensor, sent: Tensor, bank: Tensor, generator: torch.Generator
-) -> tuple[float, Tensor]:
-    """Search near a direction, with ever shorter steps."""
-    best, reached, step = start, float(_fits(start[None], sent, bank)[0]), 0.3
-    for _ in range(ROUNDS):
-        steps = step * torch.randn(TRIES, len(best), generator=generator)
-        tried = F.normalize(best + steps, dim=-1)
-        fits = _fits(tried, sent, bank)
-        if float(fits.max()) > reached:
-            reached, best = float(fits.max()), tried[int(fits.argmax())]
-        else:
-            step /= 2
-        step *= 0.8
-    return reached, best
+def _climb(directions: Tensor, sent: Tensor, bank: Tensor) -> Tensor:
+    """Move directions (n, m) towards those whose texts are nearest to states of the bank.
+
+    A step takes for every place the nearest state, and then the direction that comes nearest to
+    all of these: a least-squares problem of m unknowns. The sum of cosines hardly ever falls.
+    """
+    for _ in range(CLIMB):
+        made = torch.einsum("nm,mtd->ntd", directions, sent)
+        size = made.norm(dim=-1).clamp(min=1e-12)
+        cosines = (made / size.unsqueeze(-1)).flatten(0, 1) @ bank.T
+        likeness, nearest = cosines.abs().max(1)
+        sign = cosines.gather(1, nearest[:, None]).sign()
+        aims = (bank[nearest] * sign).view(*made.shape)
+        # Signs differ where a text is not yet read; the majority's is that of the direction.
+        weight = likeness.view(len(directions), -1) ** 4 / size
+        moment = torch.einsum("nt,mtd,ntd->nm", weight, sent, aims)
+        spread = torch.einsum("nt,mtd,ltd->nml", weight / size, sent, sent)
+        directions = F.normalize(torch.linalg.solve(spread, moment), dim=-1)
+    return directions
 
 
 def _likeness(first: Tensor, second: Tensor) -> float:
@@ -218,6 +223,9 @@ class KeySearch(TextAttack):
 def public_states(view: TextView, public: Sequence[Tensor], most: int) -> Tensor:
     """Return up to so many hidden states of public texts, without those of first tokens."""
     known, rows, count = view.knowledge, [], 0
+    if known.parts().cut.head == 0:  # a token's state is the same wherever it stands
+        words = torch.tensor(sorted({int(i) for ids in public for i in ids} - {known.begin}))
+        return torch.cat([head_states(known.parts(), i[None]) for i in words[:most]])
     skip = 0 if known.begin is None else 1
     for ids in public:
         rows.append(head_states(known.parts(), ids)[skip:])

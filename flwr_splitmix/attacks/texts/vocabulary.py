@@ -22,7 +22,7 @@ from flwr_splitmix.segments.language import LanguageParts
 
 __all__ = ["Reader", "Vocabulary"]
 
-CANDIDATES = 64
+CANDIDATES = 128
 """Tokens at a place that are tried behind what was read before it."""
 
 _AT_ONCE = 2048
@@ -79,15 +79,23 @@ class Reader:
         int64 (T,), and the mean cosine of what was read with the estimate: where that is one, the
         text is exact.
         """
-        own = F.normalize(hidden.detach().float(), dim=-1)
-        cosines = own @ self._directions.T
+        own = hidden.detach().float()
+        cosines = F.normalize(own, dim=-1) @ self._directions.T
         if float((-cosines).amax(1).mean()) > float(cosines.amax(1).mean()):
             own, cosines = -own, -cosines
+        best = self.table.float()[cosines.argmax(1)]
+        # Tokens that no training ever saw have one direction; where the scale is known, they differ
+        # in length.
+        scale = ((own * best).sum(1) / best.square().sum(1))[self.behind :].median()
+        own = own / scale
         if not self.deep:
-            best, ids = cosines.max(1)
-            return self._begun(ids), float(best[self.behind :].mean())
-        chosen = cosines.topk(self.candidates, dim=1).indices
-        return self._in_turn(own, chosen)
+            distances = torch.cdist(own.double(), self.table.double())
+            ids = self._begun(distances.argmin(1))
+            fits = cosines.gather(1, ids[:, None]).squeeze(1)
+            return ids, float(fits[self.behind :].mean())
+        centre = self.table.float().mean(0)
+        near = F.normalize(own - centre, dim=-1) @ F.normalize(self.table - centre, dim=-1).T
+        return self._in_turn(own, near.topk(self.candidates, dim=1).indices)
 
     def _begun(self, ids: Tensor) -> Tensor:
         if self.begin is not None:
@@ -105,9 +113,9 @@ class Reader:
                 tried.batch_repeat_interleave(len(words))
             mask = torch.ones(len(words), place + 1, dtype=torch.int64)
             states = self.head(words[:, None], mask, tried)[:, 0]
-            fit, best = (F.normalize(states.float(), dim=-1) @ state).max(0)
+            best = (states - state).square().sum(1).argmin()
             read.append(words[best])
-            fits.append(fit)
+            fits.append(F.cosine_similarity(states[best], state, dim=0))
             tried.batch_select_indices(best.reshape(1))
             cache = tried
         return torch.stack(read), float(torch.stack(fits)[self.behind :].mean())
