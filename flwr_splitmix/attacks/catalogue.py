@@ -7,14 +7,12 @@ from importlib import import_module
 from inspect import isabstract
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from flwr_splitmix.attacks.base import Attack
 
 if TYPE_CHECKING:
     from flwr_splitmix.attacks.texts.view import TextAttack
-
-Kind = TypeVar("Kind", bound=type)
 
 
 @cache
@@ -34,14 +32,14 @@ def text_attacks() -> dict[str, type[TextAttack]]:
     return _attacks_of(texts, TextAttack)
 
 
-def _attacks_of(folder: ModuleType, base: Kind) -> dict[str, Kind]:
-    kinds: dict[str, Kind] = {}
+def _attacks_of(folder: ModuleType, base: type) -> dict[str, Any]:
+    kinds: dict[str, Any] = {}
     for place in iter_modules(folder.__path__):
         module = import_module(f"{folder.__name__}.{place.name}")
         for value in vars(module).values():
             own = isinstance(value, type) and value.__module__ == module.__name__
             if own and issubclass(value, base) and not isabstract(value) and "name" in vars(value):
-                kinds[value.name] = value
+                kinds[vars(value)["name"]] = value
     return dict(sorted(kinds.items()))
 
 

@@ -52,8 +52,14 @@ class TextFloors:
         return {
             "random token": random,
             "most frequent token": torch.full((length,), most),
-            "language model": self._sample(length, rng, number),
+            "language model": self._text(length, rng, number),
         }
+
+    def _text(self, length: int, rng: torch.Generator, number: int) -> Tensor:
+        kept = self._sampled.get(number)
+        if kept is None or len(kept) < length:
+            kept = self._sampled[number] = self._sample(length, rng, number)
+        return kept[:length]
 
     @torch.no_grad()
     def _sample(self, length: int, rng: torch.Generator, number: int) -> Tensor:

@@ -31,6 +31,8 @@ STARTS = 12
 CLIMB = 20
 """Steps of a climb: nearest states, then the direction that comes nearest to these."""
 
+RIDGE = 1e-6
+
 PLACES = 24
 """Places of a text on which directions are compared at first."""
 
@@ -169,7 +171,9 @@ def _climb(directions: Tensor, sent: Tensor, bank: Tensor) -> Tensor:
         weight = likeness.view(len(directions), -1) ** 4 / size
         moment = torch.einsum("nt,mtd,ntd->nm", weight, sent, aims)
         spread = torch.einsum("nt,mtd,ltd->nml", weight / size, sent, sent)
-        directions = F.normalize(torch.linalg.solve(spread, moment), dim=-1)
+        # Fewer sources than messages leave directions in which there is nothing.
+        ridge = RIDGE * spread.diagonal(dim1=1, dim2=2).sum(1)[:, None, None] * torch.eye(len(sent))
+        directions = F.normalize(torch.linalg.solve(spread + ridge, moment), dim=-1)
     return directions
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from flwr_splitmix.attacks.base import Budget, NotApplicable
+from flwr_splitmix.attacks.base import Budget, NotApplicable, Scale
 from flwr_splitmix.attacks.catalogue import text_attacks
 from flwr_splitmix.attacks.text_scores import TextFloors, TextScored, score_texts
 from flwr_splitmix.attacks.texts.key_search import KeySearch, search
@@ -41,9 +41,11 @@ def guard(**options: Any) -> MixGuard:
     )
 
 
-def attacked(attack: TextAttack, parts: LanguageParts, released: Released) -> TextScored:
+def attacked(
+    attack: TextAttack, parts: LanguageParts, released: Released, scale: Scale = "smoke"
+) -> TextScored:
     view = view_of(parts, released.releases)
-    attack.fit(view, PUBLIC, Budget("smoke"))
+    attack.fit(view, PUBLIC, Budget(scale))
     guesses = attack.run(view)
     return score_texts(guesses, released.origins, TextFloors(parts, PUBLIC, BEGIN), decode)
 
@@ -69,10 +71,8 @@ def test_one_text_is_enough_to_undo_its_mixing(k: int, parts: LanguageParts) -> 
     with seeded_secrets():
         torch.manual_seed(0)
         released = release_texts(parts, guard(k=k), PRIVATE)
-    plain = attacked(Vocabulary(), parts, released).measure("token accuracy").value
     scored = attacked(KeySearch(), parts, released)
     assert scored.measure("token accuracy").value > 0.9
-    assert plain < 0.7
     if k > 3:  # no other direction leaves a text alone: the attack knows the target
         assert scored.measure("token accuracy, picked").value > 0.9
 
@@ -97,7 +97,8 @@ def test_the_search_returns_different_texts_and_the_exact_direction() -> None:
 
 def test_sip_learns_to_read_hidden_states() -> None:
     parts = tiny_parts(1)
-    scored = attacked(Sip(), parts, release_texts(parts, Hiding(), PRIVATE))
+    scored = attacked(Sip(), parts, release_texts(parts, Hiding(), PRIVATE), "paper")
+    assert scored.measure("token accuracy").value > 0.3
     assert scored.measure("token accuracy").beats_floor
 
 
