@@ -26,12 +26,13 @@ WORKERS ?= 2
 PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 QUEUE   := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+REAL    := tests/e2e tests/links/rounds
 
 test: $(READY)  ## everything but the targets below: 10 minutes at most on two cores
-	$(PYTEST) tests $(QUEUE) --ignore tests/e2e --ignore tests/benchmarks --ignore tests/faults --ignore tests/hostile
+	$(PYTEST) tests $(QUEUE) $(addprefix --ignore=,$(REAL) tests/benchmarks tests/faults tests/hostile)
 
-test-runs: $(READY)  ## real runs of Flower, Ray and SuperNodes, and from a wheel: 8 minutes
-	$(PYTEST) tests/e2e $(QUEUE)
+test-runs: $(READY)  ## real runs of Flower, links and SuperNodes, also from a wheel: 15 minutes
+	$(PYTEST) $(REAL) $(QUEUE)
 
 test-benchmarks: $(READY)  ## that the benchmarks run and write what they promise: 5 minutes
 	$(PYTEST) tests/benchmarks

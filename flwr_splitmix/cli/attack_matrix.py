@@ -142,10 +142,12 @@ def _print(chosen: Sequence[MatrixCell], place: Place, wanted: MatrixFormat) -> 
 
 
 def _print_table(made: Sequence[Result], out: Console) -> None:
-    listing = table("attack, adversary", *dict.fromkeys(result.method for result in made))
-    for name, *line in tables.turned(made):
-        listing.add_row(name, *line)
-    out.print(listing)
+    for block in tables.blocks(made):
+        listing = table(*block.headings)
+        for row in block.rows:
+            listing.add_row(*row)
+        out.print(listing)
+        out.print()
     out.print(tables.LEGEND)
 
 

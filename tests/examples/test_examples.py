@@ -6,11 +6,7 @@ tests/laws runs the laws over the example's mixer too.
 from __future__ import annotations
 
 import importlib.util
-import os
-import re
-import subprocess
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -23,7 +19,7 @@ from flwr_splitmix.clients import SplitClient, UShapeClient
 from flwr_splitmix.mixers import SmashedShape
 from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.testing import laws
-from tests.examples.programs import ROOT, page, program, readme_files
+from tests.examples.programs import ROOT, program, readme_files
 
 MIXER = ROOT / "examples" / "block_cutmix.py"
 APP = ROOT / "examples" / "other_project"
@@ -71,39 +67,8 @@ def test_a_client_takes_no_share_that_it_was_not_given(blocks: ModuleType) -> No
         strategy.fit(toy.make_clients(), 1)
 
 
-@pytest.mark.slow
-def test_the_custom_mixer_learns() -> None:
-    done = subprocess.run(
-        [sys.executable, str(MIXER)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},  # the segments are small
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    accuracy = float(done.stdout.strip().removeprefix("top-1 on the 2,000 test images: "))
-    assert accuracy > 0.35  # chance is 0.1; seeds 0, 1 and 2 gave 0.47 to 0.49
-
-
 def test_the_readme_prints_the_files_of_the_example() -> None:
     assert readme_files() == {name: (APP / name).read_text(encoding="utf-8") for name in APP_FILES}
-
-
-@pytest.mark.slow
-def test_the_readmes_ten_lines_print_the_accuracy_that_it_says(tmp_path: Path) -> None:
-    code = program("README.md", ".fit(")
-    assert len([line for line in code.splitlines() if line]) == 10
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    (said,) = re.findall(r"accuracy that it prints is (0\.\d+)", page("README.md"))
-    assert float(done.stdout) == pytest.approx(float(said), abs=0.02)
 
 
 def test_a_client_of_ones_own_of_the_u_shape_keeps_to_the_law() -> None:

@@ -95,7 +95,7 @@ def test_a_run_is_held_until_the_block_ends(place: Workplace) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def die(cell: Cell, place: Workplace, connection: Connection) -> None:
+def die(place: Workplace, cell: Cell, connection: Connection) -> None:
     if cell == WRONG:
         os._exit(7)
     connection.send(Progress(cell, "done"))

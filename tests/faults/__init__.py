@@ -5,6 +5,7 @@
 | a ClientApp is killed in the midst of a step; a SuperNode is killed between rounds | test_killed |
 | a ClientApp is frozen for longer than the deadline, and goes on | test_killed |
 | the ServerApp is killed, and its run resumed | test_killed |
+| a process is stopped or killed between checkpoints | test_stopped |
 | a simulation's host or machine dies; `flwr stop`; the run is resumed | test_interruptions |
 | a node of a Ray cluster is lost | test_ray_cluster |
 | the disk fills up | test_full_disk |

@@ -11,20 +11,29 @@ from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.testing.laws import check_resume_equals_uninterrupted
 from tests.laws.makers import NAMES, maker, toy_for
 
+# Of rounds 1 to 3 only 2 has a checkpoint left: the clients go back to it.
+KILLED = {"checkpoint_every": 2, "stop_in": 4, "lose_newest": True}
+HALF = {"fraction_train": 0.5}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "every round": {},
+    "killed, half of the clients": {
+        "stop_in": 4, "lose_newest": True, **HALF, "evaluate_every": 2
+    },
+}  # fmt: skip
+OF_THE_LOOP: dict[str, dict[str, Any]] = {
+    "half of the clients": {**HALF, "toy": {"clients": 6}},
+    "killed": KILLED,
+}
+"""What the loop of rounds answers for, whatever is mixed."""
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"fraction_train": 0.5, "toy": {"clients": 6}},
-        # Of rounds 1 to 3 only 2 has a checkpoint left: the clients go back to it.
-        {"checkpoint_every": 2, "stop_in": 4, "lose_newest": True},
-        {"stop_in": 4, "lose_newest": True, "fraction_train": 0.5, "evaluate_every": 2},
-    ],
-    ids=["every round", "half of the clients", "killed", "killed, half of the clients"],
-)
-def test_every_mixer(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+CASES = [(name, how) for name in NAMES for how in OPTIONS] + [
+    (name, how) for name in ("PSL", "CutMixSL", "CutMixSFL") for how in OF_THE_LOOP
+]
+
+
+@pytest.mark.parametrize(("name", "how"), CASES)
+def test_every_mixer(name: str, how: str, tmp_path: Path) -> None:
+    options = {**OPTIONS, **OF_THE_LOOP}[how]
     fields = {"tests": 6, **options.get("toy", {})}
     rest = {key: value for key, value in options.items() if key != "toy"}
     check_resume_equals_uninterrupted(maker(name), tmp_path, toy_for(name, **fields), **rest)

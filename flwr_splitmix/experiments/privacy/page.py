@@ -39,8 +39,8 @@ _GOALS = {
 def renewed(page: str, home: Path | None) -> str:
     """Return a page with its blocks as the cells below a directory have them."""
 
-    def block(found: re.Match[str]) -> str:
-        begin, kind, where, what, _, end = found.groups()
+    def block(match: re.Match[str]) -> str:
+        begin, kind, where, what, _, end = match.groups()
         return f"{begin}\n{_made(kind, where, what, home)}\n{end}"
 
     return _BLOCK.sub(block, page)

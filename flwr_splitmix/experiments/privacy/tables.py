@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from flwr_splitmix.experiments.privacy.results import NOT_APPLICABLE, Result
 
 NOTHING = "-"
+_ATTACKS = 5  # columns of attacks that fit 200 characters beside the others
 MAIN = ("MSE", "patches in place", "patches attributed", "labels read", "AUC")
 """The metric that a table shows of each attack: the first of these that it has."""
 
@@ -20,41 +22,55 @@ LEGEND = (
 )
 
 
-def headings(results: Sequence[Result]) -> list[str]:
-    """Return the columns' names: the method, what it costs, and each attack with its adversary."""
-    return ["method", "top-1", "uplink/epoch", *(", ".join(key) for key in _columns(results))]
+@dataclass(frozen=True)
+class Block:
+    """A part of the matrix that fits a page: a method a row, a few attacks as columns."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
-def rows(results: Sequence[Result]) -> list[list[str]]:
-    """Return a line for each method."""
+def blocks(results: Sequence[Result]) -> list[Block]:
+    """Return the matrix in blocks: accuracy and bytes in the first, attacks in all."""
     methods = list(dict.fromkeys(result.method for result in results))
-    return [_row(method, results) for method in methods]
+    attacks = _columns(results)
+    made = []
+    for first in range(0, max(1, len(attacks)), _ATTACKS):
+        keys = attacks[first : first + _ATTACKS]
+        facts = ["top-1", "uplink/epoch"] if first == 0 else []
+        headings = ["method", *facts, *(", ".join(key) for key in keys)]
+        rows = [
+            [method, *(_facts(method, results) if facts else ()), *_cells(method, keys, results)]
+            for method in methods
+        ]
+        made.append(Block(headings, rows))
+    return made
 
 
 def to_markdown(results: Sequence[Result]) -> str:
-    """Return the matrix turned round: an attack a line, a method a column, and the legend."""
-    head = ["attack, adversary", *dict.fromkeys(result.method for result in results)]
-    made = [head, ["---"] * len(head), *turned(results)]
-    text = "\n".join("| " + " | ".join(cells) + " |" for cells in made)
-    return f"{text}\n\n{LEGEND}\n"
+    """Return the matrix as tables, and the legend."""
+    made = []
+    for block in blocks(results):
+        lines = [block.headings, ["---"] * len(block.headings), *block.rows]
+        made.append("\n".join("| " + " | ".join(cells) + " |" for cells in lines))
+    return "\n\n".join([*made, LEGEND]) + "\n"
 
 
-def turned(results: Sequence[Result]) -> list[list[str]]:
-    """Return a line for accuracy, bytes and each attack, with a column for each method."""
-    names, lines = headings(results), rows(results)
-    return [[name, *(line[i] for line in lines)] for i, name in enumerate(names)][1:]
-
-
-def _row(method: str, results: Sequence[Result]) -> list[str]:
-    own = [result for result in results if result.method == method]
-    facts = {result.metric: result.value for result in own if result.attack == "none"}
+def _facts(method: str, results: Sequence[Result]) -> tuple[str, str]:
+    facts = {r.metric: r.value for r in results if r.method == method and r.attack == "none"}
     top1, uplink = facts.get("top-1"), facts.get("uplink bytes of an epoch")
-    return [
-        method,
+    return (
         NOTHING if top1 is None else f"{100 * top1:.1f} %",
         NOTHING if uplink is None else f"{uplink / 1e6:.1f} MB",
-        *(_cell([r for r in own if (r.attack, r.adversary) == key]) for key in _columns(results)),
-    ]
+    )
+
+
+def _cells(
+    method: str, keys: Sequence[tuple[str, str]], results: Sequence[Result]
+) -> Iterator[str]:
+    own = [result for result in results if result.method == method]
+    for key in keys:
+        yield _cell([result for result in own if (result.attack, result.adversary) == key])
 
 
 def _columns(results: Sequence[Result]) -> list[tuple[str, str]]:

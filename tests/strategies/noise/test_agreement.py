@@ -36,19 +36,21 @@ from tests.strategies.noise.honest import (
 
 @pytest.mark.parametrize("form", ["DPSL", "DPMixSL", "DPCutMixSL", "k-times", "cutout"])
 @pytest.mark.parametrize(
-    "toy",
+    ("toy", "options"),
     [
-        TOY,
-        replace(TOY, clients=5, examples=(12, 14, 9, 20, 12)),
-        replace(TOY, examples=(12, 3, 12, 12)),
+        (TOY, {}),
+        (TOY, {"fraction_train": 0.75}),
+        (TOY, {"steps_per_round": 4}),
+        (replace(TOY, clients=5, examples=(12, 14, 9, 20, 12)), {}),
+        (replace(TOY, clients=5, examples=(12, 14, 9, 20, 12)), {"fraction_train": 0.75}),
+        (replace(TOY, examples=(12, 3, 12, 12)), {}),
+        (replace(TOY, examples=(12, 3, 12, 12)), {"steps_per_round": 4}),
     ],
-    ids=["even", "of other sizes", "with replacement"],
-)
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"fraction_train": 0.75}, {"steps_per_round": 4}],
-    ids=["epochs", "some clients", "parts of epochs"],
-)
+    ids=[
+        "even", "even, some clients", "even, parts of epochs", "of other sizes",
+        "of other sizes, some clients", "with replacement", "with replacement, parts of epochs",
+    ],
+)  # fmt: skip
 def test_no_ledger_says_less_than_was_sent_and_the_client_never_more_than_the_server(
     form: str, toy: Toy, options: dict[str, Any]
 ) -> None:
