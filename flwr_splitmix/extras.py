@@ -13,6 +13,7 @@ EXTRAS: dict[str, str] = {
     "torchvision": "vision",
     "ray": "simulation",
     "accelerate": "language",
+    "gguf": "language",
     "peft": "language",
     "rouge_score": "language",
     "sacrebleu": "language",

@@ -24,10 +24,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "threads": set(),
     "device": set(),
     "extras": set(),
+    "registries": set(),
+    "pretrained": {"registries", "extras"},
     "privacy": {"seeding"},
     "mixers": {"seeding", "privacy"},  # noise is a part of a share
-    "segments": {"seeding", "schedule", "extras"},
-    "data": {"seeding"},
+    "segments": {"seeding", "schedule", "extras", "pretrained"},
+    "data": {"seeding", "registries", "pretrained"},
     "scoring": {"data", "extras"},
     "hiding": {"data", "scoring", "privacy", *NEUTRAL},
     "runs": {"storage", "segments", "data", "methods"},  # an exported model, and its card

@@ -6,8 +6,13 @@ from functools import cache
 from importlib import import_module
 from inspect import isabstract
 from pkgutil import iter_modules
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from flwr_splitmix.attacks.base import Attack
+
+if TYPE_CHECKING:
+    from flwr_splitmix.attacks.texts.view import TextAttack
 
 
 @cache
@@ -15,18 +20,26 @@ def image_attacks() -> dict[str, type[Attack]]:
     """Return all attacks on images by their names, sorted."""
     from flwr_splitmix.attacks import images
 
-    kinds: dict[str, type[Attack]] = {}
-    for place in iter_modules(images.__path__):
-        module = import_module(f"{images.__name__}.{place.name}")
+    return _attacks_of(images, Attack)
+
+
+@cache
+def text_attacks() -> dict[str, type[TextAttack]]:
+    """Return all attacks on texts by their names, sorted; needs the extra `language`."""
+    from flwr_splitmix.attacks import texts
+    from flwr_splitmix.attacks.texts.view import TextAttack
+
+    return _attacks_of(texts, TextAttack)
+
+
+def _attacks_of(folder: ModuleType, base: type) -> dict[str, Any]:
+    kinds: dict[str, Any] = {}
+    for place in iter_modules(folder.__path__):
+        module = import_module(f"{folder.__name__}.{place.name}")
         for value in vars(module).values():
             own = isinstance(value, type) and value.__module__ == module.__name__
-            if (
-                own
-                and issubclass(value, Attack)
-                and not isabstract(value)
-                and "name" in vars(value)
-            ):
-                kinds[value.name] = value
+            if own and issubclass(value, base) and not isabstract(value) and "name" in vars(value):
+                kinds[vars(value)["name"]] = value
     return dict(sorted(kinds.items()))
 
 

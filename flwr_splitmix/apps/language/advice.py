@@ -125,17 +125,24 @@ def traffic_of(config: LanguageConfig, tokens: int, width: int) -> tuple[int, in
     answers and the gradients of the messages. A refinement of MixGuard or SnD adds a public text's
     own hidden states and its messages to what goes up, and their answers to what comes down.
     """
-    wire: WireDtype = config.wire_dtype
-    number = _NUMBER_BYTES.get(wire, 4 if config.dtype == "float32" else 2)
-    text = config.batch_size * tokens * (width * number + (4 if wire == "int8" else 0))
     messages = messages_of(config)
+    text, back = (
+        _text_bytes(config, tokens, width, wire)
+        for wire in (config.wire_dtype, config.wire_dtype_down or config.wire_dtype)
+    )
     up = 2 * messages * text + config.batch_size * tokens
-    down = 2 * messages * text
+    down = 2 * messages * back
     if config.strategy in CALIBRATED and config.refine_every and config.calibration_epochs:
         refined = (messages + 1) * text + config.batch_size * tokens
         up += refined // config.refine_every
-        down += (messages + 1) * text // config.refine_every
+        down += (messages + 1) * back // config.refine_every
     return up, down
+
+
+def _text_bytes(config: LanguageConfig, tokens: int, width: int, wire: WireDtype) -> int:
+    """Return the bytes of a batch's hidden states."""
+    number = _NUMBER_BYTES.get(wire, 4 if config.dtype == "float32" else 2)
+    return config.batch_size * tokens * (width * number + (4 if wire == "int8" else 0))
 
 
 def _shared(costs: list[StageCosts], parts: LanguageParts) -> int:

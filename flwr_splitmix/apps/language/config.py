@@ -28,10 +28,15 @@ SMALL = "small"
 SECRET_TOKENS: dict[TextTask, int] = {"classification": 20, "generation": 40}
 """Secret tokens in a text (MixGuard, appendix A.2)."""
 
+TextWire = Literal["keep", "float32", "bfloat16", "float16", "int8"]
+
 
 class LanguageConfig(AppConfig):
     """The keys of `apps/language`; docs/configuration.md says what each of them means."""
 
+    # int4 is for smashed data of images.
+    wire_dtype: TextWire
+    wire_dtype_down: TextWire | Literal[""]
     strategy: str
     task: TextTask
     aggregator: Literal["auto", AggregatorName]

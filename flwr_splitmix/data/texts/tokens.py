@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.data.errors import DataError, import_extra
 from flwr_splitmix.data.texts.rows import TextRows
+from flwr_splitmix.pretrained import located
 
 PADDING, END = "<pad>", "<end>"
 """Special tokens of a tokenizer that is trained here; END also begins every text."""
@@ -92,7 +93,8 @@ def open_tokenizer(source: str, *, padding: str = "") -> Any:
     Parameters
     ----------
     source : str
-        A folder with tokenizer files, or a name on the Hugging Face hub.
+        A folder with tokenizer files, the name of a decoder that `splitmix model fetch` has
+        fetched, or one on the Hugging Face hub.
     padding : str
         The token to pad with; "": the tokenizer's own.
 
@@ -106,7 +108,10 @@ def open_tokenizer(source: str, *, padding: str = "") -> Any:
         If there is none, `padding` is no token of it, or it has no padding token.
     """
     transformers = import_extra("transformers", _PURPOSE, "language")
-    folder = Path(source).expanduser()
+    try:
+        folder = Path(located(source)).expanduser()
+    except ValueError as error:
+        raise DataError(str(error)) from error
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             str(folder) if folder.is_dir() else source

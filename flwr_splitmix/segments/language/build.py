@@ -42,8 +42,8 @@ def build_language_parts(
     ----------
     source
         A transformers configuration object, for random weights; a local folder with config.json
-        and safetensors files; or a name on the hub, of which only the files are downloaded that
-        hold weights of the parts.
+        and safetensors files; a decoder that `splitmix model fetch` has fetched, by its name; or a
+        name on the hub, of which only the files are downloaded that hold weights of the parts.
     cut
         Its layers by part.
     parts

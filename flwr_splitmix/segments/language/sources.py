@@ -1,4 +1,4 @@
-"""Sources of a model: a configuration, a local folder, a name on the hub."""
+"""Sources of a model: a configuration, a folder, a fetched decoder, a name on the hub."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 from huggingface_hub import snapshot_download
 from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
+
+from flwr_splitmix.pretrained import located
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -44,10 +46,13 @@ def open_source(source: Any) -> tuple[Any, WeightFiles | None]:
     Raises
     ------
     ValueError
-        If there is no such model, or its weights are quantized or in no safetensors file.
+        If there is no such model, it is one of `MODELS` and not fetched, or its weights are
+        quantized or in no safetensors file.
     """
     if isinstance(source, PreTrainedConfig):
         return copy.deepcopy(source), None
+    if isinstance(source, str):
+        source = located(source)
     if isinstance(source, Path) or Path(source).is_dir():
         folder = Path(source)
 

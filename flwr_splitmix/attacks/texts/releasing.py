@@ -1,0 +1,140 @@
+"""What a server gets of texts under a method: victims' texts, or an attacker's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.attacks.texts.view import TextRelease
+from flwr_splitmix.data.texts.batch import TextBatch, TextSet
+from flwr_splitmix.hiding import ClientSide, Hiding, Sent
+from flwr_splitmix.segments.language import LanguageParts
+
+__all__ = ["Released", "TextOrigin", "release_texts"]
+
+
+@dataclass(frozen=True)
+class TextOrigin:
+    """What is behind a release: for the score alone, or an attacker's own.
+
+    Parameters
+    ----------
+    ids
+        int64 (t,): the text.
+    places
+        int64 (t,): where its tokens are in what was sent; not 0..t-1 among secret tokens.
+    states
+        (t, d): its hidden states at these places, as the head made them.
+    """
+
+    ids: Tensor
+    places: Tensor
+    states: Tensor
+
+
+@dataclass(frozen=True)
+class Released:
+    """Releases, each with its origin."""
+
+    releases: list[TextRelease]
+    origins: list[TextOrigin]
+
+
+def release_texts(
+    parts: LanguageParts,
+    hiding: Hiding,
+    texts: Sequence[Tensor],
+    *,
+    labels: Sequence[int] | None = None,
+    batch_size: int = 1,
+    gradients: bool = False,
+    seed: int = 0,
+) -> Released:
+    """Send texts as a client with this hiding would, one training step for each batch.
+
+    Head and tail are the client's, the trunk the server's; no weight changes.
+
+    Parameters
+    ----------
+    parts
+        All three.
+    hiding
+        Not attached to anything yet.
+    texts
+        int64 (t,) each.
+    labels
+        A class for each text; None: every token is predicted from those before it.
+    batch_size
+        Texts in a step, which share a secret where a method has one a batch.
+    gradients
+        Whether the step is finished: with the trunk's outputs and what the client returns.
+    seed
+        Of public draws.
+
+    Returns
+    -------
+    Releases of single texts, in the texts' order, up to each one's mask.
+    """
+    head, trunk, tail = parts.all_here()
+    hiding.attach(
+        ClientSide(head, tail, next(head.parameters()).device, parts.width, batch_size, seed, 0)
+    )
+    released = Released([], [])
+    data = TextSet(list(texts), list(texts) if labels is None else list(labels))
+    for start in range(0, len(data), batch_size):
+        rows = range(start, min(start + batch_size, len(data)))
+        example = data.batch(torch.tensor(rows).numpy())
+        batch = TextBatch.of(example, next(head.parameters()).device)
+        with torch.set_grad_enabled(gradients):
+            sent = hiding.obfuscate(batch)
+        messages = torch.stack([m.detach() for m in sent.messages])
+        outputs, returned = _finish(hiding, trunk, sent, messages) if gradients else (None, None)
+        own, places = _own(head, batch, sent)
+        for row in range(len(batch.ids)):
+            end = int(sent.mask[row].nonzero().max()) + 1
+            length = int(batch.mask[row].sum())
+            released.releases.append(
+                TextRelease(
+                    messages[:, row, :end],
+                    None if outputs is None else outputs[:, row, :end],
+                    None if returned is None else returned[:, row, :end],
+                )
+            )
+            released.origins.append(
+                TextOrigin(
+                    batch.ids[row, :length],
+                    places[row, :length],
+                    own[row, places[row, :length]],
+                )
+            )
+    return released
+
+
+def _finish(
+    hiding: Hiding, trunk: torch.nn.Module, sent: Sent, messages: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the trunk's outputs and what the client returns of them, each (m, b, T, d)."""
+    with torch.no_grad():
+        outputs = torch.stack([trunk(message, sent.mask) for message in messages])
+    leaves = [output.clone().requires_grad_() for output in outputs]
+    recovered = hiding.recover(leaves, sent)
+    hidden = recovered.detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(hiding.loss(hidden, sent), hidden)
+    returned = torch.autograd.grad(
+        recovered, leaves, hiding.perturb(gradient, hidden.detach(), sent)
+    )
+    return outputs, torch.stack(returned)
+
+
+@torch.no_grad()
+def _own(head: torch.nn.Module, batch: TextBatch, sent: Sent) -> tuple[Tensor, Tensor]:
+    """Return the target's hidden states (b, T', d), and where its tokens are in them (b, T)."""
+    places = getattr(sent, "positions", None)
+    hidden = getattr(sent, "hidden", None)
+    if places is None or hidden is None:
+        places = torch.arange(batch.ids.shape[1]).expand_as(batch.ids)
+        hidden = head(batch.ids, batch.mask)
+    return hidden.detach(), places

@@ -1,0 +1,166 @@
+"""SIP: a recurrent network that learns on public texts to read hidden states."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flwr_splitmix.attacks.base import Budget
+from flwr_splitmix.attacks.texts.view import (
+    PublicTexts,
+    TextAttack,
+    TextGuess,
+    TextView,
+    head_states,
+    readings_of,
+)
+
+__all__ = ["Inverter", "Sip", "train_inverter"]
+
+HIDDEN, DROPOUT, BATCH = 256, 0.1, 6
+LEARNING_RATE, WEIGHT_DECAY = 1e-3, 1e-5
+EPOCHS = {"smoke": 1, "cpu": 3, "paper": 20}
+HELD_OUT = 64
+"""Public texts, at most, on which the best epoch is chosen."""
+
+Example = tuple[Tensor, Tensor]
+"""Hidden states (T, d) of a text, and its tokens (T,)."""
+
+
+class Inverter(nn.Module):
+    """A GRU and a linear layer: hidden states to words.
+
+    Words that no public text has cannot be learned: they are no outputs.
+
+    Parameters
+    ----------
+    width
+        d of what is read.
+    words
+        int64 (v,): the tokens that there are outputs for.
+    """
+
+    words: Tensor
+
+    def __init__(self, width: int, words: Tensor, *, hidden: int = HIDDEN) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.gru = nn.GRU(width, hidden, batch_first=True)
+        self.dropout = nn.Dropout(DROPOUT)
+        self.output = nn.Linear(hidden, len(words))
+        self.register_buffer("words", words)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return logits (b, T, v) of hidden states (b, T, d), whatever their scale."""
+        read, _ = self.gru(self.norm(states))
+        logits: Tensor = self.output(self.dropout(read))
+        return logits
+
+    @torch.no_grad()
+    def read(self, states: Tensor) -> tuple[Tensor, float]:
+        """Read one text's states (T, d): int64 (T,), and the mean probability of what was read."""
+        self.eval()
+        likely, place = self(states[None].float())[0].softmax(-1).max(-1)
+        return self.words[place], float(likely.mean())
+
+
+def train_inverter(
+    examples: Sequence[Example],
+    draw: Callable[[int], Sequence[Example]],
+    budget: Budget,
+    *,
+    epochs: int,
+    seed: int = 0,
+    name: str = "sip",
+) -> Inverter:
+    """Train an inverter; of all epochs the one that reads held-out texts best is returned.
+
+    Parameters
+    ----------
+    examples
+        Held-out ones.
+    draw
+        Returns an epoch's training examples; they may be made anew each time.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        first = draw(0)
+        words = torch.tensor(sorted({int(i) for _, ids in first for i in ids}))
+        model = Inverter(first[0][0].shape[-1], words)
+        optimizer = torch.optim.Adam(
+            model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY
+        )
+        at = torch.full((int(words.max()) + 1,), -1)
+        at[words] = torch.arange(len(words))
+        per_epoch = -(-len(first) // BATCH)
+        best, reached = copy.deepcopy(model), -1.0
+        for step in budget.steps(epochs * per_epoch, name):
+            epoch, number = divmod(step, per_epoch)
+            if number == 0:
+                texts = first if epoch == 0 else draw(epoch)
+                order = torch.randperm(len(texts)).tolist()
+            model.train()
+            rows = [texts[i] for i in order[number * BATCH : (number + 1) * BATCH]]
+            states = nn.utils.rnn.pad_sequence([s.float() for s, _ in rows], batch_first=True)
+            ids = nn.utils.rnn.pad_sequence([i for _, i in rows], True, -1)
+            known = (ids >= 0) & (ids < len(at))
+            labels = torch.where(known, at[ids.clamp(0, len(at) - 1)], -1)
+            logits = model(states)
+            loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-1)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            if number == per_epoch - 1 and (now := _accuracy(model, examples)) > reached:
+                best, reached = copy.deepcopy(model), now
+    return (best if reached >= 0 else model).eval()
+
+
+def _accuracy(model: Inverter, examples: Sequence[Example]) -> float:
+    right = [(model.read(states)[0] == ids).double().mean() for states, ids in examples]
+    return float(torch.stack(right).mean()) if right else 0.0
+
+
+class Sip(TextAttack):
+    """Learn, on public texts through the base model's head, to read hidden states.
+
+    Every message is read, and their mean; it is not trained on mixtures.
+    """
+
+    name = "sip"
+    needs: ClassVar[frozenset[str]] = frozenset({"base model", "public data"})
+    source = "SIP of Chen et al., BiSR (CCS 2024)"
+
+    def fit(
+        self,
+        view: TextView,
+        public: PublicTexts | None,
+        budget: Budget | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        """Train the network."""
+        super().fit(view, public, budget, seed=seed)
+        assert public is not None
+        parts = view.knowledge.parts()
+        texts = [(head_states(parts, ids), ids) for ids in public]
+        held = min(HELD_OUT, max(1, len(texts) // 10))
+        self.inverter = train_inverter(
+            texts[:held],
+            lambda epoch: texts[held:] or texts,
+            self.budget,
+            epochs=EPOCHS[self.budget.scale],
+            seed=seed,
+        )
+
+    def run(self, view: TextView) -> list[TextGuess]:
+        """Guess each text from every message, and from their mean."""
+        return [
+            TextGuess(number, *self.inverter.read(message), way)
+            for number, release in enumerate(view.releases)
+            for way, message in readings_of(release.messages).items()
+        ]

@@ -1,0 +1,215 @@
+"""Views of texts: what a server has of a U-shaped client's texts, and attacks on that."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.attacks.base import Budget, NotApplicable
+from flwr_splitmix.attacks.release import Adversary
+from flwr_splitmix.segments.language import LanguageParts
+
+__all__ = [
+    "PublicTexts",
+    "TextAttack",
+    "TextGuess",
+    "TextKnowledge",
+    "TextRelease",
+    "TextView",
+    "readings_of",
+]
+
+TEXT_NEEDS: dict[str, str] = {
+    "base model": "no base weights of head and tail",
+    "decoder": "no model that reads from left to right",
+    "gradients": "no gradients",
+    "outputs": "no outputs of its trunk",
+    "several messages": "one message of a text only",
+    "public data": "no public texts",
+}
+"""What attacks on texts may need, and what is said of a view that lacks it."""
+
+PublicTexts = Sequence[Tensor]
+"""An attacker's own texts: int64 (t,) each, each with the token that begins texts, if any does."""
+
+
+@dataclass(frozen=True)
+class TextRelease:
+    """What a server has of one text of one step.
+
+    Parameters
+    ----------
+    messages
+        (m, T, d): what the client sent, up to the mask's last token.
+    outputs
+        (m, T, d): what the trunk made of it; None where the step was not finished.
+    gradients
+        (m, T, d): of the loss at each output, as the client returned it.
+    """
+
+    messages: Tensor
+    outputs: Tensor | None = None
+    gradients: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class TextKnowledge:
+    """What is public by assumption: the method, its options, the pretrained model.
+
+    Parameters
+    ----------
+    method, options
+        Name of the method, and what it was made with.
+    base
+        All parts with the weights before fine-tuning. The trunk's are the server's own.
+    begin
+        The token that begins every text; None where there is none.
+    """
+
+    method: str
+    options: Mapping[str, Any]
+    base: LanguageParts | None = field(repr=False)
+    begin: int | None = None
+
+    def parts(self) -> LanguageParts:
+        """Return the base model.
+
+        Raises
+        ------
+        NotApplicable
+            If the adversary has none.
+        """
+        if self.base is None:
+            raise NotApplicable(f"the adversary has {TEXT_NEEDS['base model']}")
+        return self.base
+
+
+@dataclass(frozen=True)
+class TextView:
+    """All that a named adversary has; nothing of the truth can be reached from it."""
+
+    adversary: Adversary
+    releases: Sequence[TextRelease]
+    knowledge: TextKnowledge
+
+    @property
+    def has(self) -> frozenset[str]:
+        """What attacks may need, of `TEXT_NEEDS`, as far as a view can have it."""
+        base = self.knowledge.base
+        held = {
+            "base model": base is not None,
+            "decoder": base is not None and base.kind == "decoder",
+            "gradients": any(r.gradients is not None for r in self.releases),
+            "outputs": any(r.outputs is not None for r in self.releases),
+            "several messages": any(len(r.messages) > 1 for r in self.releases),
+        }
+        return frozenset(name for name, here in held.items() if here)
+
+    def require(self, *needs: str) -> None:
+        """Raise NotApplicable, which says what is missing, if the view lacks any of `needs`."""
+        missing = sorted({*needs} - {*self.has, "public data"})
+        if missing:
+            lacks = " and ".join(TEXT_NEEDS[need] for need in missing)
+            raise NotApplicable(
+                f"the view of the adversary {self.adversary!r} on {self.knowledge.method} has "
+                f"{lacks}, without which there is no such attack"
+            )
+
+
+@dataclass(frozen=True)
+class TextGuess:
+    """A guess at one text.
+
+    Parameters
+    ----------
+    release
+        The position of its release in the view.
+    ids
+        int64 (T,): a token at each place.
+    confidence
+        The attack's own, the higher the surer.
+    way
+        What it was read from: "message 1", "mean", "direction 1", ...
+    """
+
+    release: int
+    ids: Tensor
+    confidence: float
+    way: str
+
+
+class TextAttack(ABC):
+    """An attack on texts: fitted on public texts, run on a view.
+
+    Parameters
+    ----------
+    **setting
+        One of `settings`; what it leaves out is the attack's own choice.
+
+    Attributes
+    ----------
+    name
+        What the tables call it.
+    needs
+        What a view must have, of `TEXT_NEEDS`.
+    source
+        Where it is from.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[frozenset[str]] = frozenset()
+    source: ClassVar[str] = ""
+
+    def __init__(self, **setting: Any) -> None:
+        self.setting = setting
+        self.budget = Budget()
+        self.seed = 0
+
+    def fit(
+        self,
+        view: TextView,
+        public: PublicTexts | None,
+        budget: Budget | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        """Learn from public texts what the attack needs; a subclass calls this first.
+
+        Raises
+        ------
+        NotApplicable
+            If the view lacks what the attack needs.
+        """
+        view.require(*self.needs)
+        if "public data" in self.needs and not public:
+            raise NotApplicable(f"the attack {self.name!r} needs public texts, and there are none")
+        self.budget = budget or Budget()
+        self.seed = seed
+
+    @abstractmethod
+    def run(self, view: TextView) -> list[TextGuess]:
+        """Guess the texts behind the releases of a view; a text may have several guesses."""
+
+
+def readings_of(messages: Tensor) -> dict[str, Tensor]:
+    """Return what of m messages (m, T, d) an attack on one message is tried on: each, and the mean.
+
+    Only one where there is only one; their order is the messages'.
+    """
+    if len(messages) == 1:
+        return {"message 1": messages[0]}
+    ways = {f"message {i + 1}": message for i, message in enumerate(messages)}
+    return ways | {"mean": messages.mean(0)}
+
+
+@torch.no_grad()
+def head_states(parts: LanguageParts, ids: Tensor) -> Tensor:
+    """Return what the base head makes of one text (T,): (T, d)."""
+    assert parts.head is not None
+    states: Tensor = parts.head(ids.unsqueeze(0))[0]
+    return states

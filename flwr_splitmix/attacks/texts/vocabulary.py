@@ -1,0 +1,162 @@
+"""Reading texts word by word: the token whose hidden state under the base head is nearest."""
+
+from __future__ import annotations
+
+import copy
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import DynamicCache
+
+from flwr_splitmix.attacks.base import Budget
+from flwr_splitmix.attacks.texts.view import (
+    PublicTexts,
+    TextAttack,
+    TextGuess,
+    TextView,
+    readings_of,
+)
+from flwr_splitmix.segments.language import LanguageParts
+
+__all__ = ["Reader", "Vocabulary"]
+
+CANDIDATES = 128
+"""Tokens at a place that are tried behind what was read before it."""
+
+_AT_ONCE = 2048
+
+
+class Reader:
+    """A base head, as a table of tokens and as a judge of what fits behind a text's beginning.
+
+    Parameters
+    ----------
+    parts
+        With a head, of a decoder.
+    begin
+        The token that begins every text; None: a text's first is read like any other.
+    candidates
+        Of the whole vocabulary the table picks so many tokens for a place; the head, given what
+        was read before it, judges these.
+    """
+
+    def __init__(
+        self, parts: LanguageParts, begin: int | None, *, candidates: int = CANDIDATES
+    ) -> None:
+        assert parts.head is not None
+        self.head = parts.head.eval()
+        self.begin = begin
+        self.candidates = min(candidates, parts.vocab_size)
+        self.behind = 0 if begin is None else 1
+        self.deep = parts.cut.head > 0
+        with torch.no_grad():
+            words = torch.arange(parts.vocab_size)
+            rows = [self._alone(part)[:, -1] for part in torch.split(words, _AT_ONCE)]
+        self.table = torch.cat(rows)
+        self._directions = F.normalize(self.table.float(), dim=-1)
+
+    def _alone(self, words: Tensor) -> Tensor:
+        """Return hidden states of texts that are one token, behind the beginning."""
+        ids = words.unsqueeze(1)
+        if self.begin is not None:
+            ids = torch.cat([torch.full_like(ids, self.begin), ids], dim=1)
+        states: Tensor = self.head(ids)
+        return states
+
+    @torch.no_grad()
+    def read(self, hidden: Tensor) -> tuple[Tensor, float]:
+        """Read a text's tokens from estimates of its hidden states, up to scale and sign.
+
+        Parameters
+        ----------
+        hidden
+            (T, d), floating.
+
+        Returns
+        -------
+        int64 (T,), and the mean cosine of what was read with the estimate: where that is one, the
+        text is exact.
+        """
+        own = hidden.detach().float()
+        cosines = F.normalize(own, dim=-1) @ self._directions.T
+        if float((-cosines).amax(1).mean()) > float(cosines.amax(1).mean()):
+            own, cosines = -own, -cosines
+        best = self.table.float()[cosines.argmax(1)]
+        # Tokens that no training ever saw have one direction; where the scale is known, they differ
+        # in length.
+        scale = ((own * best).sum(1) / best.square().sum(1))[self.behind :].median()
+        own = own / scale
+        if not self.deep:
+            distances = torch.cdist(own.double(), self.table.double())
+            ids = self._begun(distances.argmin(1))
+            fits = cosines.gather(1, ids[:, None]).squeeze(1)
+            return ids, float(fits[self.behind :].mean())
+        centre = self.table.float().mean(0)
+        near = F.normalize(own - centre, dim=-1) @ F.normalize(self.table - centre, dim=-1).T
+        return self._in_turn(own, near.topk(self.candidates, dim=1).indices)
+
+    def _begun(self, ids: Tensor) -> Tensor:
+        if self.begin is not None:
+            ids[0] = self.begin
+        return ids
+
+    def _in_turn(self, own: Tensor, chosen: Tensor) -> tuple[Tensor, float]:
+        """Choose each place's token by the head's state of it behind those chosen before."""
+        cache, read, fits = DynamicCache(), [], []
+        for place, (state, words) in enumerate(zip(own, chosen, strict=True)):
+            if place == 0 and self.begin is not None:
+                words = words.new_tensor([self.begin])
+            tried = copy.deepcopy(cache)
+            if place:
+                tried.batch_repeat_interleave(len(words))
+            mask = torch.ones(len(words), place + 1, dtype=torch.int64)
+            states = self.head(words[:, None], mask, tried)[:, 0]
+            best = (states - state).square().sum(1).argmin()
+            read.append(words[best])
+            fits.append(F.cosine_similarity(states[best], state, dim=0))
+            tried.batch_select_indices(best.reshape(1))
+            cache = tried
+        return torch.stack(read), float(torch.stack(fits)[self.behind :].mean())
+
+
+class Vocabulary(TextAttack):
+    """Read every message, and their mean, position by position.
+
+    At cut 0 each place's token is the one whose embedding points where the state does. Behind
+    layers, which let a token's state depend on those before it, the text is read from left to
+    right: of the tokens whose state alone is near, the one whose state behind what was read
+    before is nearest.
+
+    It needs no training and no gradient. The head's weights are the base model's: a fine-tuned
+    head is a little off them.
+    """
+
+    name = "vocabulary"
+    needs: ClassVar[frozenset[str]] = frozenset({"base model", "decoder"})
+    source = "after arXiv 2505.18332; reading from left to right is ours"
+
+    def fit(
+        self,
+        view: TextView,
+        public: PublicTexts | None,
+        budget: Budget | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        """Make the table of all tokens."""
+        super().fit(view, public, budget, seed=seed)
+        known = view.knowledge
+        self.reader = Reader(known.parts(), known.begin)
+
+    def run(self, view: TextView) -> list[TextGuess]:
+        """Guess each text from every message, and from their mean."""
+        guesses = []
+        for number, release in enumerate(view.releases):
+            if number and self.budget.over:
+                break
+            for way, message in readings_of(release.messages).items():
+                guesses.append(TextGuess(number, *self.reader.read(message), way))
+            self.budget.progress(self.name, number + 1, len(view.releases))
+        return guesses

