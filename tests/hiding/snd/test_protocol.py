@@ -137,7 +137,7 @@ def test_what_is_behind_a_word_is_not_seen_where_words_are_predicted(causal: boo
         ({"vocab_size": 0}, "vocab_size is 0; it must be at least 1"),
         ({"public": TOY.texts(0, 0)}, "SnD has no public text for its denoiser to learn on"),
     ],
-    ids=str,
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_an_option_out_of_range_is_named(options: dict[str, Any], sentence: str) -> None:
     values = {"public": PUBLIC, "vocab_size": VOCABULARY, **options}
