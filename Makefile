@@ -73,6 +73,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.accounting --out out/accounting.json
 	$(BIN)/python -m benchmarks.node_guards --out out/node_guards.json
 	$(BIN)/python -m benchmarks.deploy --out out/deploy.json
+	$(BIN)/python -m benchmarks.edge --out out/edge.json
 	$(BIN)/python -m benchmarks.ushape --out out/ushape.json
 	$(BIN)/python -m benchmarks.mixguard_attacks --out out/mixguard_attacks.json
 

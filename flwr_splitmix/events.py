@@ -208,6 +208,9 @@ class RoundDone:
         segments are not averaged.
     epsilons
         By client index, what the ledger says it has spent; empty without a ledger.
+    late
+        By client index, how many of its uploads came too late and were left out; empty where all
+        are waited for.
     loss
         Mean over the round's steps; in the U shape what the clients say of theirs. None if there
         was no step.
@@ -229,6 +232,7 @@ class RoundDone:
     client_means: Mapping[str, float] = field(default_factory=dict)
     update_norms: Mapping[int, float] = field(default_factory=dict)
     epsilons: Mapping[int, float] = field(default_factory=dict)
+    late: Mapping[int, int] = field(default_factory=dict)
     loss: float | None = None
     uplink_bytes: int = 0
     downlink_bytes: int = 0

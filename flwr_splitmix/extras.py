@@ -21,6 +21,7 @@ EXTRAS: dict[str, str] = {
     "transformers": "language",
     "sklearn": "attacks",
     "matplotlib": "report",
+    "opacus": "dpsgd",
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "onnxscript": "onnx",

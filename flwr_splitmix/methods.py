@@ -178,6 +178,30 @@ METHODS: tuple[Method, ...] = (
         up="*m* times as much as USplitSL; with refinement in every step (3*m* + 1)/2 times",
         protects="texts, labels, logits",
     ),
+    Method(
+        name="DPForwardSL", module="text_defences", shape="U", mixer="DPForward",
+        at_cut="each text's hidden states are clipped and get Gaussian noise",
+        up="as USplitSL; hidden states, not gradients, have an [epsilon](language.md#dp-forward)",
+        protects="texts, labels, logits",
+    ),
+    Method(
+        name="NoPeekSL", module="text_defences", shape="U", mixer="NoPeek",
+        at_cut="heads learn to send what depends less on the words", up="as USplitSL",
+        protects="texts, labels, logits",
+    ),
+    Method(
+        name="SnDSL", module="text_defences", shape="U", mixer="SnD",
+        at_cut="noise on each token's hidden state, a denoiser at the client",
+        up="as USplitSL; with refinement in every step twice as much",
+        protects="texts, labels, logits",
+    ),
+    Method(
+        name="DPSGDSL", module="text_defences", shape="U", mixer="DPSGD",
+        at_cut="nothing; heads and tails learn by DP-SGD",
+        up="as USplitSL; averaged weights, and nothing else, have an "
+        "[epsilon](language.md#dp-sgd-on-head-and-tail)",
+        protects="texts, labels, logits",
+    ),
 )  # fmt: skip
 """All methods, in the order in which they are listed everywhere."""
 

@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "segments": {"seeding", "schedule", "extras", "pretrained"},
     "data": {"seeding", "registries", "pretrained"},
     "scoring": {"data", "extras"},
-    "hiding": {"data", "scoring", *NEUTRAL},
+    "hiding": {"data", "scoring", "privacy", *NEUTRAL},
     "runs": {"storage", "segments", "data", "methods"},  # an exported model, and its card
     "clients": {"segments", "mixers", "hiding", "privacy", "data", "scoring", *NEUTRAL},
     "links": {"clients", "events", "privacy", "runs", *NEUTRAL},

@@ -93,6 +93,7 @@ class AppConfig(BaseModel):
     ssl_ca_certfile: str
     link_client_ca: str
     wire_dtype: WireDtype
+    wire_dtype_down: WireDtype | Literal[""]
     label: str
     tracker: str
     run_dir: str
@@ -210,9 +211,20 @@ class AppConfig(BaseModel):
 
     @model_validator(mode="after")
     def _link_has_the_wire_format(self) -> Self:
-        if self.link == "ray" and self.wire_dtype != "keep":
-            raise ValueError(_only_over_a_stream(self.wire_dtype))
+        if self.link == "ray" and self.narrowed:
+            raise ValueError(_only_over_a_stream(self.narrowed))
+        if (self.wire_dtype_down or self.wire_dtype) == "int4":
+            raise ValueError(
+                "int4 is for smashed data, and gradients would travel as it too; allowed with "
+                "wire-dtype 'int4' is another wire-dtype-down, e.g. 'int8'"
+            )
         return self
+
+    @property
+    def narrowed(self) -> str:
+        """The wire format that is not "keep", if there is one."""
+        formats = (self.wire_dtype, self.wire_dtype_down)
+        return next((name for name in formats if name not in ("keep", "")), "")
 
     def make_link(self, run: Run | None) -> Link:
         """Make the link that the keys ask for.
@@ -229,8 +241,8 @@ class AppConfig(BaseModel):
         return AutoLink(lambda: self._ray(run), lambda: self._stream(run), self.attach_timeout)
 
     def _ray(self, run: Run | None) -> RayLink:
-        if self.wire_dtype != "keep":
-            raise LinkError(_only_over_a_stream(self.wire_dtype))
+        if self.narrowed:
+            raise LinkError(_only_over_a_stream(self.narrowed))
         return RayLink(
             num_hosts=self.num_hosts,
             host_gpus=self.host_gpus,
@@ -250,6 +262,7 @@ class AppConfig(BaseModel):
             address=self.link_address,
             advertise=self.link_advertise or None,
             wire_dtype=self.wire_dtype,
+            wire_dtype_down=self.wire_dtype_down,
             run="" if run is None else run.id,
             attach_timeout=self.attach_timeout,
             step_timeout=self.step_timeout,

@@ -6,10 +6,12 @@ import json
 import time
 from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flwr_splitmix.cli.picture import draw_reconstructions
 from flwr_splitmix.cli.terminal import (
     RunDirectory,
     console,
@@ -87,6 +89,16 @@ def images(
         bool, typer.Option("--run/--show", help="Run what is missing, or only show what is there.")
     ] = True,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "cpu",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="GRID.png",
+            help="A picture: originals, what was sent, reconstructions; one row a method.",
+            show_default=False,
+        ),
+    ] = None,
     run_dir: RunDirectory = None,
 ) -> None:
     """Attack methods that mix images, and say what each attack reads, beside floor and gate.
@@ -99,6 +111,8 @@ def images(
     place = Place(run_dir, size, dataset or size.source, device)
     failed = run_cells(chosen, place, jobs) if run else 0
     _print(chosen, place, format)
+    if output is not None:
+        _draw(chosen, place, output)
     if failed:
         raise typer.Exit(1)
 
@@ -139,6 +153,18 @@ def _print(chosen: Sequence[MatrixCell], place: Place, wanted: MatrixFormat) -> 
     else:
         out = console()
         _print_table(made, out)
+
+
+def _draw(chosen: Sequence[MatrixCell], place: Place, output: Path) -> None:
+    from flwr_splitmix.attacks.gallery import Reconstructions
+    from flwr_splitmix.attacks.results import kept_results
+
+    shown: dict[str, list[Reconstructions]] = {}
+    for cell in chosen:
+        row = shown.setdefault(f"{cell.row.name}, seed {cell.seed}", [])
+        kept = kept_results(cell.folder(place))
+        row += [result.pictures for result in kept if result.pictures is not None]
+    draw_reconstructions(list(shown.values()), output)
 
 
 def _print_table(made: Sequence[Result], out: Console) -> None:

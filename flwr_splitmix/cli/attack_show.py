@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flwr_splitmix.cli.attack_run import measures_table
-from flwr_splitmix.cli.picture import check_name, save
+from flwr_splitmix.cli.picture import draw_reconstructions
 from flwr_splitmix.cli.terminal import RunDirectory, console, megabytes
 from flwr_splitmix.runs import Run, RunError
 
@@ -51,7 +51,7 @@ def show(
                 pictures.append(result.pictures)
         shown.append(pictures)
     if output is not None:
-        _draw(shown, output)
+        draw_reconstructions(shown, output)
 
 
 def forget(
@@ -76,17 +76,3 @@ def _results(opened: Run) -> Path:
     from flwr_splitmix.runs.recording import attacks_dir
 
     return attacks_dir(opened) / "results"
-
-
-def _draw(shown: list[list[Reconstructions]], output: Path) -> None:
-    from flwr_splitmix.attacks.gallery import draw_gallery
-
-    check_name(output)
-    try:
-        figure = draw_gallery(shown)
-    except ValueError as error:
-        raise RunError(str(error)) from error
-    except ImportError:
-        raise RunError("pictures need matplotlib: pip install 'flwr-splitmix[report]'") from None
-    save(figure, output)
-    typer.echo(f"wrote {output}")

@@ -1,11 +1,13 @@
-"""Two panels side by side, written as png, pdf or svg."""
+"""Pictures written as png, pdf or svg: two panels, and what attacks reconstruct."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.reports.curves import new_figure
@@ -13,6 +15,8 @@ from flwr_splitmix.runs.reports.curves import new_figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from flwr_splitmix.attacks.gallery import Reconstructions
 
 EXTENSIONS = (".pdf", ".png", ".svg")
 
@@ -59,3 +63,24 @@ def save(figure: Figure, output: Path) -> None:
         output.write_bytes(picture.getvalue())
     except OSError as error:
         raise RunError(f"cannot write {output}: {error.strerror}") from error
+
+
+def draw_reconstructions(shown: Sequence[Sequence[Reconstructions]], output: Path) -> None:
+    """Write a picture of what attacks made of their victims, a method a row.
+
+    Raises
+    ------
+    RunError
+        If there is nothing to show, matplotlib is missing, or the file cannot be written.
+    """
+    from flwr_splitmix.attacks.gallery import draw_gallery
+
+    check_name(output)
+    try:
+        figure = draw_gallery(shown)
+    except ValueError as error:
+        raise RunError(str(error)) from error
+    except ImportError:
+        raise RunError("pictures need matplotlib: pip install 'flwr-splitmix[report]'") from None
+    save(figure, output)
+    typer.echo(f"wrote {output}", err=True)

@@ -66,14 +66,8 @@ class Ends:
             )
         return int(hidden.shape[2])
 
-    def learn(
-        self,
-        messages: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        progress: float,
-        num_rounds: int,
-    ) -> None:
-        """Take a step: backward through the head's messages (b, T, d), then the optimizer."""
+    def backward(self, messages: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """Go back through the head's graph from its messages (b, T, d), and other tensors in it."""
         pairs = [
             (message, gradient.to(message.device))
             for message, gradient in zip(messages, gradients, strict=True)
@@ -82,7 +76,6 @@ class Ends:
         self.segments.train()  # a checkpointed layer runs again, and must do what it did
         if pairs:  # a frozen head has no graph
             torch.autograd.backward([m for m, _ in pairs], [g for _, g in pairs])
-        self.optimizer.step(progress, num_rounds)
 
     def weights(self) -> dict[str, Tensor]:
         """Return the parameters that are trained, on the CPU; bfloat16 as float32.

@@ -106,6 +106,7 @@ class GraphlessExchanges(Client):
             return self._send_test(self._evaluation.begin(kind, start, stop))
 
     def _send_test(self, batch: TextBatch) -> dict[str, Any]:
+        self.hiding.charge(*self._evaluation.going)
         self._evaluation.sent = self.obfuscate(batch)
         return self._evaluation.sent.outgoing()
 

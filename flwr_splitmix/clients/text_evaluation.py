@@ -93,6 +93,8 @@ class TextEvaluation:
     ----------
     sent
         The test batch whose answer is waited for; None if there is none.
+    going
+        The kind of the texts that go out, and which they are: int64 (b,).
     asked
         By kind, how many texts have gone out.
     """
@@ -110,6 +112,7 @@ class TextEvaluation:
         self.scores = scores
         self.device = device
         self.sent: Sent | None = None
+        self.going: tuple[str, np.ndarray] = ("", np.empty(0, dtype=np.int64))
         self.asked: dict[str, int] = {} if kept is None else kept.at(place)
         self._kept = kept
         self._scores: dict[str, TextScores] = {}
@@ -138,7 +141,8 @@ class TextEvaluation:
         if kind not in self._scores:
             self._scores[kind] = self.scores()
         self._current = self._scores[kind]
-        batch = TextBatch.of(fetch(data, np.arange(start, stop)), self.device)
+        self.going = kind, np.arange(start, stop)
+        batch = TextBatch.of(fetch(data, self.going[1]), self.device)
         return self._current.begin(batch)
 
     def add(self, logits: torch.Tensor, batch: TextBatch) -> TextBatch | None:

@@ -141,6 +141,9 @@ class UShapeClient(GraphlessExchanges):
                 batch_size=self.batches.size,
                 seed=order.seed,
                 client=order.client,
+                examples={"train": self.batches.examples, **self._sizes_of_tests()},
+                attempt=order.attempt,
+                averaged=order.averaged,
             )
         )
         return {
@@ -150,6 +153,18 @@ class UShapeClient(GraphlessExchanges):
             "calibration-steps": self.hiding.calibration_steps,
             **describe_tests(self.tests),
         }
+
+    def _sizes_of_tests(self) -> dict[str, int]:
+        return {
+            kind: len(data)  # type: ignore[arg-type]
+            for kind, data in self.tests.items()
+            if data is not None
+        }
+
+    @property
+    def epsilon(self) -> float | None:
+        """What the messages have cost the texts, if the hiding counts."""
+        return self.hiding.epsilon
 
     # What a subclass may override.
 
@@ -207,6 +222,7 @@ class UShapeClient(GraphlessExchanges):
         example = self.batches.next_batch(self.order.seed, self.order.client)
         self.segments.train()
         self.ends.optimizer.zero_grad()
+        self.hiding.charge("train", self.batches.indices)
         self._sent = self.obfuscate(TextBatch.of(example, self.device))
         self._progress, self._decoded = progress, False
         return self._sent.outgoing() | public
@@ -217,13 +233,14 @@ class UShapeClient(GraphlessExchanges):
         if sent is None or gradient is None or not self._decoded:
             return
         check_received("the server's gradient of message", gradient)
-        own = [*sent.messages, *(tensor for tensor, _ in local)]
-        self.ends.learn(
-            own,
+        if sent.penalty is not None:
+            local.append((sent.penalty, torch.ones_like(sent.penalty)))
+        self.ends.backward(
+            [*sent.messages, *(tensor for tensor, _ in local)],
             [*gradient, *(each for _, each in local)],
-            self._progress,
-            self.order.num_rounds,
         )
+        self.hiding.before_update()
+        self.ends.optimizer.step(self._progress, self.order.num_rounds)
         self.steps += 1
 
     @exchange

@@ -177,6 +177,7 @@ class _Trial:
                 "public": lambda: self.texts.public,
                 "vocab_size": lambda: parts.vocab_size,
                 "special_ids": lambda: self.tokenizer.all_special_ids,
+                "causal": lambda: False,  # texts are classified
                 "options": partial(MixGuardOptions, max_length=cell.recipe.texts.max_length, **own),
                 **{name: partial(own.get, name) for name in own},
             },

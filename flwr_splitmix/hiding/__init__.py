@@ -1,7 +1,22 @@
 """Hiding methods of the U shape, one file or folder each, with client half and server half."""
 
+from flwr_splitmix.hiding.dp_forward import DPForward
+from flwr_splitmix.hiding.dp_sgd import DPSGD
 from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.hiding.mixguard import MixGuard, MixGuardOptions
 from flwr_splitmix.hiding.naive_mix import NaiveMix
+from flwr_splitmix.hiding.no_peek import NoPeek
+from flwr_splitmix.hiding.snd import SnD
 
-__all__ = ["ClientSide", "Hiding", "MixGuard", "MixGuardOptions", "NaiveMix", "Sent"]
+__all__ = [
+    "DPSGD",
+    "ClientSide",
+    "DPForward",
+    "Hiding",
+    "MixGuard",
+    "MixGuardOptions",
+    "NaiveMix",
+    "NoPeek",
+    "Sent",
+    "SnD",
+]

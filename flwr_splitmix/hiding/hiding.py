@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +32,12 @@ class ClientSide:
         Texts in a training batch.
     seed, client
         The run's seed and the client's index, of which every public draw is a function.
+    examples
+        Texts of the client by what they are for: "train", and the kinds of evaluation.
+    attempt
+        How often what is asked of the client in this round may have been asked before.
+    averaged
+        Whether head and tail leave the client at the end of the round.
     """
 
     head: nn.Module
@@ -40,6 +47,9 @@ class ClientSide:
     batch_size: int
     seed: int
     client: int
+    examples: Mapping[str, int] = field(default_factory=dict)
+    attempt: int = 0
+    averaged: bool = False
 
 
 @dataclass
@@ -62,12 +72,16 @@ class Sent:
     local
         (b, T, d) in the head's graph: what `recover` took of the head's own hidden states, if it
         did. The loss's gradient there goes to the head without crossing the link.
+    penalty
+        A scalar in the head's graph that the head's step makes smaller besides the loss, if there
+        is one. Neither it nor its gradient crosses the link.
     """
 
     messages: list[Tensor]
     mask: Tensor
     batch: TextBatch
     local: Tensor | None = field(default=None, init=False)
+    penalty: Tensor | None = field(default=None, init=False)
 
     def outgoing(self) -> dict[str, Any]:
         """Return what the server gets: messages without a graph, and the mask as uint8."""
@@ -133,6 +147,17 @@ class Hiding:
 
     # Every batch.
 
+    def charge(self, kind: str, records: np.ndarray) -> None:
+        """Account for texts whose messages are about to leave; a method without noise does not.
+
+        Parameters
+        ----------
+        kind
+            "train", or the kind of the evaluation.
+        records
+            int64 (b,): which of the client's texts of that kind.
+        """
+
     def obfuscate(self, batch: TextBatch) -> Sent:
         """Turn texts into what is sent; here the head's hidden states as they are."""
         return Sent([self.side.head(batch.ids, batch.mask)], batch.mask, batch)
@@ -161,6 +186,9 @@ class Hiding:
         """
         logits: Tensor = self.side.tail(hidden, sent.batch.mask)
         return logits
+
+    def before_update(self) -> None:
+        """Change the gradients of head and tail, which are complete, before they are learned."""
 
     # Public texts.
 
@@ -197,6 +225,11 @@ class Hiding:
         """
 
     # What outlives a step.
+
+    @property
+    def epsilon(self) -> float | None:
+        """What the client's messages have cost its texts; None where nobody counts."""
+        return None
 
     def metrics(self) -> dict[str, float]:
         """Return what a round's metrics say besides the client's own."""

@@ -9,8 +9,8 @@ from typing import Any, get_args, get_type_hints
 
 from flwr_splitmix.hiding.hiding import Hiding
 
-GIVEN = frozenset({"public", "vocab_size", "special_ids"})
-"""What comes with the data and the tokenizer, and is no option of the method."""
+GIVEN = frozenset({"public", "vocab_size", "special_ids", "causal"})
+"""What comes with the data, their task and the tokenizer, and is no option of the method."""
 
 
 def make_hiding(kind: type[Hiding], sources: Mapping[str, Callable[[], Any]]) -> Hiding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -40,6 +41,26 @@ class Outcome:
     nbytes: int | None = None
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How long an exchange waits for its slower clients.
+
+    Parameters
+    ----------
+    factor
+        Times the median of the clients' seconds in this exchange.
+    least
+        With fewer answers it waits for more, whatever that takes.
+    """
+
+    factor: float
+    least: int
+
+    def answers_needed(self, asked: int) -> int:
+        """Return how many of so many clients must have answered before any is late."""
+        return min(asked, max(self.least, (asked + 1) // 2))
+
+
 class Clients(ABC):
     """The clients that take part in a round.
 
@@ -51,6 +72,8 @@ class Clients(ABC):
         By client index, why it is not among them (any more).
     seconds
         By client index, seconds spent in its calls.
+    late
+        By client index, how many of its answers were not waited for.
     replies
         After the round, the clients' reply messages, sorted by client index.
     """
@@ -66,6 +89,7 @@ class Clients(ABC):
         self.descriptions = dict(sorted(descriptions.items()))
         self.failures = {client: one_line(why) for client, why in failures.items()}
         self.seconds = dict.fromkeys(self.descriptions, 0.0)
+        self.late: Counter[int] = Counter()
         self.replies: list[Message] = []
         self._observe = observe
 
@@ -73,6 +97,11 @@ class Clients(ABC):
     def alive(self) -> tuple[int, ...]:
         """Indices of the clients that can be called, sorted."""
         return tuple(c for c in self.descriptions if c not in self.failures)
+
+    @property
+    def busy(self) -> frozenset[int]:
+        """Clients that still work on a call whose answer was not waited for."""
+        return frozenset()
 
     def fail(self, client: int, reason: str) -> None:
         """Leave a client out for the rest of the round; the reason may hold its own words."""
@@ -97,22 +126,65 @@ class Clients(ABC):
         Replies by client index. A client that failed or was late is missing, from here and from
         `alive`.
         """
+        payloads = self._told(method, payloads, phase)
+        replies = {}
+        for client, outcome in sorted(self._exchange(method, payloads).items()):
+            reply = self._taken(client, method, outcome, phase)
+            if reply is not None:
+                replies[client] = reply
+        return replies
+
+    def answers(
+        self,
+        method: str,
+        payloads: Mapping[int, Mapping[str, Any]],
+        *,
+        phase: Phase = "train",
+        patience: Patience | None = None,
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Call one exchange on many clients at once, and yield each reply when it is there.
+
+        Where a link brings all answers at the same time, they come in the order of the clients.
+
+        Parameters
+        ----------
+        patience
+            None waits for everyone. Else a client that takes longer is `late`: it stays in the
+            round, is `busy` until its answer has come, and that answer is dropped. Links whose
+            clients take turns on the same processors wait for everyone.
+        """
+        yield from self.call(method, payloads, phase=phase).items()
+
+    def post(
+        self, method: str, payloads: Mapping[int, Mapping[str, Any]], *, phase: Phase = "train"
+    ) -> None:
+        """Call one exchange without waiting for the answers, which must hold nothing.
+
+        A client answers before its next call begins.
+        """
+        self.call(method, payloads, phase=phase)
+
+    def _told(
+        self, method: str, payloads: Mapping[int, Mapping[str, Any]], phase: Phase
+    ) -> dict[int, Mapping[str, Any]]:
+        """Tell of the payloads of the clients that are alive; returns these, sorted."""
         alive = set(self.alive)
         payloads = {c: p for c, p in sorted(payloads.items()) if c in alive}
         for client, payload in payloads.items():
             self._tell(client, method, "down", payload, self._wire_bytes(payload), phase)
-        replies = {}
-        for client, outcome in sorted(self._exchange(method, payloads).items()):
-            self.seconds[client] += outcome.seconds
-            if outcome.reply is None:
-                self.fail(client, outcome.error or "no reply")
-            else:
-                nbytes = (
-                    self._wire_bytes(outcome.reply) if outcome.nbytes is None else outcome.nbytes
-                )
-                self._tell(client, method, "up", outcome.reply, nbytes, phase)
-                replies[client] = outcome.reply
-        return replies
+        return payloads
+
+    def _taken(
+        self, client: int, method: str, outcome: Outcome, phase: Phase
+    ) -> dict[str, Any] | None:
+        """Tell of what became of a call; a client without a reply is left out."""
+        self.seconds[client] += outcome.seconds
+        if outcome.reply is None:
+            self.fail(client, outcome.error or "no reply")
+            return None
+        nbytes = self._wire_bytes(outcome.reply) if outcome.nbytes is None else outcome.nbytes
+        self._tell(client, method, "up", outcome.reply, nbytes, phase)
+        return outcome.reply
 
     def _tell(
         self,

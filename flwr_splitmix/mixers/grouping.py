@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -27,6 +27,12 @@ class GroupMixer(Mixer):
     regroup
         Whether clients are put into new groups every "step" or every "epoch".
 
+    Attributes
+    ----------
+    classes
+        By client index, the class whose members are grouped with each other as far as possible;
+        clients without one are of class 0.
+
     Raises
     ------
     ValueError
@@ -43,6 +49,7 @@ class GroupMixer(Mixer):
         check_choice("regroup", regroup, get_args(Regroup))
         self.k = k
         self.regroup = regroup
+        self.classes: Mapping[int, int] = {}
 
     def check_clients(self, n: int) -> None:
         """Raise an error for a group size larger than the number of clients."""
@@ -60,6 +67,8 @@ class GroupMixer(Mixer):
     ) -> list[list[int]]:
         """Put clients into random groups of `k`, and the rest into a smaller one."""
         order = [int(c) for c in (order_rng or rng).permutation(list(members))]
+        if self.classes:
+            order.sort(key=lambda client: self.classes.get(client, 0))
         return [order[i : i + self.k] for i in range(0, len(order), self.k)]
 
     def plan(

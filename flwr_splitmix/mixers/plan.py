@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from flwr_splitmix.mixers.share import Plain, Share
 
@@ -86,6 +87,10 @@ class Plan:
             next((m.share for group in groups for m in group.members if m.client == client), None)
             for groups in self.passes
         ]
+
+    def only(self, group: int) -> Self:
+        """Return the plan of one group of the first pass alone."""
+        return replace(self, passes=((self.passes[0][group],),))
 
     @property
     def clients(self) -> frozenset[int]:

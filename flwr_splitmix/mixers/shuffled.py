@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.mixture import Mixed, Upload
 from flwr_splitmix.mixers.plan import Plan, SmashedShape
 from flwr_splitmix.mixers.wrapper import WrappedMixer, grow
+from flwr_splitmix.seeding import derive_seed
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,10 @@ class ShuffledPlan(Plan):
     """A plan with the seed of the permutations, which stays at the mixer."""
 
     seed: int
+
+    def only(self, group: int) -> Self:
+        """Return the plan of one group alone, whose permutations are its own."""
+        return replace(super().only(group), seed=derive_seed(self.seed, "group", group))
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,7 @@ def row_of(event: RoundDone, uplink_bytes_psl: int = 0) -> dict[str, Any]:
         **_scores(event),
         **_updates(event),
         **_spent(event),
+        **_late(event),
     }
 
 
@@ -130,6 +131,14 @@ def _spent(event: RoundDone) -> dict[str, Any]:
     }
     largest = max(event.epsilons.values())
     return {"epsilon": largest, "epsilon_by_client": json.dumps(by_client)}
+
+
+def _late(event: RoundDone) -> dict[str, Any]:
+    """Return the number of late uploads, and that of each client as JSON text, if there are any."""
+    if not event.late:
+        return {}
+    by_client = {str(client): number for client, number in event.late.items()}
+    return {"uploads_late": sum(event.late.values()), "late_by_client": json.dumps(by_client)}
 
 
 def progress_line(row: Mapping[str, Any], num_rounds: int, seconds_left: float) -> str:

@@ -35,9 +35,19 @@ OUTSIDE = {
 }
 """What a finite epsilon says nothing about, in words."""
 
+OUTSIDE_OF_TEXTS = {
+    "returned-gradients": "gradients returned to the trunk, which depend on texts and labels",
+    "lengths": "the lengths of texts, which masks tell",
+    "head": "what a text did to the head, which shows in messages of other texts",
+    "messages": "messages to the trunk, which carry texts without noise",
+    "ends": "heads and tails sent to be averaged",
+}
+"""The same for texts, of which only messages have a number, or only what head and tail learned."""
+
 Channel = Literal[
-    "leftover", "evaluation", "uncounted", "gradients", "lower-segments", "training", "batch-norm"
-]
+    "leftover", "evaluation", "uncounted", "gradients", "lower-segments", "training", "batch-norm",
+    "returned-gradients", "lengths", "head", "messages", "ends",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

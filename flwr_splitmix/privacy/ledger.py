@@ -21,6 +21,7 @@ from flwr_splitmix.privacy.books import Book, PassBook, RecordBook
 from flwr_splitmix.privacy.costs import Floats, release_costs
 from flwr_splitmix.privacy.events import (
     OUTSIDE,
+    OUTSIDE_OF_TEXTS,
     UNBOUNDED,
     WITHOUT_NOISE,
     Event,
@@ -33,6 +34,8 @@ from flwr_splitmix.privacy.events import (
 from flwr_splitmix.privacy.statement import Statement
 
 _VERSION = 1
+
+_OUTSIDE = {**OUTSIDE, **OUTSIDE_OF_TEXTS}
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Charge:
     everywhere
         Slope for every record of the client.
     notes
-        What has no number: keys of `UNBOUNDED` and `OUTSIDE`.
+        What has no number: keys of `UNBOUNDED`, `OUTSIDE` and `OUTSIDE_OF_TEXTS`.
     count
         How many releases it is.
     """
@@ -216,7 +219,7 @@ class Ledger:
             smashed=smashed,
             labels=labels,
             unbounded_because=because,
-            outside=tuple(words for key, words in OUTSIDE.items() if key in self._notes),
+            outside=tuple(words for key, words in _OUTSIDE.items() if key in self._notes),
         )
 
     def epsilon(self, delta: float) -> float:
@@ -296,6 +299,6 @@ class Ledger:
             book.load_state_dict(state["book"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"the ledger's state is damaged: {error!r}") from error
-        if unknown := [key for key in notes if key not in {**UNBOUNDED, **OUTSIDE}]:
+        if unknown := [key for key in notes if key not in {**UNBOUNDED, **_OUTSIDE}]:
             raise ValueError(f"the ledger's state has notes that it does not know: {unknown}")
         self._book, self._notes, self._releases = book, notes, releases

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any
 
 from flwr_splitmix.runs.errors import RunError
 
+if TYPE_CHECKING:
+    import pyarrow as pa  # imported where it is used: most commands read no metrics
+
 Row = dict[str, Any]
 
-# Columns every metrics file has, with one type even while all values are null.
-_COLUMNS: dict[str, pa.DataType | None] = {
-    "round": pa.int64(),
-    "loss": pa.float64(),
-    "accuracy": pa.float64(),
-    "accuracy_kind": pa.string(),
-    "eval_loss": pa.float64(),
-    "seconds": pa.float64(),
-    "steps": pa.int64(),
-    "uplink_bytes": pa.int64(),
-    "downlink_bytes": pa.int64(),
-    "uplink_bytes_psl": pa.int64(),
-    "clients_alive": pa.int64(),
-    "clients_failed": pa.int64(),
+# Columns every metrics file has, with one type of Arrow even while all values are null.
+_COLUMNS: dict[str, str | None] = {
+    "round": "int64",
+    "loss": "float64",
+    "accuracy": "float64",
+    "accuracy_kind": "string",
+    "eval_loss": "float64",
+    "seconds": "float64",
+    "steps": "int64",
+    "uplink_bytes": "int64",
+    "downlink_bytes": "int64",
+    "uplink_bytes_psl": "int64",
+    "clients_alive": "int64",
+    "clients_failed": "int64",
     "slowest_node": None,  # a name or a Flower node id: as its values are
-    "steps_per_second": pa.float64(),
+    "steps_per_second": "float64",
 }
 
 
@@ -39,6 +39,9 @@ def read_rows(path: Path) -> list[Row]:
     RunError
         If it is there but cannot be read.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         # A buffer, not the path: a path may be memory-mapped while it is replaced.
         rows: list[Row] = pq.read_table(pa.py_buffer(path.read_bytes())).to_pylist()
@@ -57,6 +60,9 @@ def rows_as_parquet(rows: list[Row]) -> tuple[bytes, list[Row]]:
     RunError
         If a value does not fit its column.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     table = _table(rows)
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
@@ -64,10 +70,13 @@ def rows_as_parquet(rows: list[Row]) -> tuple[bytes, list[Row]]:
 
 
 def _table(rows: list[Row]) -> pa.Table:
+    import pyarrow as pa
+
     columns = {}
     for name in dict.fromkeys([*_COLUMNS, *(name for row in rows for name in row)]):
         values = [row.get(name) for row in rows]
-        kind = _COLUMNS.get(name)
+        named = _COLUMNS.get(name)
+        kind = None if named is None else getattr(pa, named)()
         # Flower's node ids need all 64 bits, and Arrow infers a signed type.
         if kind is None and any(isinstance(value, int) and value >= 2**63 for value in values):
             kind = pa.uint64()

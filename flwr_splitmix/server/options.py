@@ -14,6 +14,7 @@ from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.server.evaluation.over_link import Evaluation
+from flwr_splitmix.server.pace import Pace
 from flwr_splitmix.server.segments.upper import ServerUpdate
 
 
@@ -47,6 +48,7 @@ class Options(RoundOptions, total=False):
     delta: float
     trusted_mixer: bool
     relation: Relation
+    pace: Pace | None
 
 
 class UShapeOptions(RoundOptions, total=False):

@@ -236,6 +236,7 @@ class RoundLoop(Shape):
             client_means=means,
             update_norms=norms,
             epsilons=self.epsilons(),
+            late=dict(sorted(clients.late.items())),
         )
         event = self.recorder.metrics.completed(event)
         self.audience.on_round(event)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Unpack, cast
 
 from flwr.serverapp import strategy as flower
@@ -14,16 +14,17 @@ from flwr_splitmix.clients import Client, SplitClient
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import EmptyMixtureError, Mixer, Noisy, NoMixing, Plan, Upload
+from flwr_splitmix.mixers.grouping import GroupMixer
 from flwr_splitmix.observers import EvaluationResult, PrivacyLedger, StepDone
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.aggregation import fedavg
+from flwr_splitmix.server.arrival import Gradients, GroupsOnArrival, deliveries
 from flwr_splitmix.server.evaluation.split import evaluate_clients
-from flwr_splitmix.server.intake.checks import NOT_FINITE, UploadError
-from flwr_splitmix.server.intake.finite import FiniteCheck
-from flwr_splitmix.server.intake.split import agree_on_shape, read_upload
+from flwr_splitmix.server.intake.split import UploadIntake, agree_on_shape
 from flwr_splitmix.server.options import RoundOptions, check_counts
+from flwr_splitmix.server.pace import Pace, innermost
 from flwr_splitmix.server.remarks import Remarks, name_clients
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
@@ -79,6 +80,8 @@ class SplitStrategy(RoundLoop):
         it, a ledger says what each client has spent.
     delta, trusted_mixer, relation
         Of the ledger; see `PrivacyLedger`.
+    pace
+        What to do about clients that are not equally fast; None waits for all.
 
     Attributes
     ----------
@@ -117,6 +120,7 @@ class SplitStrategy(RoundLoop):
         delta: float = 1e-5,
         trusted_mixer: bool = False,
         relation: Relation = "replace",
+        pace: Pace | None = None,
         **options: Unpack[RoundOptions],
     ) -> None:
         if self.needs_noise and noise is None:
@@ -151,9 +155,11 @@ class SplitStrategy(RoundLoop):
         self.steps_per_round = steps_per_round
         self.epochs_per_round = epochs_per_round
         self.labels = labels
+        self._uploads = UploadIntake(self.upper.num_classes, self.upper.input_dtype, labels)
+        self.pace = pace or Pace()
+        self.pace.check(mixer, server_update)
         self._remarks = Remarks()
-        self._finite = FiniteCheck()
-        self._spent: set[int] = set()
+        self._seconds: dict[int, float] = {}
 
     def _check_positions(self, upper: nn.Module, mixer: Mixer) -> None:
         placed = getattr(getattr(upper, "geometry", None), "positions", None)
@@ -203,21 +209,24 @@ class SplitStrategy(RoundLoop):
         Clients whose privacy budget is spent take part in no further step; when fewer than
         `min_nodes` others are left, the round ends early and the run after it.
         """
-        known = clients.descriptions
-        self._spent = {c for c in clients.alive if known[c].get("budget-spent")}
+        spent = self._uploads.begin_round(clients)
         shape, batches = agree_on_shape(clients, self.upper.module, self.upper.num_classes)
         self.require(clients)
         self._remarks.on_clients(clients, self.mixer, shape, batches, self.trained)
         steps = self.steps_per_round or batches * self.epochs_per_round
         epoch = max(1, steps // self.epochs_per_round)
-        gradients: Mapping[int, list[Tensor | None]] = {}
+        if isinstance(inner := innermost(self.mixer), GroupMixer):
+            inner.classes = self.pace.classes(self._seconds)
+        least = max(self.min_nodes, self.mixer.min_members)
+        gradients: Gradients = {}
         unmixed: Counter[int] = Counter()
         for number in range(steps):
-            members = [client for client in clients.alive if client not in self._spent]
-            if self._spent and len(members) < self.min_nodes:
-                self.over = f"the privacy budget of {name_clients(sorted(self._spent))} is spent"
+            members = [client for client in clients.alive if client not in spent]
+            if spent and len(members) < self.min_nodes:
+                self.over = f"the privacy budget of {name_clients(sorted(spent))} is spent"
                 steps = number
                 break
+            members = self.pace.members(clients, members, least)
             order_rng = self.rng("groups", server_round, number // epoch)
             plan = self.mixer.plan(
                 members,
@@ -228,91 +237,81 @@ class SplitStrategy(RoundLoop):
             if self.mixer.min_members > 1:
                 unmixed.update(plan.unmixed)
             progress = server_round - 1 + number / steps
-            uploads = self._step(clients, number, progress, gradients, plan)
             try:
-                mixed = self.mixer.merge(
-                    uploads, plan, num_classes=self.upper.num_classes, device=self.upper.device
+                event, gradients = self._learn(
+                    clients, server_round, number, progress, gradients, plan
                 )
             except EmptyMixtureError:  # the clients that remain had no patch in this step
                 gradients = {}
                 continue
-            result = self.upper.learn(
-                mixed,
-                progress,
-                self.num_rounds,
-                derive_seed(self.seed, "upper", server_round, number),
-                self.rng("order", server_round, number),
-            )
-            gradients = self.mixer.split(result.gradient, mixed, plan)
-            self.audience.on_step(
-                StepDone(
-                    server_round,
-                    number,
-                    uploads,
-                    gradients,
-                    loss=result.loss,
-                    plan=plan,
-                    mixed=mixed,
-                    result=result,
-                )
-            )
-        self._step(clients, steps, server_round, gradients, None)
-        for client in self._finite.late():
-            clients.fail(client, NOT_FINITE)
+            self.audience.on_step(event)
+        for _ in self._step(clients, steps, server_round, gradients, None):
+            pass
+        self._uploads.end_round(clients)
+        self._seconds |= {c: clients.seconds[c] / max(steps, 1) for c in clients.alive}
         self._remarks.on_unmixed(server_round, unmixed, noisy=self.ledger is not None)
         return steps
+
+    def _learn(
+        self,
+        clients: Clients,
+        server_round: int,
+        number: int,
+        progress: float,
+        gradients: Gradients,
+        plan: Plan,
+    ) -> tuple[StepDone, Gradients]:
+        """Exchange and learn: (what was done, the gradients that the next exchange delivers)."""
+        came = self._step(clients, number, progress, gradients, plan)
+        seed = derive_seed(self.seed, "upper", server_round, number)
+        if self.pace.on_arrival:
+            groups = GroupsOnArrival(plan, self.mixer, self.upper, progress, self.num_rounds, seed)
+            owed = groups.learn(
+                came, lambda own: clients.post("step", deliveries(number + 1, progress, own))
+            )
+            uploads, gradients, (mixed, result) = groups.uploads, groups.gradients, groups.result()
+        else:
+            uploads = dict(sorted(came, key=lambda pair: pair[0]))
+            mixed = self.mixer.merge(
+                uploads, plan, num_classes=self.upper.num_classes, device=self.upper.device
+            )
+            order = self.rng("order", server_round, number)
+            result = self.upper.learn(mixed, progress, self.num_rounds, seed, order)
+            owed = gradients = self.mixer.split(result.gradient, mixed, plan)
+        what = (result.loss, plan, mixed, result)
+        return StepDone(server_round, number, uploads, gradients, {}, *what), owed
 
     def _step(
         self,
         clients: Clients,
         number: int,
         progress: float,
-        gradients: Mapping[int, list[Tensor | None]],
+        gradients: Gradients,
         plan: Plan | None,
-    ) -> dict[int, Upload]:
+    ) -> Iterator[tuple[int, Upload]]:
         """Exchange once with every client; those that fail or send nonsense are left out."""
         planned: frozenset[int] = frozenset() if plan is None else plan.clients
-        replies = clients.call(
-            "step",
-            {
-                client: {
-                    "number": number,
-                    "progress": progress,
-                    "gradient": gradients.get(client),
-                    "plan": plan.for_node(client) if plan and client in planned else None,
-                }
-                for client in clients.alive
-                if plan is None or client in planned or client in gradients
-            },
-        )
+        payloads = {
+            client: {
+                "number": number,
+                "progress": progress,
+                "gradient": gradients.get(client),
+                "plan": plan.for_node(client) if plan and client in planned else None,
+            }
+            for client in clients.alive
+            if plan is None or client in planned or client in gradients
+        }
+        if plan is None or not self.pace.notices_arrival:
+            replies = iter(clients.call("step", payloads).items())
+            self.require(clients)
+        else:
+            replies = clients.answers("step", payloads, patience=self.pace.patience(self.min_nodes))
+        for client, reply in replies:
+            if plan is not None and client in planned:
+                upload = self._uploads.take(clients, client, reply, plan)
+                if upload is not None:
+                    yield client, upload
         self.require(clients)
-        uploads: dict[int, Upload] = {}
-        if plan is None:
-            return uploads
-        for client in sorted(planned & replies.keys()):
-            reply = replies[client]
-            if reply.get("budget-spent") is True:
-                self._spent.add(client)
-                continue
-            try:
-                uploads[client] = read_upload(
-                    reply,
-                    plan,
-                    client,
-                    self.upper.num_classes,
-                    self.upper.input_dtype,
-                    self._labels_of(client),
-                    self._finite,
-                )
-            except UploadError as error:
-                clients.fail(client, str(error))
-        self.require(clients)
-        return uploads
-
-    def _labels_of(self, client: int) -> Tensor | None:
-        if self.labels is None or client >= len(self.labels):
-            return None
-        return self.labels[client]
 
     def evaluate_round(self, clients: Clients) -> EvaluationResult | None:
         """Score each client's pair of segments over the link."""

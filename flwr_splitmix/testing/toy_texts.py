@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, TextSet, UShapeClient
-from flwr_splitmix.hiding import Hiding, MixGuardOptions
+from flwr_splitmix.hiding import DPSGD, DPForward, Hiding, MixGuardOptions, NoPeek, SnD
 from flwr_splitmix.schedule import OptimizerFactory, constant
 from flwr_splitmix.testing.toy import sgd
 
@@ -177,10 +177,24 @@ KINDS: dict[str, type[UShapeClient]] = {
     "NaiveMixSL": NaiveMixClient,
     "MixGuard": MixGuardClient,
 }
-"""Whose clients each strategy of the U shape works with."""
+"""Whose clients some strategies of the U shape work with; those of all others are plain ones."""
+
+
+def _snd() -> SnD:
+    return SnD(TextToy().texts(20_000, 12), vocab_size=VOCABULARY, eta=20.0, calibration_epochs=1)
+
+
+HIDINGS: dict[str, Callable[[], Hiding]] = {
+    "DPForwardSL": DPForward,
+    "NoPeekSL": NoPeek,
+    "SnDSL": _snd,
+    "DPSGDSL": DPSGD,
+}
+"""Makes the hiding of a plain client, by strategy."""
 
 
 def text_toy(strategy: str, **fields: Any) -> TextToy:
     """Make a toy whose clients are of the kind that a strategy of the U shape works with."""
     options = MixGuardOptions(secret_tokens=2, max_length=32, calibration_epochs=1)
-    return TextToy(**{"kind": KINDS[strategy], "options": options, **fields})
+    own = {"kind": KINDS.get(strategy, UShapeClient), "hiding": HIDINGS.get(strategy)}
+    return TextToy(**{**own, "options": options, **fields})

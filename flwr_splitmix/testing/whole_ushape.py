@@ -99,7 +99,9 @@ def _step(clients: Sequence[UShapeClient], trunk: nn.Module, seed: int, number: 
     losses = []
     for index, client in enumerate(clients):
         with torch_seed(cpu, derive_seed(seed, "decode", index, 1, number)):
-            losses.append(client.loss(client.recover(outputs[index], sent[index]), sent[index]))
+            loss = client.loss(client.recover(outputs[index], sent[index]), sent[index])
+            penalty = sent[index].penalty
+            losses.append(loss if penalty is None else loss + penalty)
     own = [p for client in clients for p in client.segments.parameters() if p.requires_grad]
     shared = [p for p in trunk.parameters() if p.requires_grad]
     gradients = torch.autograd.grad(torch.stack(losses).sum(), own + shared)

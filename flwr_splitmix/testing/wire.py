@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -108,8 +110,9 @@ def check_recording(
     """
     known = (*SHARES, *strategy.mixer.shares)
     for client in range(toy.clients):
-        _check_uploads(client, seen, toy, made[client], known)
-        _check_orders(client, seen.down[client], seen.steps, strategy.mixer)
+        down, up = _joined(seen.down[client], seen.up[client])
+        _check_uploads(client, down, up, toy, made[client], known)
+        _check_orders(client, down, seen.steps, strategy.mixer)
     if failure or len(seen.steps) != steps:
         raise AssertionError(f"{LAW}: the round did not run through; {failure}")
     for step in seen.steps:
@@ -120,35 +123,65 @@ def check_recording(
     return _unchecked([plan_of(step) for step in seen.steps], strategy.mixer)
 
 
+def _joined(
+    down: Sequence[Exchange], up: Sequence[Exchange]
+) -> tuple[list[Exchange], list[Exchange]]:
+    """Return calls and replies; a gradient that came ahead of a plan is put beside the plan."""
+    calls: list[Exchange] = []
+    replies: list[Exchange] = []
+    ahead: Exchange | None = None
+    for place, (call, reply) in enumerate(zip_longest(down, up)):
+        if call is not None and ahead is not None:
+            if call.payload["gradient"] is not None:
+                raise AssertionError(f"{LAW}: client {call.client} is sent a gradient twice")
+            call = replace(call, payload={**call.payload, "gradient": ahead.payload["gradient"]})
+            ahead = None
+        last = place == len(down) - 1
+        if call is not None and call.payload["plan"] is None and not last:
+            if reply is not None and reply.payload:
+                raise AssertionError(f"{LAW}: client {call.client} replies to a gradient alone")
+            ahead = call
+            continue
+        calls += [] if call is None else [call]
+        replies += [] if reply is None else [reply]
+    return calls, replies
+
+
 def _check_uploads(
-    client: int, seen: Recording, toy: Toy, made: Sequence[Tensor], known: Sequence[type[Share]]
+    client: int,
+    down: Sequence[Exchange],
+    up: Sequence[Exchange],
+    toy: Toy,
+    made: Sequence[Tensor],
+    known: Sequence[type[Share]],
 ) -> None:
     """Compare one client's replies with what its lower segment made and what it was asked for."""
-    asked = sum(call.payload["plan"] is not None for call in seen.down[client])
-    answered = sum(bool(reply.payload) for reply in seen.up[client])
+    asked = sum(call.payload["plan"] is not None for call in down)
+    answered = sum(bool(reply.payload) for reply in up)
     if not answered <= len(made) <= asked:
         raise AssertionError(
             f"{LAW}: client {client} ran its lower segment {len(made)} times in {asked} steps"
         )
     batches = Batches(toy.data(client), toy.batch)
-    for number, (down, up) in enumerate(zip(seen.down[client], seen.up[client], strict=False)):
+    for number, (call, reply) in enumerate(zip(down, up, strict=False)):
         where = f"{LAW}: step {number}, client {client}"
-        if down.payload["plan"] is None:
-            if up.payload:
-                raise AssertionError(f"{where} replies {sorted(up.payload)} to the round's end")
+        if call.payload["plan"] is None:
+            if reply.payload:
+                raise AssertionError(f"{where} replies {sorted(reply.payload)} to the round's end")
             continue
-        if up.payload.keys() != {"smashed", "labels"}:
+        if reply.payload.keys() != {"smashed", "labels"}:
             raise AssertionError(
-                f"{where} uploads {', '.join(sorted(up.payload))}; allowed are smashed and labels"
+                f"{where} uploads {', '.join(sorted(reply.payload))}; allowed are smashed and "
+                "labels"
             )
-        shares = [p if p is None else share_from_wire(p, known) for p in down.payload["plan"]]
-        if len(up.payload["smashed"]) != len(shares):
+        shares = [p if p is None else share_from_wire(p, known) for p in call.payload["plan"]]
+        if len(reply.payload["smashed"]) != len(shares):
             raise AssertionError(f"{where} uploads other than one tensor for each of its passes")
-        for share, smashed in zip(shares, up.payload["smashed"], strict=True):
+        for share, smashed in zip(shares, reply.payload["smashed"], strict=True):
             _check_smashed(share, smashed, made[number], where)
         _, classes = batches.next_batch(SEED, client)
         ids = torch.from_numpy(batches.indices)
-        _check_labels(up.payload["labels"], shares, classes, ids, toy.classes, where)
+        _check_labels(reply.payload["labels"], shares, classes, ids, toy.classes, where)
 
 
 def _check_smashed(share: Share | None, sent: Any, made: Tensor, where: str) -> None:

@@ -17,7 +17,7 @@ from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.server import build_trunk, initial_arrays, make_strategy
 from flwr_splitmix.data.texts.generated import generated_public
 from flwr_splitmix.data.texts.tokens import train_tokenizer
-from flwr_splitmix.hiding import MixGuard
+from flwr_splitmix.hiding import DPForward, MixGuard
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from tests.apps.language_app import TINY, client, read, run_config
 from tests.apps.minilm import MINILM
@@ -110,6 +110,23 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"secret_per_sample": "yes"}, ["secret-per-sample is 'yes'", "boolean"]),
     ({"lam": 0.0}, ["lam is 0.0", "greater than 0"]),
     ({"lam": 1.5}, ["lam is 1.5", "less than or equal to 1"]),
+    # The field's other defences.
+    ({"epsilon": 0.0}, ["epsilon is 0.0", "greater than 0"]),
+    ({"delta": 0.0}, ["delta is 0.0", "greater than 0"]),
+    ({"delta": 1.0}, ["delta is 1.0", "less than 1"]),
+    ({"clip_norm": 0.0}, ["clip-norm is 0.0", "greater than 0"]),
+    ({"sensitivity": "C"}, ["sensitivity is 'C'", "'replace' or 'published'"]),
+    ({"dcor_weight": -1.0}, ["dcor-weight is -1.0", "greater than or equal to 0"]),
+    ({"eta": 0.0}, ["eta is 0.0", "greater than 0"]),
+    ({"noise_multiplier": 0.0}, ["noise-multiplier is 0.0", "greater than 0"]),
+    (
+        {"strategy": "SnDSL", "calibration_rank": 6},
+        ["calibration-rank is 6", "'SnDSL'", "a multiple of 4, or 0"],
+    ),
+    (
+        {"strategy": "DPSGDSL", "gradient_checkpointing": True},
+        ["gradient-checkpointing is true", "'DPSGDSL'", "allowed with it is false"],
+    ),
     # Who takes part, what is measured, where it runs.
     ({"evaluation": "central"}, ["evaluation is 'central'", "'federated', 'benchmark' or 'none'"]),
     ({"generation_scores": True, "task": "classification"}, ["generation-scores is true"]),
@@ -214,6 +231,40 @@ def test_mixguards_keys_reach_its_client() -> None:
     assert {name: getattr(options, name) for name in keys} == keys
     nothing = read(calibration_rank=0, perturbation="none", pad_to=0).mixguard()
     assert (nothing.calibration_rank, nothing.perturbation, nothing.pad_to) == (None, None, None)
+
+
+def test_the_defences_keys_reach_their_clients() -> None:
+    keys: dict[str, Any] = {
+        **TINY,
+        "epsilon": 3.0,
+        "delta": 1e-4,
+        "clip_norm": 0.5,
+        "sensitivity": "published",
+        "dcor_weight": 0.25,
+        "eta": 7.0,
+        "noise_multiplier": 0.6,
+        "calibration_rank": 12,
+        "calibration_blocks": 2,
+        "calibration_lr": 0.5,
+        "refine_every": 3,
+    }
+
+    def hiding(strategy: str, **values: Any) -> Any:
+        return client(0, 2, **keys, strategy=strategy, **values).hiding
+
+    forward = hiding("DPForwardSL")
+    same = DPForward(3.0, 1e-4, 0.5, "published")
+    assert (forward.sigma, forward.delta, forward.noise) == (same.sigma, 1e-4, same.noise)
+    assert hiding("NoPeekSL").dcor_weight == 0.25
+    private = hiding("DPSGDSL")
+    assert (private.noise_multiplier, private.clip_norm, private.delta) == (0.6, 0.5, 1e-4)
+    for task in ("generation", "classification"):
+        denoised = hiding("SnDSL", task=task)
+        assert (denoised.eta, denoised.causal) == (7.0, task == "generation")
+        assert len(denoised.public) == 8
+        for name in ("rank", "blocks", "lr"):
+            assert getattr(denoised, f"calibration_{name}") == keys[f"calibration_{name}"]
+        assert (denoised.calibration_epochs, denoised.refine_every) == (1, 3)
 
 
 def test_mixguards_defaults_are_the_papers() -> None:

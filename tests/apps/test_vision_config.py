@@ -26,7 +26,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"strategy": "cutmixsl"}, ["strategy is 'cutmixsl'; did you mean 'CutMixSL'"]),
     ({"strategy": "nothing"}, ["strategy is 'nothing'", "docs/configuration.md lists the 31"]),
     ({"strategy": "MixGuard"}, ["strategy is 'MixGuard'", "language models", "apps/language"]),
-    ({"stratgy": "PSL"}, ["unknown key 'stratgy'; did you mean 'strategy'?"]),
+    ({"stratgy": "PSL"}, ["unknown key 'stratgy'; did you mean 'strategy'"]),
     (
         {"cutting_edge_of_all": 1},
         ["unknown key 'cutting-edge-of-all'; allowed are num-server-rounds"],
@@ -56,6 +56,29 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"seed": -1}, ["seed is -1", "greater than or equal to 0"]),
     ({"seed": 1.5}, ["seed is 1.5", "integer"]),
     ({"server_update": "avg"}, ["server-update is 'avg'", "'sequential'"]),
+    ({"straggler": "hurry"}, ["straggler is 'hurry'", "'skip'"]),
+    ({"straggler_factor": 1.0}, ["straggler-factor is 1.0", "greater than 1"]),
+    ({"group_order": "size"}, ["group-order is 'size'", "'arrival'"]),
+    ({"grouping": "age"}, ["grouping is 'age'", "'speed'"]),
+    (
+        {"group_order": "arrival", "server_update": "sum"},
+        ["group-order is 'arrival', but server-update is 'sum'", "server-update 'sequential'"],
+    ),
+    (
+        {"strategy": "CutMixSL", "group_order": "arrival", "k_times": True},
+        ["group-order is 'arrival', but k-times is true", "group-order 'random'"],
+    ),
+    (
+        {"strategy": "PSL", "grouping": "speed"},
+        ["grouping is 'speed', but NoMixing forms no groups", "grouping 'random'"],
+    ),
+    (
+        {"straggler": "skip", "link": "ray"},
+        ["straggler is 'skip'", "in a simulation", "straggler 'wait'"],
+    ),
+    ({"wire_dtype": "int4"}, ["int4 is for smashed data", "wire-dtype-down, e.g. 'int8'"]),
+    ({"wire_dtype_down": "int4"}, ["int4 is for smashed data", "wire-dtype-down"]),
+    ({"wire_dtype_down": "int8", "link": "ray"}, ["wire-dtype is 'int8'", "in a simulation"]),
     ({"rounding": "floor"}, ["rounding is 'floor'", "'multinomial'"]),
     ({"gradient": "both"}, ["gradient is 'both'", "'unicast'"]),
     ({"regroup": "never"}, ["regroup is 'never'", "'epoch'"]),

@@ -127,6 +127,23 @@ def test_deploy_compares_steps_with_messages_and_payloads_with_a_bare_echo(tmp_p
     assert written["settings"]["versions"].keys() == {"grpcio", "safetensors"}
 
 
+def test_edge_reports_how_far_a_step_is_from_its_lines_limit(tmp_path: Path) -> None:
+    written = figures("edge", tmp_path / "edge.json")
+    assert written["profiles"].keys() == {"lte", "wifi", "fibre", "mixed"}
+    for name, profile in written["profiles"].items():
+        parts = profile["parts_s"]
+        trip = parts.pop("round_trip")
+        assert profile["limit_s"] == pytest.approx(max(parts.values()) + trip)
+        assert profile["ratio"] == pytest.approx(profile["step_s"] / profile["limit_s"])
+        # 32 images of 64 tokens of width 192 and their labels, at the profile's rates.
+        up = 32 * (64 * 192 * 4 + 8) / (5e6 if name in ("lte", "mixed") else 1e9) * 8
+        assert parts["up"] == pytest.approx(up, rel=0.01) or name not in ("lte", "mixed")
+    assert 1 < written["wire_over_tensors"] < 1.1
+    skip = written["profiles"]["mixed"]["arrival_skip"]
+    assert skip["speedup"] == pytest.approx(written["profiles"]["mixed"]["step_s"] / skip["step_s"])
+    assert written["settings"]["shaped_by"] in ("tc", "relay")
+
+
 def test_a_nodes_guards_are_timed_with_and_without_the_wait_for_the_disk(tmp_path: Path) -> None:
     written = figures("node_guards", tmp_path / "node_guards.json")
     for name in ("charge", "audit_line"):

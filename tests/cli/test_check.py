@@ -149,7 +149,7 @@ def test_problems_are_in_the_json_too() -> None:
     assert report["ok"] is False
     assert report["cuts"] == []
     assert report["problems"] == [
-        "run-config has an unknown key 'stratgy'; did you mean 'strategy'?"
+        "run-config has an unknown key 'stratgy'; did you mean 'strategy' or 'straggler'?"
     ]
 
 

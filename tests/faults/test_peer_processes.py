@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from flwr_splitmix.links import LinkError, StreamLink
+from flwr_splitmix.links.link import Patience
 from flwr_splitmix.links.ticket import Ticket
 from tests.links.stream.peers import a_round, call, eventually, good, no_threads_left
 
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 PEER = """
 import json, sys
 from flwr_splitmix.links import LinkError
+from flwr_splitmix.links.link import Patience
 from flwr_splitmix.links.ticket import Ticket
 from tests.links.stream.peers import good
 order = json.loads(sys.stdin.readline())
@@ -91,5 +93,29 @@ def test_killed_and_frozen_peers(processes: list[Process]) -> None:
         assert frozen.said == "left out of the round: did not answer echo within 4 s"
         assert sorted(call(clients, 5)) == [0, 3]
     assert len(clients.replies) == 2
+    link.close()
+    no_threads_left()
+
+
+def test_a_peer_killed_while_it_is_late_costs_its_own_steps_only(processes: list[Process]) -> None:
+    link = StreamLink(address="127.0.0.1:0", attach_timeout=90, step_timeout=30, reattach_timeout=2)
+    link.open(None)
+    killed, frozen, other = processes
+    with a_round(link, [good, killed, frozen, other]) as clients:
+        assert sorted(call(clients, 1)) == [0, 1, 2, 3]
+        for peer in (killed, frozen):
+            peer.signal(signal.SIGSTOP)
+        payloads = {client: {"value": 2} for client in clients.alive}
+        came = dict(clients.answers("echo", payloads, patience=Patience(3.0, 2)))
+        assert sorted(came) == [0, 3]
+        assert clients.busy == {1, 2}
+        killed.signal(signal.SIGKILL)
+        frozen.signal(signal.SIGCONT)
+        eventually("the late peer and the dead one", lambda: not clients.busy)
+        assert clients.failures == {1: "was cut off and not back within 2 s"}
+        # The one that was only late answers to this call, not to the one before.
+        assert call(clients, 3) == dict.fromkeys((0, 2, 3), 3)
+    assert clients.late == {1: 1, 2: 1}
+    assert len(clients.replies) == 3
     link.close()
     no_threads_left()

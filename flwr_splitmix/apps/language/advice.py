@@ -25,6 +25,9 @@ from flwr_splitmix.segments.costs import StageCosts
 from flwr_splitmix.segments.language import LanguageParts
 from flwr_splitmix.segments.language.costs import layer_costs, open_skeleton
 
+CALIBRATED = ("MixGuard", "SnDSL")
+"""Strategies whose clients also send public texts."""
+
 EXCHANGES = 2
 """Round trips in a step of the U shape."""
 
@@ -105,7 +108,7 @@ def advise(
         measured=[name for name in Setting.__annotations__ if name not in given],
         notes=[
             f"bytes and times are those of batches whose longest text has {tokens} tokens; the "
-            "calibration of MixGuard comes before the first step"
+            "calibration of MixGuard and SnDSL comes before the first step"
         ],
     )
 
@@ -119,20 +122,27 @@ def traffic_of(config: LanguageConfig, tokens: int, width: int) -> tuple[int, in
     """Return the bytes (up, down) of a client in a step, on average over steps.
 
     Up are the messages with their mask and the gradients of the trunk's answers; down are the
-    answers and the gradients of the messages. A refinement of MixGuard's calibrator adds a public
-    text's own hidden states and its messages to what goes up, and their answers to what comes down.
+    answers and the gradients of the messages. A refinement of MixGuard or SnD adds a public text's
+    own hidden states and its messages to what goes up, and their answers to what comes down.
     """
-    wire: WireDtype = config.wire_dtype
-    number = _NUMBER_BYTES.get(wire, 4 if config.dtype == "float32" else 2)
-    text = config.batch_size * tokens * (width * number + (4 if wire == "int8" else 0))
     messages = messages_of(config)
+    text, back = (
+        _text_bytes(config, tokens, width, wire)
+        for wire in (config.wire_dtype, config.wire_dtype_down or config.wire_dtype)
+    )
     up = 2 * messages * text + config.batch_size * tokens
-    down = 2 * messages * text
-    if config.strategy == "MixGuard" and config.refine_every and config.calibration_epochs:
+    down = 2 * messages * back
+    if config.strategy in CALIBRATED and config.refine_every and config.calibration_epochs:
         refined = (messages + 1) * text + config.batch_size * tokens
         up += refined // config.refine_every
-        down += (messages + 1) * text // config.refine_every
+        down += (messages + 1) * back // config.refine_every
     return up, down
+
+
+def _text_bytes(config: LanguageConfig, tokens: int, width: int, wire: WireDtype) -> int:
+    """Return the bytes of a batch's hidden states."""
+    number = _NUMBER_BYTES.get(wire, 4 if config.dtype == "float32" else 2)
+    return config.batch_size * tokens * (width * number + (4 if wire == "int8" else 0))
 
 
 def _shared(costs: list[StageCosts], parts: LanguageParts) -> int:

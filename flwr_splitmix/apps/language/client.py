@@ -58,6 +58,7 @@ def client_fn(context: Context) -> UShapeClient:
             "public": lambda: public_set(config),
             "vocab_size": lambda: len(tokenizer),
             "special_ids": lambda: tokenizer.all_special_ids,
+            "causal": lambda: config.task == "generation",
             "options": config.mixguard,
         },
         batch_size=config.batch_size,

@@ -12,6 +12,7 @@ from flwr_splitmix.data.texts.generated import GENERATED
 from flwr_splitmix.data.texts.rows import TextTask
 from flwr_splitmix.data.texts.sets import TextColumns
 from flwr_splitmix.data.texts.tokens import LongTexts
+from flwr_splitmix.hiding.dp_forward import Sensitivity
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.hiding.mixguard.options import Decoding, TrunkMask
 from flwr_splitmix.hiding.mixguard.sampler import Sampler
@@ -27,10 +28,15 @@ SMALL = "small"
 SECRET_TOKENS: dict[TextTask, int] = {"classification": 20, "generation": 40}
 """Secret tokens in a text (MixGuard, appendix A.2)."""
 
+TextWire = Literal["keep", "float32", "bfloat16", "float16", "int8"]
+
 
 class LanguageConfig(AppConfig):
     """The keys of `apps/language`; docs/configuration.md says what each of them means."""
 
+    # int4 is for smashed data of images.
+    wire_dtype: TextWire
+    wire_dtype_down: TextWire | Literal[""]
     strategy: str
     task: TextTask
     aggregator: Literal["auto", AggregatorName]
@@ -88,6 +94,13 @@ class LanguageConfig(AppConfig):
     mask: TrunkMask
     calibrated_inference: StrictBool
     lam: Annotated[float, Field(gt=0, le=1)]
+    epsilon: Positive
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    clip_norm: Positive
+    sensitivity: Sensitivity
+    dcor_weight: NotNegative
+    eta: Positive
+    noise_multiplier: Positive
     evaluation: Literal["auto", "federated", "benchmark", "none"]
     generation_scores: StrictBool
     max_new_tokens: Annotated[int, Field(ge=1, le=4000)]
@@ -149,6 +162,24 @@ class LanguageConfig(AppConfig):
             raise ValueError(
                 f"{key} is {self.width}, of which {self.secrets} are secret tokens (secret-tokens "
                 f"is {self.secret_tokens}); at least {self.secrets + 2} are needed{remedy}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _denoiser_can_be_made(self) -> LanguageConfig:
+        if self.strategy == "SnDSL" and self.calibration_rank % 4:
+            raise ValueError(
+                f"calibration-rank is {self.calibration_rank}, but strategy is 'SnDSL', whose "
+                "denoiser needs a multiple of 4, or 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _each_text_has_its_gradient(self) -> LanguageConfig:
+        if self.strategy == "DPSGDSL" and self.gradient_checkpointing:
+            raise ValueError(
+                "gradient-checkpointing is true, but strategy is 'DPSGDSL', which watches every "
+                "layer's inputs; allowed with it is false"
             )
         return self
 

@@ -16,7 +16,7 @@ from flwr_splitmix.apps.vision.cutting import edge_of
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.device import pick_device
-from flwr_splitmix.links.frames.wire import WireDtype
+from flwr_splitmix.links.frames.wire import WireDtype, wire_bytes
 from flwr_splitmix.methods import METHODS
 from flwr_splitmix.mixers import Mixer, SmashedShape
 from flwr_splitmix.segments import Geometry
@@ -36,10 +36,6 @@ from flwr_splitmix.strategies import SplitStrategy
 
 DRAWS = 24
 """Steps over which the bytes of random masks are averaged."""
-
-ITEM_BYTES: dict[WireDtype, int] = {
-    "keep": 4, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1,
-}  # fmt: skip
 
 _PROBE = 8  # samples with which a device's speed is measured
 
@@ -166,18 +162,17 @@ def traffic_of(mixer: Mixer, shape: SmashedShape, clients: int, config: VisionCo
         for client in range(clients):
             shares = [share for share in plan.shares(client) if share is not None]
             soft = [share for share in shares if share.label_kind == "soft"]
-            up += sum(_bytes(share.upload_shape(shape.size), config) for share in shares)
+            up += sum(_bytes(share.upload_shape(shape.size), config.wire_dtype) for share in shares)
             up += 4 * len(soft) * shape.batch * shape.classes or 8 * shape.batch
             learning = [share for share in shares if share.learns]
-            down += sum(_bytes(share.pick(gradient).shape, config) for share in learning)
+            wire = config.wire_dtype_down or config.wire_dtype
+            down += sum(_bytes(share.pick(gradient).shape, wire) for share in learning)
     number = DRAWS * clients
     return Traffic(up / number, down / number, mixtures / DRAWS)
 
 
-def _bytes(shape: Sequence[int], config: VisionConfig) -> int:
-    numbers = int(np.prod(shape))
-    scales = 4 * numbers // shape[-1] if config.wire_dtype == "int8" and shape[-1] else 0
-    return numbers * ITEM_BYTES[config.wire_dtype] + scales
+def _bytes(shape: Sequence[int], wire: WireDtype) -> int:
+    return wire_bytes(torch.empty(shape, device="meta"), wire)
 
 
 def _step(

@@ -20,6 +20,7 @@ from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.privacy.noise import Clip, LabelNoise, SmashedNoise
 from flwr_splitmix.schedule import WarmupCosine
 from flwr_splitmix.server.aggregation import AggregatorName
+from flwr_splitmix.server.pace import Grouping, GroupOrder, Pace, Straggler
 from flwr_splitmix.server.segments.upper import ServerUpdate
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
 
@@ -62,6 +63,10 @@ class VisionConfig(AppConfig):
     allow_averaging: StrictBool
     relation: Relation
     trusted_mixer: StrictBool
+    straggler: Straggler
+    straggler_factor: Annotated[float, Field(gt=1, allow_inf_nan=False)]
+    group_order: GroupOrder
+    grouping: Grouping
     model: str
     pretrained: StrictBool
     depth: CountOrAuto
@@ -106,6 +111,13 @@ class VisionConfig(AppConfig):
         # A strategy knows best what it rejects.
         trial = self.trial()
         trial.prepare(None)
+        self.pace.check(trial.mixer, self.server_update)
+        if self.link == "ray" and self.pace.notices_arrival:
+            raise ValueError(
+                f"straggler is {self.straggler!r} and group-order {self.group_order!r}, but in a "
+                "simulation clients take turns on the same processors and none is late; allowed "
+                "with link 'ray' are straggler 'wait' and group-order 'random'"
+            )
         if self.cut_at and edge_of(trial):
             raise ValueError(
                 f"cut-at is {self.cut_at!r}, but {self.strategy} has a cut of its own; allowed "
@@ -152,6 +164,11 @@ class VisionConfig(AppConfig):
         named = named_options(self.strategy) & VisionConfig.model_fields.keys()
         values = {name: getattr(self, name) for name in named}
         return {k: None if v == MEANS_NONE.get(k) else v for k, v in values.items()}
+
+    @property
+    def pace(self) -> Pace:
+        """What is done about clients that are not equally fast."""
+        return Pace(self.straggler, self.straggler_factor, self.group_order, self.grouping)
 
     @property
     def noise(self) -> GaussianNoise | None:

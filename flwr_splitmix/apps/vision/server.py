@@ -86,6 +86,7 @@ def make_strategy(
         upper,
         schedule=config.schedule(),
         server_update=config.server_update,
+        pace=config.pace,
         device=config.device,
         min_nodes=config.min_nodes or None,
         evaluation=config.evaluation_over_link,

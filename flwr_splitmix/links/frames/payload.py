@@ -128,9 +128,10 @@ class Assembler:
         dtype = _NAMES.get(node["dtype"]) if isinstance(node["dtype"], str) else None
         if dtype is None or not dtype.is_floating_point:
             raise CodecError("a narrowed tensor's dtype must be a floating-point one")
-        if not numbers.is_floating_point() and numbers.dtype != torch.int8:
-            raise CodecError("only floating-point and int8 tensors can be widened")
-        self._left -= numbers.numel() * dtype.itemsize
+        packed = numbers.dtype == torch.uint8
+        if not numbers.is_floating_point() and numbers.dtype != torch.int8 and not packed:
+            raise CodecError("only floating-point, int8 and packed tensors can be widened")
+        self._left -= numbers.numel() * (2 if packed else 1) * dtype.itemsize
         if self._left < 0:
             raise CodecError("a frame's tensors are larger than allowed when they are widened")
         try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-WireDtype = Literal["keep", "float32", "bfloat16", "float16", "int8"]
+WireDtype = Literal["keep", "float32", "bfloat16", "float16", "int8", "int4"]
 """What floating-point tensors travel as; "keep" is the tensor's own dtype."""
 
 WIRE_DTYPES: tuple[str, ...] = get_args(WireDtype)
@@ -43,17 +45,21 @@ def narrow(tensor: Tensor, wire: WireDtype) -> tuple[Tensor, Tensor | None]:
     - bfloat16: 2**-8;
     - float16: 2**-11; the whole tensor is first scaled by a power of two so that neither small
       gradients vanish nor large activations overflow; numbers 2**-29 times the largest lose more;
-    - int8: 1/254 of the largest number of the same patch (the last dimension).
+    - int8: 1/254 of the largest number of the same patch (the last dimension);
+    - int4: 1/14 of it.
 
     Returns
     -------
     The numbers, and their scale if they have one: float32, of shape () for float16 and (..., 1)
-    for int8. NaN and infinite numbers stay such, or become NaN.
+    for int8 and int4, which is two numbers in a uint8. NaN and infinite numbers stay such, or
+    become NaN.
     """
     if not _narrows(tensor, wire):
         return tensor, None
     if wire == "int8":
         return _quantize(tensor)
+    if wire == "int4":
+        return _pack(tensor)
     if wire == "float16":
         largest = _largest(tensor.reshape(1, -1)).view(())
         # A float32 holds these powers exactly; smaller or larger tensors than that do not occur.
@@ -69,6 +75,23 @@ def _quantize(tensor: Tensor) -> tuple[Tensor, Tensor]:
     divisor = torch.where(scale == 0, 1.0, scale).to(tensor.dtype)
     numbers = (rows / divisor).round_().clamp_(-127, 127).to(torch.int8)
     return numbers.view(tensor.shape), scale
+
+
+def _pack(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Return numbers as 1 to 15, two in a byte; 0 fills up a patch of odd length."""
+    scale = (_largest(tensor) / 7).float()
+    divisor = torch.where(scale == 0, 1.0, scale).to(tensor.dtype)
+    # What is not finite becomes such again by its scale.
+    levels = (tensor / divisor).nan_to_num_(0.0, 0.0, 0.0).round_().clamp_(-7, 7)
+    nibbles = F.pad((levels + 8).to(torch.uint8), (0, tensor.shape[-1] % 2))
+    return nibbles[..., 0::2] | (nibbles[..., 1::2] << 4), scale
+
+
+def _unpack(pairs: Tensor) -> Tensor:
+    high = pairs >> 4
+    nibbles = torch.stack([pairs & 15, high], dim=-1).flatten(-2)
+    odd = int(high.reshape(-1)[-1] == 0)
+    return nibbles[..., : nibbles.shape[-1] - odd].to(torch.int16) - 8
 
 
 def _largest(rows: Tensor) -> Tensor:
@@ -87,6 +110,9 @@ def widen(numbers: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
     ValueError
         If the scale does not belong to the numbers.
     """
+    packed = numbers.dtype == torch.uint8
+    if packed and (scale is None or not numbers.dim() or not numbers.numel()):
+        raise ValueError("two numbers in a byte need a scale, and a dimension that is not empty")
     if scale is None:
         return numbers.to(dtype)
     patches = (*numbers.shape[:-1], 1)
@@ -95,6 +121,8 @@ def widen(numbers: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
             f"a scale is {tuple(scale.shape)} of {scale.dtype}, "
             f"expected () or {patches} of torch.float32"
         )
+    if packed:
+        numbers = _unpack(numbers)
     return numbers.to(dtype).mul_(scale.to(dtype).view(scale.shape if numbers.dim() else ()))
 
 
@@ -102,16 +130,17 @@ def wire_bytes(tensor: Tensor, wire: WireDtype) -> int:
     """Return how many bytes a tensor's numbers and scale take on the wire."""
     if not _narrows(tensor, wire):
         return tensor.nbytes
+    if wire in ("int8", "int4"):
+        patches = math.prod(tensor.shape[:-1])
+        width = tensor.shape[-1] if tensor.dim() else 1
+        return patches * ((width if wire == "int8" else (width + 1) // 2) + 4)
     numbers = tensor.numel() * _NARROW[wire].itemsize
-    if wire == "int8":
-        patches = 1
-        for size in tensor.shape[:-1]:
-            patches *= size
-        return numbers + 4 * patches
     return numbers + (4 if wire == "float16" else 0)
 
 
 def _narrows(tensor: Tensor, wire: WireDtype) -> bool:
     if wire == "keep" or not tensor.is_floating_point():
         return False
+    if wire == "int4":
+        return tensor.dim() > 0 and tensor.numel() > 0
     return tensor.element_size() > _NARROW[wire].itemsize

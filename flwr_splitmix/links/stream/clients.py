@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from flwr_splitmix.events import Phase
 from flwr_splitmix.links.frames.payload import payload_bytes
 from flwr_splitmix.links.frames.wire import WireDtype
-from flwr_splitmix.links.link import Clients, Observe, Outcome
+from flwr_splitmix.links.link import Clients, Observe, Outcome, Patience
 from flwr_splitmix.links.stream.line import Line
 
 Changes = queue.SimpleQueue[int]
 """Indices of clients whose lines have changed."""
+
+
+@dataclass(frozen=True)
+class _Unawaited:
+    """A call whose answer nobody waits for; `late`: it was waited for in vain."""
+
+    method: str
+    phase: Phase
+    deadline: float
+    late: bool
 
 
 class StreamClients(Clients):
@@ -25,6 +37,8 @@ class StreamClients(Clients):
         By client index.
     changes
         Where the lines say that they have changed.
+    wire_dtype
+        What goes to them travels as; of replies the line has counted the bytes.
     step_timeout, reattach_timeout
         Seconds for a call, and for a node whose connection broke to be back.
     """
@@ -48,6 +62,15 @@ class StreamClients(Clients):
         self.wire_dtype = wire_dtype
         self.step_timeout = step_timeout
         self.reattach_timeout = reattach_timeout
+        self._unawaited: dict[int, _Unawaited] = {}
+
+    @property
+    def busy(self) -> frozenset[int]:
+        """Clients that still work on a call whose answer was not waited for."""
+        late = [client for client, call in self._unawaited.items() if call.late]
+        for client in late:
+            self._settle(client)
+        return frozenset(late) & self._unawaited.keys()
 
     def fail(self, client: int, reason: str) -> None:
         """Leave a client out for the rest of the round, and tell it so."""
@@ -57,35 +80,124 @@ class StreamClients(Clients):
     def _wire_bytes(self, payload: Mapping[str, Any]) -> int:
         return payload_bytes(payload, self.wire_dtype)
 
+    def answers(
+        self,
+        method: str,
+        payloads: Mapping[int, Mapping[str, Any]],
+        *,
+        phase: Phase = "train",
+        patience: Patience | None = None,
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Call one exchange on many clients at once, and yield each reply when it is there."""
+        self._await_late(payloads)
+        payloads = self._told(method, payloads, phase)
+        for client, outcome in self._outcomes(method, payloads, phase, patience):
+            if (reply := self._taken(client, method, outcome, phase)) is not None:
+                yield client, reply
+
+    def post(
+        self, method: str, payloads: Mapping[int, Mapping[str, Any]], *, phase: Phase = "train"
+    ) -> None:
+        """Start calls of clients whose last one is over; the next one waits for them."""
+        for client, payload in self._told(method, payloads, phase).items():
+            self.lines[client].submit(method, payload)
+            deadline = time.monotonic() + self.step_timeout
+            self._unawaited[client] = _Unawaited(method, phase, deadline, late=False)
+
     def _exchange(
         self, method: str, payloads: Mapping[int, Mapping[str, Any]]
     ) -> dict[int, Outcome]:
-        deadline = time.monotonic() + self.step_timeout
-        for client, payload in payloads.items():
-            self.lines[client].submit(method, payload)
-        outcomes: dict[int, Outcome] = {}
-        overdue: dict[int, float] = {}
-        changed = set(payloads)
-        while len(outcomes) < len(payloads):
-            now = time.monotonic()
-            for client in (changed & payloads.keys()) - outcomes.keys():
-                overdue.pop(client, None)
-                line = self.lines[client]
-                outcome, lost_since = line.outcome, line.lost_since
-                if outcome is not None:
-                    outcomes[client] = outcome
-                elif now >= deadline:
-                    reason = f"did not answer {method} within {self.step_timeout:g} s"
-                    outcomes[client] = Outcome(None, reason, self.step_timeout)
-                elif lost_since is not None and now >= lost_since + self.reattach_timeout:
-                    reason = f"was cut off and not back within {self.reattach_timeout:g} s"
-                    outcomes[client] = Outcome(None, reason, self.reattach_timeout)
-                elif lost_since is not None:
-                    overdue[client] = lost_since + self.reattach_timeout
-            if len(outcomes) < len(payloads):
-                limit = min([deadline, *overdue.values()])
-                changed = next_changes(self.changes, limit - now) or set(payloads)
-        return outcomes
+        self._await_late(payloads)
+        return dict(self._outcomes(method, payloads, "train", None))
+
+    def _outcomes(
+        self,
+        method: str,
+        payloads: Mapping[int, Mapping[str, Any]],
+        phase: Phase,
+        patience: Patience | None,
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Make calls, and yield what becomes of each as soon as it is known."""
+        began = time.monotonic()
+        deadline = began + self.step_timeout
+        waiting = dict(payloads)
+        posted = self._unawaited.keys() & waiting.keys()
+        for client in waiting.keys() - posted:
+            self.lines[client].submit(method, waiting[client])
+        enough = patience.answers_needed(len(waiting)) if patience else len(waiting)
+        seconds: list[float] = []
+        lost: dict[int, float] = {}
+        changed = set(waiting)
+        while waiting:
+            for client in changed & waiting.keys():
+                lost.pop(client, None)
+                if client in posted:
+                    lost[client] = self._settle(client)
+                    if client in self._unawaited:
+                        continue
+                    posted.discard(client)
+                    if client in self.failures:
+                        del waiting[client]
+                        continue
+                    self.lines[client].submit(method, waiting[client])
+                outcome, until = self._look(client, method, deadline)
+                if outcome is None:
+                    lost[client] = until
+                    continue
+                del waiting[client]
+                seconds.append(outcome.seconds)
+                yield client, outcome
+            limit = min([deadline, *(lost[client] for client in waiting if client in lost)])
+            begun = waiting.keys() - posted
+            if patience and begun and len(seconds) >= enough:
+                # Who has not answered is slower than the median, whatever it will take.
+                middle = sorted(seconds)[(len(payloads) + 1) // 2 - 1]
+                patient_until = began + patience.factor * middle
+                if time.monotonic() >= patient_until:
+                    # Answers may have come while the one before was made use of.
+                    here = {c for c in begun if self.lines[c].outcome is not None}
+                    changed = here | posted
+                    for client in begun - here:
+                        del waiting[client]
+                        self.late[client] += 1
+                        self._unawaited[client] = _Unawaited(method, phase, deadline, late=True)
+                    continue
+                limit = min(limit, patient_until)
+            if not waiting:
+                return
+            changed = next_changes(self.changes, limit - time.monotonic()) or set(waiting)
+
+    def _look(self, client: int, method: str, deadline: float) -> tuple[Outcome | None, float]:
+        """Return what became of a client's call; or None, and until when that may be so."""
+        now, line = time.monotonic(), self.lines[client]
+        outcome, lost_since = line.outcome, line.lost_since
+        if outcome is not None:
+            return outcome, now
+        if now >= deadline:
+            reason = f"did not answer {method} within {self.step_timeout:g} s"
+            return Outcome(None, reason, self.step_timeout), now
+        if lost_since is None:
+            return None, deadline
+        if now >= lost_since + self.reattach_timeout:
+            reason = f"was cut off and not back within {self.reattach_timeout:g} s"
+            return Outcome(None, reason, self.reattach_timeout), now
+        return None, lost_since + self.reattach_timeout
+
+    def _settle(self, client: int) -> float:
+        """Take note of a call that nobody waits for, if it is over; return when to look again."""
+        call = self._unawaited[client]
+        outcome, until = self._look(client, call.method, call.deadline)
+        if outcome is not None:
+            del self._unawaited[client]
+            self._taken(client, call.method, outcome, call.phase)
+        return until
+
+    def _await_late(self, clients: Iterable[int]) -> None:
+        """Wait until the late answers of clients have come, or never will."""
+        wanted = set(clients)
+        while late := self.busy & wanted:
+            deadlines = (self._look(c, "", self._unawaited[c].deadline)[1] for c in late)
+            next_changes(self.changes, min(deadlines) - time.monotonic())
 
 
 def next_changes(changes: Changes, timeout: float) -> set[int]:

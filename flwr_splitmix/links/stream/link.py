@@ -52,8 +52,10 @@ class StreamLink(Link):
         Where to listen, what nodes dial, and the certificates: see `stream.endpoint.Endpoint`.
         Without a certificate the link listens on the loopback only, unless `insecure`.
     wire_dtype
-        What activations and gradients travel as: "keep", "float32", "bfloat16", "float16" or
-        "int8" with a scale for each patch. Labels always travel as they are.
+        What activations and gradients travel as: "keep", "float32", "bfloat16", "float16", or
+        "int8" or "int4" with a scale for each patch. Labels always travel as they are.
+    wire_dtype_down
+        What travels to the clients, the gradients, if it is another; "" is `wire_dtype`.
     run
         Id of the run, under which nodes keep their clients' states so that a resumed run finds
         them; "" keeps them for one Flower run.
@@ -87,6 +89,7 @@ class StreamLink(Link):
         address: str = "0.0.0.0:0",
         advertise: str | None = None,
         wire_dtype: str = "keep",
+        wire_dtype_down: str = "",
         run: str = "",
         attach_timeout: float = 120.0,
         step_timeout: float = 120.0,
@@ -96,6 +99,7 @@ class StreamLink(Link):
     ) -> None:
         self.endpoint = Endpoint(address, advertise, certificate, key, ca, client_ca, insecure)
         self.wire_dtype = check_wire_dtype(wire_dtype)
+        self.wire_dtype_down = check_wire_dtype(wire_dtype_down or wire_dtype)
         self.run = run
         self.attach_timeout = attach_timeout
         self.step_timeout = step_timeout
@@ -155,7 +159,7 @@ class StreamLink(Link):
                 observe,
                 lines={seat.client: seat.line for seat in seats},
                 changes=changes,
-                wire_dtype=self.wire_dtype,
+                wire_dtype=self.wire_dtype_down,
                 step_timeout=self.step_timeout,
                 reattach_timeout=self.reattach_timeout,
             )
@@ -189,7 +193,7 @@ class StreamLink(Link):
             run=self.run,
         )
         message.content = with_record(message.content, ticket.to_record())
-        line = Line(partial(changes.put, ticket.client), self.wire_dtype, self.max_body)
+        line = Line(partial(changes.put, ticket.client), self.wire_dtype_down, self.max_body)
         return _Seat(ticket.client, node, admission, line)
 
     def _attach(

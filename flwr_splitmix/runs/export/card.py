@@ -94,6 +94,11 @@ def _use_of_texts(facts: Mapping[str, Any]) -> str:
             "MixGuard's calibrator is left out, although the tail was trained behind it: the run's "
             "accuracy is not this model's.\n"
         )
+    if facts["strategy"] == "SnDSL":
+        lines.append(
+            "Its tail was trained behind noise and a denoiser, which are left out: the run's "
+            "accuracy is not this model's.\n"
+        )
     return "\n".join(lines)
 
 

@@ -27,6 +27,61 @@ from flwr_splitmix.server.intake.finite import FiniteCheck
 _LEAST = {"batch-size": 1, "patches": 1, "width": 1, "prefix": 0, "num-examples": 1}
 
 
+class UploadIntake:
+    """Takes the replies to a step, as long as a strategy lives.
+
+    Parameters
+    ----------
+    labels
+        By client index, the labels of its examples, int64 (examples,), for plans that ask for ids.
+
+    Attributes
+    ----------
+    spent
+        Clients that have said that their privacy budget is spent.
+    finite
+        Looks for numbers that are not finite.
+    """
+
+    def __init__(
+        self, num_classes: int, dtype: torch.dtype, labels: Sequence[Tensor] | None = None
+    ) -> None:
+        self.spent: set[int] = set()
+        self._num_classes = num_classes
+        self._dtype = dtype
+        self._labels = labels
+        self.finite = FiniteCheck()
+
+    def take(
+        self, clients: Clients, client: int, reply: Mapping[str, Any], plan: Plan
+    ) -> Upload | None:
+        """Return a client's upload; None if it sent none, or nonsense, and is left out."""
+        if reply.get("budget-spent") is True:
+            self.spent.add(client)
+            return None
+        table = None
+        if self._labels is not None and client < len(self._labels):
+            table = self._labels[client]
+        try:
+            return read_upload(
+                reply, plan, client, self._num_classes, self._dtype, table, self.finite
+            )
+        except UploadError as error:
+            clients.fail(client, str(error))
+            return None
+
+    def begin_round(self, clients: Clients) -> set[int]:
+        """Return `spent`, which holds those whose budget was spent before."""
+        said = clients.descriptions
+        self.spent = {c for c in clients.alive if said[c].get("budget-spent")}
+        return self.spent
+
+    def end_round(self, clients: Clients) -> None:
+        """Leave out those whose uploads have turned out not to be finite."""
+        for client in self.finite.late():
+            clients.fail(client, NOT_FINITE)
+
+
 def read_upload(
     reply: Mapping[str, Any],
     plan: Plan,

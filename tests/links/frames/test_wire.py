@@ -46,6 +46,7 @@ def test_the_error_is_bounded(sent: torch.Tensor) -> None:
     assert (gap["float16"] <= 2.0**-11 * sent.abs() + floor).all()
     patch = sent.abs().amax(-1, keepdim=True)
     assert (gap["int8"] <= patch / 254 * (1 + 1e-5)).all()
+    assert (gap["int4"] <= patch / 14 * (1 + 1e-5)).all()
 
 
 def test_float32_is_exact_for_float32() -> None:
@@ -79,6 +80,24 @@ def test_int8_costs_a_byte_a_number_and_four_a_patch() -> None:
     assert wire_bytes(torch.randn(32, 64, 192), "int8") == 32 * 64 * (192 + 4)
 
 
+def test_int4_costs_half_a_byte_a_number_and_four_a_patch() -> None:
+    sent = torch.randn(32, 64, 192)
+    assert wire_bytes(sent, "int4") == 32 * 64 * (192 // 2 + 4)
+    assert wire_bytes(sent, "int4") / sent.nbytes == pytest.approx(1 / 8, rel=0.05)
+    assert wire_bytes(torch.randn(2, 5), "int4") == 2 * (3 + 4)
+
+
+@pytest.mark.parametrize("pairs", [torch.zeros(0, 3), torch.zeros(2, 0), torch.zeros(())])
+def test_packed_numbers_without_any_are_refused(pairs: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match="two numbers in a byte need a scale, and a dimension"):
+        widen(pairs.to(torch.uint8), torch.ones(()), torch.float32)
+
+
+def test_packed_numbers_without_a_scale_are_refused() -> None:
+    with pytest.raises(ValueError, match="two numbers in a byte need a scale"):
+        widen(torch.ones(2, 3, dtype=torch.uint8), None, torch.float32)
+
+
 @pytest.mark.parametrize("wire", WIRE_DTYPES)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_numbers_that_are_not_finite_do_not_become_finite(wire: WireDtype, bad: float) -> None:
@@ -103,5 +122,5 @@ def test_a_scale_of_another_shape_or_dtype_is_refused(scale: torch.Tensor) -> No
 
 
 def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(ValueError, match="wire-dtype is 'int4'; allowed are keep, float32"):
-        check_wire_dtype("int4")
+    with pytest.raises(ValueError, match="wire-dtype is 'int2'; allowed are keep, float32"):
+        check_wire_dtype("int2")

@@ -213,6 +213,19 @@ def test_law_1_holds_to_the_formats_precision(
     assert run.rows[0]["downlink_bytes"] == 4 * (patches * size + per_scale)
 
 
+def test_each_direction_has_its_own_format(tmp_path: Path) -> None:
+    run = Run.create({}, name="int4", home=tmp_path)
+    strategy = make("PSL", run, evaluation="none", steps_per_round=2)
+    grid = FakeGrid(toy_app(TOY, optimizer=sgd()), 4, **{"state-dir": str(tmp_path / "nodes")})
+    link = StreamLink(address="127.0.0.1:0", wire_dtype="int4", wire_dtype_down="float16")
+    start(strategy, link, grid, 1)
+    # 2 steps, 4 clients x 4 examples x 6 patches of 3 numbers: in 2 bytes and a scale, or in 6.
+    patches = 4 * 6
+    assert run.rows[0]["clients_failed"] == 0
+    assert run.rows[0]["uplink_bytes"] == 2 * 4 * (patches * (2 + 4) + 4 * 8)
+    assert run.rows[0]["downlink_bytes"] == 2 * 4 * (patches * 6 + 4)
+
+
 STEP_SECONDS, LATE_SECONDS = 4, 6
 
 

@@ -60,7 +60,7 @@ def test_elsewhere_bad_tensors_become_zeros_and_their_senders_are_named_late() -
 def test_a_client_that_sends_nan_is_reported_at_the_end_of_the_round() -> None:
     toy = Toy(clients=4, batch_norm=False)
     strategy = CutMixSL(toy.upper(), optimizer=sgd(0.1), device="cpu")
-    strategy._finite = Elsewhere()
+    strategy._uploads.finite = Elsewhere()
     clients = toy.make_clients(sgd(0.1))
     with torch.no_grad():
         clients[2].segment.embed.bias.fill_(float("nan"))  # type: ignore[operator, union-attr]
@@ -75,7 +75,7 @@ def test_no_step_waits_for_an_accelerator(waits: bool, monkeypatch: pytest.Monke
     strategy = CutMixSL(toy.upper(), optimizer=sgd(0.1), device="cpu", server_update="sum")
     strategy.upper.waits = waits
     if not waits:
-        strategy._finite = Elsewhere()
+        strategy._uploads.finite = Elsewhere()
         monkeypatch.setattr(client_module, "_says_something", lambda gradient: True)
         monkeypatch.setattr(client_module, "check_received", lambda *_, **__: None)
     watch = Waits()

@@ -1,0 +1,1 @@
+"""A Flower App that times steps over shaped lines; `benchmarks.edge` runs it."""

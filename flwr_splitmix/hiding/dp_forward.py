@@ -1,0 +1,135 @@
+"""DP-Forward: each text's hidden states are clipped and get Gaussian noise before they leave."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
+from flwr_splitmix.hiding.text_ledger import TextLedger
+from flwr_splitmix.privacy.analytic import gaussian_epsilon, gaussian_sigma
+from flwr_splitmix.privacy.events import Channel
+from flwr_splitmix.privacy.mechanism import add_noise, clip_smashed
+from flwr_splitmix.privacy.noise import GaussianNoise
+from flwr_splitmix.privacy.statement import Statement
+
+Sensitivity = Literal["replace", "published"]
+
+
+class DPForward(Hiding):
+    """Sends each text's hidden states, clipped as a whole, with Gaussian noise.
+
+    The noise makes one release of one text (epsilon, delta) private. Training and evaluation send a
+    text many times; a ledger adds these up, exactly, and says what it does not cover.
+
+    Parameters
+    ----------
+    epsilon, delta
+        Of one release: the analytic Gaussian mechanism has just as much noise as they need. Delta
+        is also that of what the ledger reports.
+    clip_norm
+        C, the largest Frobenius norm of a text's hidden states (T, d); longer ones are shortened.
+    sensitivity
+        "replace": a text may be another one, which moves its release by up to 2 C. "published": C,
+        as in the authors' code. That is half the noise that epsilon needs, and the ledger prices it
+        by what it is.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range.
+
+    Source: DP-Forward (Du et al., 2023), sections 3 and 4. Its noise may be correlated along rows
+    and columns; this is its special case of independent noise. Its noisy labels are not needed,
+    as labels stay.
+    """
+
+    warning = (
+        "DP-Forward's epsilon is about messages; gradients that go back to the trunk are without "
+        "noise, and tell of texts and labels: docs/language.md"
+    )
+
+    def __init__(
+        self,
+        epsilon: float = 8.0,
+        delta: float = 1e-5,
+        clip_norm: float = 1.0,
+        sensitivity: Sensitivity = "replace",
+    ) -> None:
+        if sensitivity not in get_args(Sensitivity):
+            allowed = " and ".join(map(repr, get_args(Sensitivity)))
+            raise ValueError(f"sensitivity is {sensitivity!r}; allowed are {allowed}")
+        if not (math.isfinite(clip_norm) and clip_norm > 0):
+            raise ValueError(f"clip_norm is {clip_norm}; it must be a number above 0")
+        super().__init__()
+        assumed = 2 * clip_norm if sensitivity == "replace" else clip_norm
+        self.sigma = gaussian_sigma(epsilon, delta, assumed)
+        self.delta = delta
+        self.noise = GaussianNoise(
+            sigma_s=self.sigma, sigma_y=0.0, clip="sample", clip_norm=clip_norm
+        )
+        self.ledger = TextLedger()
+
+    @property
+    def shift(self) -> float:
+        """How far another text moves a release, in standard deviations of its noise."""
+        return 2 * self.noise.clip_norm / self.sigma
+
+    @property
+    def release_epsilon(self) -> float:
+        """The epsilon that one release has; more than was asked for if C is the sensitivity."""
+        return gaussian_epsilon(self.delta, self.shift)
+
+    def attach(self, side: ClientSide) -> None:
+        """Begin a round; in the first one the ledgers are made."""
+        super().attach(side)
+        self.ledger.open(side.examples)
+
+    def charge(self, kind: str, records: np.ndarray) -> None:
+        """Charge each text for a release."""
+        outside: list[Channel] = ["lengths"]
+        if any(parameter.requires_grad for parameter in self.side.head.parameters()):
+            outside.append("head")
+        if kind == "train":
+            outside.append("returned-gradients")
+        if self.side.averaged:
+            outside.append("ends")
+        self.ledger.charge(
+            kind, records, self.shift, attempt=self.side.attempt, outside=tuple(outside)
+        )
+
+    def obfuscate(self, batch: TextBatch) -> Sent:
+        """Clip each text's hidden states and add noise; places without a token hold noise alone."""
+        hidden: Tensor = self.side.head(batch.ids, batch.mask)
+        exact = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
+        # Not a product: what stands behind a text's end may be no number.
+        exact = torch.where(batch.mask.unsqueeze(-1) != 0, exact, 0.0)
+        noisy = add_noise(clip_smashed(exact, self.noise), self.sigma)
+        return Sent([noisy.to(hidden.dtype)], batch.mask, batch)
+
+    @property
+    def epsilon(self) -> float:
+        """What all messages so far have cost the text that spent most."""
+        return self.ledger.epsilon(self.delta)
+
+    def statement(self) -> Statement:
+        """Return what the messages have cost, with what the number does not cover."""
+        return self.ledger.statement(self.delta)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the epsilon so far."""
+        return {"epsilon": self.epsilon}
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the ledgers."""
+        return {}, {"text-ledger": self.ledger.state()}
+
+    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Continue from `state`."""
+        self.ledger.restore(meta["text-ledger"])

@@ -1,0 +1,230 @@
+"""DP-SGD on head and tail: each text's gradient is clipped, and their sum gets Gaussian noise."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.data.texts.batch import IGNORED, TextBatch
+from flwr_splitmix.extras import needed_for
+from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
+from flwr_splitmix.hiding.text_ledger import TextLedger
+from flwr_splitmix.privacy.accountant import check_delta
+from flwr_splitmix.privacy.events import Channel
+from flwr_splitmix.privacy.mechanism import add_noise
+from flwr_splitmix.privacy.statement import Statement
+from flwr_splitmix.scoring.texts import text_loss
+
+OUTSIDE: tuple[Channel, ...] = ("messages", "returned-gradients", "lengths")
+"""What leaves a client that learns by DP-SGD, and has no number."""
+
+
+class DPSGD(Hiding):
+    """Learns head and tail by DP-SGD; what crosses the cuts is the plain U shape's.
+
+    A text's gradient is that of its own loss by head and tail together. Opacus computes one for
+    each text, clips and adds them; the noise is the operating system's, and the optimizer takes
+    what comes of it as the batch's gradient. So weights that leave the client, to be averaged or
+    exported, tell of a text what an epsilon says. Messages and returned gradients do not.
+
+    Two epsilons are reported. `epsilon` is exact for the batches that there are: disjoint in each
+    epoch, and known to whoever knows the run's seed. `epsilon-if-poisson` is opacus', of the same
+    number of steps with each text drawn by chance and in secret, one of which is added or removed;
+    it is what papers report, and no bound here.
+
+    Parameters
+    ----------
+    noise_multiplier
+        Standard deviation of the noise on the sum of a batch's gradients, over `clip_norm`.
+    clip_norm
+        The largest L2 norm of a text's gradient; longer ones are shortened.
+    delta
+        Of both epsilons.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range.
+
+    Source: Abadi et al., Deep Learning with Differential Privacy (2016).
+    """
+
+    warning = (
+        "DP-SGD covers the weights of heads and tails; messages carry texts without noise, and "
+        "the server reads them as the plain U shape's: docs/language.md"
+    )
+
+    def __init__(
+        self, noise_multiplier: float = 1.0, clip_norm: float = 1.0, delta: float = 1e-5
+    ) -> None:
+        for name, value in (("noise_multiplier", noise_multiplier), ("clip_norm", clip_norm)):
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} is {value}; it must be a number above 0")
+        check_delta(delta)
+        super().__init__()
+        self.noise_multiplier = noise_multiplier
+        self.clip_norm = clip_norm
+        self.delta = delta
+        self.ledger = TextLedger(frozenset({"train"}))
+        with needed_for("DP-SGD"):
+            from opacus.accountants import RDPAccountant
+
+        self.accountant = RDPAccountant()
+        self._watched: nn.Module | None = None
+        self._texts = 0
+        self._records = np.empty(0, dtype=np.int64)
+
+    def attach(self, side: ClientSide) -> None:
+        """Begin a round; in the first one head and tail are watched."""
+        super().attach(side)
+        self.ledger.open(side.examples)
+        if self._watched is None:
+            from opacus import GradSampleModule
+
+            # A head's input is ids, which have no gradient; opacus asks for none.
+            warnings.filterwarnings("ignore", "Full backward hook is firing")
+            both = nn.ModuleDict({"head": side.head, "tail": side.tail})
+            for part in both.modules():
+                if isinstance(part, nn.Embedding):
+                    part.register_forward_pre_hook(self._for_each_text)
+            self._watched = GradSampleModule(both, strict=False)
+
+    def _for_each_text(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
+        """Look positions up for each text, where a model does it once for all of a batch."""
+        shared = module.training and torch.is_grad_enabled() and len(inputs[0]) == 1 < self._texts
+        return inputs[0].expand(self._texts, -1) if shared else None
+
+    def charge(self, kind: str, records: np.ndarray) -> None:
+        """Note which texts the next step learns from; it is charged when it is taken."""
+        if kind == "train":
+            self._records = records
+
+    def obfuscate(self, batch: TextBatch) -> Sent:
+        """Send hidden states as they are; in training each text's part in them is watched."""
+        if torch.is_grad_enabled():
+            self._forget()
+            self._texts = len(batch.ids)
+        return super().obfuscate(batch)
+
+    def _parameters(self) -> list[Any]:
+        assert self._watched is not None
+        return [p for p in self._watched.parameters() if p.requires_grad]
+
+    def _forget(self) -> None:
+        """Forget a step of which no gradient came back, and what is left of one that was taken."""
+        assert self._watched is not None
+        for module in self._watched.modules():
+            for name in ("activations", "max_batch_len"):
+                if hasattr(module, name):
+                    delattr(module, name)
+        for parameter in self._parameters():
+            parameter.grad_sample = parameter.summed_grad = None
+            parameter._forward_counter = 0
+            if hasattr(parameter, "_current_grad_sample"):
+                del parameter._current_grad_sample
+
+    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+        """Return the mean over texts of each text's own mean loss.
+
+        The mean over all tokens would make a text's gradient depend on how long the others are.
+        """
+        logits, labels = self.logits(hidden, sent), sent.batch.labels
+        if labels.dim() == 1:
+            return text_loss(logits, labels)
+        each = text_loss(logits, labels, "none").view(len(labels), -1)
+        scored = (labels[:, 1:] != IGNORED).sum(1).clamp(min=1)
+        return (each.sum(1) / scored).mean()
+
+    def before_update(self) -> None:
+        """Put the clipped and noised gradient in the place of the batch's own, and charge it.
+
+        Raises
+        ------
+        ValueError
+            If a layer does not keep the texts of a batch apart, as a mixture of experts does.
+        """
+        from opacus.optimizers import DPOptimizer
+
+        learned = [p for p in self._parameters() if p.grad_sample is not None]
+        for parameter in learned:
+            if not isinstance(parameter.grad_sample, Tensor) or (
+                len(parameter.grad_sample) != self._texts
+            ):
+                raise ValueError(
+                    "DP-SGD needs a gradient for each text, but a layer with weights of shape "
+                    f"{tuple(parameter.shape)} does not keep texts apart; take another model, or "
+                    "adapters (lora-rank)"
+                )
+        if not learned:
+            return
+        clipping = DPOptimizer(
+            torch.optim.SGD(learned),
+            noise_multiplier=self.noise_multiplier,
+            max_grad_norm=self.clip_norm,
+            expected_batch_size=self._texts,
+        )
+        clipping.clip_and_accumulate()
+        for parameter in learned:
+            noisy = add_noise(parameter.summed_grad, self.noise_multiplier * self.clip_norm)
+            parameter.grad = noisy / self._texts
+        self._forget()
+        self.ledger.charge(
+            "train",
+            self._records,
+            2 / self.noise_multiplier,  # a text's gradient may become its opposite
+            attempt=self.side.attempt,
+            outside=OUTSIDE,
+        )
+        examples = self.side.examples.get("train", self._texts)
+        self.accountant.step(
+            noise_multiplier=self.noise_multiplier, sample_rate=min(1.0, self._texts / examples)
+        )
+
+    def statement(self) -> Statement:
+        """Return what the weights tell of a text, with what the number does not cover."""
+        return self.ledger.statement(self.delta)
+
+    def metrics(self) -> dict[str, float]:
+        """Return both epsilons so far."""
+        if not len(self.accountant):
+            return {}
+        return {
+            "epsilon": self.ledger.epsilon(self.delta),
+            "epsilon-if-poisson": self._epsilon_if_poisson(),
+        }
+
+    def _epsilon_if_poisson(self) -> float:
+        """Return what `accountant.get_epsilon` does, whose divergences of a step cost a second."""
+        from opacus.accountants.analysis.rdp import get_privacy_spent
+
+        orders = self.accountant.DEFAULT_ALPHAS
+        divergences = sum(
+            steps * _divergences(noise, rate, tuple(orders))
+            for noise, rate, steps in self.accountant.history
+        )
+        return float(get_privacy_spent(orders=orders, rdp=divergences, delta=self.delta)[0])
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the ledger, and how often opacus' accountant was charged what."""
+        steps = [[float(a), float(b), int(n)] for a, b, n in self.accountant.history]
+        return {}, {"text-ledger": self.ledger.state(), "accountant": steps}
+
+    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Continue from `state`."""
+        self.ledger.restore(meta["text-ledger"])
+        self.accountant.history = [tuple(entry) for entry in meta["accountant"]]
+
+
+@lru_cache(maxsize=16)
+def _divergences(noise: float, rate: float, orders: tuple[float, ...]) -> Any:
+    """Return the Rényi divergences of one step, as opacus has them."""
+    from opacus.accountants.analysis.rdp import compute_rdp
+
+    return compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=list(orders))

@@ -1,0 +1,135 @@
+"""NoPeek: the head also learns to send what is less dependent on its words."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
+
+MOST_TOKENS = 1024
+"""Tokens of a batch whose dependence is measured, chosen at random: its cost is their square."""
+
+
+class NoPeek(Hiding):
+    """Adds `dcor_weight` times a distance correlation to what the head learns by.
+
+    It is that of the embeddings of a batch's tokens and the hidden states that are sent of them,
+    token by token, with the embeddings as constants. Messages are the plain U shape's: nothing is
+    hidden, the head only learns to hide. Neither the correlation of a batch nor its gradient
+    leaves the client; the mean over a round is in the round's metrics.
+
+    Parameters
+    ----------
+    dcor_weight
+        w in "loss + w DCor".
+
+    Raises
+    ------
+    ValueError
+        If it is negative or infinite.
+
+    Source: NoPeek (Vepakomma et al., 2020), equation 1. Its samples are images; that a sample is
+    a token, not a text, is ours: of a few texts, each long, the correlation is near 1 whatever the
+    head does.
+    """
+
+    warning = (
+        "NoPeek hides nothing by itself: heads learn to send what depends less on the words, and "
+        "nothing bounds what can still be read (docs/language.md)"
+    )
+
+    def __init__(self, dcor_weight: float = 1.0) -> None:
+        if not (math.isfinite(dcor_weight) and dcor_weight >= 0):
+            raise ValueError(
+                f"dcor_weight is {dcor_weight}; it must be a finite number, at least 0"
+            )
+        super().__init__()
+        self.dcor_weight = dcor_weight
+        self._words: nn.Embedding | None = None
+        self._seen: list[Tensor] = []
+
+    def attach(self, side: ClientSide) -> None:
+        """Begin a round.
+
+        Raises
+        ------
+        ValueError
+            If the head has no embedding of tokens.
+        """
+        super().attach(side)
+        embeddings = (part for part in side.head.modules() if isinstance(part, nn.Embedding))
+        self._words = next(embeddings, None)  # of tokens: that of positions comes behind it
+        if self._words is None:
+            raise ValueError("NoPeek needs a head with an nn.Embedding of its tokens; it has none")
+        self._seen.clear()
+
+    def obfuscate(self, batch: TextBatch) -> Sent:
+        """Send the hidden states as they are; in training they bear the penalty."""
+        sent = super().obfuscate(batch)
+        hidden = sent.messages[0]
+        if torch.is_grad_enabled() and hidden.requires_grad:
+            assert self._words is not None
+            chosen = batch.mask.flatten().nonzero()[:, 0]
+            if len(chosen) > MOST_TOKENS:
+                order = torch.randperm(len(chosen), device="cpu")[:MOST_TOKENS]
+                chosen = chosen[order.to(chosen.device)]
+            with torch.no_grad():
+                words = self._words(batch.ids.flatten()[chosen])
+            correlation = distance_correlation(words, hidden.flatten(0, 1)[chosen])
+            sent.penalty = self.dcor_weight * correlation
+            self._seen.append(correlation.detach())
+        return sent
+
+    def metrics(self) -> dict[str, float]:
+        """Return the mean distance correlation of the round's batches."""
+        if not self._seen:
+            return {}
+        return {"distance-correlation": float(torch.stack(self._seen).mean())}
+
+
+def distance_correlation(x: Tensor, y: Tensor) -> Tensor:
+    """Return the distance correlation of paired samples, between 0 and 1.
+
+    Parameters
+    ----------
+    x, y
+        (n, p) and (n, q), floating; of fewer bits than float32 they are taken as float32. Gradients
+        flow into either.
+
+    Returns
+    -------
+    A scalar; 0 where the samples of one side are all alike. It is the statistic that is biased
+    upwards for few samples of many numbers.
+
+    Raises
+    ------
+    ValueError
+        If they are not pairs of vectors.
+
+    Source: Székely, Rizzo and Bakirov, Measuring and testing dependence by correlation of distances
+    (2007), definitions 4 and 5.
+    """
+    if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or not len(x):
+        raise ValueError(
+            f"x is {tuple(x.shape)} and y {tuple(y.shape)}; they must be (n, p) and (n, q), n > 0"
+        )
+    one, other = _centred(x), _centred(y)
+    other = other.to(one.dtype) if one.dtype.itemsize > other.dtype.itemsize else other
+    one = one.to(other.dtype)
+    together, alone = (one * other).mean(), (one * one).mean() * (other * other).mean()
+    if float(alone.detach()) <= 0 or float(together.detach()) <= 0:
+        return 0 * together  # no gradient of a root at 0
+    return (together / alone.sqrt()).sqrt()
+
+
+def _centred(samples: Tensor) -> Tensor:
+    """Return the distances of all pairs, (n, n), less the means of their rows and columns."""
+    exact = samples.to(torch.promote_types(samples.dtype, torch.float32))
+    # Exact at distance 0, as between two places with the same word.
+    distances = torch.cdist(exact, exact, compute_mode="donot_use_mm_for_euclid_dist")
+    rows = distances.mean(0, keepdim=True)
+    return distances - rows - rows.mT + rows.mean()

@@ -1,0 +1,240 @@
+"""Split-N-Denoise at the client: noise before a text leaves, a denoiser behind what comes back."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from flwr_splitmix.data.batches import Batches, Example
+from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
+from flwr_splitmix.hiding.snd.denoiser import Denoiser, Denoising
+from flwr_splitmix.hiding.snd.noise import clip_to, largest_norm, metric_noise
+from flwr_splitmix.seeding import derive_seed, torch_seed
+from flwr_splitmix.storage import under
+
+RECENT = 20
+"""Steps of the denoiser over which the errors of a round's metrics are a mean."""
+
+WIDEST = 256
+"""Most numbers in a place of the denoiser's blocks, if it is not said how many."""
+
+
+@dataclass
+class NoisyStates(Sent):
+    """What a client has sent of a batch, and what it alone knows.
+
+    Parameters
+    ----------
+    hidden
+        (b, T, d): the head's own hidden states, without a graph.
+    """
+
+    hidden: Tensor
+
+    @property
+    def noise(self) -> Tensor:
+        """(b, T, d): what was added to them, the clipping included."""
+        return self.messages[0].detach() - self.hidden
+
+
+class SnD(Hiding):
+    """Adds noise to each token's hidden state, and denoises what the trunk returns.
+
+    Noisy states that are longer than the longest of the vocabulary are shortened to it; that norm
+    is computed of the head as it is at the beginning of each round. The denoiser is told the
+    trunk's output, the states and their noise, and learns on public texts what the trunk makes of
+    them without noise: before the first batch, and beside training, since the trunk learns too.
+
+    Parameters
+    ----------
+    public
+        Public texts. Their labels are not used.
+    vocab_size
+        Words that the head knows.
+    eta
+        Of the noise: its mean length is d / eta. Each release of a token is `eta`-d_chi private:
+        what is concluded from it of two hidden states at distance r differs by a factor of at
+        most `exp(eta r)`. Releases add up, over the tokens of a text and over epochs.
+    calibration_epochs, calibration_lr, calibration_blocks, calibration_rank
+        Of the denoiser: epochs over the public texts before the first batch (0: there is no
+        denoiser), learning rate, blocks, and their width, a multiple of 4; 0 is the states' own,
+        at most 256.
+    refine_every
+        Training steps between two of its steps on public texts; 0: none.
+    causal
+        Whether a place's denoising sees only places before it: for texts whose words are predicted.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range, or there is no public text to learn on.
+
+    Source: Split-N-Denoise (Mai et al., 2023), section 3. There the server is frozen and trains the
+    denoiser, and noise is on embeddings; here it is on what the head sends, and each client trains
+    its own, over the same link. eta's default is ours.
+    """
+
+    warning = (
+        "SnD's noise protects single tokens in the sense of d_chi privacy, not texts, and "
+        "gradients that go back to the trunk are without noise: docs/language.md"
+    )
+
+    def __init__(
+        self,
+        public: Dataset[Example],
+        *,
+        vocab_size: int,
+        eta: float = 100.0,
+        calibration_epochs: int = 2,
+        calibration_lr: float = 1e-3,
+        calibration_blocks: int = 1,
+        calibration_rank: int = 0,
+        refine_every: int = 1,
+        causal: bool = True,
+    ) -> None:
+        for name, value in (("eta", eta), ("calibration_lr", calibration_lr)):
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} is {value}; it must be a number above 0")
+        for name, value, least in (
+            ("vocab_size", vocab_size, 1),
+            ("calibration_epochs", calibration_epochs, 0),
+            ("calibration_blocks", calibration_blocks, 1),
+            ("calibration_rank", calibration_rank, 0),
+            ("refine_every", refine_every, 0),
+        ):
+            if value < least:
+                raise ValueError(f"{name} is {value}; it must be at least {least}")
+        if calibration_rank % 4:
+            raise ValueError(
+                f"calibration_rank is {calibration_rank}; SnD's denoiser needs a multiple of 4"
+            )
+        if calibration_epochs and not len(public):  # type: ignore[arg-type]
+            raise ValueError("SnD has no public text for its denoiser to learn on")
+        super().__init__()
+        self.public = public
+        self.vocab_size = vocab_size
+        self.eta = eta
+        self.calibration_epochs = calibration_epochs
+        self.calibration_lr = calibration_lr
+        self.calibration_blocks = calibration_blocks
+        self.calibration_rank = calibration_rank
+        self.refine_every = refine_every
+        self.causal = causal
+        self.denoising: Denoising | None = None
+        self.calibrated = calibration_epochs == 0
+        self._bound: float | None = None
+        self._drawn = 0
+        self._errors: deque[tuple[float, float]] = deque(maxlen=RECENT)
+
+    def attach(self, side: ClientSide) -> None:
+        """Begin a round; in the first one the denoiser is made."""
+        super().attach(side)
+        self._bound = None
+        if self.denoising is None and self.calibration_epochs:
+            inner = self.calibration_rank or min(-(-side.width // 4) * 4, WIDEST)
+            with torch_seed(side.device, derive_seed(side.seed, "denoiser", side.client)):
+                denoiser = Denoiser(side.width, inner, self.calibration_blocks, causal=self.causal)
+            self.denoising = Denoising(denoiser.to(side.device), learning_rate=self.calibration_lr)
+
+    @property
+    def bound(self) -> float:
+        """The largest norm that the round's head gave to a word when it was first used."""
+        if self._bound is None:
+            self._bound = largest_norm(self.side.head, self.vocab_size, self.side.device)
+        return self._bound
+
+    def obfuscate(self, batch: TextBatch) -> NoisyStates:
+        """Add noise to each place's hidden state, and shorten it to the vocabulary's bound."""
+        hidden: Tensor = self.side.head(batch.ids, batch.mask)
+        exact = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
+        noise = metric_noise(exact.shape, self.eta, exact.dtype).to(exact.device)
+        noisy = clip_to(exact + noise, self.bound).to(hidden.dtype)
+        return NoisyStates([noisy], batch.mask, batch, hidden.detach())
+
+    def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
+        """Denoise the trunk's output."""
+        states = _noisy(sent)
+        if self.denoising is None:
+            return outputs[0]
+        return self.denoising(outputs[0], states.hidden, states.noise, states.mask)
+
+    @property
+    def calibration_steps(self) -> int:
+        """Steps of the denoiser before the first batch, once."""
+        if self.calibrated:
+            return 0
+        batches = -(-len(self.public) // self.side.batch_size)  # type: ignore[arg-type]
+        return batches * self.calibration_epochs
+
+    def refines(self, step: int) -> bool:
+        """Return whether the denoiser takes a step beside this one."""
+        due = self.refine_every > 0 and step % self.refine_every == 0
+        return due and self.denoising is not None
+
+    def public_batch(self) -> TextBatch | None:
+        """Draw the next public texts; None where there is no denoiser."""
+        if self.denoising is None:
+            return None
+        side = self.side
+        batches = Batches(self.public, side.batch_size, drawn=self._drawn)
+        self._drawn += 1
+        return TextBatch.of(batches.next_batch(side.seed, side.client), side.device)
+
+    def public_groups(self, sent: Sent) -> list[Sent]:
+        """Return the noisy states of public texts, and their own."""
+        states = _noisy(sent)
+        return [states, Sent([states.hidden], states.mask, states.batch)]
+
+    def learn_public(
+        self, outputs: Sequence[Sequence[Tensor]], groups: Sequence[Sent], step: int | None
+    ) -> None:
+        """Take one step of the denoiser."""
+        assert self.denoising is not None
+        states, ((noisy,), (plain,)) = _noisy(groups[0]), outputs
+        self._errors.append(
+            self.denoising.step(noisy, states.hidden, states.noise, plain, states.mask)
+        )
+        if step is not None and step + 1 >= self.calibration_steps:
+            self.calibrated = True
+
+    def metrics(self) -> dict[str, float]:
+        """Return the relative errors of public texts of late, before and behind the denoiser."""
+        if not self._errors:
+            return {}
+        before, after = zip(*self._errors, strict=True)
+        return {
+            "noise-error": sum(before) / len(before),
+            "denoised-error": sum(after) / len(after),
+        }
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the denoiser and the position in the public texts; no noise outlives a step."""
+        meta: dict[str, Any] = {
+            "public-drawn": self._drawn,
+            "calibrated": self.calibrated,
+            "errors": [list(pair) for pair in self._errors],
+        }
+        if self.denoising is None:
+            return {}, meta
+        tensors, meta["denoising"] = self.denoising.state()
+        return {f"denoising.{name}": tensor for name, tensor in tensors.items()}, meta
+
+    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Continue from `state`, with the same options."""
+        self._drawn, self.calibrated = int(meta["public-drawn"]), bool(meta["calibrated"])
+        self._errors = deque(map(tuple, meta["errors"]), RECENT)
+        if self.denoising is not None:
+            self.denoising.restore(under("denoising", tensors), meta["denoising"])
+
+
+def _noisy(sent: Sent) -> NoisyStates:
+    assert isinstance(sent, NoisyStates)
+    return sent

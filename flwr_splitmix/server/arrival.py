@@ -1,0 +1,135 @@
+"""Sequential updates in the order in which the mixing groups' uploads arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flwr_splitmix.events import StepResult
+from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Mixer, Plan, Source, Upload
+from flwr_splitmix.seeding import derive_seed
+from flwr_splitmix.server.segments.upper import ServerSegment
+
+Gradients = dict[int, list[Tensor | None]]
+
+
+class GroupsOnArrival:
+    """One step's groups, each of which is learned from as soon as it is complete.
+
+    Parameters
+    ----------
+    plan
+        Of one pass.
+    progress, num_rounds
+        For the schedule.
+    seed
+        Of dropout and the like; each group has its own, which does not depend on the order.
+
+    Attributes
+    ----------
+    uploads, gradients
+        By client index, what came and what goes back.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        mixer: Mixer,
+        upper: ServerSegment,
+        progress: float,
+        num_rounds: int,
+        seed: int,
+    ) -> None:
+        self.plan = plan
+        self.mixer = mixer
+        self.upper = upper
+        self.progress = progress
+        self.num_rounds = num_rounds
+        self.seed = seed
+        self.uploads: dict[int, Upload] = {}
+        self.gradients: Gradients = {}
+        groups = plan.passes[0]
+        self._missing = {i: {m.client for m in group.members} for i, group in enumerate(groups)}
+        self._parts: list[tuple[Mixed, StepResult]] = []
+
+    def learn(
+        self, uploads: Iterable[tuple[int, Upload]], deliver: Callable[[Gradients], None]
+    ) -> Gradients:
+        """Learn from uploads as they come, and in the end from groups that lack some.
+
+        Parameters
+        ----------
+        deliver
+            Called with a group's gradients while others still upload.
+
+        Returns
+        -------
+        The gradients that are left to deliver: there is nobody to wait for any more.
+        """
+        owed: Gradients = {}
+        for client, upload in uploads:
+            self.uploads[client] = upload
+            done = [group for group, missing in self._missing.items() if missing == {client}]
+            for missing in self._missing.values():
+                missing.discard(client)
+            for group in done:
+                owed = self._learn(group)
+                if self._missing:
+                    deliver(owed)
+                    owed = {}
+        for group in list(self._missing):
+            owed |= self._learn(group)
+        return owed
+
+    def result(self) -> tuple[Mixed, StepResult]:
+        """Return all mixtures of the step as one, in the order in which they were learned from.
+
+        Raises
+        ------
+        EmptyMixtureError
+            If there was none.
+        """
+        if not self._parts:
+            raise EmptyMixtureError("there is nothing to mix: no group of the plan has come")
+        mixed = [part for part, _ in self._parts]
+        sources: tuple[Source, ...] = sum((part.sources for part in mixed), ())
+        whole = Mixed(
+            torch.cat([part.smashed for part in mixed]),
+            torch.cat([part.targets for part in mixed]),
+            sources,
+        )
+        losses = torch.stack([result.loss for _, result in self._parts])
+        gradient = torch.cat([result.gradient for _, result in self._parts])
+        return whole, StepResult(losses.mean(), gradient)
+
+    def _learn(self, group: int) -> Gradients:
+        del self._missing[group]
+        own = self.plan.only(group)
+        uploads = {c: upload for c, upload in self.uploads.items() if c in own.clients}
+        try:
+            mixed = self.mixer.merge(
+                uploads, own, num_classes=self.upper.num_classes, device=self.upper.device
+            )
+        except EmptyMixtureError:  # nobody of this group has sent a patch
+            return {}
+        result = self.upper.learn(
+            mixed,
+            self.progress,
+            self.num_rounds,
+            derive_seed(self.seed, "group", group),
+            np.random.default_rng(0),  # draws the order of several groups; here is one
+        )
+        self._parts.append((mixed, result))
+        gradients = self.mixer.split(result.gradient, mixed, own)
+        self.gradients |= gradients
+        return gradients
+
+
+def deliveries(number: int, progress: float, gradients: Gradients) -> dict[int, dict[str, Any]]:
+    """Return the calls of a client's `step`, by client, that bring gradients and plan nothing."""
+    payload = {"number": number, "progress": progress, "plan": None}
+    return {client: {**payload, "gradient": own} for client, own in gradients.items()}

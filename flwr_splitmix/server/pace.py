@@ -1,0 +1,140 @@
+"""The pace of clients that are not equally fast: whom a step waits for, who is mixed with whom."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from flwr_splitmix.links.link import Clients, Patience
+from flwr_splitmix.mixers import Mixer
+from flwr_splitmix.mixers.grouping import GroupMixer
+from flwr_splitmix.mixers.wrapper import WrappedMixer
+
+Straggler = Literal["wait", "skip"]
+GroupOrder = Literal["random", "arrival"]
+Grouping = Literal["random", "speed"]
+
+SAME_SPEED = 1.5
+"""Clients of one class take at most so many times as long as its fastest."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a strategy of the L shape does about clients that are not equally fast.
+
+    With anything but the defaults a run depends on how fast its clients are, and does not repeat.
+
+    Parameters
+    ----------
+    straggler
+        "wait" for every client in every step; or "skip" the uploads of a step that are late,
+        whose clients stay in the round and take part again when they have answered.
+    straggler_factor
+        Times the median of a step's clients: who takes longer is late.
+    group_order
+        In which order sequential updates take the groups: "random", or as their uploads arrive,
+        each group's gradients going out at once.
+    grouping
+        Who is mixed with whom: at "random", or with clients of similar "speed", by the seconds of
+        the rounds before, and at random among those.
+
+    Raises
+    ------
+    ValueError
+        For a value that is not allowed.
+    """
+
+    straggler: Straggler = "wait"
+    straggler_factor: float = 2.0
+    group_order: GroupOrder = "random"
+    grouping: Grouping = "random"
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (
+            ("straggler", self.straggler, get_args(Straggler)),
+            ("group-order", self.group_order, get_args(GroupOrder)),
+            ("grouping", self.grouping, get_args(Grouping)),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{name} is {value!r}; allowed are {', '.join(allowed)}")
+        if not (math.isfinite(self.straggler_factor) and self.straggler_factor > 1):
+            raise ValueError(
+                f"straggler-factor is {self.straggler_factor!r}; it must be above 1, e.g. 2.0: "
+                "half of all clients take longer than the median"
+            )
+
+    def check(self, mixer: Mixer, server_update: str) -> None:
+        """Raise ValueError if a mixer or a server update does not allow this pace."""
+        if self.group_order == "arrival" and server_update != "sequential":
+            raise ValueError(
+                f"group-order is 'arrival', but server-update is {server_update!r}, one joint step "
+                "on all groups; allowed with it is group-order 'random', or server-update "
+                "'sequential'"
+            )
+        inner = innermost(mixer)
+        if self.group_order == "arrival" and getattr(inner, "k_times", False):
+            raise ValueError(
+                "group-order is 'arrival', but k-times is true, with which a client is in several "
+                "groups of a step; allowed with it is group-order 'random'"
+            )
+        if self.grouping == "speed" and not isinstance(inner, GroupMixer):
+            raise ValueError(
+                f"grouping is 'speed', but {inner} forms no groups of clients; allowed with it is "
+                "grouping 'random'"
+            )
+
+    @property
+    def skips(self) -> bool:
+        """Whether a step goes on without late uploads."""
+        return self.straggler == "skip"
+
+    @property
+    def on_arrival(self) -> bool:
+        """Whether groups are learned from as they arrive."""
+        return self.group_order == "arrival"
+
+    @property
+    def notices_arrival(self) -> bool:
+        """Whether it matters when each upload arrives."""
+        return self.skips or self.on_arrival
+
+    def patience(self, min_nodes: int) -> Patience | None:
+        """Return how long a step waits for its slower clients; None for as long as it takes."""
+        return Patience(self.straggler_factor, min_nodes) if self.skips else None
+
+    def members(self, clients: Clients, willing: Iterable[int], least: int) -> list[int]:
+        """Return who takes part in the next step: not those who still answer to an earlier one.
+
+        Unless fewer than `least` are left: then all do, and are waited for.
+        """
+        asked = list(willing)
+        busy = clients.busy if self.skips else frozenset[int]()
+        free = [client for client in asked if client not in busy]
+        return free if len(free) >= least else [c for c in asked if c in set(clients.alive)]
+
+    def classes(self, seconds: Mapping[int, float]) -> dict[int, int]:
+        """Return each client's class of speed, 0 for the fastest; {} where groups are random.
+
+        Parameters
+        ----------
+        seconds
+            By client index, of a step in the rounds before.
+        """
+        if self.grouping == "random":
+            return {}
+        classes: dict[int, int] = {}
+        number, fastest = -1, -math.inf
+        for client in sorted(seconds, key=lambda c: (seconds[c], c)):
+            if number < 0 or seconds[client] > SAME_SPEED * fastest:
+                number, fastest = number + 1, seconds[client]
+            classes[client] = number
+        return classes
+
+
+def innermost(mixer: Mixer) -> Mixer:
+    """Return the mixer inside of all those around it."""
+    while isinstance(mixer, WrappedMixer):
+        mixer = mixer.mixer
+    return mixer

@@ -1,0 +1,65 @@
+"""The field's defences of texts: the U shape with clients that protect what they send.
+
+What each does is said by its hiding, `flwr_splitmix.hiding`.
+"""
+
+from __future__ import annotations
+
+from flwr_splitmix.hiding import DPSGD, DPForward, NoPeek, SnD
+from flwr_splitmix.strategies.ushape import UShapeStrategy
+
+
+class DPForwardSL(UShapeStrategy):
+    """Clipped hidden states with Gaussian noise.
+
+    Parameters
+    ----------
+    trunk, **options
+        See `UShapeStrategy`.
+
+    Source: DP-Forward (Du et al., 2023).
+    """
+
+    hiding = DPForward
+
+
+class NoPeekSL(UShapeStrategy):
+    """Heads that learn to send what depends less on the words.
+
+    Parameters
+    ----------
+    trunk, **options
+        See `UShapeStrategy`.
+
+    Source: NoPeek (Vepakomma et al., 2020).
+    """
+
+    hiding = NoPeek
+
+
+class SnDSL(UShapeStrategy):
+    """Split-N-Denoise: noise on every token, and a denoiser at the client.
+
+    Parameters
+    ----------
+    trunk, **options
+        See `UShapeStrategy`.
+
+    Source: Split-N-Denoise (Mai et al., 2023).
+    """
+
+    hiding = SnD
+
+
+class DPSGDSL(UShapeStrategy):
+    """Heads and tails that learn by DP-SGD.
+
+    Parameters
+    ----------
+    trunk, **options
+        See `UShapeStrategy`.
+
+    Source: Abadi et al., Deep Learning with Differential Privacy (2016).
+    """
+
+    hiding = DPSGD

@@ -1,0 +1,160 @@
+"""DP-Forward: what leaves is clipped and noised as it is said, and each release is priced."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from flwr_splitmix.clients import Order
+from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.hiding import DPForward
+from flwr_splitmix.strategies.text_defences import DPForwardSL
+from flwr_splitmix.testing.toy_texts import TextToy, text_toy
+from tests.privacy.gaussian import exact_delta, exact_epsilon
+
+ORDER = Order(0, 7, 1, 1)
+TOY = TextToy(clients=1, tests=6, dropout=0.0)
+
+
+def sent(hiding: DPForward, batch: TextBatch) -> tuple[Tensor, Tensor]:
+    """Return the message of a batch, and the head's hidden states."""
+    (client,) = replace(TOY, hiding=lambda: hiding).clients_for(repeatable_secrets=False)
+    client.attach(ORDER, None)
+    (message,) = client.obfuscate(batch).messages
+    return message, client.head(batch.ids, batch.mask)
+
+
+BATCH = TextBatch(
+    torch.tensor([[2, 3, 4, 5], [6, 7, 0, 0]]),
+    torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]]),
+    torch.zeros(2, dtype=torch.int64),
+)
+
+
+def test_sigma_is_the_least_that_epsilon_and_delta_need() -> None:
+    hiding = DPForward()
+    assert hiding.sigma == pytest.approx(1.20046, rel=1e-5)  # an independent solve: test_analytic
+    assert exact_delta(8.0, 2.0 / hiding.sigma) == pytest.approx(1e-5, rel=1e-6)
+    assert DPForward(clip_norm=3.0).sigma == pytest.approx(3 * hiding.sigma)
+
+
+def test_the_published_sensitivity_is_priced_by_what_it_is() -> None:
+    published = DPForward(sensitivity="published")
+    assert published.sigma == pytest.approx(DPForward().sigma / 2)
+    assert DPForward().release_epsilon == pytest.approx(8.0, rel=1e-9)
+    true = exact_epsilon(1e-5, 2 / published.sigma)
+    assert published.release_epsilon == pytest.approx(true, rel=1e-9)
+    assert true > 19  # not 8
+
+
+def test_a_text_is_clipped_as_a_whole_and_what_it_holds_behind_its_end_is_nothing() -> None:
+    hiding = DPForward(epsilon=1e9, clip_norm=0.5)
+    message, hidden = sent(hiding, BATCH)
+    real = hidden * BATCH.mask.unsqueeze(-1)
+    lengths = torch.linalg.vector_norm(real, dim=(1, 2), keepdim=True)
+    assert (lengths > 0.5).all()
+    torch.testing.assert_close(message, 0.5 * real / lengths, atol=1e-3, rtol=0)
+    whole, hidden = sent(DPForward(epsilon=1e9, clip_norm=1e3), BATCH)
+    torch.testing.assert_close(
+        whole, hidden * BATCH.mask.unsqueeze(-1), atol=1.0, rtol=0
+    )  # none is that long
+
+
+def test_the_noise_has_its_sigma_at_every_place_and_is_new_each_time() -> None:
+    wide = replace(BATCH, ids=BATCH.ids.repeat(200, 1), mask=BATCH.mask.repeat(200, 1))
+    hiding = DPForward(clip_norm=2.0)
+    message, hidden = sent(hiding, wide)
+    real = hidden * wide.mask.unsqueeze(-1)
+    lengths = torch.linalg.vector_norm(real, dim=(1, 2), keepdim=True)
+    noise = message - real / (lengths / 2.0).clamp(min=1)
+    each = noise.reshape(200, 2, 4, -1).std(dim=(0, 3))
+    assert each.numel() == 8
+    torch.testing.assert_close(each, torch.full_like(each, hiding.sigma), rtol=0.12, atol=0)
+    assert noise.unique().numel() == noise.numel()
+
+
+def test_another_text_moves_a_release_by_the_sensitivity_at_most() -> None:
+    """Two texts that point apart are 2 C from each other: C is no sensitivity."""
+    (client,) = replace(TOY, hiding=lambda: DPForward(epsilon=1e12)).clients_for()
+    client.attach(ORDER, None)
+    words = client.head.get_parameter("words.weight")
+    with torch.no_grad():
+        words.mul_(100)
+        words[3] = -words[2]
+    one, other = (
+        client.obfuscate(
+            TextBatch(torch.full((1, 4), word), torch.ones(1, 4).long(), torch.zeros(1).long())
+        ).messages[0]
+        for word in (2, 3)
+    )
+    assert float((one - other).detach().norm()) == pytest.approx(2.0, rel=1e-3)
+
+
+def test_what_is_no_number_is_clipped_too() -> None:
+    (client,) = replace(TOY, hiding=DPForward).clients_for()
+    client.attach(ORDER, None)
+    with torch.no_grad():
+        client.head.get_parameter("words.weight")[2] = math.nan
+    assert client.obfuscate(BATCH).messages[0].isfinite().all()
+
+
+def test_every_release_is_priced_text_by_text() -> None:
+    """12 texts in batches of 4, two rounds of 4 steps: a text is in 2 or 3 of 8 batches."""
+    toy = text_toy("DPForwardSL", clients=1, tests=6)
+    strategy = DPForwardSL(
+        toy.server(), device="cpu", steps_per_round=4, evaluation="federated", seed=1
+    )
+    (client,) = toy.clients_for(strategy)
+    strategy.fit([client], 2)
+    hiding = client.hiding
+    assert isinstance(hiding, DPForward)
+    expected = exact_epsilon(1e-5, math.sqrt(3) * hiding.shift)
+    assert client.epsilon == pytest.approx(expected, rel=1e-9)
+    assert hiding.metrics() == {"epsilon": client.epsilon}
+    assert strategy.recorder.metrics.rows[-1]["train_epsilon"] == pytest.approx(expected)
+    said = str(hiding.statement())
+    assert said.startswith(f"epsilon {expected:.4g} at delta 1e-05 when a record is replaced.")
+    for word in ("gradients returned to the trunk", "lengths of texts", "did to the head"):
+        assert word in said
+    # Two evaluations of 6 test texts.
+    tests = hiding.ledger._ledgers["federated"]
+    assert tests.spent()[2] == pytest.approx(2 * hiding.shift**2 / 2)
+
+
+def test_what_was_asked_for_again_is_paid_again() -> None:
+    """Its noise was another one; only where secrets repeat is it the same release."""
+    for repeatable, times in ((False, 3), (True, 1)):
+        (client,) = replace(TOY, hiding=DPForward).clients_for(repeatable_secrets=repeatable)
+        client.attach(replace(ORDER, attempt=2), None)
+        client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
+        hiding: Any = client.hiding
+        expected = exact_epsilon(1e-5, math.sqrt(times) * hiding.shift)
+        assert client.epsilon == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_plain_client_counts_nothing() -> None:
+    (client,) = TOY.clients_for()
+    assert client.epsilon is None
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"epsilon": 0.0}, r"epsilon is 0\.0; it must be a number above 0"),
+        ({"epsilon": math.nan}, "epsilon is nan; it must be a number above 0"),
+        ({"delta": 0.0}, r"delta is 0\.0; it must lie strictly between 0 and 1"),
+        ({"delta": 1.0}, r"delta is 1\.0; it must lie strictly between 0 and 1"),
+        ({"clip_norm": 0.0}, r"clip_norm is 0\.0; it must be a number above 0"),
+        ({"clip_norm": math.inf}, "clip_norm is inf; it must be a number above 0"),
+        ({"sensitivity": "C"}, "sensitivity is 'C'; allowed are 'replace' and 'published'"),
+    ],
+    ids=str,
+)
+def test_an_option_out_of_range_is_named(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        DPForward(**options)

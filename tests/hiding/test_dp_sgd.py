@@ -1,0 +1,198 @@
+"""DP-SGD on head and tail: against gradients taken text by text, and opacus' own accountant."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+import torch
+from opacus.accountants import RDPAccountant
+
+from flwr_splitmix.clients import Order, TextSet, UShapeClient
+from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.hiding import DPSGD, Hiding
+from flwr_splitmix.segments.language import LanguageCut, cut_language_model
+from flwr_splitmix.strategies import USHAPE_STRATEGIES
+from flwr_splitmix.testing.laws import check_ushape_equals_whole, sgd
+from flwr_splitmix.testing.toy_texts import TextToy
+from tests.privacy.gaussian import exact_epsilon
+from tests.segments.language.tiny_models import config_of, whole_model
+
+ORDER = Order(0, 7, 1, 1)
+TOY = TextToy(clients=1, dropout=0.0)
+QUIET = 1e-20
+"""A noise multiplier that leaves the clipped gradients as they are."""
+
+
+def step(client: Any, batch: TextBatch, trunk: Any) -> dict[str, torch.Tensor]:
+    """Do what a step does, without the link; returns what head and tail would learn by."""
+    client.segments.train()
+    client.ends.optimizer.zero_grad()
+    client.hiding.charge("train", torch.arange(len(batch.ids)).numpy())
+    sent = client.obfuscate(batch)
+    leaf = sent.messages[0].detach().requires_grad_()
+    outputs = trunk(leaf, batch.mask)
+    client.loss(client.recover([outputs], sent), sent).backward()
+    client.ends.backward(sent.messages, [leaf.grad])
+    client.hiding.before_update()
+    return {n: p.grad.clone() for n, p in client.segments.named_parameters() if p.grad is not None}
+
+
+def one_by_one(client: Any, batch: TextBatch, trunk: Any, bound: float) -> dict[str, torch.Tensor]:
+    """Return the mean of the texts' gradients, each taken by itself, and clipped."""
+    names = dict(client.segments.named_parameters())
+    total = {name: torch.zeros_like(p) for name, p in names.items()}
+    client.hiding._watched.disable_hooks()
+    for i in range(len(batch.ids)):
+        text = TextBatch(batch.ids[i : i + 1], batch.mask[i : i + 1], batch.labels[i : i + 1])
+        sent = Hiding.obfuscate(client.hiding, text)
+        loss = client.loss(trunk(sent.messages[0], text.mask), sent)
+        own = torch.autograd.grad(loss, list(names.values()), allow_unused=True)
+        found = {n: g for n, g in zip(names, own, strict=True) if g is not None}
+        length = torch.stack([g.norm() for g in found.values()]).norm()
+        for name, g in found.items():
+            total[name] += g * (bound / (length + 1e-6)).clamp(max=1) / len(batch.ids)
+    client.hiding._watched.enable_hooks()
+    return total
+
+
+@pytest.mark.parametrize("bound", [1e6, 0.3])
+def test_each_texts_gradient_is_clipped_by_itself(bound: float) -> None:
+    toy = replace(TOY, hiding=lambda: DPSGD(noise_multiplier=QUIET, clip_norm=bound))
+    (client,) = toy.clients_for()
+    client.attach(ORDER, None)
+    trunk = toy.server()
+    # Texts of two lengths, one of which has no token that carries a loss.
+    ids = torch.tensor([[2, 3, 4, 5], [6, 7, 0, 0], [9, 9, 2, 0]])
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]])
+    labels = torch.where(mask == 1, ids, -100)
+    labels[1] = -100
+    batch = TextBatch(ids, mask, labels)
+    expected = one_by_one(client, batch, trunk, bound)
+    found = step(client, batch, trunk)
+    assert found.keys() == expected.keys()
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-8, rtol=1e-6)
+    if bound < 1:
+        norm = torch.stack([g.norm() for g in found.values()]).norm()
+        assert float(norm) <= bound
+
+
+@pytest.mark.parametrize(
+    ("family", "task"),
+    [("qwen3", "generation"), ("gpt2", "generation"), ("bert", "classification")],
+)
+def test_real_models_keep_texts_apart(
+    family: str, task: Literal["generation", "classification"]
+) -> None:
+    """Tied embeddings, shared positions, layers that opacus does not know by name."""
+    model = whole_model(config_of(family, task), task)
+    head, trunk, tail = cut_language_model(model, LanguageCut(1, 1)).all_here()
+    data = TextSet([torch.tensor([3, 4, 5])] * 4, [0] * 4)
+    hiding = DPSGD(noise_multiplier=QUIET, clip_norm=0.5)
+    client = UShapeClient(head, tail, data, hiding=hiding, device="cpu", batch_size=3)
+    client.attach(ORDER, None)
+    for module in (head, trunk, tail):
+        part: Any
+        for part in module.modules():
+            if isinstance(part, torch.nn.Dropout):
+                part.p = 0.0
+            if hasattr(part, "attention_dropout"):
+                part.attention_dropout = 0.0
+    ids = torch.tensor([[2, 3, 4, 5], [6, 7, 1, 0], [9, 9, 2, 0]])
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 0]])
+    labels = ids if task == "generation" else torch.tensor([0, 2, 1])
+    batch = TextBatch(ids, mask, labels)
+    expected = one_by_one(client, batch, trunk, 0.5)
+    found = step(client, batch, trunk)
+    assert found
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-3)
+
+
+def test_with_a_clip_that_cuts_nothing_split_equals_whole() -> None:
+    # Noise that repeats is drawn from the generator that dropout is drawn from.
+
+    toy = replace(TOY, hiding=lambda: DPSGD(noise_multiplier=QUIET, clip_norm=1e6), clients=2)
+    check_ushape_equals_whole(USHAPE_STRATEGIES["DPSGDSL"], toy)
+
+
+def test_the_noise_is_as_wide_as_it_is_said_and_nobody_can_repeat_it() -> None:
+    toy = replace(TOY, width=40, hiding=lambda: DPSGD(noise_multiplier=2.0, clip_norm=0.5))
+    (client,) = toy.clients_for()
+    client.attach(ORDER, None)
+    batch = TextBatch(
+        torch.tensor([[2, 3]] * 4), torch.ones(4, 2).long(), torch.tensor([[2, 3]] * 4)
+    )
+    gradients = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        gradients.append(step(client, batch, toy.server())["head.words.weight"])
+    # Rows of words that are in no text hold noise alone: 2.0 x 0.5, over 4 texts.
+    rest = torch.stack(gradients)[:, 5:]
+    assert float(rest.std()) == pytest.approx(0.25, rel=0.1)
+    assert not torch.equal(*gradients)
+
+
+def test_epsilon_is_opacus_and_beside_it_that_of_the_batches_there_are() -> None:
+    """12 texts in batches of 4, two rounds of 6 steps: four epochs."""
+    toy = replace(TOY, hiding=lambda: DPSGD(noise_multiplier=1.3), dropout=0.3)
+    strategy = USHAPE_STRATEGIES["DPSGDSL"](toy.server(), device="cpu", steps_per_round=6)
+    (client,) = toy.clients_for(strategy, sgd())
+    strategy.fit([client], 2)
+    theirs = RDPAccountant()
+    for _ in range(12):
+        theirs.step(noise_multiplier=1.3, sample_rate=4 / 12)
+    hiding: Any = client.hiding
+    exact = exact_epsilon(1e-5, math.sqrt(4) * 2 / 1.3)
+    assert hiding.metrics() == {
+        "epsilon": pytest.approx(exact, rel=1e-9),
+        "epsilon-if-poisson": pytest.approx(theirs.get_epsilon(1e-5), rel=1e-12),
+    }
+    row = strategy.recorder.metrics.rows[-1]
+    assert row["train_epsilon"] == pytest.approx(exact)
+    assert row["train_epsilon_if_poisson"] < exact
+    said = str(hiding.statement())
+    assert "messages to the trunk, which carry texts without noise" in said
+    assert client.epsilon is None  # what leaves in each step has none
+
+
+def test_a_step_whose_gradient_is_lost_is_neither_taken_nor_charged() -> None:
+    toy = replace(TOY, hiding=DPSGD)
+    (client,) = toy.clients_for()
+    client.attach(ORDER, None)
+    for number in range(2):
+        client.run("encode", {"number": number, "progress": 0.0, "gradient": None})
+    hiding: Any = client.hiding
+    assert hiding.metrics() == {}
+    words: Any = next(client.head.children())
+    assert len(words.activations) == 1  # those of the step in progress
+
+
+def test_a_layer_that_does_not_keep_texts_apart_is_named() -> None:
+    toy = replace(TOY, hiding=DPSGD)
+    (client,) = toy.clients_for()
+    client.attach(ORDER, None)
+    hiding: Any = client.hiding
+    hiding._texts = 3
+    hiding._parameters()[0].grad_sample = torch.zeros(12, 23, 5)
+    with pytest.raises(ValueError, match=r"weights of shape \(23, 5\) does not keep texts apart"):
+        hiding.before_update()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"noise_multiplier": 0.0}, r"noise_multiplier is 0\.0; it must be a number above 0"),
+        ({"noise_multiplier": math.nan}, "noise_multiplier is nan; it must be a number above 0"),
+        ({"clip_norm": -1.0}, r"clip_norm is -1\.0; it must be a number above 0"),
+        ({"clip_norm": math.inf}, "clip_norm is inf; it must be a number above 0"),
+        ({"delta": 1.0}, r"delta is 1\.0; it must lie strictly between 0 and 1"),
+    ],
+    ids=str,
+)
+def test_an_option_out_of_range_is_named(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        DPSGD(**options)

@@ -1,0 +1,186 @@
+"""Sequential updates in order of arrival: exact for the order that it was, over every link."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from flwr_splitmix.data.batches import Batches
+from flwr_splitmix.events import RoundDone, StepDone
+from flwr_splitmix.links import StreamLink, polling
+from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.mixers import SmashedShape
+from flwr_splitmix.observers import Observer
+from flwr_splitmix.schedule import constant
+from flwr_splitmix.server.pace import Pace
+from flwr_splitmix.strategies import PSL, SplitStrategy
+from flwr_splitmix.testing.agreement import check_same_tensors
+from flwr_splitmix.testing.laws import Toy, check_resume_equals_uninterrupted, check_wire
+from flwr_splitmix.testing.toy import sgd
+from flwr_splitmix.testing.whole import Whole
+from tests.laws.makers import maker
+from tests.links.fake_grid import FakeGrid, OneAtATime, OnFakeGrid, question, toy_app
+
+ARRIVAL = Pace(group_order="arrival")
+SLOW = 0.4
+# Without dropout, whose draws differ between a step in one piece and one by groups.
+TOY = Toy(clients=4, dropout=0.0)
+NAMES = ("PSL", "MixupSL", "CutMixSL")
+
+
+class Watch(Observer):
+    """Keeps the order in which each step's groups were learned from, by a member of each."""
+
+    def __init__(self) -> None:
+        self.orders: list[list[int]] = []
+        self.uploads: list[set[int]] = []
+        self.rounds: list[RoundDone] = []
+
+    def on_step(self, event: StepDone) -> None:
+        assert event.mixed is not None
+        self.orders.append([s.members[0].client for s in event.mixed.sources])
+        self.uploads.append(set(event.uploads))
+        assert event.gradients.keys() == event.uploads.keys()
+
+    def on_round(self, event: RoundDone) -> None:
+        self.rounds.append(event)
+
+
+class InOrder(Whole):
+    """One unsplit graph, whose groups are taken in an order that is given."""
+
+    orders: list[list[int]]
+
+    def _sequential_steps(self, mixed: Any, order: Any) -> None:
+        own = [source.members[0].client for source in mixed.sources]
+        super()._sequential_steps(mixed, [own.index(client) for client in self.orders.pop(0)])
+
+
+def check_equals_whole(strategy: SplitStrategy, segments: list[Any], watch: Watch) -> None:
+    """Law 1 with the order in which the groups arrived."""
+    whole = InOrder(
+        [TOY.lower() for _ in range(TOY.clients)],
+        TOY.upper(),
+        [Batches(TOY.data(i), TOY.batch) for i in range(TOY.clients)],
+        strategy.mixer,
+        "sequential",
+        strategy.seed,
+    )
+    whole.orders = [list(order) for order in watch.orders]
+    shape = SmashedShape(TOY.batch, TOY.patches, TOY.width, TOY.prefix, TOY.grid, TOY.classes)
+    for number in range(len(watch.orders)):
+        whole.step(shape, 1, number)
+    uppers = whole.upper.state_dict(), strategy.upper.module.state_dict()
+    check_same_tensors("upper segment", *uppers, 1e-10)
+    for index, (lower, own) in enumerate(zip(whole.lowers, segments, strict=True)):
+        check_same_tensors(f"lower segment of client {index}", lower.state_dict(), own, 1e-10)
+
+
+def make(name: str, watch: Watch, pace: Pace, steps: int) -> SplitStrategy:
+    strategy = maker(name)(
+        TOY.upper(),
+        optimizer=sgd(),
+        schedule=constant,
+        steps_per_round=steps,
+        device="cpu",
+        seed=3,
+        observers=[watch],
+        pace=pace,
+    )
+    assert isinstance(strategy, SplitStrategy)
+    return strategy
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_law_1_with_local_clients(name: str) -> None:
+    watch = Watch()
+    strategy = make(name, watch, ARRIVAL, steps=3)
+    clients = TOY.make_clients(sgd(), shares=strategy.mixer.shares)
+    strategy.fit(clients, 1)
+    check_equals_whole(strategy, [client.segment.state_dict() for client in clients], watch)
+
+
+def test_law_5_and_law_6(tmp_path: Path) -> None:
+    make_strategy = partial(maker("CutMixSL"), pace=ARRIVAL)
+    check_resume_equals_uninterrupted(
+        make_strategy, tmp_path, Toy(clients=4, examples=8), num_rounds=2, stop_in=2
+    )
+    assert check_wire(make_strategy) == []
+
+
+class Slow(OneAtATime):
+    """The client of index 0 takes its time before each upload; others can be waited for."""
+
+    kept: ClassVar[dict[int, Any]] = {}
+
+    def run(self, *arguments: Any) -> dict[str, Any]:
+        if self.order.client == 0 and arguments[1].get("plan") is not None:
+            time.sleep(SLOW)  # outside of the turn: the others compute meanwhile
+        return super().run(*arguments)
+
+    def release(self) -> Any:
+        self.kept[self.order.client] = self.weights()
+        return super().release()
+
+
+@pytest.fixture
+def _outside_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give questions explicit metadata; without it they can be made inside a run only."""
+    monkeypatch.setattr(polling, "_question", question)
+
+
+def over_stream(strategy: SplitStrategy) -> FakeGrid:
+    grid = FakeGrid(toy_app(TOY, Slow, optimizer=sgd(), shares=strategy.mixer.shares), TOY.clients)
+    link = StreamLink(address="127.0.0.1:0", attach_timeout=60, step_timeout=60)
+    strategy.link = OnFakeGrid(link, grid)
+    Slow.kept = {}
+    strategy.start(None, to_arrays(TOY.lower().state_dict()), 1)  # type: ignore[arg-type]
+    grid.wait()
+    return grid
+
+
+@pytest.mark.usefixtures("_outside_of_a_run")
+@pytest.mark.parametrize("name", ["PSL", "CutMixSL"])
+def test_law_1_over_a_stream_with_a_slow_client(name: str) -> None:
+    watch = Watch()
+    strategy = make(name, watch, ARRIVAL, steps=3)
+    over_stream(strategy)
+    lasts = [order[-1] for order in watch.orders]
+    if name == "PSL":
+        assert lasts == [0, 0, 0]
+        assert any(order != sorted(order) for order in watch.orders)
+    check_equals_whole(strategy, [Slow.kept[c] for c in range(TOY.clients)], watch)
+
+
+@pytest.mark.usefixtures("_outside_of_a_run")
+def test_a_straggler_is_skipped_and_stays_in_the_round() -> None:
+    watch = Watch()
+    strategy = make("PSL", watch, Pace("skip", 3.0), steps=40)
+    strategy.min_nodes = 3
+    grid = over_stream(strategy)
+    (event,) = watch.rounds
+    assert event.failures == {}
+    assert event.clients_alive == 4
+    assert event.late.keys() == {0}
+    assert event.row["uploads_late"] == event.late[0] >= 1
+    assert event.row["late_by_client"] == f'{{"0": {event.late[0]}}}'
+    assert {frozenset(came) for came in watch.uploads} >= {frozenset({1, 2, 3})}
+    assert all(came >= {1, 2, 3} for came in watch.uploads)
+    # It never waits for the slow client but at the end: 40 steps of 0.4 s would take 16 s.
+    assert event.step_seconds < 40 * SLOW / 2
+    assert len(grid.all_replies) == 2 * TOY.clients
+
+
+@pytest.mark.usefixtures("_outside_of_a_run")
+def test_nobody_is_late_where_everyone_is_waited_for() -> None:
+    watch = Watch()
+    strategy = make("PSL", watch, Pace(), steps=2)
+    over_stream(strategy)
+    assert watch.uploads == [set(range(4))] * 2
+    assert watch.rounds[0].late == {}
+    assert "late_by_client" not in watch.rounds[0].row
+    assert isinstance(strategy, PSL)
