@@ -205,9 +205,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with seeded_secrets():
         torch.manual_seed(SEED)
         benches = {cut: Bench(cut, texts, tokenizer) for cut in CUTS}
-        searched = {f"cut {cut}": keys(bench, options.draws) for cut, bench in benches.items()}
         scale = "smoke" if options.quick else "cpu"
-        cells = {f"cut {cut}": matrix(benches[cut], options.texts, scale, MATRIX) for cut in (0, 1)}
+        searched: dict[str, Any] = {}
+        cells: dict[str, Any] = {}
+        for cut, bench in benches.items():
+            searched[f"cut {cut}"] = keys(bench, options.draws)
+            print_tables({"key_search": searched, "matrix": {}})  # all that follows takes minutes
+        for cut in (0, 1):
+            cells[f"cut {cut}"] = matrix(benches[cut], options.texts, scale, MATRIX)
+            print_tables({"key_search": {}, "matrix": {f"cut {cut}": cells[f"cut {cut}"]}})
     figures = {
         "key_search": searched,
         "matrix": cells,
@@ -226,14 +232,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "seconds": round(perf_counter() - began, 1),
         },
     }
-    print_tables(figures)
     write(options.out, figures)
 
 
 def print_tables(figures: dict[str, Any]) -> None:
     """Print |cos| of the keys, and the matrix of each cut."""
     heads = ("|cos| with the target, median", *figures["key_search"])
-    for kind in ("best direction", "surest direction", "seconds"):
+    for kind in ("best direction", "surest direction", "seconds") if figures["key_search"] else ():
         show(
             f"key-search, {kind}",
             heads,

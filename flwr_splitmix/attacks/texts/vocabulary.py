@@ -83,19 +83,16 @@ class Reader:
         cosines = F.normalize(own, dim=-1) @ self._directions.T
         if float((-cosines).amax(1).mean()) > float(cosines.amax(1).mean()):
             own, cosines = -own, -cosines
-        best = self.table.float()[cosines.argmax(1)]
+        if self.deep:
+            return self._in_turn(own, cosines.topk(self.candidates, dim=1).indices)
         # Tokens that no training ever saw have one direction; where the scale is known, they differ
         # in length.
+        best = self.table.float()[cosines.argmax(1)]
         scale = ((own * best).sum(1) / best.square().sum(1))[self.behind :].median()
-        own = own / scale
-        if not self.deep:
-            distances = torch.cdist(own.double(), self.table.double())
-            ids = self._begun(distances.argmin(1))
-            fits = cosines.gather(1, ids[:, None]).squeeze(1)
-            return ids, float(fits[self.behind :].mean())
-        centre = self.table.float().mean(0)
-        near = F.normalize(own - centre, dim=-1) @ F.normalize(self.table - centre, dim=-1).T
-        return self._in_turn(own, near.topk(self.candidates, dim=1).indices)
+        distances = torch.cdist((own / scale).double(), self.table.double())
+        ids = self._begun(distances.argmin(1))
+        fits = cosines.gather(1, ids[:, None]).squeeze(1)
+        return ids, float(fits[self.behind :].mean())
 
     def _begun(self, ids: Tensor) -> Tensor:
         if self.begin is not None:
@@ -113,9 +110,9 @@ class Reader:
                 tried.batch_repeat_interleave(len(words))
             mask = torch.ones(len(words), place + 1, dtype=torch.int64)
             states = self.head(words[:, None], mask, tried)[:, 0]
-            best = (states - state).square().sum(1).argmin()
+            fit, best = F.cosine_similarity(states, state[None], dim=1).max(0)
             read.append(words[best])
-            fits.append(F.cosine_similarity(states[best], state, dim=0))
+            fits.append(fit)
             tried.batch_select_indices(best.reshape(1))
             cache = tried
         return torch.stack(read), float(torch.stack(fits)[self.behind :].mean())

@@ -22,7 +22,7 @@ def tiny_parts(head: int) -> LanguageParts:
         num_key_value_heads=4,
         max_position_embeddings=64,
         tie_word_embeddings=True,
-        initializer_range=0.15,
+        initializer_range=0.06,
     )
     parts = build_language_parts(config, LanguageCut(head, 1), seed=0)
     for part in parts.all_here():
@@ -33,7 +33,7 @@ def tiny_parts(head: int) -> LanguageParts:
 def texts(count: int, seed: int) -> list[Tensor]:
     rng = torch.Generator().manual_seed(seed)
     # Words of falling frequency, as language's.
-    often = 1 / torch.arange(1.0, WORDS - 2).sqrt()
+    often = 1 / torch.arange(1.0, WORDS - 2)
     drawn = torch.multinomial(often.expand(count, -1), LENGTH - 1, True, generator=rng) + 3
     return [torch.cat([torch.tensor([BEGIN]), row]) for row in drawn]
 
