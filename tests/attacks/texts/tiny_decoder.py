@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from transformers import LlamaConfig
@@ -42,5 +44,5 @@ def view_of(parts: LanguageParts, releases: list[TextRelease], method: str = "no
     return TextView("server", releases, TextKnowledge(method, {}, parts, begin=BEGIN))
 
 
-def decode(ids: list[int]) -> str:
+def decode(ids: Sequence[int]) -> str:
     return " ".join(f"w{i}" for i in ids)
