@@ -20,7 +20,7 @@ def test_blocks_are_written_anew_and_the_rest_stays(tmp_path: Path) -> None:
     main([str(page), "--run-dir", str(tmp_path)])
     text = page.read_text()
     assert "old" not in text
-    assert "| decoder, server | 0.0123 [0.04, 0.06] / 0.07 |" in text
+    assert " | 0.0123 [0.04, 0.06] / 0.07 |\n" in text
     assert "- `PSL`: images are rebuilt with MSE 0.0123" in text
     assert text.startswith("before\n")
     assert "\nbetween\n" in text
