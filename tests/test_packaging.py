@@ -99,7 +99,7 @@ def test_the_readme_of_an_index_has_absolute_links_to_files_that_are_there(
             kind, tag, path = target.removeprefix(f"{repository}/").split("/", 2)
             assert tag == f"v{PROJECT['version']}"
             assert (ROOT / path.partition("#")[0]).exists(), path
-            assert kind == ("raw" if path.endswith(".svg") else "blob")
+            assert kind == ("raw" if path.endswith((".svg", ".png")) else "blob")
     urls = dict(entry.split(", ", 1) for entry in described.get_all("Project-URL", []))
     assert urls == PROJECT["urls"]
     assert {"Repository", "Documentation", "Issues", "Changelog"} <= urls.keys()
