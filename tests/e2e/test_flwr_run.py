@@ -105,7 +105,7 @@ def test_the_log_has_one_readable_line_a_round(cutmix: Ended) -> None:
     lines = re.findall(r"round \d/\d \|.*", cutmix.log)
     pattern = (
         r"round {}/2 \| top-1 0\.\d{{4}} ± 0\.\d{{4}} \(federated\) \| loss \d\.\d{{4}} "
-        r"\| \d+\.\d\d steps/s \| up \d+\.\d MB, down \d+\.\d MB \| 10 clients \| \d+ s left"
+        r"\| \d+\.\d\d steps/s \| up \d+\.\d MB, down \d+\.\d MB \| 10 clients \| [\dmins ]+ left"
     )
     assert len(lines) == 2
     for number, line in enumerate(lines, start=1):
