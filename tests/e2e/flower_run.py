@@ -81,7 +81,7 @@ class Runs(ABC):
 
         wait_for(what, done, timeout)
 
-    def finish(self, run_id: int, run_dir: Path, timeout: float = 5 * MINUTES) -> Ended:
+    def finish(self, run_id: int, run_dir: Path, timeout: float = 15 * MINUTES) -> Ended:
         """Wait for a run's end, and until all its processes are gone."""
         deadline = time.monotonic() + timeout
         while True:

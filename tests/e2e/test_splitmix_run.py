@@ -36,7 +36,7 @@ def splitmix_run(
         [sys.executable, "-c", MAIN, "run", str(folder), NAME, "--nodes", "2", *options,
          *(["--run-config", toml(values)] if values else [])],
         env={**runner.flower.environment, "SPLITMIX_HOME": str(home)},
-        cwd=home, capture_output=True, text=True, check=False, timeout=300,
+        cwd=home, capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
 
 
