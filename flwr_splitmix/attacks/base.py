@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from flwr_splitmix.attacks.fitted import AnyView, Budget, FittedAttack, NotApplicable, Scale
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Adversary, Origin, Release, Simulated
@@ -34,7 +32,6 @@ __all__ = [
 ]
 
 Goal = Literal["images", "order", "owners", "labels", "membership"]
-Scale = Literal["smoke", "cpu", "paper"]
 
 NEEDS: dict[str, str] = {
     "smashed data": "no smashed data",
@@ -52,12 +49,8 @@ NEEDS: dict[str, str] = {
 """What attacks may need, and what is said of a view that lacks it."""
 
 
-class NotApplicable(ValueError):  # noqa: N818  # the word of the tables
-    """An attack needs what the adversary does not have; the cell says so, and never "safe"."""
-
-
 @dataclass(frozen=True)
-class View:
+class View(AnyView):
     """All that a named adversary has: nothing of the truth can be reached from it.
 
     Parameters
@@ -69,6 +62,8 @@ class View:
     knowledge
         What it knows of method and model.
     """
+
+    lacks: ClassVar[Mapping[str, str]] = NEEDS
 
     adversary: Adversary
     releases: Sequence[Release]
@@ -91,16 +86,6 @@ class View:
             "losses": any(r.loss is not None for r in got),
         }
         return frozenset(name for name, here in held.items() if here)
-
-    def require(self, *needs: str) -> None:
-        """Raise NotApplicable, which says what is missing, if the view lacks any of `needs`."""
-        missing = sorted({*needs} - {*self.has, "public data"})
-        if missing:
-            lacks = " and ".join(NEEDS.get(need, f"no {need}") for need in missing)
-            raise NotApplicable(
-                f"the view of the adversary {self.adversary!r} on {self.knowledge.method} has "
-                f"{lacks}, without which there is no such attack"
-            )
 
 
 @dataclass(frozen=True)
@@ -126,63 +111,7 @@ class Guess:
     where: Sequence[tuple[int, int]]
 
 
-def _silent(what: str, done: int, of: int) -> None:
-    """Show nothing."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What an attack may spend: the same for all methods.
-
-    Parameters
-    ----------
-    scale
-        "smoke", "cpu" or "paper": an attack's own sizes follow it.
-    seconds
-        Processor time of this thread, from now on, for all that is done with this budget, so that
-        other programs on the machine do not weaken an attack; None is no limit.
-    iterations
-        Most steps of any one loop; None is the attack's own number.
-    device
-        Where the attack computes.
-    progress
-        Is told what is done, how far, and of how much.
-    stop
-        Set, it ends every loop after the step in progress; the attack gives what it has.
-    """
-
-    scale: Scale = "cpu"
-    seconds: float | None = None
-    iterations: int | None = None
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    progress: Callable[[str, int, int], None] = _silent
-    stop: threading.Event = field(default_factory=threading.Event, compare=False)
-    _began: float = field(default_factory=time.thread_time, init=False, repr=False, compare=False)
-
-    def steps(self, number: int, what: str = "") -> Iterator[int]:
-        """Count from 0 to `number`, or less: ends early where budget or stop say so.
-
-        At least one step is made, so that there is something to give.
-        """
-        number = number if self.iterations is None else min(number, self.iterations)
-        for done in range(number):
-            if done and self.over:
-                return
-            yield done
-            self.progress(what, done + 1, number)
-
-    @property
-    def over(self) -> bool:
-        """Whether the attack must come to an end."""
-        late = self.seconds is not None and time.thread_time() - self._began > self.seconds
-        return late or self.stop.is_set()
-
-    def again(self, seconds: float | None = None) -> Budget:
-        """Return the same budget with its time beginning anew."""
-        return replace(self, seconds=self.seconds if seconds is None else seconds)
-
-
-class Attack(ABC):
+class Attack(FittedAttack[View, Pictures]):
     """An attack: fitted on public images, run on a view.
 
     Parameters
@@ -205,39 +134,13 @@ class Attack(ABC):
         Where it is from.
     """
 
-    name: ClassVar[str]
     goal: ClassVar[Goal]
-    needs: ClassVar[frozenset[str]] = frozenset()
     settings: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
-    source: ClassVar[str] = ""
+    public_data = "images"
 
     def __init__(self, **setting: Any) -> None:
+        super().__init__()
         self.setting = setting
-        self.budget = Budget()
-        self.seed = 0
-
-    def fit(
-        self, view: View, public: Pictures | None, budget: Budget | None = None, *, seed: int = 0
-    ) -> None:
-        """Learn from public images what the attack needs.
-
-        A subclass calls this first: it keeps budget and seed, and checks what the view has.
-
-        Parameters
-        ----------
-        public
-            Images that are no victim's, shaped as the model takes them; None where there are none.
-
-        Raises
-        ------
-        NotApplicable
-            If the view lacks what the attack needs.
-        """
-        view.require(*self.needs)
-        if "public data" in self.needs and public is None:
-            raise NotApplicable(f"the attack {self.name!r} needs public images, and there are none")
-        self.budget = budget or Budget()
-        self.seed = seed
 
     @abstractmethod
     def run(self, view: View) -> Guess:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.base import (
     Attack,
-    Budget,
     Goal,
     Guess,
     NotApplicable,
@@ -22,7 +21,7 @@ from flwr_splitmix.attacks.images.example import Example, public_examples
 from flwr_splitmix.attacks.images.grouping import agreement, cluster, shared_directions
 from flwr_splitmix.attacks.images.separate import require_mixtures
 from flwr_splitmix.attacks.images.subspaces import Subspace, fit_subspace, nearest_subspace
-from flwr_splitmix.attacks.images.training import BATCH, learn
+from flwr_splitmix.attacks.images.training import BATCH, train_reader
 from flwr_splitmix.attacks.images.transformer import SIZES, TokenTransformer
 from flwr_splitmix.mixers import Mixer, Shuffled
 
@@ -53,23 +52,19 @@ class Attribute(Attack):
     epochs: ClassVar[Mapping[str, int]] = {"smoke": 2, "cpu": 16, "paper": 100}
     source: ClassVar[str] = "ours"
 
-    def fit(
-        self, view: View, public: Pictures | None, budget: Budget | None = None, *, seed: int = 0
-    ) -> None:
-        """Learn what the view's knowledge allows.
-
-        Raises
-        ------
-        NotApplicable
-            If there is no mixture whose owners are unknown, or patches of it are sums.
-        """
+    def check(self, view: View) -> None:
+        """Raise NotApplicable without mixtures of unknown owners, or if patches of one are sums."""
         require_mixtures(view)
-        super().fit(view, public, budget, seed=seed)
-        known = view.knowledge
-        if known.mixer.cover == "weighted":
+        super().check(view)
+        if view.knowledge.mixer.cover == "weighted":
             raise NotApplicable(
-                f"patches of {known.method} are sums of all members' patches: none is one's own"
+                f"patches of {view.knowledge.method} are sums of all members' patches: none is "
+                "one's own"
             )
+
+    def learn(self, view: View, public: Pictures | None) -> None:
+        """Learn what the view's knowledge allows."""
+        known = view.knowledge
         self._subspaces: list[Subspace] = []
         self._reader = None
         if known.lowers is None:
@@ -84,19 +79,19 @@ class Attribute(Attack):
                 for _, lower in sorted(known.lowers.items()):
                     device = next((p.device for p in lower.parameters()), torch.device("cpu"))
                     self._subspaces.append(fit_subspace(lower(inputs.to(device))[:, prefix:]))
-            if self._tells_apart(next(public_examples(view, pictures, BATCH, seed)), prefix):
+            if self._tells_apart(next(public_examples(view, pictures, BATCH, self.seed)), prefix):
                 return
             self._subspaces = []
-        self._reader = learn(
+        self._reader = train_reader(
             lambda width: TokenTransformer(
                 width, known.geometry.patches, known.geometry.prefix, known.k,
                 **SIZES[self.budget.scale],
             ),
-            public_examples(view, pictures, BATCH, seed),
+            public_examples(view, pictures, BATCH, self.seed),
             _loss,
             steps=self.epochs[self.budget.scale] * max(1, len(pictures) // BATCH),
             lr=self.setting.get("lr", 1e-3),
-            seed=seed,
+            seed=self.seed,
             budget=self.budget,
             what=self.name,
         )  # fmt: skip

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.base import Budget, Guess, Knowledge, Pictures, View
+from flwr_splitmix.attacks.base import Guess, Knowledge, Pictures, View
 from flwr_splitmix.attacks.images.example import SMALL_BATCH, Example, Query, examples_of
 from flwr_splitmix.attacks.images.gathering import distances, unite
 from flwr_splitmix.attacks.images.linking import Row, link, row_tensors
 from flwr_splitmix.attacks.images.reading import Lowers, explained
 from flwr_splitmix.attacks.images.trained import TrainedAttack
-from flwr_splitmix.attacks.images.training import BATCH, image_loss, learn
+from flwr_splitmix.attacks.images.training import BATCH, image_loss, train_reader
 from flwr_splitmix.attacks.images.transformer import SIZES, TransformerDecoder
 from flwr_splitmix.mixers.frozen_edge import FrozenEdge
 
@@ -50,30 +50,25 @@ class Collect(TrainedAttack):
             **SIZES[self.budget.scale],
         )  # fmt: skip
 
-    def fit(
-        self, view: View, public: Pictures | None, budget: Budget | None = None, *, seed: int = 0
-    ) -> None:
+    def learn(self, view: View, public: Pictures | None) -> None:
         """Link the view's rows, then train on public images that are released as often."""
-        view.require(*self.needs)
-        if not isinstance(view.knowledge.mixer, FrozenEdge) and public is not None:
-            pictures = public.fitted(view.knowledge.image_shape)
-            self._near = near_enough(view, pictures, seed)
-        else:
-            self._near = None
-        scale = (budget or Budget()).scale
+        assert public is not None, "`fit` has refused to go on without"
+        frozen = isinstance(view.knowledge.mixer, FrozenEdge)
+        pictures = public.fitted(view.knowledge.image_shape)
+        self._near = None if frozen else near_enough(view, pictures, self.seed)
+        scale = self.budget.scale
         sizes = [len(group) for group in link(view, RELEASES[scale], self._near)]
         self.releases = int(np.median(sizes))
-        if isinstance(view.knowledge.mixer, FrozenEdge) or self.releases == 1 or public is None:
-            super().fit(view, public, budget, seed=seed)
+        if frozen or self.releases == 1:
+            super().learn(view, public)
             return
-        self.budget, self.seed = budget or Budget(), seed
-        self._reader = learn(
+        self._reader = train_reader(
             lambda width: self.network(view.knowledge, width),
-            united_examples(view, pictures, self.releases, seed),
+            united_examples(view, pictures, self.releases, self.seed),
             image_loss,
             steps=self.epochs[scale] * max(1, len(pictures) // BATCH),
             lr=self.setting.get("lr", self.rate),
-            seed=seed,
+            seed=self.seed,
             budget=self.budget,
             what=self.name,
         )

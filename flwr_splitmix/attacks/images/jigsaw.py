@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.base import Attack, Budget, Goal, Guess, Pictures, View
+from flwr_splitmix.attacks.base import Attack, Goal, Guess, Pictures, View
 from flwr_splitmix.attacks.images.example import Example, public_examples
 from flwr_splitmix.attacks.images.neighbours import Neighbours, arrange, neighbour_loss
 from flwr_splitmix.attacks.images.patches import grid_of
 from flwr_splitmix.attacks.images.reorder import order_of
-from flwr_splitmix.attacks.images.training import BATCH, learn
+from flwr_splitmix.attacks.images.training import BATCH, train_reader
 from flwr_splitmix.attacks.images.transformer import SIZES
 
 
@@ -31,26 +31,23 @@ class Jigsaw(Attack):
     epochs: ClassVar[Mapping[str, int]] = {"smoke": 2, "cpu": 10, "paper": 60}
     source: ClassVar[str] = "ours, after Noroozi and Favaro 2016; Patch Shuffling, section V"
 
-    def fit(
-        self, view: View, public: Pictures | None, budget: Budget | None = None, *, seed: int = 0
-    ) -> None:
+    def learn(self, view: View, public: Pictures | None) -> None:
         """Train on shuffled public images."""
-        super().fit(view, public, budget, seed=seed)
-        assert public is not None, "the base class has refused to go on without"
+        assert public is not None, "`fit` has refused to go on without"
         known = view.knowledge
         geometry = known.geometry
         grid = self._grid = grid_of(geometry.patches, geometry.grid)
         pictures = public.fitted(known.image_shape)
 
         def shuffled() -> Iterator[Example]:
-            for example in public_examples(view, pictures, BATCH, seed):
+            for example in public_examples(view, pictures, BATCH, self.seed):
                 order_of(example, view)
                 yield example
 
         def loss(judged: Any, example: Example) -> Tensor:
             return neighbour_loss(judged, order_of(example, view), grid)
 
-        self._reader = learn(
+        self._reader = train_reader(
             lambda width: Neighbours(
                 width, geometry.patches, geometry.prefix, **SIZES[self.budget.scale]
             ),
@@ -58,7 +55,7 @@ class Jigsaw(Attack):
             loss,
             steps=self.epochs[self.budget.scale] * max(1, len(pictures) // BATCH),
             lr=self.setting.get("lr", 1e-3),
-            seed=seed,
+            seed=self.seed,
             budget=self.budget,
             what=self.name,
         )

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.base import Attack, Budget, Goal, Guess, Pictures, View
+from flwr_splitmix.attacks.base import Attack, Goal, Guess, Pictures, View
 from flwr_splitmix.attacks.images.example import Example, Query, public_examples
 from flwr_splitmix.attacks.images.inverse import ROWS, LinearInverse, fit_inverse
 from flwr_splitmix.attacks.images.patches import grid_of, to_images, to_patches
@@ -30,12 +30,9 @@ class Linear(Attack):
     needs: ClassVar[frozenset[str]] = frozenset({"smashed data", "lower", "public data"})
     source: ClassVar[str] = "ours"
 
-    def fit(
-        self, view: View, public: Pictures | None, budget: Budget | None = None, *, seed: int = 0
-    ) -> None:
+    def learn(self, view: View, public: Pictures | None) -> None:
         """Fit an inverse for each lower segment."""
-        super().fit(view, public, budget, seed=seed)
-        assert public is not None, "the base class has refused to go on without"
+        assert public is not None, "`fit` has refused to go on without"
         known = view.knowledge
         self._grid = grid_of(known.geometry.patches, known.geometry.grid)
         pictures = public.fitted(known.image_shape)
@@ -48,14 +45,13 @@ class Linear(Attack):
         for number, (owner, segment) in enumerate(segments.items()):
             if number and self.budget.over:
                 break
-            self._inverses[owner] = self._inverse(view, pictures, seed, segment)
+            self._inverses[owner] = self._inverse(view, pictures, segment)
             self.budget.progress(self.name, number + 1, len(segments))
 
-    def _inverse(
-        self, view: View, public: Pictures, seed: int, lower: nn.Module | None
-    ) -> LinearInverse:
+    def _inverse(self, view: View, public: Pictures, lower: nn.Module | None) -> LinearInverse:
         rows = max(BATCH, min(len(public), ROWS // view.knowledge.geometry.patches))
-        example = next(public_examples(view, public, min(rows, len(public)), seed, lower=lower))
+        rows = min(rows, len(public))
+        example = next(public_examples(view, public, rows, self.seed, lower=lower))
         prefix = view.knowledge.geometry.prefix
         return fit_inverse(example.tokens[:, prefix:], *pairs(example, self._grid))
 

@@ -10,11 +10,9 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import (
     Attack,
-    Budget,
     Goal,
     Guess,
     NotApplicable,
-    Pictures,
     View,
 )
 from flwr_splitmix.attacks.images.example import Query
@@ -47,16 +45,9 @@ class Match(Attack):
     settings: ClassVar[tuple[Mapping[str, Any], ...]] = ({"lr": 1e-3}, {"lr": 1e-2})
     source: ClassVar[str] = "Patch Shuffling, eq. 4 and section V (white-box attack)"
 
-    def fit(
-        self,
-        view: View,
-        public: Pictures | None = None,
-        budget: Budget | None = None,
-        *,
-        seed: int = 0,
-    ) -> None:
-        """Check that the lower segment of some release is known; nothing is learned."""
-        super().fit(view, public, budget, seed=seed)
+    def check(self, view: View) -> None:
+        """Raise NotApplicable unless the lower segment of some release is known."""
+        super().check(view)
         if all(view.knowledge.lower_of(release.client) is None for release in view.releases):
             raise NotApplicable(
                 f"the view of the adversary {view.adversary!r} on {view.knowledge.method} has "

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.base import Attack, Budget, Goal, Guess, View
+from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.images.membership_scores import (
     confidence_logit,
     lira,
@@ -47,11 +47,8 @@ class Membership(Attack):
     needs = frozenset({"smashed data", "upper", "labels", "public data"})
     source = "DP-CutMixSL, section 6; RMIA; LiRA"
 
-    def fit(
-        self, view: View, public: Pictures | None, budget: Budget | None = None, *, seed: int = 0
-    ) -> None:
+    def learn(self, view: View, public: Pictures | None) -> None:
         """Train shadow models, and the network; choose the score."""
-        super().fit(view, public, budget, seed=seed)
         assert public is not None
         count, images, epochs = _SHADOWS[self.budget.scale]
         self.shadows = train_shadows(
@@ -61,10 +58,10 @@ class Membership(Attack):
             images=images,
             epochs=epochs,
             budget=self.budget,
-            seed=seed,
+            seed=self.seed,
         )
         self.classes = view.knowledge.num_classes
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(self.seed)
         self.seen = [self._seen(view, shadow, rng) for shadow in self.shadows]
         self.score = self._choose(view)
         self.net = self._network(self.seen)

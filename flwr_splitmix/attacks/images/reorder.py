@@ -10,7 +10,6 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.base import (
     Attack,
-    Budget,
     Goal,
     Guess,
     NotApplicable,
@@ -37,15 +36,12 @@ class Reorder(Attack):
     needs: ClassVar[frozenset[str]] = frozenset({"smashed data", "lower", "public data"})
     source: ClassVar[str] = "ours; assignment by Kuhn's Hungarian method"
 
-    def fit(
-        self, view: View, public: Pictures | None, budget: Budget | None = None, *, seed: int = 0
-    ) -> None:
+    def learn(self, view: View, public: Pictures | None) -> None:
         """Regress the slots of public images' tokens."""
-        super().fit(view, public, budget, seed=seed)
-        assert public is not None, "the base class has refused to go on without"
+        assert public is not None, "`fit` has refused to go on without"
         pictures = public.fitted(view.knowledge.image_shape)
         rows = min(len(pictures), PUBLIC, max(64, 4 * ROWS // view.knowledge.geometry.patches))
-        example = next(public_examples(view, pictures, rows, seed))
+        example = next(public_examples(view, pictures, rows, self.seed))
         self._weights, self._offset = self._regression(example, order_of(example, view), view)
         self.budget.progress(self.name, 1, 1)
 

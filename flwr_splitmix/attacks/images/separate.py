@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.base import Budget, Knowledge, NotApplicable, Pictures, View
+from flwr_splitmix.attacks.base import Knowledge, NotApplicable, View
 from flwr_splitmix.attacks.images.alignment import MOST_MEMBERS, separation_loss
 from flwr_splitmix.attacks.images.example import Example
 from flwr_splitmix.attacks.images.trained import TrainedAttack
@@ -38,18 +38,10 @@ class Separate(TrainedAttack):
         """Return the mean square error under the best assignment."""
         return separation_loss(made, example.images)
 
-    def fit(
-        self, view: View, public: Pictures | None, budget: Budget | None = None, *, seed: int = 0
-    ) -> None:
-        """Train on mixtures of public images.
-
-        Raises
-        ------
-        NotApplicable
-            If the view holds no mixture whose masks are unknown, or one of too many members.
-        """
+    def check(self, view: View) -> None:
+        """Raise NotApplicable without mixtures of unknown masks, or if too many are mixed."""
         require_mixtures(view)
-        super().fit(view, public, budget, seed=seed)
+        super().check(view)
 
 
 def require_mixtures(view: View) -> None:

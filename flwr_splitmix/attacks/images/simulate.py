@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.base import Attack, Budget, Goal, Guess, View
+from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.images.decoder import Decoder
 from flwr_splitmix.attacks.images.example import queries
 from flwr_splitmix.attacks.pictures import Pictures
@@ -58,17 +58,14 @@ class Simulate(Attack):
     needs = frozenset({"smashed data", "public data"})
     source = "SDAR, FORA"
 
-    def fit(
-        self, view: View, public: Pictures | None, budget: Budget | None = None, *, seed: int = 0
-    ) -> None:
+    def learn(self, view: View, public: Pictures | None) -> None:
         """Train the segment, then the decoder."""
-        super().fit(view, public, budget, seed=seed)
         assert public is not None
         pictures = public.fitted(view.knowledge.image_shape)
         self.lower = self._train_lower(view, pictures)
         known = replace(view.knowledge, lowers=self.lower, averaged=False)
         self.decoder = Decoder(**Decoder.settings[0])
-        self.decoder.fit(replace(view, knowledge=known), pictures, self.budget, seed=seed)
+        self.decoder.fit(replace(view, knowledge=known), pictures, self.budget, seed=self.seed)
 
     def run(self, view: View) -> Guess:
         """Decode the victims' releases."""

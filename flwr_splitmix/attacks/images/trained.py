@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.base import Attack, Budget, Goal, Guess, Knowledge, Pictures, View
+from flwr_splitmix.attacks.base import Attack, Goal, Guess, Knowledge, Pictures, View
 from flwr_splitmix.attacks.images.example import Example, public_examples
 from flwr_splitmix.attacks.images.reading import guess_images
-from flwr_splitmix.attacks.images.training import BATCH, Reader, image_loss, learn
+from flwr_splitmix.attacks.images.training import BATCH, Reader, image_loss, train_reader
 
 
 class TrainedAttack(Attack):
@@ -36,20 +36,17 @@ class TrainedAttack(Attack):
         """Return what training lowers; the mean square error of images."""
         return image_loss(made, example)
 
-    def fit(
-        self, view: View, public: Pictures | None, budget: Budget | None = None, *, seed: int = 0
-    ) -> None:
-        """Train on public images; see `Attack.fit`."""
-        super().fit(view, public, budget, seed=seed)
-        assert public is not None, "the base class has refused to go on without"
+    def learn(self, view: View, public: Pictures | None) -> None:
+        """Train on public images; see `Attack.learn`."""
+        assert public is not None, "`fit` has refused to go on without"
         pictures = public.fitted(view.knowledge.image_shape)
-        self._reader = learn(
+        self._reader = train_reader(
             lambda width: self.network(view.knowledge, width),
-            public_examples(view, pictures, BATCH, seed),
+            public_examples(view, pictures, BATCH, self.seed),
             self.loss,
             steps=self.epochs[self.budget.scale] * max(1, len(pictures) // BATCH),
             lr=self.setting.get("lr", self.rate),
-            seed=seed,
+            seed=self.seed,
             budget=self.budget,
             what=self.name,
         )

@@ -62,7 +62,7 @@ class Reader(nn.Module):
         )
 
 
-def learn(
+def train_reader(
     make: Callable[[int], nn.Module],
     examples: Iterator[Example],
     loss: Callable[[Any, Example], Tensor],

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flwr_splitmix.attacks.base import Budget
 from flwr_splitmix.attacks.texts.view import (
     PublicTexts,
     TextAttack,
@@ -193,22 +192,14 @@ class KeySearch(TextAttack):
     )
     source = "ours"
 
-    def fit(
-        self,
-        view: TextView,
-        public: PublicTexts | None,
-        budget: Budget | None = None,
-        *,
-        seed: int = 0,
-    ) -> None:
+    def learn(self, view: TextView, public: PublicTexts | None) -> None:
         """Take the hidden states of public texts."""
-        super().fit(view, public, budget, seed=seed)
         assert public is not None
         known = view.knowledge
         self.skip = 0 if known.begin is None else 1
         self.states = public_states(view, public, STATES[self.budget.scale])
         self.reader = Reader(known.parts(), known.begin)
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(self.seed)
 
     def run(self, view: TextView) -> list[TextGuess]:
         """Guess each text from every direction that the search came to."""

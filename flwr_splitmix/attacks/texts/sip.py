@@ -135,16 +135,8 @@ class Sip(TextAttack):
     needs: ClassVar[frozenset[str]] = frozenset({"base model", "public data"})
     source = "SIP of Chen et al., BiSR (CCS 2024)"
 
-    def fit(
-        self,
-        view: TextView,
-        public: PublicTexts | None,
-        budget: Budget | None = None,
-        *,
-        seed: int = 0,
-    ) -> None:
+    def learn(self, view: TextView, public: PublicTexts | None) -> None:
         """Train the network."""
-        super().fit(view, public, budget, seed=seed)
         assert public is not None
         parts = view.knowledge.parts()
         texts = [(head_states(parts, ids), ids) for ids in public]
@@ -154,7 +146,7 @@ class Sip(TextAttack):
             lambda epoch: texts[held:] or texts,
             self.budget,
             epochs=EPOCHS[self.budget.scale],
-            seed=seed,
+            seed=self.seed,
         )
 
     def run(self, view: TextView) -> list[TextGuess]:

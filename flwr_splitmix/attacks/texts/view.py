@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.base import Budget, NotApplicable
+from flwr_splitmix.attacks.fitted import AnyView, FittedAttack, NotApplicable
 from flwr_splitmix.attacks.release import Adversary
 from flwr_splitmix.segments.language import LanguageParts
 
@@ -90,8 +90,10 @@ class TextKnowledge:
 
 
 @dataclass(frozen=True)
-class TextView:
+class TextView(AnyView):
     """All that a named adversary has; nothing of the truth can be reached from it."""
+
+    lacks: ClassVar[Mapping[str, str]] = TEXT_NEEDS
 
     adversary: Adversary
     releases: Sequence[TextRelease]
@@ -109,16 +111,6 @@ class TextView:
             "several messages": any(len(r.messages) > 1 for r in self.releases),
         }
         return frozenset(name for name, here in held.items() if here)
-
-    def require(self, *needs: str) -> None:
-        """Raise NotApplicable, which says what is missing, if the view lacks any of `needs`."""
-        missing = sorted({*needs} - {*self.has, "public data"})
-        if missing:
-            lacks = " and ".join(TEXT_NEEDS[need] for need in missing)
-            raise NotApplicable(
-                f"the view of the adversary {self.adversary!r} on {self.knowledge.method} has "
-                f"{lacks}, without which there is no such attack"
-            )
 
 
 @dataclass(frozen=True)
@@ -143,53 +135,13 @@ class TextGuess:
     way: str
 
 
-class TextAttack(ABC):
+class TextAttack(FittedAttack[TextView, PublicTexts]):
     """An attack on texts: fitted on public texts, run on a view.
 
-    Parameters
-    ----------
-    **setting
-        One of `settings`; what it leaves out is the attack's own choice.
-
-    Attributes
-    ----------
-    name
-        What the tables call it.
-    needs
-        What a view must have, of `TEXT_NEEDS`.
-    source
-        Where it is from.
+    What a view must have is of `TEXT_NEEDS`.
     """
 
-    name: ClassVar[str]
-    needs: ClassVar[frozenset[str]] = frozenset()
-    source: ClassVar[str] = ""
-
-    def __init__(self, **setting: Any) -> None:
-        self.setting = setting
-        self.budget = Budget()
-        self.seed = 0
-
-    def fit(
-        self,
-        view: TextView,
-        public: PublicTexts | None,
-        budget: Budget | None = None,
-        *,
-        seed: int = 0,
-    ) -> None:
-        """Learn from public texts what the attack needs; a subclass calls this first.
-
-        Raises
-        ------
-        NotApplicable
-            If the view lacks what the attack needs.
-        """
-        view.require(*self.needs)
-        if "public data" in self.needs and not public:
-            raise NotApplicable(f"the attack {self.name!r} needs public texts, and there are none")
-        self.budget = budget or Budget()
-        self.seed = seed
+    public_data = "texts"
 
     @abstractmethod
     def run(self, view: TextView) -> list[TextGuess]:

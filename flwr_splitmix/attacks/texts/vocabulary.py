@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import DynamicCache
 
-from flwr_splitmix.attacks.base import Budget
 from flwr_splitmix.attacks.texts.view import (
     PublicTexts,
     TextAttack,
@@ -134,16 +133,8 @@ class Vocabulary(TextAttack):
     needs: ClassVar[frozenset[str]] = frozenset({"base model", "decoder"})
     source = "after arXiv 2505.18332; reading from left to right is ours"
 
-    def fit(
-        self,
-        view: TextView,
-        public: PublicTexts | None,
-        budget: Budget | None = None,
-        *,
-        seed: int = 0,
-    ) -> None:
+    def learn(self, view: TextView, public: PublicTexts | None) -> None:
         """Make the table of all tokens."""
-        super().fit(view, public, budget, seed=seed)
         known = view.knowledge
         self.reader = Reader(known.parts(), known.begin)
 

@@ -1,0 +1,175 @@
+"""What attacks on images and on texts share: a budget, and how they are fitted to a view."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sized
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+import torch
+
+from flwr_splitmix.attacks.release import Adversary
+
+__all__ = ["AnyView", "Budget", "FittedAttack", "NotApplicable", "Scale"]
+
+Scale = Literal["smoke", "cpu", "paper"]
+
+
+class NotApplicable(ValueError):  # noqa: N818  # the word of the tables
+    """An attack needs what the adversary does not have; the cell says so, and never "safe"."""
+
+
+def _silent(what: str, done: int, of: int) -> None:
+    """Show nothing."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What an attack may spend: the same for all methods.
+
+    Parameters
+    ----------
+    scale
+        "smoke", "cpu" or "paper": an attack's own sizes follow it.
+    seconds
+        Processor time of this thread, from now on, for all that is done with this budget, so that
+        other programs on the machine do not weaken an attack; None is no limit.
+    iterations
+        Most steps of any one loop; None is the attack's own number.
+    device
+        Where the attack computes.
+    progress
+        Is told what is done, how far, and of how much.
+    stop
+        Set, it ends every loop after the step in progress; the attack gives what it has.
+    """
+
+    scale: Scale = "cpu"
+    seconds: float | None = None
+    iterations: int | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    progress: Callable[[str, int, int], None] = _silent
+    stop: threading.Event = field(default_factory=threading.Event, compare=False)
+    _began: float = field(default_factory=time.thread_time, init=False, repr=False, compare=False)
+
+    def steps(self, number: int, what: str = "") -> Iterator[int]:
+        """Count from 0 to `number`, or less: ends early where budget or stop say so.
+
+        At least one step is made, so that there is something to give.
+        """
+        number = number if self.iterations is None else min(number, self.iterations)
+        for done in range(number):
+            if done and self.over:
+                return
+            yield done
+            self.progress(what, done + 1, number)
+
+    @property
+    def over(self) -> bool:
+        """Whether the attack must come to an end."""
+        late = self.seconds is not None and time.thread_time() - self._began > self.seconds
+        return late or self.stop.is_set()
+
+    def again(self, seconds: float | None = None) -> Budget:
+        """Return the same budget with its time beginning anew."""
+        return replace(self, seconds=self.seconds if seconds is None else seconds)
+
+
+class AnyView(ABC):
+    """What a named adversary has; `has` says which of the things that attacks may need.
+
+    Attributes
+    ----------
+    lacks
+        What attacks may need, and what is said of a view that lacks it.
+    """
+
+    lacks: ClassVar[Mapping[str, str]]
+    adversary: Adversary
+    knowledge: Any
+
+    @property
+    @abstractmethod
+    def has(self) -> frozenset[str]:
+        """What attacks may need, of `lacks`, as far as a view can have it."""
+
+    def require(self, *needs: str) -> None:
+        """Raise NotApplicable, which says what is missing, if the view lacks any of `needs`."""
+        missing = sorted({*needs} - {*self.has, "public data"})
+        if missing:
+            lacks = " and ".join(self.lacks.get(need, f"no {need}") for need in missing)
+            raise NotApplicable(
+                f"the view of the adversary {self.adversary!r} on {self.knowledge.method} has "
+                f"{lacks}, without which there is no such attack"
+            )
+
+
+ViewT = TypeVar("ViewT", bound=AnyView)
+PublicT = TypeVar("PublicT", bound=Sized)
+
+
+class FittedAttack(ABC, Generic[ViewT, PublicT]):
+    """An attack that is fitted on public data, and run on a view.
+
+    Attributes
+    ----------
+    name
+        What the tables call it.
+    needs
+        What a view must have.
+    source
+        Where it is from.
+    public_data
+        What an attacker's own data are called in error messages.
+    budget, seed
+        As `fit` was given them.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[frozenset[str]] = frozenset()
+    source: ClassVar[str] = ""
+    public_data: ClassVar[str]
+
+    def __init__(self) -> None:
+        self.budget = Budget()
+        self.seed = 0
+
+    def fit(
+        self, view: ViewT, public: PublicT | None, budget: Budget | None = None, *, seed: int = 0
+    ) -> None:
+        """Check that the view has what the attack needs, and learn from public data.
+
+        A subclass says what it learns in `learn`.
+
+        Parameters
+        ----------
+        public
+            Data that are no victim's; None where there are none.
+
+        Raises
+        ------
+        NotApplicable
+            If the view lacks what the attack needs.
+        """
+        self.check(view)
+        if "public data" in self.needs and not public:
+            raise NotApplicable(
+                f"the attack {self.name!r} needs public {self.public_data}, and there are none"
+            )
+        self.budget = budget or Budget()
+        self.seed = seed
+        self.learn(view, public)
+
+    def check(self, view: ViewT) -> None:
+        """Raise NotApplicable unless the view has what the attack needs."""
+        view.require(*self.needs)
+
+    def learn(self, view: ViewT, public: PublicT | None) -> None:  # not all learn
+        """Learn what `run` needs; `budget` and `seed` are set, and the view has all of `needs`."""
+
+    @abstractmethod
+    def run(self, view: ViewT) -> Any:
+        """Guess what is behind the releases of a view."""
