@@ -28,6 +28,7 @@ from flwr_splitmix.links.stream.session import Session
 from flwr_splitmix.links.ticket import RECORD, Ticket
 from flwr_splitmix.server.messages import messages_to, with_tickets
 from tests.links.fake_grid import FakeGrid
+from tests.waiting import wait_for
 
 DESCRIPTION = {"num-examples": 1, "state-round": 0}
 
@@ -196,15 +197,7 @@ class Proxy:
 
 def no_threads_left() -> None:
     """Check that a closed link has ended its threads."""
-    eventually(
+    wait_for(
         "the end of the link's threads",
         lambda: not any("splitmix-stream" in thread.name for thread in threading.enumerate()),
     )
-
-
-def eventually(what: str, true: Callable[[], object], timeout: float = 60.0) -> None:
-    """Wait until something is true."""
-    deadline = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < deadline, f"{what} has not happened within {timeout:g} s"
-        time.sleep(0.01)
