@@ -30,7 +30,6 @@ from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.link import Patience
 from flwr_splitmix.links.ticket import Ticket
 from tests.links.stream.peers import good
-from tests.waiting import wait_for
 order = json.loads(sys.stdin.readline())
 try:
     good(Ticket(**order["ticket"]), order["node"])
