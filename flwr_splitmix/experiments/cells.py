@@ -47,6 +47,8 @@ class Variant:
         How the training images are divided: "iid", or "dirichlet" with concentration 0.1.
     server_update
         Instead of the recipe's: "sum" is one joint step for all groups.
+    cut_at
+        Where the model is cut; None is the method's own cut.
     """
 
     method: str
@@ -55,6 +57,7 @@ class Variant:
     clients: int = 10
     partition: Partition = "iid"
     server_update: ServerUpdate | None = None
+    cut_at: str | None = None
 
 
 def variant(
@@ -65,9 +68,11 @@ def variant(
     clients: int = 10,
     partition: Partition = "iid",
     server_update: ServerUpdate | None = None,
+    cut_at: str | None = None,
 ) -> Variant:
     """Make a `Variant` from the strategy's keyword options."""
-    return Variant(method, as_options(options or {}), model, clients, partition, server_update)
+    own = as_options(options or {})
+    return Variant(method, own, model, clients, partition, server_update, cut_at)
 
 
 def as_options(options: Mapping[str, Value]) -> OptionValues:
