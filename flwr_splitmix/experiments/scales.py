@@ -120,6 +120,7 @@ class Scale:
             dataset=dataset_name(source or self.source(track)),
             seed=seed,
             recipe=recipe if epochs is None else recipe.with_epochs(epochs),
+            defence=variant.defence,
         )
 
 

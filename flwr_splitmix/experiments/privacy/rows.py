@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from flwr_splitmix.experiments.cells import ExperimentError, OptionValues, Value, as_options
+from flwr_splitmix.experiments.cells import (
+    Defence,
+    ExperimentError,
+    OptionValues,
+    Value,
+    as_options,
+)
 from flwr_splitmix.methods import METHODS, Method
-
-Defence = Literal["none", "blur", "adversarial"]
-"""As in `attacks.defences`, which loads torch."""
 
 
 @dataclass(frozen=True)
