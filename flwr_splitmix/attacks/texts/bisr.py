@@ -86,7 +86,7 @@ def first_logits(inverter: Inverter, message: Tensor, words: int) -> Tensor:
     """Return the network's log-probabilities of all words (T, V); unknown ones are the least."""
     inverter.eval()
     known = inverter(message[None].float())[0].log_softmax(-1)
-    logits = known.amin(-1, keepdim=True).repeat(1, words)
+    logits: Tensor = known.amin(-1, keepdim=True).repeat(1, words)
     logits[:, inverter.words] = known
     return logits
 

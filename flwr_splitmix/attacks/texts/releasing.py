@@ -90,7 +90,7 @@ def release_texts(
     if state is not None:
         hiding.restore(*state)
     released = Released([], [])
-    data = TextSet(list(texts), list(texts) if labels is None else list(labels))
+    data = TextSet(texts, texts if labels is None else labels)
     for start in range(0, len(data), batch_size):
         rows = range(start, min(start + batch_size, len(data)))
         example = data.batch(torch.tensor(rows).numpy())
