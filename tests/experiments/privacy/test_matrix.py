@@ -60,13 +60,13 @@ def test_a_cells_file_follows_from_all_that_defines_it_and_from_nothing_else(
     cell = MatrixCell(ROWS["PSL"], DECODER, 0)
     others = [
         replace(cell, seed=1),
-        replace(cell, row=replace(cell.row, options=(("k", 3),))),
+        replace(cell, row=replace(ROWS["PSL"], options=(("k", 3),))),
         replace(cell, column=replace(DECODER, public=0.1)),
     ]
     files = [each.file(place) for each in (cell, *others)]
     files.append(cell.file(replace(place, size=replace(SMOKE, epochs=3))))
     assert len(set(files)) == 5
-    assert replace(cell, row=replace(cell.row, note="said")).file(place) == files[0]
+    assert replace(cell, row=replace(ROWS["PSL"], note="said")).file(place) == files[0]
 
 
 def test_tasks_come_behind_what_they_need(tmp_path: Path) -> None:
