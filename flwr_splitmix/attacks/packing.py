@@ -20,7 +20,7 @@ from flwr_splitmix.mixers import (
     share_from_wire,
 )
 from flwr_splitmix.mixers.shuffled import ShuffledPlan
-from flwr_splitmix.mixers.wrapper import grow
+from flwr_splitmix.mixers.share import grow
 
 
 @dataclass(frozen=True)
