@@ -224,6 +224,7 @@ class Line:
                     assert self._ending is not None
                     return in_pieces(self._ending), True
                 self._sent = call.number
+                self._condition.notify_all()
             if (frame := self._encoded(call, answered)) is not None:
                 return frame, False
 
