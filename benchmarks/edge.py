@@ -186,9 +186,7 @@ def measure(
     }
 
 
-def _run(
-    edge: Edge, profile: Profile, steps: int, depth: int, parts: PartsAsked
-) -> dict[str, Any]:
+def _run(edge: Edge, profile: Profile, steps: int, depth: int, parts: PartsAsked) -> dict[str, Any]:
     edge.shape(profile)
     before = [dict(relay.nbytes) for relay in edge.relays]
     out = Path(tempfile.mkdtemp(dir=edge.home))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import NO_DATA, Client, ClientError, Order, exchange
+from flwr_splitmix.clients.graphs import backward, upload
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.clients.lower import describe_segment, describe_tests, load_segment
 from flwr_splitmix.clients.parts import PartedBatch, WireShares
@@ -22,7 +23,6 @@ from flwr_splitmix.clients.requests import (
     check_numbers,
     check_plan,
     check_range,
-    check_received,
     check_sizes,
 )
 from flwr_splitmix.data.batches import Batches, Example, fetch
@@ -189,7 +189,7 @@ class SplitClient(Client):
         smashed = self._smashed(inputs, shares)
         if not self._admit(shares, smashed):
             return {"budget-spent": True}
-        reply, anchors = _upload(shares, smashed, labels, ids)
+        reply, anchors = upload(shares, smashed, labels, ids)
         self._pending = _Pending(anchors, progress)
         return reply
 
@@ -234,7 +234,7 @@ class SplitClient(Client):
             self._parted = batch
             if not batch.admitted:
                 return {"budget-spent": True}
-        reply, anchors = _upload(shares, smashed, labels, ids)
+        reply, anchors = upload(shares, smashed, labels, ids)
         batch.keep(anchors)
         return reply
 
@@ -259,7 +259,7 @@ class SplitClient(Client):
         if batch is None:
             raise ClientError("the server sends the gradient of a batch that has not begun")
         anchors = batch.anchors(number, part)
-        if gradient is not None and self._backward(anchors, gradient, first=not batch.learned):
+        if gradient is not None and self._backward(anchors, gradient, anew=not batch.learned):
             batch.learned = True
         if batch.complete:
             self._parted = None
@@ -350,26 +350,13 @@ class SplitClient(Client):
         return mix_inputs(mixing, batch_of)
 
     def _learn(self, pending: _Pending, gradients: Sequence[Tensor | None]) -> None:
-        if self._backward(pending.anchors, gradients, first=True):
+        if self._backward(pending.anchors, gradients, anew=True):
             self._take_step(pending.progress)
 
     def _backward(
-        self, anchors: Sequence[Tensor | None], gradients: Sequence[Tensor | None], *, first: bool
+        self, anchors: Sequence[Tensor | None], gradients: Sequence[Tensor | None], *, anew: bool
     ) -> bool:
-        """Accumulate gradients, the `first` anew; returns whether there was any."""
-        pairs = [
-            (anchor, gradient.to(anchor.device))
-            for anchor, gradient in zip(anchors, gradients, strict=True)
-            if anchor is not None and gradient is not None and anchor.requires_grad
-        ]
-        if not any(_says_something(gradient) for _, gradient in pairs):
-            return False
-        received = [gradient for _, gradient in pairs]
-        check_received("the server's gradient of pass", received, bounded=self._limited)
-        if first:
-            self.optimizer.zero_grad()
-        torch.autograd.backward([a for a, _ in pairs], [g for _, g in pairs])
-        return True
+        return backward(anchors, gradients, self.optimizer, anew=anew, bounded=self._limited)
 
     def _take_step(self, progress: float) -> None:
         self.optimizer.step(progress, self.order.num_rounds)
@@ -425,28 +412,3 @@ class SplitClient(Client):
                 self.guard = self._make_guard(PrivacyBudget())
             self.guard.restore(meta["privacy"])
         self.optimizer.restore(tensors, meta)
-
-
-def _upload(
-    shares: Sequence[Share | None], smashed: Tensor, labels: Tensor, ids: Tensor
-) -> tuple[dict[str, Any], list[Tensor | None]]:
-    """Return what goes up by the share of each pass, and the anchors of what comes back."""
-    pairs = [(None, None) if s is None else s.upload(smashed) for s in shares]
-    uploads = [None if upload is None else upload.detach() for upload, _ in pairs]
-    kinds = {share.label_kind for share in shares if share is not None}
-    sent: Tensor | list[Tensor | None] = labels
-    if kinds == {"ids"}:
-        sent = ids
-    elif "soft" in kinds:
-        sent = [None if s is None else s.upload_labels(labels, smashed.dtype) for s in shares]
-    return {"smashed": uploads, "labels": sent}, [anchor for _, anchor in pairs]
-
-
-def _says_something(gradient: Tensor) -> bool:
-    """Return whether a gradient is not all zero; on an accelerator, whether it has numbers at all.
-
-    To look at the numbers there would mean to wait for them in every step.
-    """
-    if gradient.device.type != "cpu":
-        return gradient.numel() > 0
-    return bool(gradient.count_nonzero())

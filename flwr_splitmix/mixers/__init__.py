@@ -32,7 +32,12 @@ def _kinds_of_shares() -> Iterator[type[Share]]:
     for place in sorted(iter_modules(__path__), key=lambda place: place.name):
         for name, value in vars(import_module(f"{__name__}.{place.name}")).items():
             own = isinstance(value, type) and value.__module__ == f"{__name__}.{place.name}"
-            if own and not name.startswith("_") and issubclass(value, Share) and not isabstract(value):
+            if (
+                own
+                and not name.startswith("_")
+                and issubclass(value, Share)
+                and not isabstract(value)
+            ):
                 yield value
 
 

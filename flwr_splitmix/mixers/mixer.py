@@ -73,7 +73,7 @@ class Mixer(ABC):
                 f"here are {n}"
             )
 
-    def group_within(self, classes: Mapping[int, int]) -> None:
+    def group_within(self, classes: Mapping[int, int]) -> None:  # noqa: B027  # most have no groups
         """Group clients of one class with each other from now on, as far as possible.
 
         Mixers without groups of clients have nothing to do.

@@ -54,9 +54,7 @@ class StepSeconds:
         self._later: dict[int, float] = {}
         self._back: dict[int, float] = {}
 
-    def uploaded(
-        self, part: int, before: Mapping[int, float], after: Mapping[int, float]
-    ) -> None:
+    def uploaded(self, part: int, before: Mapping[int, float], after: Mapping[int, float]) -> None:
         """Note how long each client took for a part, from when it was free for it.
 
         Parameters

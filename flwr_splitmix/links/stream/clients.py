@@ -141,9 +141,7 @@ class StreamClients(Clients):
         self._await_late(payloads)
         return dict(self._outcomes(method, self._submitted(method, payloads), "train", None))
 
-    def _submitted(
-        self, method: str, payloads: Mapping[int, Mapping[str, Any]]
-    ) -> dict[int, Call]:
+    def _submitted(self, method: str, payloads: Mapping[int, Mapping[str, Any]]) -> dict[int, Call]:
         return {client: self.lines[client].submit(method, p) for client, p in payloads.items()}
 
     def _outcomes(
