@@ -28,6 +28,7 @@ from benchmarks.measure import show, spread, write
 from flwr_splitmix.links.stream.certificates import make_certificates
 from flwr_splitmix.sandbox.deployment import LocalDeployment, Node
 from flwr_splitmix.sandbox.superlink import FlowerError, end_as_if_asked, free_port, toml
+from flwr_splitmix.server.part_count import PARTS_ALLOWED, PartsAsked, is_parts
 
 ROOT = Path(__file__).resolve().parents[1]
 APP = Path(__file__).parent / "apps" / "edge"
@@ -148,15 +149,23 @@ class Edge(LocalDeployment):
                 self._namespaces[index].shape(relay.line)
 
 
-def measure(names: list[str], steps: int, depth: int, shaped_by: str) -> dict[str, Any]:
-    """Measure the profiles that are named; see `figures_of` for each one's keys."""
+def measure(
+    names: list[str], steps: int, depth: int, shaped_by: str, parts: PartsAsked
+) -> dict[str, Any]:
+    """Measure the profiles that are named; see `figures_of` for each one's keys.
+
+    Parameters
+    ----------
+    parts
+        Into how many a batch is cut, for the profiles with a joint update.
+    """
     runs: dict[str, dict[str, Any]] = {}
     # A profile of two nodes runs on two of them: the others would only take part in rounds.
     for nodes in sorted({PROFILES[name].nodes for name in names}):
         with Edge(nodes, shaped_by) as edge:
             for name in names:
                 if PROFILES[name].nodes == nodes:
-                    runs[name] = _run(edge, PROFILES[name], steps, depth)
+                    runs[name] = _run(edge, PROFILES[name], steps, depth, parts)
     profiles = {name: runs[name] for name in names}
     if {"mixed", "mixed-skip"} <= runs.keys():
         skip = profiles.pop("mixed-skip")
@@ -171,12 +180,13 @@ def measure(names: list[str], steps: int, depth: int, shaped_by: str) -> dict[st
             "steps": steps,
             "depth": depth,
             "shaped_by": shaped_by,
+            "micro_batches": parts,
             "command": " ".join(sys.orig_argv[1:]),
         },
     }
 
 
-def _run(edge: Edge, profile: Profile, steps: int, depth: int) -> dict[str, Any]:
+def _run(edge: Edge, profile: Profile, steps: int, depth: int, parts: PartsAsked) -> dict[str, Any]:
     edge.shape(profile)
     before = [dict(relay.nbytes) for relay in edge.relays]
     out = Path(tempfile.mkdtemp(dir=edge.home))
@@ -188,6 +198,7 @@ def _run(edge: Edge, profile: Profile, steps: int, depth: int) -> dict[str, Any]
         "slow-factor": profile.slow_factor,
         "out": str(out),
         "link-address": edge.link_address,
+        "micro-batches": 1 if "server-update" in profile.options else parts,
         **profile.options,
         **edge.link_config,
     }
@@ -230,6 +241,7 @@ def figures_of(measured: Mapping[str, Any], profile: Profile, wire: int) -> dict
     tensors = sum(sum(by_client.values()) for by_client in nbytes.values())
     return {
         "step_s": step,
+        "parts": measured["parts"],
         "limit_s": limit,
         "ratio": step / limit,
         "parts_s": {**parts, "round_trip": trip},
@@ -280,12 +292,21 @@ def main() -> None:
     )
     parser.add_argument("--depth", type=int, help="blocks of the ViT: what the server computes")
     parser.add_argument(
+        "--micro-batches",
+        default="1",
+        help="parts of a batch, or auto; not for mixed, whose updates are sequential",
+    )
+    parser.add_argument(
         "--shape", choices=("auto", "tc", "relay"), default="auto", help="what limits the rates"
     )
     options = parser.parse_args()
     names = [name.strip() for name in options.profiles.split(",")]
     if unknown := [name for name in names if name not in PROFILES]:
         parser.error(f"--profiles has {unknown[0]!r}; allowed are {', '.join(PROFILES)}")
+    asked = options.micro_batches
+    parts = int(asked) if asked.isdigit() else asked
+    if not is_parts(parts):
+        parser.error(f"--micro-batches is {asked!r}; {PARTS_ALLOWED}")
     lacking = missing() if options.shape != "relay" else ""
     if options.shape == "tc" and lacking:
         parser.error(f"--shape tc needs what is missing here ({lacking}); --shape relay does not")
@@ -294,7 +315,7 @@ def main() -> None:
         print(f"without {lacking} the rates are limited by a relay of the benchmark's own")
     signal.signal(signal.SIGTERM, end_as_if_asked)
     steps, depth = (3, 1) if options.quick else (8, 6)
-    figures = measure(names, steps, options.depth or depth, shaped_by)
+    figures = measure(names, steps, options.depth or depth, shaped_by, parts)
     print_table(figures)
     write(options.out, figures)
 

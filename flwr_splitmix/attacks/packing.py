@@ -19,8 +19,8 @@ from flwr_splitmix.mixers import (
     Upload,
     share_from_wire,
 )
+from flwr_splitmix.mixers.share import grow
 from flwr_splitmix.mixers.shuffled import ShuffledPlan
-from flwr_splitmix.mixers.wrapper import grow
 
 
 @dataclass(frozen=True)

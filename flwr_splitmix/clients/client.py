@@ -111,6 +111,8 @@ class Client(ABC):
     def run(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Run one exchange; torch's default generator is seeded by run, client, round and step.
 
+        So that no two parts of a batch draw the same, it is also by the part behind the first.
+
         Raises
         ------
         ClientError
@@ -120,7 +122,9 @@ class Client(ABC):
         if function is None or not _marked(function):
             raise ClientError(f"{method!r} is not an exchange of {type(self).__name__}")
         order = self.order
-        place = (order.client, order.server_round, int(arguments.get("number", 0)))
+        place = [order.client, order.server_round, int(arguments.get("number", 0))]
+        if part := int(arguments.get("part", 0)):
+            place.append(part)
         with (
             torch_seed(self.device, derive_seed(order.seed, method, *place)),
             seeded_secrets(self.repeatable_secrets or secrets_are_seeded()),

@@ -13,15 +13,16 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import NO_DATA, Client, ClientError, Order, exchange
+from flwr_splitmix.clients.graphs import backward, upload
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.clients.lower import describe_segment, describe_tests, load_segment
+from flwr_splitmix.clients.parts import PartedBatch, WireShares
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.privacy_guard import NodeLedger, PrivacyGuard
 from flwr_splitmix.clients.requests import (
     check_numbers,
     check_plan,
     check_range,
-    check_received,
     check_sizes,
 )
 from flwr_splitmix.data.batches import Batches, Example, fetch
@@ -35,7 +36,7 @@ from flwr_splitmix.schedule import (
     WarmupCosine,
     adamw,
 )
-from flwr_splitmix.segments.batch_norm import has_batch_norm
+from flwr_splitmix.segments.batch_norm import has_batch_norm, needs_whole_batch
 from flwr_splitmix.storage import under
 
 
@@ -117,12 +118,13 @@ class SplitClient(Client):
         self.steps = 0
         self.peers: Sequence[SplitClient] | None = None
         self._pending: _Pending | None = None
+        self._parted: PartedBatch | None = None
         self._drawn: tuple[int, Example] | None = None
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round and describe the data: sizes, batch size, shape of the smashed data."""
         self._order = order
-        self._pending = self._drawn = None
+        self._pending = self._parted = self._drawn = None
         self.steps = 0
         if self.guard is not None:
             self.guard.admit_round(order, arrays)
@@ -154,7 +156,7 @@ class SplitClient(Client):
         number: int,
         progress: float,
         gradient: Sequence[Tensor | None] | None,
-        plan: Sequence[Mapping[str, Any] | None] | None,
+        plan: WireShares | None,
     ) -> dict[str, Any]:
         """Backward of the last step, forward of this one.
 
@@ -183,18 +185,103 @@ class SplitClient(Client):
                 self._learn(pending, gradient)
         if plan is None:
             return {}
+        shares, (inputs, labels, ids) = self._asked(number, plan)
+        smashed = self._smashed(inputs, shares)
+        if not self._admit(shares, smashed):
+            return {"budget-spent": True}
+        reply, anchors = upload(shares, smashed, labels, ids)
+        self._pending = _Pending(anchors, progress)
+        return reply
+
+    @exchange
+    def encode_part(
+        self, *, number: int, progress: float, plan: WireShares, part: int, parts: int
+    ) -> dict[str, Any]:
+        """Forward of one part of a step's batch, which goes up while others are learned from.
+
+        The first part begins the step: the whole batch is drawn, and charged. The others follow in
+        their order, each once.
+
+        Parameters
+        ----------
+        number, progress, plan
+            As of `step`; the plan is that of the whole batch, the same for all parts.
+        part, parts
+            Which part it is, from 0, of how many; their number divides the batch.
+
+        Returns
+        -------
+        As `step`, of the part's samples; {"budget-spent": True} for every part of a batch that
+        would exceed the client's privacy budget.
+        """
+        batch = self._parted
+        if part == 0:
+            if parts != 1 and (layer := needs_whole_batch(self.segment)):
+                raise ClientError(
+                    f"this client's lower segment has {layer}, which needs a whole batch: set "
+                    f"micro-batches to 1, or take a model without {layer} before the cut"
+                )
+            self._parted = None
+            batch = PartedBatch(number, progress, plan, *self._asked(number, plan), parts)
+        if batch is None:
+            raise ClientError("the server asks for a part of a batch that has not begun")
+        shares, (inputs, labels, ids) = batch.next_part(number, part, parts, plan)
+        if batch.admitted is False:
+            return {"budget-spent": True}
+        smashed = self._smashed(inputs, shares)
+        if batch.admitted is None:
+            batch.admitted = self._admit(shares, smashed)
+            self._parted = batch
+            if not batch.admitted:
+                return {"budget-spent": True}
+        reply, anchors = upload(shares, smashed, labels, ids)
+        batch.keep(anchors)
+        return reply
+
+    @exchange
+    def learn_part(
+        self, *, number: int, part: int, gradient: Sequence[Tensor | None] | None
+    ) -> dict[str, Any]:
+        """Backward of one part; behind the last one the optimizer steps on what they came to.
+
+        Parameters
+        ----------
+        number, part
+            Of a part that was made by `encode_part`; all are delivered, in their order.
+        gradient
+            The part's cut-layer gradient of each pass; None if there is none.
+
+        Returns
+        -------
+        {}
+        """
+        batch = self._parted
+        if batch is None:
+            raise ClientError("the server sends the gradient of a batch that has not begun")
+        anchors = batch.anchors(number, part)
+        if gradient is not None and self._backward(anchors, gradient, anew=not batch.learned):
+            batch.learned = True
+        if batch.complete:
+            self._parted = None
+            if batch.learned:
+                self._take_step(batch.progress)
+        return {}
+
+    def _asked(
+        self, number: int, plan: WireShares
+    ) -> tuple[list[Share | None], tuple[Tensor, Tensor, Tensor]]:
+        """Return a step's shares and its batch: inputs, labels and ids."""
         check_plan(plan)
         shares = [None if p is None else share_from_wire(p, self.shares) for p in plan]
         inputs, labels = self._inputs(number, shares)
+        return shares, (inputs, labels, torch.from_numpy(self.batches.indices))
+
+    def _smashed(self, inputs: Tensor, shares: Sequence[Share | None]) -> Tensor:
+        """Run the lower segment in training, with its graph."""
         self.segment.train()
-        smashed = self.segment(inputs.to(self.device))
+        smashed: Tensor = self.segment(inputs.to(self.device))
         check_sizes(shares, smashed[0].numel())
-        if not self._admit(shares, smashed):
-            return {"budget-spent": True}
-        pairs = [(None, None) if s is None else s.upload(smashed) for s in shares]
-        self._pending = _Pending([anchor for _, anchor in pairs], progress)
-        uploads = [None if upload is None else upload.detach() for upload, _ in pairs]
-        return {"smashed": uploads, "labels": self._labels(labels, shares, smashed.dtype)}
+        return smashed
 
     def _admit(self, shares: Sequence[Share | None], smashed: Tensor) -> bool:
         if self.guard is None:
@@ -262,29 +349,17 @@ class SplitClient(Client):
 
         return mix_inputs(mixing, batch_of)
 
-    def _labels(
-        self, labels: Tensor, shares: Sequence[Share | None], dtype: torch.dtype
-    ) -> Tensor | list[Tensor | None]:
-        kinds = {share.label_kind for share in shares if share is not None}
-        if kinds == {"ids"}:
-            return torch.from_numpy(self.batches.indices)
-        if "soft" in kinds:
-            return [None if s is None else s.upload_labels(labels, dtype) for s in shares]
-        return labels
-
     def _learn(self, pending: _Pending, gradients: Sequence[Tensor | None]) -> None:
-        pairs = [
-            (anchor, gradient.to(anchor.device))
-            for anchor, gradient in zip(pending.anchors, gradients, strict=True)
-            if anchor is not None and gradient is not None and anchor.requires_grad
-        ]
-        if not any(_says_something(gradient) for _, gradient in pairs):
-            return
-        received = [gradient for _, gradient in pairs]
-        check_received("the server's gradient of pass", received, bounded=self._limited)
-        self.optimizer.zero_grad()
-        torch.autograd.backward([a for a, _ in pairs], [g for _, g in pairs])
-        self.optimizer.step(pending.progress, self.order.num_rounds)
+        if self._backward(pending.anchors, gradients, anew=True):
+            self._take_step(pending.progress)
+
+    def _backward(
+        self, anchors: Sequence[Tensor | None], gradients: Sequence[Tensor | None], *, anew: bool
+    ) -> bool:
+        return backward(anchors, gradients, self.optimizer, anew=anew, bounded=self._limited)
+
+    def _take_step(self, progress: float) -> None:
+        self.optimizer.step(progress, self.order.num_rounds)
         self.steps += 1
 
     @exchange
@@ -310,7 +385,7 @@ class SplitClient(Client):
 
     def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
         """End the round: drop the graph, return the lower segment and the metrics."""
-        self._pending = self._drawn = None
+        self._pending = self._parted = self._drawn = None
         if self.guard is not None:
             self.guard.close_round(self.order)
         return self.weights(), {"num-examples": self.batches.examples, "num-steps": self.steps}
@@ -337,13 +412,3 @@ class SplitClient(Client):
                 self.guard = self._make_guard(PrivacyBudget())
             self.guard.restore(meta["privacy"])
         self.optimizer.restore(tensors, meta)
-
-
-def _says_something(gradient: Tensor) -> bool:
-    """Return whether a gradient is not all zero; on an accelerator, whether it has numbers at all.
-
-    To look at the numbers there would mean to wait for them in every step.
-    """
-    if gradient.device.type != "cpu":
-        return gradient.numel() > 0
-    return bool(gradient.count_nonzero())

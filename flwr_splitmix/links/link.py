@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -30,7 +30,7 @@ class Outcome:
     Parameters
     ----------
     seconds
-        How long the call took.
+        How long the call took, from when the client was free for it.
     nbytes
         Bytes of the reply's tensors on the wire; None: what they have in memory.
     """
@@ -66,6 +66,8 @@ class Clients(ABC):
 
     Attributes
     ----------
+    overlaps
+        Whether a client computes, sends and receives at the same time when calls are queued.
     descriptions
         By client index, what each said of itself when it attached.
     failures
@@ -77,6 +79,8 @@ class Clients(ABC):
     replies
         After the round, the clients' reply messages, sorted by client index.
     """
+
+    overlaps: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -92,6 +96,7 @@ class Clients(ABC):
         self.late: Counter[int] = Counter()
         self.replies: list[Message] = []
         self._observe = observe
+        self._waiting: deque[tuple[str, Mapping[int, Mapping[str, Any]], Phase]] = deque()
 
     @property
     def alive(self) -> tuple[int, ...]:
@@ -163,6 +168,28 @@ class Clients(ABC):
         A client answers before its next call begins.
         """
         self.call(method, payloads, phase=phase)
+
+    def queue(
+        self, method: str, payloads: Mapping[int, Mapping[str, Any]], *, phase: Phase = "train"
+    ) -> None:
+        """Call one exchange behind the calls that are queued already; `answered` has the replies.
+
+        A client takes its calls in their order. Over a link that `overlaps` the next ones travel
+        while it works on the first, and its replies while it works on the next; over others the
+        calls are made one after the other, each when its replies are asked for.
+        """
+        self._waiting.append((method, payloads, phase))
+
+    def answered(self) -> dict[int, dict[str, Any]]:
+        """Wait for the replies to the calls that were queued first, and return them as `call` does.
+
+        Raises
+        ------
+        IndexError
+            If nothing is queued.
+        """
+        method, payloads, phase = self._waiting.popleft()
+        return self.call(method, payloads, phase=phase)
 
     def _told(
         self, method: str, payloads: Mapping[int, Mapping[str, Any]], phase: Phase

@@ -25,11 +25,19 @@ from flwr_splitmix.mixers.wrapper import WrappedMixer
 
 
 def _kinds_of_shares() -> Iterator[type[Share]]:
-    """Look the package's own modules through; a further mixer's share needs no line here."""
+    """Look the package's own modules through; a further mixer's share needs no line here.
+
+    Private ones never travel.
+    """
     for place in sorted(iter_modules(__path__), key=lambda place: place.name):
-        for value in vars(import_module(f"{__name__}.{place.name}")).values():
+        for name, value in vars(import_module(f"{__name__}.{place.name}")).items():
             own = isinstance(value, type) and value.__module__ == f"{__name__}.{place.name}"
-            if own and issubclass(value, Share) and not isabstract(value):
+            if (
+                own
+                and not name.startswith("_")
+                and issubclass(value, Share)
+                and not isabstract(value)
+            ):
                 yield value
 
 

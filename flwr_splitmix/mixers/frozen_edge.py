@@ -32,10 +32,18 @@ class FrozenEdge(Mixer):
     What protects a client here is what its frozen edge does to the data (patch shuffling), not
     what happens between it and the upper segment.
 
+    Parameters
+    ----------
+    needs_whole_batch
+        Whether the edges exchange patches within a batch.
+
     Source: Patch Shuffling, section IV.
     """
 
     takes_noise = False
+
+    def __init__(self, *, needs_whole_batch: bool = False) -> None:
+        self.needs_whole_batch = needs_whole_batch
 
     def plan(
         self,

@@ -27,12 +27,6 @@ class GroupMixer(Mixer):
     regroup
         Whether clients are put into new groups every "step" or every "epoch".
 
-    Attributes
-    ----------
-    classes
-        By client index, the class whose members are grouped with each other as far as possible;
-        clients without one are of class 0.
-
     Raises
     ------
     ValueError
@@ -49,7 +43,11 @@ class GroupMixer(Mixer):
         check_choice("regroup", regroup, get_args(Regroup))
         self.k = k
         self.regroup = regroup
-        self.classes: Mapping[int, int] = {}
+        self._classes: Mapping[int, int] = {}
+
+    def group_within(self, classes: Mapping[int, int]) -> None:
+        """Group clients of one class with each other from now on, as far as possible."""
+        self._classes = dict(classes)
 
     def check_clients(self, n: int) -> None:
         """Raise an error for a group size larger than the number of clients."""
@@ -67,8 +65,8 @@ class GroupMixer(Mixer):
     ) -> list[list[int]]:
         """Put clients into random groups of `k`, and the rest into a smaller one."""
         order = [int(c) for c in (order_rng or rng).permutation(list(members))]
-        if self.classes:
-            order.sort(key=lambda client: self.classes.get(client, 0))
+        if self._classes:
+            order.sort(key=lambda client: self._classes.get(client, 0))
         return [order[i : i + self.k] for i in range(0, len(order), self.k)]
 
     def plan(

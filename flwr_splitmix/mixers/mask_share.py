@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.mixers.masks import patch_order
-from flwr_splitmix.mixers.share import Share
+from flwr_splitmix.mixers.share import Share, grow
 from flwr_splitmix.privacy.events import Family
 
 
@@ -125,3 +125,18 @@ class PatchShare(MaskShare):
     def count(self) -> int:
         """Return the length of the slice."""
         return self.stop - self.start
+
+    def part(self, first: int) -> PatchShare:
+        """Return the share of the samples from `first` on, with their own permutations."""
+        return grow(self, _LaterPatchShare, first=first) if self.per_sample and first else self
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LaterPatchShare(PatchShare):
+    """The share of samples behind the first ones of a batch; it never travels."""
+
+    first: int
+
+    def positions(self, batch: int) -> Tensor:
+        """Return the slices of the permutations of these samples."""
+        return super().positions(self.first + batch)[self.first :]

@@ -49,6 +49,8 @@ class Mixer(ABC):
         The fewest clients with which it does what it promises.
     regroup
         Whether clients are put into new groups every "step" or every "epoch".
+    needs_whole_batch
+        Whether it cannot mix a part of the clients' batches as it mixes the whole ones.
     """
 
     shares: ClassVar[tuple[type[Share], ...]] = ()
@@ -58,6 +60,7 @@ class Mixer(ABC):
     takes_noise: bool = True
     min_members: int = 1
     regroup: Literal["step", "epoch"] = "step"
+    needs_whole_batch: bool = False
 
     def __str__(self) -> str:
         return type(self).__name__
@@ -69,6 +72,17 @@ class Mixer(ABC):
                 f"{type(self).__name__} needs at least {self.min_members} clients in a round, "
                 f"here are {n}"
             )
+
+    def group_within(self, classes: Mapping[int, int]) -> None:  # noqa: B027  # most have no groups
+        """Group clients of one class with each other from now on, as far as possible.
+
+        Mixers without groups of clients have nothing to do.
+
+        Parameters
+        ----------
+        classes
+            By client index; clients without one are of class 0. Empty: anyone with anyone.
+        """
 
     @abstractmethod
     def plan(

@@ -80,6 +80,10 @@ class NoisyShare(Share):
         """Return what the share inside gets; noise has no gradient."""
         return self.inner.pick(gradient)
 
+    def part(self, first: int) -> NoisyShare:
+        """Return the same noise around the share inside, for the samples from `first` on."""
+        return replace(self, inner=self.inner.part(first))
+
     @property
     def label_kind(self) -> LabelKind:
         """Soft labels: weighted and noised by the client."""

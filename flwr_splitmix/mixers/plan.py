@@ -92,6 +92,17 @@ class Plan:
         """Return the plan of one group of the first pass alone."""
         return replace(self, passes=((self.passes[0][group],),))
 
+    def part(self, first: int, samples: int) -> Self:
+        """Return the plan of so many samples of every client, from its sample `first` on."""
+        passes = tuple(
+            tuple(
+                Group(tuple(replace(m, share=m.share.part(first)) for m in group.members))
+                for group in groups
+            )
+            for groups in self.passes
+        )
+        return replace(self, shape=replace(self.shape, batch=samples), passes=passes)
+
     @property
     def clients(self) -> frozenset[int]:
         """Clients that have a share in any pass."""

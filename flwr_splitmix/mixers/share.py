@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from torch import Tensor
 
@@ -15,6 +15,8 @@ Plain = bool | int | float | str | list[Any] | dict[str, Any]
 """What a share is made of on the wire: plain values, and lists and dictionaries of them."""
 
 LabelKind = Literal["classes", "soft", "ids"]
+
+T = TypeVar("T")
 
 MAX_CLASSES = 10**6
 """Of soft labels: a server that says more would cost its clients their memory."""
@@ -94,6 +96,14 @@ class Share(ABC):
         """Whether the upload holds several examples already, before anything joins it."""
         return False
 
+    def part(self, first: int) -> Share:
+        """Return the share for a part of the batch, whose samples begin at its sample `first`.
+
+        A share that does not treat all samples alike overrides it: what it is given then, to
+        upload, to place and to pick from, is that part alone.
+        """
+        return self
+
     def upload_labels(self, labels: Tensor, dtype: Any) -> Tensor:
         """Return what travels as labels, for classes (b,), or soft labels (b, L), of the batch.
 
@@ -129,6 +139,11 @@ class Share(ABC):
             return cls(**values)
         except TypeError as error:
             raise ValueError(f"share {cls.name!r}: {error}") from error
+
+
+def grow(value: Any, kind: type[T], **more: Any) -> T:
+    """Return a dataclass value as an instance of a subclass of its class, with further fields."""
+    return kind(**{f.name: getattr(value, f.name) for f in fields(value)}, **more)
 
 
 def share_from_wire(values: Mapping[str, Any], known: Iterable[type[Share]]) -> Share:

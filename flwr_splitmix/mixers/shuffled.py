@@ -13,19 +13,41 @@ from torch import Tensor
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.mixture import Mixed, Upload
 from flwr_splitmix.mixers.plan import Plan, SmashedShape
-from flwr_splitmix.mixers.wrapper import WrappedMixer, grow
+from flwr_splitmix.mixers.share import grow
+from flwr_splitmix.mixers.wrapper import WrappedMixer
 from flwr_splitmix.seeding import derive_seed
 
 
 @dataclass(frozen=True)
 class ShuffledPlan(Plan):
-    """A plan with the seed of the permutations, which stays at the mixer."""
+    """A plan with the seed of the permutations, which stays at the mixer.
+
+    Parameters
+    ----------
+    first, whole
+        Of the plan of a part: its first sample in the batch, and the size of that; 0 for all.
+    """
 
     seed: int
+    first: int = 0
+    whole: int = 0
 
     def only(self, group: int) -> Self:
         """Return the plan of one group alone, whose permutations are its own."""
         return replace(super().only(group), seed=derive_seed(self.seed, "group", group))
+
+    def part(self, first: int, samples: int) -> Self:
+        """Return the plan of a part, whose samples are permuted as in the whole batch."""
+        whole = self.whole or self.shape.batch
+        return replace(super().part(first, samples), first=self.first + first, whole=whole)
+
+    def order(self, groups: int) -> Tensor:
+        """Draw the patch that stands at each slot of each mixed sample: int64 (groups * b, N)."""
+        # Only the mixer draws these: no other machine has to draw the same.
+        batch, patches = self.whole or self.shape.batch, self.shape.patches
+        draws = np.random.default_rng(self.seed).random((groups, batch, patches))
+        own = draws[:, self.first : self.first + self.shape.batch].reshape(-1, patches)
+        return torch.from_numpy(np.argsort(own, axis=1))
 
 
 @dataclass(frozen=True)
@@ -85,9 +107,7 @@ class Shuffled(WrappedMixer):
         """Mix the uploads that came and permute the patches of each sample."""
         assert isinstance(plan, ShuffledPlan)
         mixed = self.mixer.merge(uploads, plan, num_classes=num_classes, device=device)
-        # Only the mixer draws these: no other machine has to draw the same.
-        draws = np.random.default_rng(plan.seed).random((len(mixed.smashed), plan.shape.patches))
-        order = torch.from_numpy(np.argsort(draws, axis=1)).to(mixed.smashed.device)
+        order = plan.order(len(mixed.sources)).to(mixed.smashed.device)
         smashed = _rearranged(mixed.smashed, order, plan.shape.prefix)
         return grow(replace(mixed, smashed=smashed), ShuffledMixed, order=order)
 

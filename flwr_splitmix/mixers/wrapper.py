@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,8 +10,6 @@ from torch import Tensor
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.mixture import Mixed, Upload
 from flwr_splitmix.mixers.plan import Plan, SmashedShape
-
-T = TypeVar("T")
 
 
 class WrappedMixer(Mixer):
@@ -33,6 +29,7 @@ class WrappedMixer(Mixer):
         self.min_members = mixer.min_members
         self.regroup = mixer.regroup
         self.raw_inputs_cross = mixer.raw_inputs_cross
+        self.needs_whole_batch = self.needs_whole_batch or mixer.needs_whole_batch
         self.shares = mixer.shares  # type: ignore[misc]
 
     def __str__(self) -> str:
@@ -41,6 +38,10 @@ class WrappedMixer(Mixer):
     def check_clients(self, n: int) -> None:
         """Ask the mixer inside."""
         self.mixer.check_clients(n)
+
+    def group_within(self, classes: Mapping[int, int]) -> None:
+        """Tell the mixer inside."""
+        self.mixer.group_within(classes)
 
     def merge(
         self,
@@ -60,8 +61,3 @@ class WrappedMixer(Mixer):
     def split(self, gradient: Tensor, mixed: Mixed, plan: Plan) -> dict[int, list[Tensor | None]]:
         """Split as the mixer inside does."""
         return self.mixer.split(gradient, mixed, plan)
-
-
-def grow(value: Any, kind: type[T], **more: Any) -> T:
-    """Return a dataclass value as an instance of a subclass of its class, with further fields."""
-    return kind(**{f.name: getattr(value, f.name) for f in fields(value)}, **more)

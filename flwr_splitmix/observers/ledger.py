@@ -96,6 +96,8 @@ class PrivacyLedger(Observer):
         self._shares = (*SHARES, *shares)
         self._passes: dict[int, _Pass] = {}
         self._asked: dict[int, list[Share | None]] = {}
+        self._parts_of: dict[int, int] = {}
+        self._parts_left: dict[int, int] = {}
         self._private_tests = False
         self._said: set[tuple[str, ...]] = set()
 
@@ -150,7 +152,9 @@ class PrivacyLedger(Observer):
         """Count the batches that clients draw, and charge what they send.
 
         A call of training with a plan draws a batch; the smashed data of the reply are charged as
-        the plan's shares say. What else is sent in any phase is no release that has a number.
+        the plan's shares say. A batch that goes up in parts, of which each sample is in one, is
+        charged as a whole with the first of them. What else is sent in any phase is no release
+        that has a number.
         """
         if event.phase == "evaluate":
             if event.direction == "down":
@@ -158,17 +162,26 @@ class PrivacyLedger(Observer):
             elif self._private_tests:
                 self._charge_tests(event.client)
         elif event.direction == "down":
-            if (plan := event.payload.get("plan")) is not None:
+            plan = event.payload.get("plan")
+            if plan is not None and not event.payload.get("part"):
                 self._passes[event.client].drawn += 1
                 self._asked[event.client] = [
                     None if share is None else share_from_wire(share, self._shares)
                     for share in plan
                 ]
+                self._parts_left.pop(event.client, None)
+                self._parts_of[event.client] = event.payload.get("parts", 1)
         elif "smashed" in event.payload and event.client in self._asked:
-            if not self.trusted_mixer:
+            if self._begins_batch(event.client) and not self.trusted_mixer:
                 self._charge(event.client, self._asked[event.client], {})
         elif event.nbytes:
             self._ledger_of(event.client).charge(Exposure("uncounted"))
+
+    def _begins_batch(self, client: int) -> bool:
+        """Count the parts of a batch that have come; returns whether one was the first."""
+        left = self._parts_left.get(client, 0)
+        self._parts_left[client] = (left or self._parts_of[client]) - 1
+        return not left
 
     def _charge_tests(self, client: int) -> None:
         place = self._passes.get(client)  # None: it never trained, but was asked for its tests

@@ -15,6 +15,7 @@ from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.pace import Pace
+from flwr_splitmix.server.part_count import PartsAsked
 from flwr_splitmix.server.segments.upper import ServerUpdate
 
 
@@ -49,6 +50,7 @@ class Options(RoundOptions, total=False):
     trusted_mixer: bool
     relation: Relation
     pace: Pace | None
+    micro_batches: PartsAsked
 
 
 class UShapeOptions(RoundOptions, total=False):

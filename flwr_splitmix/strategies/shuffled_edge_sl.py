@@ -58,7 +58,8 @@ class _ShuffledEdgeSL(SplitStrategy):
             raise ValueError(
                 f"{name} needs an upper segment made for {self.edge}, this one is for {made_for}"
             )
-        super().__init__(upper, mixer=FrozenEdge(), labels=labels, **options)
+        mixer = FrozenEdge(needs_whole_batch=kappa < 1)
+        super().__init__(upper, mixer=mixer, labels=labels, **options)
         for client, own in enumerate(labels):
             if own.dtype != torch.int64 or (
                 len(own) and not 0 <= int(own.min()) <= int(own.max()) < self.upper.num_classes

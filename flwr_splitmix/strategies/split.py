@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack, cast
 
 from flwr.serverapp import strategy as flower
@@ -13,21 +13,21 @@ from torch import Tensor, nn
 from flwr_splitmix.clients import Client, SplitClient
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import Clients
-from flwr_splitmix.mixers import EmptyMixtureError, Mixer, Noisy, NoMixing, Plan, Upload
-from flwr_splitmix.mixers.grouping import GroupMixer
-from flwr_splitmix.observers import EvaluationResult, PrivacyLedger, StepDone
+from flwr_splitmix.mixers import EmptyMixtureError, Mixer, Noisy, NoMixing
+from flwr_splitmix.observers import EvaluationResult, PrivacyLedger
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
-from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.aggregation import fedavg
-from flwr_splitmix.server.arrival import Gradients, GroupsOnArrival, deliveries
 from flwr_splitmix.server.evaluation.split import evaluate_clients
 from flwr_splitmix.server.intake.split import UploadIntake, agree_on_shape
+from flwr_splitmix.server.micro_batches import MicroBatchSteps
 from flwr_splitmix.server.options import RoundOptions, check_counts
-from flwr_splitmix.server.pace import Pace, innermost
+from flwr_splitmix.server.pace import Pace
+from flwr_splitmix.server.part_count import PartCount, PartsAsked
 from flwr_splitmix.server.remarks import Remarks, name_clients
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
+from flwr_splitmix.server.steps import Place, Steps, Training, WholeBatchSteps
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -82,6 +82,9 @@ class SplitStrategy(RoundLoop):
         Of the ledger; see `PrivacyLedger`.
     pace
         What to do about clients that are not equally fast; None waits for all.
+    micro_batches
+        Into how many parts each batch is cut, so that one goes up while another is learned from
+        and comes back; or "auto". For joint server updates; see `PartCount`.
 
     Attributes
     ----------
@@ -121,6 +124,7 @@ class SplitStrategy(RoundLoop):
         trusted_mixer: bool = False,
         relation: Relation = "replace",
         pace: Pace | None = None,
+        micro_batches: PartsAsked = 1,
         **options: Unpack[RoundOptions],
     ) -> None:
         if self.needs_noise and noise is None:
@@ -158,6 +162,8 @@ class SplitStrategy(RoundLoop):
         self._uploads = UploadIntake(self.upper.num_classes, self.upper.input_dtype, labels)
         self.pace = pace or Pace()
         self.pace.check(mixer, server_update)
+        self._parts = PartCount(micro_batches)
+        self._parts.check(mixer, server_update, upper, self.pace)
         self._remarks = Remarks()
         self._seconds: dict[int, float] = {}
 
@@ -205,7 +211,8 @@ class SplitStrategy(RoundLoop):
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train for one round; returns the number of steps.
 
-        One exchange a step: the gradient of the last step travels with the plan of the next.
+        One exchange a step, or one for each part of its batch; see `server.steps` and
+        `server.micro_batches`.
         Clients whose privacy budget is spent take part in no further step; when fewer than
         `min_nodes` others are left, the round ends early and the run after it.
         """
@@ -215,10 +222,9 @@ class SplitStrategy(RoundLoop):
         self._remarks.on_clients(clients, self.mixer, shape, batches, self.trained)
         steps = self.steps_per_round or batches * self.epochs_per_round
         epoch = max(1, steps // self.epochs_per_round)
-        if isinstance(inner := innermost(self.mixer), GroupMixer):
-            inner.classes = self.pace.classes(self._seconds)
+        self.mixer.group_within(self.pace.classes(self._seconds))
         least = max(self.min_nodes, self.mixer.min_members)
-        gradients: Gradients = {}
+        taken = self._steps(clients, shape.batch)
         unmixed: Counter[int] = Counter()
         for number in range(steps):
             members = [client for client in clients.alive if client not in spent]
@@ -238,80 +244,32 @@ class SplitStrategy(RoundLoop):
                 unmixed.update(plan.unmixed)
             progress = server_round - 1 + number / steps
             try:
-                event, gradients = self._learn(
-                    clients, server_round, number, progress, gradients, plan
-                )
+                event = taken.take(Place(server_round, number, progress), plan)
             except EmptyMixtureError:  # the clients that remain had no patch in this step
-                gradients = {}
                 continue
             self.audience.on_step(event)
-        for _ in self._step(clients, steps, server_round, gradients, None):
-            pass
+        taken.finish(steps)
         self._uploads.end_round(clients)
         self._seconds |= {c: clients.seconds[c] / max(steps, 1) for c in clients.alive}
         self._remarks.on_unmixed(server_round, unmixed, noisy=self.ledger is not None)
         return steps
 
-    def _learn(
-        self,
-        clients: Clients,
-        server_round: int,
-        number: int,
-        progress: float,
-        gradients: Gradients,
-        plan: Plan,
-    ) -> tuple[StepDone, Gradients]:
-        """Exchange and learn: (what was done, the gradients that the next exchange delivers)."""
-        came = self._step(clients, number, progress, gradients, plan)
-        seed = derive_seed(self.seed, "upper", server_round, number)
-        if self.pace.on_arrival:
-            groups = GroupsOnArrival(plan, self.mixer, self.upper, progress, self.num_rounds, seed)
-            owed = groups.learn(
-                came, lambda own: clients.post("step", deliveries(number + 1, progress, own))
-            )
-            uploads, gradients, (mixed, result) = groups.uploads, groups.gradients, groups.result()
-        else:
-            uploads = dict(sorted(came, key=lambda pair: pair[0]))
-            mixed = self.mixer.merge(
-                uploads, plan, num_classes=self.upper.num_classes, device=self.upper.device
-            )
-            order = self.rng("order", server_round, number)
-            result = self.upper.learn(mixed, progress, self.num_rounds, seed, order)
-            owed = gradients = self.mixer.split(result.gradient, mixed, plan)
-        what = (result.loss, plan, mixed, result)
-        return StepDone(server_round, number, uploads, gradients, {}, *what), owed
-
-    def _step(
-        self,
-        clients: Clients,
-        number: int,
-        progress: float,
-        gradients: Gradients,
-        plan: Plan | None,
-    ) -> Iterator[tuple[int, Upload]]:
-        """Exchange once with every client; those that fail or send nonsense are left out."""
-        planned: frozenset[int] = frozenset() if plan is None else plan.clients
-        payloads = {
-            client: {
-                "number": number,
-                "progress": progress,
-                "gradient": gradients.get(client),
-                "plan": plan.for_node(client) if plan and client in planned else None,
-            }
-            for client in clients.alive
-            if plan is None or client in planned or client in gradients
-        }
-        if plan is None or not self.pace.notices_arrival:
-            replies = iter(clients.call("step", payloads).items())
-            self.require(clients)
-        else:
-            replies = clients.answers("step", payloads, patience=self.pace.patience(self.min_nodes))
-        for client, reply in replies:
-            if plan is not None and client in planned:
-                upload = self._uploads.take(clients, client, reply, plan)
-                if upload is not None:
-                    yield client, upload
-        self.require(clients)
+    def _steps(self, clients: Clients, batch: int) -> Steps:
+        """Return what takes the steps of a round, with batches of so many samples."""
+        training = Training(
+            self.mixer,
+            self.upper,
+            self._uploads,
+            self.pace,
+            self.min_nodes,
+            self.seed,
+            self.num_rounds,
+            self.require,
+        )
+        self._parts.begin_round(batch, overlaps=clients.overlaps)
+        if self._parts.parts > 1:
+            return MicroBatchSteps(training, clients, self._parts)
+        return WholeBatchSteps(training, clients)
 
     def evaluate_round(self, clients: Clients) -> EvaluationResult | None:
         """Score each client's pair of segments over the link."""

@@ -56,7 +56,7 @@ def check_graphs_are_freed(
     toy = toy or Toy(clients=2)
     counts = TensorCounts(few, many)
     strategy = make_strategy(
-        toy.server(), steps_per_round=many, device="cpu", seed=1, observers=[counts]
+        toy.server(), steps_per_round=many + 1, device="cpu", seed=1, observers=[counts]
     )
     strategy.fit(toy.clients_for(strategy), 1)
     early, late = (counts.counts[number].total() for number in (few, many))

@@ -42,8 +42,9 @@ class AnyToy(Protocol):
 
 def step_of(event: Exchange) -> int:
     """Return the step of the round that a call begins, from 0; -1 if the event is another."""
-    begins = event.phase == "train" and event.direction == "down" and "progress" in event.payload
-    return int(event.payload["number"]) if begins else -1
+    told = event.payload
+    begins = event.phase == "train" and event.direction == "down" and "progress" in told
+    return int(told["number"]) if begins and not told.get("part") else -1
 
 
 def sgd(lr: float = 1.0, momentum: float = 0.0) -> OptimizerFactory:

@@ -17,6 +17,7 @@ from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import SHARES, Mixer, Plan, Share, share_from_wire
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.strategies import SplitStrategy
+from flwr_splitmix.testing.parted import goes_in_parts, join_parts
 from flwr_splitmix.testing.recording import Recording, plan_of, recorded_bytes, watch_segment
 from flwr_splitmix.testing.toy import Toy, sgd
 from flwr_splitmix.testing.whole import MakeStrategy
@@ -110,8 +111,12 @@ def check_recording(
     """
     known = (*SHARES, *strategy.mixer.shares)
     for client in range(toy.clients):
-        down, up = _joined(seen.down[client], seen.up[client])
-        _check_uploads(client, down, up, toy, made[client], known)
+        down, up, own = seen.down[client], seen.up[client], made[client]
+        if goes_in_parts(down):
+            down, up, own = join_parts(LAW, down, up, own)
+        else:
+            down, up = _joined(down, up)
+        _check_uploads(client, down, up, toy, own, known)
         _check_orders(client, down, seen.steps, strategy.mixer)
     if failure or len(seen.steps) != steps:
         raise AssertionError(f"{LAW}: the round did not run through; {failure}")

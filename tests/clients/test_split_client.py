@@ -211,7 +211,7 @@ def test_only_exchanges_can_be_called(method: str) -> None:
 
 def test_exchanges_are_a_closed_list() -> None:
     marked = {n for n in dir(SplitClient) if hasattr(getattr(SplitClient, n), "_splitmix_exchange")}
-    assert marked == {"step", "encode_test"}
+    assert marked == {"step", "encode_part", "learn_part", "encode_test"}
 
 
 def test_a_client_that_is_not_attached_says_so() -> None:

@@ -27,7 +27,8 @@ MAX_BODY = 10_000
 TENSORS = {"smashed": [torch.randn(2, 6, 3)], "labels": torch.tensor([0, 1])}
 HELLO = encode(Frame("hello", 0, payload=DESCRIPTION))
 REPLY = encode(Frame("reply", 1, payload=TENSORS))
-CALL = encode(Frame("call", 1, "step", {"number": 0, "gradient": TENSORS["smashed"]}))
+ARGUMENTS = {"number": 0, "gradient": TENSORS["smashed"]}
+CALL = encode(Frame("call", 1, "step", {"answered": 0, "arguments": ARGUMENTS}))
 
 
 class Cable:

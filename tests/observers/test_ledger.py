@@ -239,3 +239,27 @@ def test_an_unbounded_ledger_is_restored_as_one() -> None:
     other.restore(json.loads(json.dumps(ledger.state(), allow_nan=False)))
     assert other.report() == ledger.report()
     assert other.epsilons == {0: math.inf}
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_a_batch_in_parts_costs_what_it_costs_in_one_piece(parts: int) -> None:
+    """Two batches; all calls of one may be told before any reply, or one by one."""
+    whole, cut = PrivacyLedger(), PrivacyLedger()
+    for ledger in (whole, cut):
+        begin(ledger)
+    plan = [mask(3).to_wire()]
+    reply: dict[str, Any] = {"smashed": [], "labels": []}
+    for number in range(2):
+        send(whole, mask(3))
+        calls = [
+            Exchange(1, 0, "a part", "down", {"plan": plan, "part": part, "parts": parts}, 0)
+            for part in range(parts)
+        ]
+        replies = [Exchange(1, 0, "a part", "up", reply, 8)] * parts
+        told = [*calls, *replies]
+        if number:
+            told = [event for pair in zip(calls, replies, strict=True) for event in pair]
+        for event in told:
+            cut.on_exchange(event)
+    assert 0 < cut.epsilons[0] == whole.epsilons[0] < float("inf")
+    assert cut.state() == whole.state()

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from flwr_splitmix.links import Clients
-from flwr_splitmix.mixers import GroupMixer, NoMixing, PatchCutMix, Shuffled, SmashedShape
+from flwr_splitmix.mixers import NoMixing, PatchCutMix, Shuffled, SmashedShape
 from flwr_splitmix.seeding import generator
-from flwr_splitmix.server.pace import Pace, innermost
+from flwr_splitmix.server.pace import Pace
 from flwr_splitmix.strategies import PSL, CutMixSL, MixupSL
 
 
@@ -54,9 +54,7 @@ def test_clients_of_one_class_take_about_as_long() -> None:
 @pytest.mark.parametrize("mixer", [PatchCutMix(2), Shuffled(PatchCutMix(2))], ids=str)
 def test_groups_of_one_speed_are_random_within_their_class(mixer: Any) -> None:
     strategy = MixupSL(torch.nn.Identity(), num_classes=2, pace=Pace(grouping="speed"))
-    inner = innermost(mixer)
-    assert isinstance(inner, GroupMixer)
-    inner.classes = strategy.pace.classes({0: 1.0, 1: 9.0, 2: 1.1, 3: 9.5, 4: 1.2, 5: 9.1})
+    mixer.group_within(strategy.pace.classes({0: 1.0, 1: 9.0, 2: 1.1, 3: 9.5, 4: 1.2, 5: 9.1}))
     shape = SmashedShape(2, 4, 3)
     drawn = {
         tuple(sorted(tuple(sorted(m.client for m in group.members)) for group in plan.passes[0]))

@@ -21,6 +21,7 @@ from flwr_splitmix.privacy.noise import Clip, LabelNoise, SmashedNoise
 from flwr_splitmix.schedule import WarmupCosine
 from flwr_splitmix.server.aggregation import AggregatorName
 from flwr_splitmix.server.pace import Grouping, GroupOrder, Pace, Straggler
+from flwr_splitmix.server.part_count import PARTS_ALLOWED, PartCount, PartsAsked, is_parts
 from flwr_splitmix.server.segments.upper import ServerUpdate
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
 
@@ -67,6 +68,7 @@ class VisionConfig(AppConfig):
     straggler_factor: Annotated[float, Field(gt=1, allow_inf_nan=False)]
     group_order: GroupOrder
     grouping: Grouping
+    micro_batches: PartsAsked
     model: str
     pretrained: StrictBool
     depth: CountOrAuto
@@ -91,6 +93,13 @@ class VisionConfig(AppConfig):
             raise ValueError(allowed(name, STRATEGIES, "docs/configuration.md"))
         return name
 
+    @field_validator("micro_batches", mode="before")
+    @classmethod
+    def _are_parts(cls, asked: object) -> object:
+        if not is_parts(asked):
+            raise ValueError(PARTS_ALLOWED)
+        return asked
+
     @model_validator(mode="after")
     def _fits_together(self) -> VisionConfig:
         if self.evaluation == "central" and not self.averages:
@@ -112,6 +121,8 @@ class VisionConfig(AppConfig):
         trial = self.trial()
         trial.prepare(None)
         self.pace.check(trial.mixer, self.server_update)
+        parts = PartCount(self.micro_batches)
+        parts.check(trial.mixer, self.server_update, trial.upper.module, self.pace)
         if self.link == "ray" and self.pace.notices_arrival:
             raise ValueError(
                 f"straggler is {self.straggler!r} and group-order {self.group_order!r}, but in a "

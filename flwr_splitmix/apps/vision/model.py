@@ -10,7 +10,7 @@ from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.cutting import SPLITS, split_call
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.segments import SplitModel
-from flwr_splitmix.segments.batch_norm import has_batch_norm
+from flwr_splitmix.segments.batch_norm import has_batch_norm, needs_whole_batch
 
 
 @lru_cache(maxsize=2)
@@ -44,6 +44,14 @@ def segments_of(config: VisionConfig) -> SplitModel:
             f"{config.model} has BatchNorm, through which an image moves its whole batch, so that "
             "there is no epsilon; allowed with it are models without BatchNorm before the cut"
         )
+    if config.micro_batches != 1:
+        for name, segment in (("lower", segments.lower), ("upper", segments.upper)):
+            if layer := needs_whole_batch(segment):
+                raise ConfigError(
+                    f"run-config: micro-batches is {config.micro_batches!r}, but the {name} "
+                    f"segment of {config.model} has {layer}, which needs a whole batch; allowed "
+                    f"with it is micro-batches 1, or a model without {layer}"
+                )
     return segments
 
 

@@ -87,6 +87,7 @@ def make_strategy(
         schedule=config.schedule(),
         server_update=config.server_update,
         pace=config.pace,
+        micro_batches=config.micro_batches,
         device=config.device,
         min_nodes=config.min_nodes or None,
         evaluation=config.evaluation_over_link,

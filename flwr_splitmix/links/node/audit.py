@@ -58,6 +58,7 @@ class AuditLog:
         content: Any,
         *,
         step: int | None = None,
+        part: int | None = None,
         share: Any = None,
         epsilon: float | None = None,
     ) -> None:
@@ -69,8 +70,8 @@ class AuditLog:
             The client's method that the server called; or what else let it out.
         content
             Tensors and plain values, as they leave.
-        step
-            The step of the round.
+        step, part
+            The step of the round, and the part of its batch where it leaves in parts.
         share
             What the server asked for, as plain values.
         epsilon
@@ -81,6 +82,7 @@ class AuditLog:
             {
                 "exchange": exchange,
                 "step": step,
+                **({} if part is None else {"part": part}),
                 "sent": items,
                 "bytes": sum(item.get("bytes", 0) for item in items),
                 "share": share,

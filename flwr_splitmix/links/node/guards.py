@@ -82,15 +82,19 @@ class NodeGuards:
 
     def note(self, method: str, arguments: Mapping[str, Any], outcome: Outcome) -> Outcome:
         """Write down a reply, or why there is none; what cannot be written down is withheld."""
-        step = arguments.get("number")
-        step = step if isinstance(step, int) else None
+        step, part = (
+            value if isinstance(value := arguments.get(name), int) else None
+            for name in ("number", "part")
+        )
         try:
             if outcome.error is not None:
                 self.audit.refuse(method, outcome.error, step=step)
             else:
                 epsilon = None if self._client is None else self._client.epsilon
                 share = arguments.get("plan")
-                self.audit.write(method, outcome.reply, step=step, share=share, epsilon=epsilon)
+                self.audit.write(
+                    method, outcome.reply, step=step, part=part, share=share, epsilon=epsilon
+                )
         except LinkError as error:
             return replace(outcome, reply=None, error=str(error))
         return outcome

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import queue
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from flwr_splitmix.events import Phase
 from flwr_splitmix.links.frames.payload import payload_bytes
 from flwr_splitmix.links.frames.wire import WireDtype
 from flwr_splitmix.links.link import Clients, Observe, Outcome, Patience
-from flwr_splitmix.links.stream.line import Line
+from flwr_splitmix.links.stream.line import Call, Line
 
 Changes = queue.SimpleQueue[int]
 """Indices of clients whose lines have changed."""
@@ -22,10 +23,19 @@ Changes = queue.SimpleQueue[int]
 class _Unawaited:
     """A call whose answer nobody waits for; `late`: it was waited for in vain."""
 
-    method: str
+    call: Call
     phase: Phase
     deadline: float
     late: bool
+
+
+@dataclass(frozen=True)
+class _Queued:
+    """Calls of one exchange by client index, which were submitted behind others."""
+
+    method: str
+    phase: Phase
+    calls: dict[int, Call]
 
 
 class StreamClients(Clients):
@@ -42,6 +52,8 @@ class StreamClients(Clients):
     step_timeout, reattach_timeout
         Seconds for a call, and for a node whose connection broke to be back.
     """
+
+    overlaps: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -63,6 +75,7 @@ class StreamClients(Clients):
         self.step_timeout = step_timeout
         self.reattach_timeout = reattach_timeout
         self._unawaited: dict[int, _Unawaited] = {}
+        self._queued: deque[_Queued] = deque()
 
     @property
     def busy(self) -> frozenset[int]:
@@ -90,8 +103,8 @@ class StreamClients(Clients):
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         """Call one exchange on many clients at once, and yield each reply when it is there."""
         self._await_late(payloads)
-        payloads = self._told(method, payloads, phase)
-        for client, outcome in self._outcomes(method, payloads, phase, patience):
+        calls = self._submitted(method, self._told(method, payloads, phase))
+        for client, outcome in self._outcomes(method, calls, phase, patience):
             if (reply := self._taken(client, method, outcome, phase)) is not None:
                 yield client, reply
 
@@ -99,31 +112,50 @@ class StreamClients(Clients):
         self, method: str, payloads: Mapping[int, Mapping[str, Any]], *, phase: Phase = "train"
     ) -> None:
         """Start calls of clients whose last one is over; the next one waits for them."""
-        for client, payload in self._told(method, payloads, phase).items():
-            self.lines[client].submit(method, payload)
+        told = self._told(method, payloads, phase)
+        for client, call in self._submitted(method, told).items():
             deadline = time.monotonic() + self.step_timeout
-            self._unawaited[client] = _Unawaited(method, phase, deadline, late=False)
+            self._unawaited[client] = _Unawaited(call, phase, deadline, late=False)
+
+    def queue(
+        self, method: str, payloads: Mapping[int, Mapping[str, Any]], *, phase: Phase = "train"
+    ) -> None:
+        """Call one exchange behind the calls in flight; `answered` has the replies."""
+        calls = self._submitted(method, self._told(method, payloads, phase))
+        self._queued.append(_Queued(method, phase, calls))
+
+    def answered(self) -> dict[int, dict[str, Any]]:
+        """Wait for the replies to the calls that were queued first."""
+        queued = self._queued.popleft()
+        calls = {c: call for c, call in queued.calls.items() if c not in self.failures}
+        outcomes = dict(self._outcomes(queued.method, calls, queued.phase, None))
+        replies = {
+            client: self._taken(client, queued.method, outcome, queued.phase)
+            for client, outcome in sorted(outcomes.items())
+        }
+        return {client: reply for client, reply in replies.items() if reply is not None}
 
     def _exchange(
         self, method: str, payloads: Mapping[int, Mapping[str, Any]]
     ) -> dict[int, Outcome]:
         self._await_late(payloads)
-        return dict(self._outcomes(method, payloads, "train", None))
+        return dict(self._outcomes(method, self._submitted(method, payloads), "train", None))
+
+    def _submitted(self, method: str, payloads: Mapping[int, Mapping[str, Any]]) -> dict[int, Call]:
+        return {client: self.lines[client].submit(method, p) for client, p in payloads.items()}
 
     def _outcomes(
         self,
         method: str,
-        payloads: Mapping[int, Mapping[str, Any]],
+        calls: Mapping[int, Call],
         phase: Phase,
         patience: Patience | None,
     ) -> Iterator[tuple[int, Outcome]]:
-        """Make calls, and yield what becomes of each as soon as it is known."""
+        """Yield what becomes of calls as soon as it is known."""
         began = time.monotonic()
         deadline = began + self.step_timeout
-        waiting = dict(payloads)
+        waiting = dict(calls)
         posted = self._unawaited.keys() & waiting.keys()
-        for client in waiting.keys() - posted:
-            self.lines[client].submit(method, waiting[client])
         enough = patience.answers_needed(len(waiting)) if patience else len(waiting)
         seconds: list[float] = []
         lost: dict[int, float] = {}
@@ -139,8 +171,7 @@ class StreamClients(Clients):
                     if client in self.failures:
                         del waiting[client]
                         continue
-                    self.lines[client].submit(method, waiting[client])
-                outcome, until = self._look(client, method, deadline)
+                outcome, until = self._look(client, waiting[client], deadline)
                 if outcome is None:
                     lost[client] = until
                     continue
@@ -151,30 +182,29 @@ class StreamClients(Clients):
             begun = waiting.keys() - posted
             if patience and begun and len(seconds) >= enough:
                 # Who has not answered is slower than the median, whatever it will take.
-                middle = sorted(seconds)[(len(payloads) + 1) // 2 - 1]
+                middle = sorted(seconds)[(len(calls) + 1) // 2 - 1]
                 patient_until = began + patience.factor * middle
                 if time.monotonic() >= patient_until:
                     # Answers may have come while the one before was made use of.
-                    here = {c for c in begun if self.lines[c].outcome is not None}
+                    here = {c for c in begun if waiting[c].outcome is not None}
                     changed = here | posted
                     for client in begun - here:
-                        del waiting[client]
+                        late = waiting.pop(client)
                         self.late[client] += 1
-                        self._unawaited[client] = _Unawaited(method, phase, deadline, late=True)
+                        self._unawaited[client] = _Unawaited(late, phase, deadline, late=True)
                     continue
                 limit = min(limit, patient_until)
             if not waiting:
                 return
             changed = next_changes(self.changes, limit - time.monotonic()) or set(waiting)
 
-    def _look(self, client: int, method: str, deadline: float) -> tuple[Outcome | None, float]:
+    def _look(self, client: int, call: Call, deadline: float) -> tuple[Outcome | None, float]:
         """Return what became of a client's call; or None, and until when that may be so."""
-        now, line = time.monotonic(), self.lines[client]
-        outcome, lost_since = line.outcome, line.lost_since
+        now, outcome, lost_since = time.monotonic(), call.outcome, self.lines[client].lost_since
         if outcome is not None:
             return outcome, now
         if now >= deadline:
-            reason = f"did not answer {method} within {self.step_timeout:g} s"
+            reason = f"did not answer {call.method} within {self.step_timeout:g} s"
             return Outcome(None, reason, self.step_timeout), now
         if lost_since is None:
             return None, deadline
@@ -185,18 +215,19 @@ class StreamClients(Clients):
 
     def _settle(self, client: int) -> float:
         """Take note of a call that nobody waits for, if it is over; return when to look again."""
-        call = self._unawaited[client]
-        outcome, until = self._look(client, call.method, call.deadline)
+        unawaited = self._unawaited[client]
+        outcome, until = self._look(client, unawaited.call, unawaited.deadline)
         if outcome is not None:
             del self._unawaited[client]
-            self._taken(client, call.method, outcome, call.phase)
+            self._taken(client, unawaited.call.method, outcome, unawaited.phase)
         return until
 
     def _await_late(self, clients: Iterable[int]) -> None:
         """Wait until the late answers of clients have come, or never will."""
         wanted = set(clients)
         while late := self.busy & wanted:
-            deadlines = (self._look(c, "", self._unawaited[c].deadline)[1] for c in late)
+            calls = ((c, self._unawaited[c]) for c in late)
+            deadlines = (self._look(c, own.call, own.deadline)[1] for c, own in calls)
             next_changes(self.changes, min(deadlines) - time.monotonic())
 
 

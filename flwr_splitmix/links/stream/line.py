@@ -1,16 +1,19 @@
-"""One client's line in a round: one call at a time, over whatever connection carries it.
+"""One client's line in a round: calls in their order, over whatever connection carries them.
 
 The client sends `hello` once a connection (number: the last call that it answered; payload: its
-description) and gets a `hello` back, then a `reply` or an `error` to each `call`. The server sends
-calls, numbered from 1, and at last `finish` or `leave`. A connection may break at any moment: the
-call in flight is sent again on the next one, and the client repeats the reply that it has stored,
-so that no call is run twice. Frames about other calls than the one in flight change nothing.
+description) and gets a `hello` back, then sends a `reply` or an `error` to each `call`, in their
+order. The server sends calls, numbered from 1, and at last `finish` or `leave`; several calls may
+be in flight. A connection may break at any moment: all calls in flight are sent again on the next
+one, and the client repeats the replies that it has stored, so that no call is run twice. Each call
+says which one was the last whose reply has come, up to which the client need not store replies.
+Frames about other calls than the oldest in flight change nothing.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -43,11 +46,24 @@ class ClosedLineError(Exception):
 
 
 @dataclass
-class _Call:
+class Call:
+    """A call, and what became of it.
+
+    Parameters
+    ----------
+    began
+        When it was submitted (`time.monotonic`).
+    longest_reply
+        Most bytes of tensors that its reply may have.
+    outcome
+        None while it is in flight.
+    """
+
     number: int
     method: str
     payload: Mapping[str, Any]
     began: float
+    longest_reply: int
     frame: list[bytes] | None = None
     outcome: Outcome | None = None
 
@@ -84,33 +100,38 @@ class Line:
         self._changed = changed
         self._wire = wire
         self._max_body = max_body
-        self._longest_reply = max_body
         self._condition = threading.Condition()
         self._connection: Connection | None = None
         self._said_hello = False
         self._number = 0
         self._sent = 0
-        self._call: _Call | None = None
+        self._in_flight: deque[Call] = deque()
+        self._last: Call | None = None
+        self._heard = 0.0
         self._ending: Frame | None = None
 
     # The strategy's side.
 
-    def submit(self, method: str, payload: Mapping[str, Any]) -> None:
-        """Start a call; `outcome` will hold what becomes of it."""
+    def submit(self, method: str, payload: Mapping[str, Any]) -> Call:
+        """Start a call behind those in flight; its `outcome` will hold what becomes of it."""
         with self._condition:
             self._number += 1
-            self._call = _Call(self._number, method, payload, time.monotonic())
-            self._longest_reply = reply_limit(self.description or {}, payload, self._max_body)
-            if self.failure is not None:
-                self._call.outcome = Outcome(None, self.failure)
+            limit = reply_limit(self.description or {}, payload, self._max_body)
+            call = Call(self._number, method, payload, time.monotonic(), limit)
+            self._last = call
+            if self.failure is None:
+                self._in_flight.append(call)
+            else:
+                call.outcome = Outcome(None, self.failure)
                 self._changed()
             self._condition.notify_all()
+            return call
 
     @property
     def outcome(self) -> Outcome | None:
         """What became of the call that was submitted last; None while it is in flight."""
         with self._condition:
-            return None if self._call is None else self._call.outcome
+            return None if self._last is None else self._last.outcome
 
     def end(self, kind: Literal["finish", "leave"], text: str = "") -> None:
         """Tell the client that the round is over for it; it may be told only once."""
@@ -120,7 +141,7 @@ class Line:
             self._ending = Frame(kind, text=text)
             self._condition.notify_all()
             # Whoever owes an answer, or does not read, would not get to see the frame.
-            stuck = self._in_flight() or not self._said_hello
+            stuck = self._in_flight or not self._said_hello
             connection = self._connection if stuck else None
         if connection is not None:
             connection.cancel()
@@ -137,7 +158,10 @@ class Line:
     @property
     def longest_body(self) -> int:
         """Most bytes of tensors that the connection's next frame may have."""
-        return self._longest_reply if self._said_hello else min(HELLO_BODY, self._max_body)
+        with self._condition:
+            if not self._said_hello:
+                return min(HELLO_BODY, self._max_body)
+            return self._in_flight[0].longest_reply if self._in_flight else self._max_body
 
     def connect(self, connection: Connection) -> None:
         """Give the line to a new connection.
@@ -158,7 +182,7 @@ class Line:
                 raise LiveLineError
             self._connection = connection
             self._said_hello = False
-            self._sent = 0
+            self._sent = self._answered
             self._condition.notify_all()
 
     def hello(self, connection: Connection, data: bytes | Sequence[bytes]) -> None:
@@ -169,10 +193,9 @@ class Line:
             frame = self._decode(data)
             if frame is None:
                 return
-            answered = {self._number, self._number - 1} if self._in_flight() else {self._number}
             if frame.kind != "hello":
                 self._fail(f"began with a {frame.kind} frame, not with hello")
-            elif frame.number not in answered:
+            elif not self._answered <= frame.number <= self._number:
                 self._fail("has lost the steps of this round that came before")
             else:
                 if self.description is None:
@@ -196,50 +219,67 @@ class Line:
                     return None
                 if self.failure is not None:
                     return in_pieces(Frame("leave", text=self.failure)), True
-                call = self._call
-                if call is None or call.outcome is not None:
+                call, answered = self._unsent(), self._answered
+                if call is None:
                     assert self._ending is not None
                     return in_pieces(self._ending), True
                 self._sent = call.number
-            if (frame := self._encoded(call)) is not None:
+                self._condition.notify_all()
+            if (frame := self._encoded(call, answered)) is not None:
                 return frame, False
 
     def _wanted(self, connection: Connection) -> bool:
         if connection is not self._connection or not connection.is_active():
             return True
-        unsent = self._in_flight() and self._sent != self._number
-        return unsent or self.failure is not None or self._ending is not None
+        over = self.failure is not None or self._ending is not None
+        return over or self._unsent() is not None
 
-    def _encoded(self, call: _Call) -> list[bytes] | None:
+    def _encoded(self, call: Call, answered: int) -> list[bytes] | None:
         """Return a call's messages, which are made once, outside of the lock."""
         if call.frame is None:
-            frame = Frame("call", call.number, call.method, call.payload)
+            arguments = {"answered": answered, "arguments": call.payload}
+            frame = Frame("call", call.number, call.method, arguments)
             try:
                 call.frame = in_pieces(frame, self._wire, self._max_body)
             except CodecError as error:
                 with self._condition:
-                    self._answer(Outcome(None, f"could not be sent its call: {error}"))
+                    # The calls behind it rest on it.
+                    self._end_all(Outcome(None, f"could not be sent its call: {error}"))
                 return None
         return call.frame
 
+    def awaits(self, connection: Connection) -> bool:
+        """Wait until a call that was sent is to be answered; False if none ever will be."""
+        with self._condition:
+            while True:
+                if connection is not self._connection or not connection.is_active():
+                    return False
+                if self._in_flight and self._in_flight[0].number <= self._sent:
+                    return True
+                if self.failure is not None or self._ending is not None:
+                    return False
+                self._condition.wait()
+
     def receive(self, connection: Connection, data: bytes | Sequence[bytes]) -> bool:
-        """Take a frame that is not the first; returns whether it answered the call in flight."""
+        """Take a frame that is not the first; returns whether it answered a call in flight."""
         with self._condition:
             if connection is not self._connection:
                 return False
-            call = self._call
+            oldest = self._in_flight[0] if self._in_flight else None
         frame = self._decode(data)
         if frame is None:
             return True
         with self._condition:
-            if connection is not self._connection or call is None or call is not self._call:
+            current = self._in_flight[0] if self._in_flight else None
+            if connection is not self._connection or oldest is None or oldest is not current:
                 return False
             if frame.kind not in ("reply", "error"):
                 self._fail(f"sent a {frame.kind} frame in the midst of a round")
                 return True
-            if frame.number != call.number or call.outcome is not None:
+            if frame.number != oldest.number:
                 return False
-            seconds = time.monotonic() - call.began
+            now = time.monotonic()
+            seconds, self._heard = now - max(oldest.began, self._heard), now
             if frame.kind == "error":
                 self._answer(Outcome(None, one_line(frame.text) or "gave no reason", seconds))
             else:
@@ -258,8 +298,16 @@ class Line:
 
     # Under the lock, all of them.
 
-    def _in_flight(self) -> bool:
-        return self._call is not None and self._call.outcome is None
+    @property
+    def _answered(self) -> int:
+        """The last call whose reply has come, or never will."""
+        return self._in_flight[0].number - 1 if self._in_flight else self._number
+
+    def _unsent(self) -> Call | None:
+        """Return the next call that the connection has not been sent."""
+        # Few are in flight, and all are numbered one behind the other.
+        place = max(self._sent - self._answered, 0)
+        return self._in_flight[place] if place < len(self._in_flight) else None
 
     def _decode(self, data: bytes | Sequence[bytes]) -> Frame | None:
         try:
@@ -270,14 +318,20 @@ class Line:
             return None
 
     def _answer(self, outcome: Outcome) -> None:
-        if self._call is not None and self._call.outcome is None:
-            self._call.outcome = outcome
-            self._call.frame = None
-            self._call.payload = {}
-            self._changed()
+        """Note what became of the oldest call in flight."""
+        call = self._in_flight.popleft()
+        call.outcome = outcome
+        call.frame = None
+        call.payload = {}
+        self._changed()
         self._condition.notify_all()
+
+    def _end_all(self, outcome: Outcome) -> None:
+        while self._in_flight:
+            self._answer(outcome)
 
     def _fail(self, reason: str) -> None:
         self.failure = self.failure or reason
-        self._answer(Outcome(None, self.failure))
+        self._end_all(Outcome(None, self.failure))
         self._changed()
+        self._condition.notify_all()

@@ -15,7 +15,7 @@ from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.frames.wire import WireDtype
 
 METHOD = "/flwr_splitmix.Link/Attach"
-PROTOCOL = 2
+PROTOCOL = 3
 
 TOKEN_KEY = "splitmix-token"
 NODE_KEY = "splitmix-node"
@@ -25,6 +25,9 @@ PROTOCOL_KEY = "splitmix-protocol"
 PIECE = 4 << 20
 """Bytes of the longest gRPC message. A longer frame travels in pieces: gRPC's limit holds for all
 messages of a server, so it must be small for a peer that has not yet said what it will send."""
+
+MAX_UNHEARD = 256
+"""Most calls that a server may make behind the last one whose reply it says to have."""
 
 HELLO_BODY = 64 << 10
 """Most bytes of tensors in a hello, which holds plain values."""

@@ -76,13 +76,18 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
         try:
             line.hello(context, next_frame(requests, line.longest_body))
             yield _WELCOME
+            # Both directions at the same time: replies come in while calls go out.
+            threading.Thread(
+                target=_listen,
+                args=(line, requests, context),
+                name="splitmix-stream-replies",
+                daemon=True,
+            ).start()
             while (following := line.next_frame(context)) is not None:
                 messages, last = following
                 yield from messages
                 if last:
                     return
-                while not line.receive(context, next_frame(requests, line.longest_body)):
-                    pass
         except (grpc.RpcError, StopIteration):
             return  # the connection broke, or the node closed it; the line knows
         finally:
@@ -132,6 +137,15 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
         except ClosedLineError as error:
             _refuse(context, grpc.StatusCode.ABORTED, f"left out of the round: {error}")
         return line
+
+
+def _listen(line: Line, requests: Iterator[bytes], context: Any) -> None:
+    """Take a connection's replies, as long as there are calls to be answered."""
+    try:
+        while line.awaits(context):
+            line.receive(context, next_frame(requests, line.longest_body))
+    except (grpc.RpcError, StopIteration):
+        line.disconnect(context)
 
 
 def _refuse(context: Any, code: grpc.StatusCode, sentence: str) -> NoReturn:

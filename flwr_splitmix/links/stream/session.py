@@ -20,6 +20,7 @@ from flwr_splitmix.links.frames.wire import WireDtype, check_wire_dtype
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.stream.pairs import read_pair
 from flwr_splitmix.links.stream.protocol import (
+    MAX_UNHEARD,
     METHOD,
     NODE_KEY,
     PROTOCOL,
@@ -97,7 +98,7 @@ class Session:
         self._max_body = max_body
         self._wire: WireDtype = check_wire_dtype(ticket.wire_dtype)
         self._number = 0
-        self._reply: list[bytes] = []
+        self._replies: dict[int, list[bytes]] = {}
         self._attached = False
 
     def run(self) -> None:
@@ -190,15 +191,21 @@ class Session:
 
     def _reply_to(self, call: Frame) -> list[bytes] | None:
         """Run a call, or repeat the reply that is stored; None for one that is long over."""
-        if call.number == self._number:
-            return self._reply
-        if call.number < self._number:
-            return None
+        answered, arguments = call.payload.get("answered"), call.payload.get("arguments")
+        if type(answered) is not int or not isinstance(arguments, dict):
+            raise LinkError("the server sent a call without its arguments")
+        for number in [number for number in self._replies if number <= answered]:
+            del self._replies[number]
+        if call.number <= self._number:
+            return self._replies.get(call.number)
         if call.number > self._number + 1:
             raise LinkError(f"the server sent call {call.number} after {self._number}")
-        outcome = self._answer(call.text, call.payload)
-        self._number, self._reply = call.number, self._encoded(call.number, outcome)
-        return self._reply
+        if len(self._replies) >= MAX_UNHEARD:
+            raise LinkError(f"the server made {MAX_UNHEARD} calls without a word on their replies")
+        outcome = self._answer(call.text, arguments)
+        self._number = call.number
+        self._replies[self._number] = self._encoded(call.number, outcome)
+        return self._replies[self._number]
 
     def _encoded(self, number: int, outcome: Outcome) -> list[bytes]:
         error = outcome.error

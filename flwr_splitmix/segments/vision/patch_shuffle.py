@@ -27,6 +27,11 @@ class PatchShuffle(nn.Module):
     kappa
         Fraction of its patches that an image keeps, in (0, 1].
 
+    Attributes
+    ----------
+    across_batch
+        Whether patches change from one image to another.
+
     Raises
     ------
     ValueError
@@ -40,6 +45,7 @@ class PatchShuffle(nn.Module):
         if not 0 < kappa <= 1:
             raise ValueError(f"kappa is {kappa}; it must be greater than 0 and at most 1")
         self.kappa = kappa
+        self.across_batch = kappa < 1
 
     def forward(self, patches: Tensor) -> Tensor:  # noqa: D102
         b, n, _ = patches.shape

@@ -92,26 +92,67 @@ class ServerSegment(TrainedSegment):
         self.module.train()
         with torch_seed(self.device, seed):
             if self.server_update != "sequential" or groups == 1:
+                self.optimizer.zero_grad()
                 loss, gradient = self._backward(mixed.smashed, mixed.targets, groups)
-                if self.server_update == "mean" and groups > 1:
-                    torch._foreach_div_(self.own_gradients(), groups)
-                self._keep_finite()
-                self.optimizer.step(progress, num_rounds)
+                self._take_joint_step(groups, progress, num_rounds)
                 return StepResult(loss / groups, gradient)
             gradient = torch.empty_like(mixed.smashed)
             total = torch.zeros((), dtype=gradient.dtype, device=self.device)
             for group in rng.permutation(groups):
                 rows = slice(group * batch, (group + 1) * batch)
+                self.optimizer.zero_grad()
                 loss, gradient[rows] = self._backward(mixed.smashed[rows], mixed.targets[rows], 1)
                 self._keep_finite()
                 self.optimizer.step(progress, num_rounds)
                 total += loss
             return StepResult(total / groups, gradient)
 
-    def _backward(self, smashed: Tensor, targets: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    def learn_part(self, mixed: Mixed, batch: int, seed: int, *, first: bool) -> StepResult:
+        """Add what a part of the batch says to the weights' gradients, for one joint step.
+
+        The gradients of all parts together are those of `learn`, and so are their losses.
+
+        Parameters
+        ----------
+        mixed
+            Of the part: its samples of every group.
+        batch
+            Samples of every group in the whole batch b.
+        seed
+            Of dropout and the like; each part has its own.
+        first
+            Whether the gradients begin anew.
+        """
+        groups = len(mixed.sources)
+        share = len(mixed.smashed) / groups / batch
+        self.module.train()
+        if first:
+            self.optimizer.zero_grad()
+        with torch_seed(self.device, seed):
+            loss, gradient = self._backward(mixed.smashed, mixed.targets, groups * share)
+        return StepResult(loss / groups, gradient)
+
+    def finish_parts(self, groups: float, progress: float, num_rounds: int) -> None:
+        """Take the joint step on the gradients of all parts.
+
+        Parameters
+        ----------
+        groups
+            How many there were, on average over the samples of the batch.
+        progress, num_rounds
+            Global progress in rounds, for the schedule.
+        """
+        self._take_joint_step(groups, progress, num_rounds)
+
+    def _take_joint_step(self, groups: float, progress: float, num_rounds: int) -> None:
+        if self.server_update == "mean" and groups > 1:
+            torch._foreach_div_(self.own_gradients(), groups)
+        self._keep_finite()
+        self.optimizer.step(progress, num_rounds)
+
+    def _backward(self, smashed: Tensor, targets: Tensor, groups: float) -> tuple[Tensor, Tensor]:
         """Return (sum of the groups' batch-mean losses, its gradient at the smashed data)."""
         inputs = smashed.detach().requires_grad_()
-        self.optimizer.zero_grad()
         with autocast(self.device, self.dtype):
             logits = self.module(inputs)
         # CutMixSL eq. 3, summed over groups of equal size.

@@ -1,8 +1,9 @@
-"""A line: one call at a time, each run once, whatever its connections do."""
+"""A line: calls in their order, each run once, whatever its connections do."""
 
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ def test_calls_are_numbered_and_answered(line: Line) -> None:
         line.submit("step", {"k": number})
         call = sent(line, wire)
         assert (call.kind, call.number, call.text, call.payload) == (
-            "call", number, "step", {"k": number},
+            "call", number, "step", {"answered": number - 1, "arguments": {"k": number}},
         )  # fmt: skip
         assert line.outcome is None
         assert line.receive(wire, reply(number, a=torch.ones(number)))
@@ -66,6 +67,82 @@ def test_calls_are_numbered_and_answered(line: Line) -> None:
         assert line.outcome.reply is not None
         assert line.outcome.reply["a"].numel() == number
         assert line.outcome.nbytes == 4 * number
+
+
+def test_calls_in_flight_are_answered_in_their_order(line: Line) -> None:
+    wire = attached(line)
+    calls = [line.submit("step", {"k": number}) for number in (1, 2, 3)]
+    assert [sent(line, wire).number for _ in calls] == [1, 2, 3]
+    assert not line.receive(wire, reply(2, a="too early"))
+    for number, call in enumerate(calls, 1):
+        assert call.outcome is None
+        assert line.receive(wire, reply(number, a=number))
+        assert call.outcome is not None
+        assert call.outcome.reply == {"a": number}
+
+
+def test_seconds_count_from_when_the_client_was_free(line: Line) -> None:
+    wire = attached(line)
+    first, second = line.submit("step", {}), line.submit("step", {})
+    time.sleep(0.05)
+    for number in (1, 2):
+        sent(line, wire)
+        line.receive(wire, reply(number))
+    assert first.outcome is not None
+    assert second.outcome is not None
+    assert first.outcome.seconds >= 0.05 > second.outcome.seconds
+
+
+def test_all_calls_in_flight_are_sent_again_on_the_next_connection(line: Line) -> None:
+    wire = attached(line)
+    calls = [line.submit("step", {"k": number}) for number in (1, 2, 3)]
+    for _ in calls:
+        sent(line, wire)
+    assert line.receive(wire, reply(1))
+    line.disconnect(wire)
+    wire = attached(line, 3)  # all were run, two replies were lost
+    assert [sent(line, wire).number for _ in range(2)] == [2, 3]
+    assert [line.receive(wire, reply(number)) for number in (2, 3)] == [True, True]
+    assert line.outcome is not None
+    later = line.submit("step", {})
+    assert sent(line, wire).payload["answered"] == 3
+    assert later.outcome is None
+
+
+@pytest.mark.parametrize("answered", [0, 4])
+def test_a_client_that_answered_fewer_or_more_is_out_of_step(line: Line, answered: int) -> None:
+    wire = attached(line)
+    for _ in range(3):
+        line.submit("step", {})
+        sent(line, wire)
+    line.receive(wire, reply(1))
+    line.disconnect(wire)
+    attached(line, answered)
+    assert line.failure == "has lost the steps of this round that came before"
+    assert line.outcome is not None
+    assert line.outcome.error == line.failure
+
+
+def test_replies_are_awaited_while_a_call_that_was_sent_is_in_flight(line: Line) -> None:
+    wire = attached(line)
+    awaited: list[bool] = []
+
+    def listen() -> None:
+        while line.awaits(wire):
+            awaited.append(line.receive(wire, reply(len(awaited) + 1)))
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    for _ in range(2):
+        line.submit("step", {})
+    for _ in range(2):
+        sent(line, wire)
+    while len(awaited) < 2:
+        thread.join(0.01)
+    line.end("finish")
+    thread.join(60)
+    assert not thread.is_alive()
+    assert awaited == [True, True]
 
 
 def test_an_error_is_one_printable_line(line: Line) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,30 @@ class EdgeClient(SplitClient):
     @exchange
     def step(self, **arguments: Any) -> dict[str, Any]:
         """Take a step, slowly."""
+        return self._timed(super().step, arguments)
+
+    @exchange
+    def encode_part(self, **arguments: Any) -> dict[str, Any]:
+        """Make a part of a batch, slowly."""
+        return self._timed(super().encode_part, arguments)
+
+    @exchange
+    def learn_part(self, **arguments: Any) -> dict[str, Any]:
+        """Learn from a part of a batch, slowly."""
+        return self._timed(super().learn_part, arguments)
+
+    def _timed(
+        self, method: Callable[..., dict[str, Any]], arguments: Mapping[str, Any]
+    ) -> dict[str, Any]:
         began = time.perf_counter()
-        reply = super().step(**arguments)
+        reply = method(**arguments)
         computed = time.perf_counter() - began
         time.sleep((self.slow_factor - 1) * computed)
         self.computing_s += self.slow_factor * computed
-        if arguments["plan"] is not None:
+        # A step's last upload ends what is counted for it; what it brings back is the next one's.
+        if arguments.get("plan") is not None and (
+            arguments.get("part", 0) == arguments.get("parts", 1) - 1
+        ):
             self.computed_s.append(self.computing_s)
             self.computing_s = 0.0
         return reply

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -16,7 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 from benchmarks.apps.steps.step_app.lenet import CLASSES
 from benchmarks.apps.steps.step_app.models import vit
 from flwr_splitmix import StreamLink
-from flwr_splitmix.events import Exchange, RoundDone, StepDone, StepResult
+from flwr_splitmix.events import Exchange, RoundDone, StepDone
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.server.pace import Pace
 from flwr_splitmix.server.segments.upper import ServerSegment
@@ -24,6 +25,9 @@ from flwr_splitmix.strategies import PSL
 
 WARM_UP = 2
 """Steps that are taken but not counted; the first brings no gradient."""
+
+CHOOSING = 2
+"""Further ones, where the first steps choose the number of parts."""
 
 app = ServerApp()
 
@@ -37,16 +41,20 @@ class Stopwatch(Observer):
         Seconds of a clock at the end of each step.
     nbytes
         By direction and client, bytes of tensors of all exchanges.
+    parts
+        Of a batch of the newest step.
     """
 
     def __init__(self) -> None:
         self.ended: list[float] = []
         self.nbytes: dict[str, dict[int, int]] = {w: defaultdict(int) for w in ("up", "down")}
+        self.parts = 1
         self.row: dict[str, Any] = {}
 
     def on_exchange(self, event: Exchange) -> None:
-        """Count the bytes."""
+        """Count the bytes, and note into how many parts a batch is cut."""
         self.nbytes[event.direction][event.client] += event.nbytes
+        self.parts = event.payload.get("parts", self.parts)
 
     def on_step(self, event: StepDone) -> None:
         """Note the time."""
@@ -59,15 +67,19 @@ class Stopwatch(Observer):
 
 def timed(upper: ServerSegment) -> list[float]:
     """Have a segment note the seconds of each of its updates in the list that is returned."""
-    learn, seconds = upper.learn, list[float]()
+    seconds: list[float] = []
 
-    def learn_timed(*arguments: Any, **named: Any) -> StepResult:
-        began = time.perf_counter()
-        result = learn(*arguments, **named)
-        seconds.append(time.perf_counter() - began)
-        return result
+    def timing(method: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **named: Any) -> Any:
+            began = time.perf_counter()
+            result = method(*arguments, **named)
+            seconds.append(time.perf_counter() - began)
+            return result
 
-    upper.learn = learn_timed  # type: ignore[method-assign]
+        return run
+
+    for name in ("learn", "learn_part", "finish_parts"):
+        setattr(upper, name, timing(getattr(upper, name)))
     return seconds
 
 
@@ -78,15 +90,17 @@ def main(grid: Grid, context: Context) -> None:
     watch = Stopwatch()
     model, nodes = vit(int(config["depth"])), int(config["nodes"])
     pace = Pace(config["straggler"], group_order=config["group-order"])
+    warm_up = WARM_UP + (CHOOSING if config["micro-batches"] == "auto" else 0)
     strategy = PSL(
         model.upper,
         num_classes=CLASSES,
         server_update=config["server-update"],
         optimizer=model.optimizer,
         device="cpu",
-        steps_per_round=WARM_UP + int(config["steps"]),
+        steps_per_round=warm_up + int(config["steps"]),
         min_nodes=1 if pace.skips else nodes,
         pace=pace,
+        micro_batches=config["micro-batches"],
         observers=[watch],
         link=StreamLink(
             certificate=config["ssl-certfile"],
@@ -98,19 +112,20 @@ def main(grid: Grid, context: Context) -> None:
     )
     server_s = timed(strategy.upper)
     strategy.start(grid, ArrayRecord(model.lower.state_dict()), num_rounds=1)
-    counted = watch.ended[WARM_UP - 1 :]
+    counted = watch.ended[warm_up - 1 :]
     computed = {
         client: json.loads((Path(str(config["out"])) / f"computed-{client}.json").read_text())
         for client in range(nodes)
     }
     figures = {
         "step_s": [after - before for before, after in pairwise(counted)],
-        # Sequential updates in order of arrival are several calls a step.
+        # Sequential updates in order of arrival, and batches in parts, are several calls a step.
         "server_s": sum(server_s) / len(watch.ended),
         # The first brings no gradient.
         "client_s": {c: fmean(s[1:] or s) for c, s in computed.items()},
         "nbytes": watch.nbytes,
         "uploads": {client: len(seconds) for client, seconds in computed.items()},
+        "parts": watch.parts,
         "row": {name: watch.row.get(name) for name in ("clients_alive", "late_by_client")},
     }
     (Path(str(config["out"])) / "figures.json").write_text(json.dumps(figures))

@@ -1,0 +1,86 @@
+"""A client's graphs: what of the smashed data goes up, and the way back of what comes for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.clients.requests import check_received
+from flwr_splitmix.mixers import Share
+from flwr_splitmix.schedule import ScheduledOptimizer
+
+
+def upload(
+    shares: Sequence[Share | None], smashed: Tensor, labels: Tensor, ids: Tensor
+) -> tuple[dict[str, Any], list[Tensor | None]]:
+    """Return what goes up by the share of each pass, and the anchors of what comes back.
+
+    Parameters
+    ----------
+    smashed
+        (b, prefix + N, d), with its graph.
+    labels
+        int64 (b,), or soft labels (b, L).
+    ids
+        The examples' ids, int64 (b,).
+    """
+    pairs = [(None, None) if s is None else s.upload(smashed) for s in shares]
+    uploads = [None if upload is None else upload.detach() for upload, _ in pairs]
+    kinds = {share.label_kind for share in shares if share is not None}
+    sent: Tensor | list[Tensor | None] = labels
+    if kinds == {"ids"}:
+        sent = ids
+    elif "soft" in kinds:
+        sent = [None if s is None else s.upload_labels(labels, smashed.dtype) for s in shares]
+    return {"smashed": uploads, "labels": sent}, [anchor for _, anchor in pairs]
+
+
+def backward(
+    anchors: Sequence[Tensor | None],
+    gradients: Sequence[Tensor | None],
+    optimizer: ScheduledOptimizer,
+    *,
+    anew: bool,
+    bounded: bool,
+) -> bool:
+    """Accumulate gradients of the lower segment; returns whether there were any.
+
+    Parameters
+    ----------
+    anchors, gradients
+        Of each pass.
+    anew
+        Whether the gradients accumulated so far are forgotten.
+    bounded
+        Whether very large gradients are rejected.
+
+    Raises
+    ------
+    ClientError
+        If what came are no gradients of a model.
+    """
+    pairs = [
+        (anchor, gradient.to(anchor.device))
+        for anchor, gradient in zip(anchors, gradients, strict=True)
+        if anchor is not None and gradient is not None and anchor.requires_grad
+    ]
+    if not any(_says_something(gradient) for _, gradient in pairs):
+        return False
+    check_received("the server's gradient of pass", [g for _, g in pairs], bounded=bounded)
+    if anew:
+        optimizer.zero_grad()
+    torch.autograd.backward([a for a, _ in pairs], [g for _, g in pairs])
+    return True
+
+
+def _says_something(gradient: Tensor) -> bool:
+    """Return whether a gradient is not all zero; on an accelerator, whether it has numbers at all.
+
+    To look at the numbers there would mean to wait for them in every step.
+    """
+    if gradient.device.type != "cpu":
+        return gradient.numel() > 0
+    return bool(gradient.count_nonzero())

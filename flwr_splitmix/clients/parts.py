@@ -1,0 +1,115 @@
+"""A client's batch that goes up in parts: which were sent, and which have been learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.mixers import Share
+
+MAX_PARTS = 64
+"""Most parts of a batch."""
+
+WireShares = Sequence[Mapping[str, Any] | None]
+"""A share of each pass, as plain values."""
+
+
+class PartedBatch:
+    """One step's batch, of which each sample is sent once, in equal parts and in their order.
+
+    Parameters
+    ----------
+    number, progress
+        Of the step, as the server says.
+    plan, shares
+        The client's share of each pass, for the whole batch.
+    inputs, labels, ids
+        The whole batch: (b, ...), labels (b, ...), and the examples' ids, int64 (b,).
+    parts
+        Their number M.
+
+    Attributes
+    ----------
+    admitted
+        Whether the batch may be sent; None until somebody has asked.
+    learned
+        Whether a gradient of any part has been accumulated.
+
+    Raises
+    ------
+    ClientError
+        If the batch cannot be cut like that.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        progress: float,
+        plan: WireShares,
+        shares: Sequence[Share | None],
+        batch: tuple[Tensor, Tensor, Tensor],
+        parts: int,
+    ) -> None:
+        samples = len(batch[1])
+        if type(parts) is not int or not 1 <= parts <= MAX_PARTS or samples % parts:
+            raise ClientError(
+                f"the server cuts a batch of {samples} into {str(parts)[:20]} parts; allowed are "
+                f"divisors of the batch up to {MAX_PARTS} (micro-batches)"
+            )
+        self.number = number
+        self.progress = progress
+        self.parts = parts
+        self.admitted: bool | None = None
+        self.learned = False
+        self._plan = plan
+        self._shares = shares
+        self._batch = batch
+        self._samples = samples // parts
+        self._sent = 0
+        self._delivered = 0
+        self._anchors: list[Sequence[Tensor | None]] = []
+
+    def next_part(
+        self, number: int, part: int, parts: int, plan: WireShares
+    ) -> tuple[Sequence[Share | None], tuple[Tensor, Tensor, Tensor]]:
+        """Return the next part: its share of each pass, and its inputs, labels and ids.
+
+        Raises
+        ------
+        ClientError
+            If the server asks for another one: a sample that is sent twice costs twice.
+        """
+        asked, wanted = (number, part, parts), (self.number, self._sent, self.parts)
+        if asked != wanted or plan != self._plan or self._sent == self.parts:
+            raise ClientError("the server asks for a part of a batch out of turn, or otherwise")
+        first = self._sent * self._samples
+        self._sent += 1
+        shares = [None if share is None else share.part(first) for share in self._shares]
+        inputs, labels, ids = (t[first : first + self._samples] for t in self._batch)
+        return shares, (inputs, labels, ids)
+
+    def keep(self, anchors: Sequence[Tensor | None]) -> None:
+        """Keep the graph of the part that was made last: its anchor of each pass."""
+        self._anchors.append(anchors)
+
+    def anchors(self, number: int, part: int) -> Sequence[Tensor | None]:
+        """Return the anchors of the part whose gradient is delivered, and forget them.
+
+        Raises
+        ------
+        ClientError
+            If it is not the next one, or has not been made.
+        """
+        if (number, part) != (self.number, self._delivered) or part >= len(self._anchors):
+            raise ClientError("the server sends the gradient of a part of a batch out of turn")
+        self._delivered += 1
+        own, self._anchors[part] = self._anchors[part], ()
+        return own
+
+    @property
+    def complete(self) -> bool:
+        """Whether the gradients of all parts have been delivered."""
+        return self._delivered == self.parts

@@ -1,0 +1,126 @@
+"""Full-duplex steps: a batch goes up in parts, and each part is learned from when it is there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from flwr_splitmix.events import StepDone, StepResult
+from flwr_splitmix.links import Clients
+from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Plan, Upload
+from flwr_splitmix.seeding import derive_seed
+from flwr_splitmix.server.arrival import Gradients
+from flwr_splitmix.server.part_count import PartCount, StepSeconds
+from flwr_splitmix.server.parted_step import PartedStep
+from flwr_splitmix.server.steps import Place, Steps, Training
+
+
+class MicroBatchSteps(Steps):
+    """Steps whose batch is cut into parts; both segments' optimizers step once for all of them.
+
+    The calls for all parts are queued at once, and each part's gradients as soon as the server has
+    learned from it: while a client uploads one part, the server learns from the one before, and
+    the gradients of that come down. The clients answer all calls in their order.
+
+    Parameters
+    ----------
+    count
+        Into how many parts.
+    """
+
+    def __init__(self, training: Training, clients: Clients, count: PartCount) -> None:
+        super().__init__(training, clients)
+        self.count = count
+        self._deliveries = 0
+
+    def take(self, place: Place, plan: Plan) -> StepDone:
+        """Exchange the parts, and learn from them one after the other."""
+        parts = self.count.parts
+        samples = plan.shape.batch // parts
+        owed, self._deliveries = self._deliveries, 0
+        for part in range(parts):
+            self.clients.queue("encode_part", self._asked(place, plan, part, parts))
+        for _ in range(owed):
+            self.clients.answered()
+        seconds = StepSeconds(parts)
+        step = PartedStep(plan, parts)
+        for part in range(parts):
+            own = plan.part(part * samples, samples)
+            before = dict(self.clients.seconds)
+            replies = self.clients.answered()
+            seconds.uploaded(part, before, self.clients.seconds)
+            began = time.perf_counter()
+            uploads = dict(self.accepted(replies.items(), own))
+            gradients = self._learn(place, own, uploads, part, step)
+            self._deliver(place, part, uploads, gradients)
+            seconds.server += time.perf_counter() - began
+        if step.groups:
+            began = time.perf_counter()
+            self.training.upper.finish_parts(step.groups, place.progress, self.training.num_rounds)
+            seconds.server += time.perf_counter() - began
+        if self.count.measures:
+            self._measure(seconds)
+        return step.done(place.server_round, place.number)
+
+    def finish(self, steps: int) -> None:
+        """Wait until all gradients have been delivered."""
+        while self._deliveries:
+            self._deliveries -= 1
+            self.clients.answered()
+        self.training.require(self.clients)
+
+    def _asked(
+        self, place: Place, plan: Plan, part: int, parts: int
+    ) -> dict[int, Mapping[str, Any]]:
+        return {
+            client: {
+                "number": place.number,
+                "progress": place.progress,
+                "plan": plan.for_node(client),
+                "part": part,
+                "parts": parts,
+            }
+            for client in self.clients.alive
+            if client in plan.clients
+        }
+
+    def _learn(
+        self, place: Place, own: Plan, uploads: Mapping[int, Upload], part: int, step: PartedStep
+    ) -> Gradients:
+        """Learn from a part; returns its gradients, none where there is nothing to mix."""
+        upper, mixer = self.training.upper, self.training.mixer
+        mixed: Mixed | None = None
+        result: StepResult | None = None
+        gradients: Gradients = {}
+        try:
+            mixed = mixer.merge(uploads, own, num_classes=upper.num_classes, device=upper.device)
+        except EmptyMixtureError:  # nobody who is left has a patch in this step
+            pass
+        else:
+            seed = self.training.upper_seed(place)
+            seed = derive_seed(seed, "part", part) if part else seed
+            first = not step.groups
+            result = upper.learn_part(mixed, step.plan.shape.batch, seed, first=first)
+            gradients = mixer.split(result.gradient, mixed, own)
+        step.add(uploads, gradients, mixed, result)
+        return gradients
+
+    def _deliver(
+        self, place: Place, part: int, uploads: Mapping[int, Upload], gradients: Gradients
+    ) -> None:
+        payloads = {
+            client: {"number": place.number, "part": part, "gradient": gradients.get(client)}
+            for client in uploads
+        }
+        self.clients.queue("learn_part", payloads)
+        self._deliveries += 1
+
+    def _measure(self, seconds: StepSeconds) -> None:
+        """Wait for the deliveries, of which the last says how long a gradient's way down is."""
+        while self._deliveries:
+            self._deliveries -= 1
+            before = dict(self.clients.seconds)
+            self.clients.answered()
+            seconds.delivered(before, self.clients.seconds)
+        self.count.measured(seconds)

@@ -1,0 +1,232 @@
+"""Into how many parts a batch is cut: as asked for, or as the first steps say."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+from torch import nn
+
+from flwr_splitmix.clients.parts import MAX_PARTS
+from flwr_splitmix.mixers import Mixer
+from flwr_splitmix.segments.batch_norm import needs_whole_batch
+from flwr_splitmix.server.pace import Pace
+
+log = logging.getLogger("flwr.splitmix")
+
+PartsAsked = int | Literal["auto"]
+
+PARTS_ALLOWED = f"allowed are integers from 1 to {MAX_PARTS}, and 'auto'"
+
+TRIED, TRIALS = 2, 3
+""""auto" measures so many steps, in so many parts; what the first one computes is not counted."""
+
+MOST = 16
+"""Most parts that "auto" takes."""
+
+SHORTEST = 0.02
+""""auto" takes no more parts than the step's longest stage has of so many seconds."""
+
+IDLE = 0.05
+"""What "auto" aims at: the share of a step in which its longest stage waits for the others."""
+
+
+class StepSeconds:
+    """What one step in parts took.
+
+    Parameters
+    ----------
+    parts
+        Their number.
+
+    Attributes
+    ----------
+    server
+        Seconds that the server computed.
+    """
+
+    def __init__(self, parts: int) -> None:
+        self.parts = parts
+        self.server = 0.0
+        self._first: dict[int, float] = {}
+        self._later: dict[int, float] = {}
+        self._back: dict[int, float] = {}
+
+    def uploaded(self, part: int, before: Mapping[int, float], after: Mapping[int, float]) -> None:
+        """Note how long each client took for a part, from when it was free for it.
+
+        Parameters
+        ----------
+        before, after
+            By client index, the seconds spent in its calls until then.
+        """
+        for client, seconds in after.items():
+            spent = seconds - before[client]
+            own = self._later if part else self._first
+            own[client] = own.get(client, 0.0) + spent
+
+    def delivered(self, before: Mapping[int, float], after: Mapping[int, float]) -> None:
+        """Note how long it took to deliver a part's gradients; the last one counts."""
+        self._back = {client: seconds - before[client] for client, seconds in after.items()}
+
+    @property
+    def trip(self) -> float:
+        """Seconds from a call to the first byte of its reply, the longest of all clients."""
+        later = max(self.parts - 1, 1)
+        return max(
+            (max(s - self._later.get(c, 0.0) / later, 0.0) for c, s in self._first.items()),
+            default=0.0,
+        )
+
+    @property
+    def up(self) -> float:
+        """Seconds in which a client computes and uploads a batch, the longest of all clients."""
+        later = max(self.parts - 1, 1)
+        return max(self._later.values(), default=0.0) * self.parts / later
+
+    @property
+    def down(self) -> float:
+        """Seconds in which the gradients of a batch come down and are learned from."""
+        return self.parts * max(max(self._back.values(), default=0.0) - self.trip, 0.0)
+
+
+class PartCount:
+    """The number of parts of a run's batches.
+
+    Parameters
+    ----------
+    asked
+        Their number M, from 1 to 64; a batch that it does not divide is cut into fewer. Or "auto":
+        as few as keep the longest stage of a step (up, server, down) busy, by what the first steps
+        measured; 1 over a link on which nothing overlaps.
+
+    Attributes
+    ----------
+    parts
+        How many there are now.
+
+    Raises
+    ------
+    ValueError
+        If it is neither.
+    """
+
+    def __init__(self, asked: PartsAsked = 1) -> None:
+        if not is_parts(asked):
+            raise ValueError(f"micro-batches is {asked!r}; {PARTS_ALLOWED}")
+        self.asked = asked
+        self.parts = 1
+        self._batch = 1
+        self._chosen = 0
+        self._trials: list[StepSeconds] = []
+
+    def check(self, mixer: Mixer, server_update: str, upper: nn.Module, pace: Pace) -> None:
+        """Raise ValueError if something needs whole batches; the sentence says what."""
+        if self.asked == 1:
+            return
+        why = ""
+        if server_update == "sequential":
+            why = (
+                "server-update is 'sequential', one step for each group; allowed with it is "
+                "micro-batches 1, or server-update 'sum' or 'mean'"
+            )
+        elif layer := needs_whole_batch(upper):
+            why = (
+                f"the upper segment has {layer}, which needs a whole batch; allowed with it is "
+                "micro-batches 1"
+            )
+        elif mixer.needs_whole_batch:
+            why = f"{mixer} needs a whole batch; allowed with it is micro-batches 1"
+        elif pace.skips:
+            why = (
+                "straggler is 'skip', which leaves out whole uploads; allowed with it is "
+                "micro-batches 1, or straggler 'wait'"
+            )
+        if why:
+            raise ValueError(f"micro-batches is {self.asked!r}, but {why}")
+
+    def begin_round(self, batch: int, *, overlaps: bool) -> None:
+        """Fix the number of parts for a round's batches.
+
+        Parameters
+        ----------
+        batch
+            Samples of each client's batch.
+        overlaps
+            Whether the link sends, receives and computes at the same time.
+        """
+        if self.asked != "auto":
+            parts = largest_divisor(batch, self.asked)
+            if parts != self.asked and batch != self._batch:
+                log.warning(
+                    "micro-batches is %d, which does not divide a batch of %d: it is cut into %d",
+                    self.asked,
+                    batch,
+                    parts,
+                )
+        elif not overlaps:
+            parts = 1
+            if batch != self._batch:
+                log.info("micro-batches: 1, for over this link nothing overlaps")
+        else:
+            parts = largest_divisor(batch, self._chosen or TRIED)
+        self.parts, self._batch = parts, batch
+
+    @property
+    def measures(self) -> bool:
+        """Whether the next step is one of those by which "auto" chooses."""
+        return self.asked == "auto" and not self._chosen and self.parts > 1
+
+    def measured(self, seconds: StepSeconds) -> None:
+        """Note one of the first steps; behind the last of them, choose."""
+        self._trials.append(seconds)
+        if len(self._trials) < TRIALS:
+            return
+        counted = self._trials[1:]
+        stages = {
+            name: sum(getattr(trial, name) for trial in counted) / len(counted)
+            for name in ("up", "server", "down")
+        }
+        trip = sum(trial.trip for trial in counted) / len(counted)
+        self._chosen = self.parts = largest_divisor(self._batch, best_parts(stages, trip))
+        log.info(
+            "micro-batches: %d of %d samples: a batch takes %.3g s up, %.3g s at the server and "
+            "%.3g s down, the way there and back %.3g s",
+            self.parts,
+            self._batch // self.parts,
+            *stages.values(),
+            trip,
+        )
+
+
+def is_parts(asked: object) -> bool:
+    """Return whether a value says into how many parts to cut a batch."""
+    return asked == "auto" or (type(asked) is int and 1 <= asked <= MAX_PARTS)
+
+
+def best_parts(stages: Mapping[str, float], trip: float) -> int:
+    """Return the fewest parts with which the longest stage of a step hardly waits.
+
+    Between two steps it waits for one part of every other stage, and for the way there and back,
+    which no cutting shortens.
+
+    Parameters
+    ----------
+    stages
+        Seconds of each stage for a whole batch.
+    trip
+        Seconds of the way there and back.
+    """
+    longest = max(stages.values())
+    others = sum(stages.values()) - longest
+    if longest <= 0:
+        return 1
+    wanted = math.ceil(others / (IDLE * (longest + trip)))
+    return max(1, min(wanted, MOST, int(longest / SHORTEST)))
+
+
+def largest_divisor(batch: int, most: int) -> int:
+    """Return the largest divisor of a batch that is at most `most`."""
+    return next(parts for parts in range(min(most, batch), 0, -1) if batch % parts == 0)

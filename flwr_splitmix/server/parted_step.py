@@ -1,0 +1,131 @@
+"""The parts of a step put together: what observers are told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.events import StepDone, StepResult
+from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Plan, Source, Upload
+from flwr_splitmix.server.arrival import Gradients
+
+T = TypeVar("T")
+
+
+class PartedStep:
+    """A step whose batch came in parts.
+
+    Parameters
+    ----------
+    plan
+        Of the whole batch.
+    parts
+        Their number.
+
+    Attributes
+    ----------
+    groups
+        How many groups were learned from, on average over the samples of the batch.
+    """
+
+    def __init__(self, plan: Plan, parts: int) -> None:
+        self.plan = plan
+        self.parts = parts
+        self.groups = 0.0
+        self._came: list[tuple[Mapping[int, Upload], Gradients]] = []
+        self._learned: list[tuple[int, Mixed, StepResult]] = []
+
+    def add(
+        self,
+        uploads: Mapping[int, Upload],
+        gradients: Gradients,
+        mixed: Mixed | None,
+        result: StepResult | None,
+    ) -> None:
+        """Note the next part; without a mixture there was nothing to learn from."""
+        if mixed is not None and result is not None:
+            self.groups += len(mixed.sources) / self.parts
+            self._learned.append((len(self._came), mixed, result))
+        self._came.append((uploads, gradients))
+
+    def done(self, server_round: int, number: int) -> StepDone:
+        """Return the step as if its batch had come in one piece.
+
+        Of a client that dropped out on the way there is no upload, while what came of it is in the
+        mixture, in which samples are zero where there was nothing to mix.
+
+        Raises
+        ------
+        EmptyMixtureError
+            If nothing was learned.
+        """
+        if not self._learned:
+            raise EmptyMixtureError("there is nothing to mix: no part of the batch has come")
+        mixed, result = self._joined()
+        uploads = _whole([uploads for uploads, _ in self._came], _join_uploads)
+        gradients = _whole([gradients for _, gradients in self._came], _join_passes)
+        what = (result.loss, self.plan, mixed, result)
+        return StepDone(server_round, number, uploads, gradients, {}, *what)
+
+    def _joined(self) -> tuple[Mixed, StepResult]:
+        sources: dict[tuple[int, int], Source] = {}
+        for _, mixed, _ in self._learned:
+            for source in mixed.sources:
+                index, group = place = self._group_of(source)
+                clients = {member.client for member in source.members}
+                members = self.plan.passes[index][group].members
+                own = tuple(member for member in members if member.client in clients)
+                sources.setdefault(place, Source(index, own, source.ratio))
+        rows = {place: row for row, place in enumerate(sources)}
+
+        def joined(of_part: Sequence[Tensor]) -> Tensor:
+            samples = self.plan.shape.batch // self.parts
+            size = of_part[0].shape[1:]
+            whole = of_part[0].new_zeros((len(rows), self.parts, samples, *size))
+            for (part, mixed, _), own in zip(self._learned, of_part, strict=True):
+                here = [rows[self._group_of(source)] for source in mixed.sources]
+                whole[here, part] = own.view(len(here), samples, *size)
+            return whole.flatten(0, 2)
+
+        smashed = joined([mixed.smashed for _, mixed, _ in self._learned])
+        targets = joined([mixed.targets for _, mixed, _ in self._learned])
+        gradient = joined([result.gradient for _, _, result in self._learned])
+        loss = torch.stack([result.loss for _, _, result in self._learned]).sum()
+        return Mixed(smashed, targets, tuple(sources.values())), StepResult(loss, gradient)
+
+    def _group_of(self, source: Source) -> tuple[int, int]:
+        """Return where a source's group is in the plan: (pass, group)."""
+        client = source.members[0].client
+        groups = self.plan.passes[source.index]
+        own = (i for i, g in enumerate(groups) if any(m.client == client for m in g.members))
+        return source.index, next(own)
+
+
+def _whole(parts: Sequence[Mapping[int, T]], join: Callable[[Sequence[T]], T]) -> dict[int, T]:
+    """Join what each client has in every part."""
+    return {
+        client: join([part[client] for part in parts])
+        for client in sorted(parts[0])
+        if all(client in part for part in parts)
+    }
+
+
+def _join_uploads(parts: Sequence[Upload]) -> Upload:
+    smashed = _join_passes([part.smashed for part in parts])
+    labels = [part.labels for part in parts]
+    if all(isinstance(own, Tensor) for own in labels):
+        return Upload(smashed, torch.cat([own for own in labels if isinstance(own, Tensor)]))
+    return Upload(smashed, _join_passes([own for own in labels if not isinstance(own, Tensor)]))
+
+
+def _join_passes(parts: Sequence[Sequence[Tensor | None]]) -> list[Tensor | None]:
+    """Join the tensors of each pass; None where a pass has none."""
+    return [
+        torch.cat([tensor for tensor in passes if tensor is not None])
+        if all(tensor is not None for tensor in passes)
+        else None
+        for passes in zip(*parts, strict=True)
+    ]

@@ -1,0 +1,191 @@
+"""The steps of a round in the L shape: exchange, mix, learn, and what is owed to the clients."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flwr_splitmix.events import StepDone
+from flwr_splitmix.links import Clients
+from flwr_splitmix.mixers import Mixer, Plan, Upload
+from flwr_splitmix.seeding import derive_seed, generator
+from flwr_splitmix.server.arrival import Gradients, GroupsOnArrival, deliveries
+from flwr_splitmix.server.intake.split import UploadIntake
+from flwr_splitmix.server.pace import Pace
+from flwr_splitmix.server.segments.upper import ServerSegment
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a step is in its run.
+
+    Parameters
+    ----------
+    number
+        Of the step in its round, from 0.
+    progress
+        Global progress in rounds, for the schedules.
+    """
+
+    server_round: int
+    number: int
+    progress: float
+
+
+@dataclass(frozen=True)
+class Training:
+    """What all steps of a run are taken with.
+
+    Parameters
+    ----------
+    seed, num_rounds
+        Of the run.
+    require
+        Raises LinkError if too few clients are left.
+    """
+
+    mixer: Mixer
+    upper: ServerSegment
+    uploads: UploadIntake
+    pace: Pace
+    min_nodes: int
+    seed: int
+    num_rounds: int
+    require: Callable[[Clients], None]
+
+    def upper_seed(self, place: Place) -> int:
+        """Return the seed of the upper segment's dropout and the like."""
+        return derive_seed(self.seed, "upper", place.server_round, place.number)
+
+
+class Steps(ABC):
+    """Takes the steps of one round.
+
+    Parameters
+    ----------
+    clients
+        Of the round.
+    """
+
+    def __init__(self, training: Training, clients: Clients) -> None:
+        self.training = training
+        self.clients = clients
+
+    @abstractmethod
+    def take(self, place: Place, plan: Plan) -> StepDone:
+        """Take a step.
+
+        Raises
+        ------
+        EmptyMixtureError
+            If no client had a patch; there was no step then.
+        LinkError
+            If too few clients are left.
+        """
+
+    @abstractmethod
+    def finish(self, steps: int) -> None:
+        """Deliver what clients are still owed, behind the last of so many steps."""
+
+    def accepted(
+        self, replies: Iterable[tuple[int, Mapping[str, Any]]], plan: Plan
+    ) -> Iterator[tuple[int, Upload]]:
+        """Yield the uploads among the replies to a plan; who sent nonsense is left out."""
+        planned = plan.clients
+        for client, reply in replies:
+            if client in planned:
+                upload = self.training.uploads.take(self.clients, client, reply, plan)
+                if upload is not None:
+                    yield client, upload
+        self.training.require(self.clients)
+
+
+class WholeBatchSteps(Steps):
+    """Steps of one exchange each: the last step's gradient travels with the plan of the next."""
+
+    def __init__(self, training: Training, clients: Clients) -> None:
+        super().__init__(training, clients)
+        self._owed: Gradients = {}
+
+    def take(self, place: Place, plan: Plan) -> StepDone:
+        """Exchange once, and learn from what came."""
+        payloads = self._payloads(place, plan)
+        self._owed = {}
+        came = self.accepted(self._replies(payloads), plan)
+        if self.training.pace.on_arrival:
+            return self._learn_on_arrival(place, plan, came)
+        return self._learn(place, plan, dict(sorted(came, key=lambda pair: pair[0])))
+
+    def finish(self, steps: int) -> None:
+        """Deliver the last gradients."""
+        self.clients.call(
+            "step",
+            {
+                client: {
+                    "number": steps,
+                    "progress": self.clients.server_round,
+                    "gradient": self._owed.get(client),
+                    "plan": None,
+                }
+                for client in self.clients.alive
+            },
+        )
+        self.training.require(self.clients)
+
+    def _payloads(self, place: Place, plan: Plan) -> dict[int, dict[str, Any]]:
+        planned = plan.clients
+        return {
+            client: {
+                "number": place.number,
+                "progress": place.progress,
+                "gradient": self._owed.get(client),
+                "plan": plan.for_node(client) if client in planned else None,
+            }
+            for client in self.clients.alive
+            if client in planned or client in self._owed
+        }
+
+    def _replies(
+        self, payloads: Mapping[int, Mapping[str, Any]]
+    ) -> Iterable[tuple[int, dict[str, Any]]]:
+        pace = self.training.pace
+        if pace.notices_arrival:
+            patience = pace.patience(self.training.min_nodes)
+            return self.clients.answers("step", payloads, patience=patience)
+        replies = self.clients.call("step", payloads)
+        self.training.require(self.clients)
+        return replies.items()
+
+    def _learn(self, place: Place, plan: Plan, uploads: Mapping[int, Upload]) -> StepDone:
+        own = self.training
+        mixed = own.mixer.merge(
+            uploads, plan, num_classes=own.upper.num_classes, device=own.upper.device
+        )
+        order = generator(own.seed, "order", place.server_round, place.number)
+        result = own.upper.learn(
+            mixed, place.progress, own.num_rounds, own.upper_seed(place), order
+        )
+        self._owed = own.mixer.split(result.gradient, mixed, plan)
+        what = (result.loss, plan, mixed, result)
+        return StepDone(place.server_round, place.number, uploads, self._owed, {}, *what)
+
+    def _learn_on_arrival(
+        self, place: Place, plan: Plan, came: Iterable[tuple[int, Upload]]
+    ) -> StepDone:
+        own = self.training
+        groups = GroupsOnArrival(
+            plan, own.mixer, own.upper, place.progress, own.num_rounds, own.upper_seed(place)
+        )
+
+        def deliver(gradients: Gradients) -> None:
+            self.clients.post("step", deliveries(place.number + 1, place.progress, gradients))
+
+        owed = groups.learn(came, deliver)
+        mixed, result = groups.result()
+        self._owed = owed
+        what = (result.loss, plan, mixed, result)
+        return StepDone(
+            place.server_round, place.number, groups.uploads, groups.gradients, {}, *what
+        )

@@ -1,0 +1,93 @@
+"""A recorded round whose batches went up in parts, as if each had gone up in one piece."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.events import Exchange
+
+ASKED = {"number", "progress", "plan", "part", "parts"}
+DELIVERED = {"number", "part", "gradient"}
+"""All that the calls for a part, and with the gradient of a part, may hold."""
+
+
+def goes_in_parts(down: Sequence[Exchange]) -> bool:
+    """Return whether a client was asked for parts of its batches."""
+    return any("parts" in call.payload for call in down)
+
+
+def join_parts(
+    law: str, down: Sequence[Exchange], up: Sequence[Exchange], made: Sequence[Tensor]
+) -> tuple[list[Exchange], list[Exchange], list[Tensor]]:
+    """Return one call and one reply a step, and what the lower segment made in each.
+
+    A step's call has the gradient of the step before, and the last call only that.
+
+    Parameters
+    ----------
+    law
+        Begins the sentences.
+    down, up
+        One client's calls and replies, which it gave in their order.
+    made
+        What its lower segment made, part after part.
+
+    Raises
+    ------
+    AssertionError
+        If a call holds more than it may, or parts are not asked for and delivered once each, in
+        their order.
+    """
+    calls: list[Exchange] = []
+    replies: list[list[Exchange]] = []
+    gradients: list[list[Any]] = []
+    for call, reply in zip(down, up, strict=False):
+        told, where = call.payload, f"{law}: client {call.client}"
+        if "parts" not in told:
+            if told.keys() != DELIVERED or told["part"] != len(gradients[-1]):
+                raise AssertionError(f"{where} is sent {sorted(told)}, or out of turn")
+            if reply.payload:
+                raise AssertionError(f"{where} replies to a gradient alone")
+            gradients[-1].append(told["gradient"])
+            continue
+        if told.keys() != ASKED:
+            raise AssertionError(f"{where} is sent {', '.join(sorted(told))}")
+        if told["part"] == 0:
+            own = {name: told[name] for name in ("number", "progress", "plan")}
+            before = _joined(gradients[-1]) if gradients else None
+            calls.append(replace(call, payload={**own, "gradient": before}))
+            replies.append([])
+            gradients.append([])
+        if told["part"] != len(replies[-1]) or told["plan"] != calls[-1].payload["plan"]:
+            raise AssertionError(f"{where} is asked for parts out of turn, or otherwise")
+        replies[-1].append(reply)
+    if calls:
+        last = {"number": len(calls), "progress": None, "plan": None}
+        payload = {**last, "gradient": _joined(gradients[-1])}
+        calls.append(replace(calls[-1], payload=payload))
+    whole = [_joined_reply(parts) for parts in replies]
+    if whole:
+        whole.append(replace(whole[-1], payload={}))
+    parts = max((len(own) for own in replies), default=1)
+    batches = [made[i : i + parts] for i in range(0, len(made), parts)]
+    return calls, whole, [torch.cat(list(batch)) for batch in batches]
+
+
+def _joined_reply(parts: Sequence[Exchange]) -> Exchange:
+    names = {name for part in parts for name in part.payload}
+    payload = {name: _joined([part.payload.get(name) for part in parts]) for name in names}
+    return replace(parts[0], payload=payload)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Join tensors, or lists of them, that each part has; None where one has none."""
+    if not parts or any(part is None for part in parts):
+        return None
+    if isinstance(parts[0], Tensor):
+        return torch.cat(list(parts))
+    return [_joined(own) for own in zip(*parts, strict=True)]
