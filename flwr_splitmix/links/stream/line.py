@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode
+from flwr_splitmix.links.frames.feedback import Feedback
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.frames.wire import WireDtype
 from flwr_splitmix.links.link import Outcome
@@ -64,6 +65,10 @@ class Line:
         Format of activations and gradients on their way to the client.
     max_body
         Largest body in bytes that is taken from the client.
+    seed
+        Of formats that round by chance.
+    feedback
+        Adds what rounding has left of gradients to the next ones; None leaves them as they are.
 
     Attributes
     ----------
@@ -76,7 +81,12 @@ class Line:
     """
 
     def __init__(
-        self, changed: Callable[[], None], wire: WireDtype = "keep", max_body: int = MAX_BODY
+        self,
+        changed: Callable[[], None],
+        wire: WireDtype = "keep",
+        max_body: int = MAX_BODY,
+        seed: int = 0,
+        feedback: Feedback | None = None,
     ) -> None:
         self.description: dict[str, Any] | None = None
         self.failure: str | None = None
@@ -84,6 +94,8 @@ class Line:
         self._changed = changed
         self._wire = wire
         self._max_body = max_body
+        self._seed = seed
+        self._feedback = feedback
         self._longest_reply = max_body
         self._condition = threading.Condition()
         self._connection: Connection | None = None
@@ -213,9 +225,12 @@ class Line:
     def _encoded(self, call: _Call) -> list[bytes] | None:
         """Return a call's messages, which are made once, outside of the lock."""
         if call.frame is None:
-            frame = Frame("call", call.number, call.method, call.payload)
+            payload = call.payload
+            if self._feedback is not None:
+                payload = self._feedback.correct(call.number, payload)
+            frame = Frame("call", call.number, call.method, payload)
             try:
-                call.frame = in_pieces(frame, self._wire, self._max_body)
+                call.frame = in_pieces(frame, self._wire, self._max_body, self._seed)
             except CodecError as error:
                 with self._condition:
                     self._answer(Outcome(None, f"could not be sent its call: {error}"))

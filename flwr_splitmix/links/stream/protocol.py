@@ -44,15 +44,17 @@ def message_settings() -> list[tuple[str, int]]:
     ]
 
 
-def in_pieces(frame: Frame, wire: WireDtype = "keep", max_body: int = MAX_BODY) -> list[bytes]:
-    """Return a frame as messages of at most `PIECE` bytes.
+def in_pieces(
+    frame: Frame, wire: WireDtype = "keep", max_body: int = MAX_BODY, seed: int = 0
+) -> list[bytes]:
+    """Return a frame as messages of at most `PIECE` bytes; `seed` as for `encode`.
 
     Raises
     ------
     CodecError
         As `encode`.
     """
-    return encode_in_messages(frame, PIECE, wire, max_body)
+    return encode_in_messages(frame, PIECE, wire, max_body, seed)
 
 
 def next_frame(messages: Iterator[bytes], max_body: int) -> list[bytes]:
