@@ -19,20 +19,23 @@ from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode
 from flwr_splitmix.links.frames.feedback import Feedback
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.frames.wire import WireDtype
-from flwr_splitmix.links.link import Outcome
+from flwr_splitmix.links.link import Outcome, tensor_bytes
 from flwr_splitmix.links.stream.limits import reply_limit
 from flwr_splitmix.links.stream.protocol import HELLO_BODY, in_pieces
 from flwr_splitmix.links.words import one_line
 
 
 class Connection(Protocol):
-    """What a line needs of a connection: gRPC's context of a stream has it."""
+    """What a line needs of a connection; its methods are called from any thread."""
 
     def is_active(self) -> bool:
         """Return whether the connection still stands."""
 
+    def wake(self) -> None:
+        """Have it ask for the next frame; called under the line's lock, without delay."""
+
     def cancel(self) -> None:
-        """End it, from any thread."""
+        """End it."""
 
 
 class LiveLineError(Exception):
@@ -97,7 +100,7 @@ class Line:
         self._seed = seed
         self._feedback = feedback
         self._longest_reply = max_body
-        self._condition = threading.Condition()
+        self._lock = threading.RLock()
         self._connection: Connection | None = None
         self._said_hello = False
         self._number = 0
@@ -109,28 +112,28 @@ class Line:
 
     def submit(self, method: str, payload: Mapping[str, Any]) -> None:
         """Start a call; `outcome` will hold what becomes of it."""
-        with self._condition:
+        with self._lock:
             self._number += 1
             self._call = _Call(self._number, method, payload, time.monotonic())
             self._longest_reply = reply_limit(self.description or {}, payload, self._max_body)
             if self.failure is not None:
                 self._call.outcome = Outcome(None, self.failure)
                 self._changed()
-            self._condition.notify_all()
+            self._wake()
 
     @property
     def outcome(self) -> Outcome | None:
         """What became of the call that was submitted last; None while it is in flight."""
-        with self._condition:
+        with self._lock:
             return None if self._call is None else self._call.outcome
 
     def end(self, kind: Literal["finish", "leave"], text: str = "") -> None:
         """Tell the client that the round is over for it; it may be told only once."""
-        with self._condition:
+        with self._lock:
             if self._ending is not None:
                 return
             self._ending = Frame(kind, text=text)
-            self._condition.notify_all()
+            self._wake()
             # Whoever owes an answer, or does not read, would not get to see the frame.
             stuck = self._in_flight() or not self._said_hello
             connection = self._connection if stuck else None
@@ -139,12 +142,18 @@ class Line:
 
     def drop(self) -> None:
         """End the connection, if there is one."""
-        with self._condition:
+        with self._lock:
             connection = self._connection
         if connection is not None:
             connection.cancel()
 
     # The connection's side.
+
+    @property
+    def call_bytes(self) -> int:
+        """Bytes of the tensors of the call in flight; 0 if there is none."""
+        with self._lock:
+            return 0 if self._call is None else tensor_bytes(self._call.payload)
 
     @property
     def longest_body(self) -> int:
@@ -161,21 +170,21 @@ class Line:
         ClosedLineError
             If the client was left out of the round.
         """
-        with self._condition:
+        with self._lock:
             if self.failure is not None:
                 raise ClosedLineError(self.failure)
             if self._ending is not None and self._ending.kind == "leave":
                 raise ClosedLineError(self._ending.text)
             if self._connection is not None and self._connection.is_active():
                 raise LiveLineError
+            self._wake()  # the one that has ended
             self._connection = connection
             self._said_hello = False
             self._sent = 0
-            self._condition.notify_all()
 
     def hello(self, connection: Connection, data: bytes | Sequence[bytes]) -> None:
         """Take a connection's first frame, whole or in its messages."""
-        with self._condition:
+        with self._lock:
             if connection is not self._connection:
                 return
             frame = self._decode(data)
@@ -194,18 +203,19 @@ class Line:
                 self._changed()
 
     def next_frame(self, connection: Connection) -> tuple[list[bytes], bool] | None:
-        """Wait for what is to be sent: (messages of a frame, whether it is the last).
+        """Return what is to be sent now: (messages of a frame, whether it is the last).
 
         Returns
         -------
-        None if the connection has ended, or another one has the line.
+        No messages if there is nothing to send until the connection is woken; None if it has
+        ended, or another one has the line.
         """
         while True:
-            with self._condition:
-                while not self._wanted(connection):
-                    self._condition.wait()
+            with self._lock:
                 if connection is not self._connection or not connection.is_active():
                     return None
+                if not self._wanted():
+                    return [], False
                 if self.failure is not None:
                     return in_pieces(Frame("leave", text=self.failure)), True
                 call = self._call
@@ -216,9 +226,7 @@ class Line:
             if (frame := self._encoded(call)) is not None:
                 return frame, False
 
-    def _wanted(self, connection: Connection) -> bool:
-        if connection is not self._connection or not connection.is_active():
-            return True
+    def _wanted(self) -> bool:
         unsent = self._in_flight() and self._sent != self._number
         return unsent or self.failure is not None or self._ending is not None
 
@@ -232,21 +240,21 @@ class Line:
             try:
                 call.frame = in_pieces(frame, self._wire, self._max_body, self._seed)
             except CodecError as error:
-                with self._condition:
+                with self._lock:
                     self._answer(Outcome(None, f"could not be sent its call: {error}"))
                 return None
         return call.frame
 
     def receive(self, connection: Connection, data: bytes | Sequence[bytes]) -> bool:
         """Take a frame that is not the first; returns whether it answered the call in flight."""
-        with self._condition:
+        with self._lock:
             if connection is not self._connection:
                 return False
             call = self._call
         frame = self._decode(data)
         if frame is None:
             return True
-        with self._condition:
+        with self._lock:
             if connection is not self._connection or call is None or call is not self._call:
                 return False
             if frame.kind not in ("reply", "error"):
@@ -264,14 +272,17 @@ class Line:
 
     def disconnect(self, connection: Connection) -> None:
         """Note that a connection is gone."""
-        with self._condition:
+        with self._lock:
             if connection is self._connection:
                 self._connection = None
                 self.lost_since = time.monotonic()
                 self._changed()
-            self._condition.notify_all()
 
     # Under the lock, all of them.
+
+    def _wake(self) -> None:
+        if self._connection is not None:
+            self._connection.wake()
 
     def _in_flight(self) -> bool:
         return self._call is not None and self._call.outcome is None
@@ -280,7 +291,7 @@ class Line:
         try:
             return decode(data, self.longest_body)
         except CodecError as error:
-            with self._condition:
+            with self._lock:
                 self._fail(f"sent bytes that are no frame: {error}")
             return None
 
@@ -290,7 +301,7 @@ class Line:
             self._call.frame = None
             self._call.payload = {}
             self._changed()
-        self._condition.notify_all()
+        self._wake()
 
     def _fail(self, reason: str) -> None:
         self.failure = self.failure or reason
