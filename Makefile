@@ -74,6 +74,8 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.node_guards --out out/node_guards.json
 	$(BIN)/python -m benchmarks.deploy --out out/deploy.json
 	$(BIN)/python -m benchmarks.edge --out out/edge.json
+	$(BIN)/python -m benchmarks.many_nodes --out out/many_nodes.json
+	$(BIN)/python -m benchmarks.wire_formats --out out/wire_formats.json
 	$(BIN)/python -m benchmarks.ushape --out out/ushape.json
 	$(BIN)/python -m benchmarks.mixguard_attacks --out out/mixguard_attacks.json
 

@@ -20,7 +20,8 @@ from flwr_splitmix.apps.config_error import unknown_key
 from flwr_splitmix.apps.continuing import continued
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import AutoLink, Link, LinkError, RayLink, StreamLink
-from flwr_splitmix.links.frames.wire import WireDtype
+from flwr_splitmix.links.frames.feedback import check_feedback
+from flwr_splitmix.links.frames.wire import WireDtype, level_bits
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.observers.progress import ProgressFile
 from flwr_splitmix.observers.trackers import make_trackers
@@ -94,6 +95,7 @@ class AppConfig(BaseModel):
     link_client_ca: str
     wire_dtype: WireDtype
     wire_dtype_down: WireDtype | Literal[""]
+    wire_feedback: StrictBool
     label: str
     tracker: str
     run_dir: str
@@ -213,11 +215,14 @@ class AppConfig(BaseModel):
     def _link_has_the_wire_format(self) -> Self:
         if self.link == "ray" and self.narrowed:
             raise ValueError(_only_over_a_stream(self.narrowed))
-        if (self.wire_dtype_down or self.wire_dtype) == "int4":
+        down = self.wire_dtype_down or self.wire_dtype
+        if level_bits(down) == 4:
             raise ValueError(
-                "int4 is for smashed data, and gradients would travel as it too; allowed with "
+                f"{down} is for smashed data, and gradients would travel as it too; allowed with "
                 "wire-dtype 'int4' is another wire-dtype-down, e.g. 'int8'"
             )
+        if self.wire_feedback:
+            check_feedback(down)
         return self
 
     @property
@@ -263,6 +268,7 @@ class AppConfig(BaseModel):
             advertise=self.link_advertise or None,
             wire_dtype=self.wire_dtype,
             wire_dtype_down=self.wire_dtype_down,
+            wire_feedback=self.wire_feedback,
             run="" if run is None else run.id,
             attach_timeout=self.attach_timeout,
             step_timeout=self.step_timeout,

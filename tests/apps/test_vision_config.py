@@ -78,6 +78,11 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ),
     ({"wire_dtype": "int4"}, ["int4 is for smashed data", "wire-dtype-down, e.g. 'int8'"]),
     ({"wire_dtype_down": "int4"}, ["int4 is for smashed data", "wire-dtype-down"]),
+    ({"wire_dtype_down": "int4-stochastic"}, ["int4-stochastic is for smashed data"]),
+    (
+        {"wire_dtype": "int8-stochastic", "wire_feedback": True},
+        ["wire-feedback is for", "not as 'int8-stochastic'", "wire-dtype-down", "to false"],
+    ),
     ({"wire_dtype_down": "int8", "link": "ray"}, ["wire-dtype is 'int8'", "in a simulation"]),
     ({"rounding": "floor"}, ["rounding is 'floor'", "'multinomial'"]),
     ({"gradient": "both"}, ["gradient is 'both'", "'unicast'"]),

@@ -142,6 +142,38 @@ def test_edge_reports_how_far_a_step_is_from_its_lines_limit(tmp_path: Path) -> 
     assert written["settings"]["shaped_by"] in ("tc", "relay")
 
 
+def test_many_nodes_weighs_and_times_the_server(tmp_path: Path) -> None:
+    written = figures("many_nodes", tmp_path / "many_nodes.json", OMP_NUM_THREADS="1")
+    counts = [str(count) for count in written["settings"]["nodes"]]
+    for count in counts:
+        row = written[count]
+        assert row["server_ms"] > 0
+        assert row["attach_s"] > 0
+        # A node's memory is the growth of a process that has torch in it.
+        assert row["rss_mb"] > int(count) * row["exchanged_mb_a_node"]
+    few, many = (written[count]["server_ms"] for count in counts)
+    assert written["server_ms_ratio"] == pytest.approx(many / few)
+    assert written["targets"].keys() == {"server_ms_ratio", "exchanged_mb_a_node", "attach_s"}
+    assert written["settings"]["bytes_each_way"] == 51_200
+
+
+def test_wire_formats_compares_accuracy_and_bytes_with_float32(tmp_path: Path) -> None:
+    written = figures("wire_formats", tmp_path / "wire_formats.json", OMP_NUM_THREADS="1")
+    rows = written["formats"]
+    whole = rows["float32"]["top1"]
+    assert rows["float32"]["points"] == 0
+    for row in rows.values():
+        assert row["points"] == pytest.approx(row["top1"] - whole)
+        for way in ("up", "down"):
+            assert 0 < row[way]["entropy"] <= 1
+            assert row[way].keys() >= ({"zstd"} if written["settings"]["zstd"] else set())
+    # Patches of 192 numbers with a scale of 4 bytes; labels and safetensors' header come on top.
+    for name, share in (("int8", 1 / 4), ("int4/int8", 1 / 8)):
+        scales = 4 / (4 * 192)
+        assert rows[name]["up"]["wire_over_tensors"] == pytest.approx(share + scales, abs=0.002)
+    assert written["targets"].keys() == rows.keys() - {"float32"}
+
+
 def test_a_nodes_guards_are_timed_with_and_without_the_wait_for_the_disk(tmp_path: Path) -> None:
     written = figures("node_guards", tmp_path / "node_guards.json")
     for name in ("charge", "audit_line"):

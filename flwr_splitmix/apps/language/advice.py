@@ -11,7 +11,7 @@ import torch
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.apps.language.model import small_model
 from flwr_splitmix.apps.report import Advice
-from flwr_splitmix.links.frames.wire import WireDtype
+from flwr_splitmix.links.frames.wire import WireDtype, level_bits
 from flwr_splitmix.segments.advice import (
     CutCosts,
     Setting,
@@ -31,7 +31,7 @@ CALIBRATED = ("MixGuard", "SnDSL")
 EXCHANGES = 2
 """Round trips in a step of the U shape."""
 
-_NUMBER_BYTES: Mapping[WireDtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+_NUMBER_BYTES: Mapping[WireDtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 _PROBE = 256  # side of the matrices with which a device's speed is measured
 
 
@@ -141,8 +141,10 @@ def traffic_of(config: LanguageConfig, tokens: int, width: int) -> tuple[int, in
 
 def _text_bytes(config: LanguageConfig, tokens: int, width: int, wire: WireDtype) -> int:
     """Return the bytes of a batch's hidden states."""
+    if level_bits(wire):
+        return config.batch_size * tokens * (width + 4)
     number = _NUMBER_BYTES.get(wire, 4 if config.dtype == "float32" else 2)
-    return config.batch_size * tokens * (width * number + (4 if wire == "int8" else 0))
+    return config.batch_size * tokens * width * number
 
 
 def _shared(costs: list[StageCosts], parts: LanguageParts) -> int:

@@ -9,6 +9,8 @@ from typing import Any
 from flwr_splitmix.apps.findings import describe_clients, passes
 from flwr_splitmix.apps.language.advice import advise, open_run_model
 from flwr_splitmix.apps.language.config import LanguageConfig
+from flwr_splitmix.apps.language.model import unusable
+from flwr_splitmix.apps.language.placing import BALANCED
 from flwr_splitmix.apps.language.texts import (
     client_rows,
     long_texts_sentence,
@@ -62,7 +64,7 @@ def check(
 
 
 def _check_devices(config: LanguageConfig, report: Report, checked: _Checked) -> None:
-    if config.device != "balanced":
+    if config.device != BALANCED:
         pick_device(config.device)
     pick_device(config.client_device)
 
@@ -71,10 +73,7 @@ def _check_model(config: LanguageConfig, report: Report, checked: _Checked) -> N
     try:
         checked.model = open_run_model(config)
     except (OSError, ValueError) as error:
-        said = " ".join(str(error).split())[:400]
-        raise ConfigError(
-            f"run-config: the model {config.model!r} cannot be used: {said}"
-        ) from None
+        raise unusable(config, error) from None
     parts = checked.model[1]
     if config.width > parts.max_length:
         key = "pad-to" if config.pad_to else "max-length"

@@ -28,7 +28,7 @@ SMALL = "small"
 SECRET_TOKENS: dict[TextTask, int] = {"classification": 20, "generation": 40}
 """Secret tokens in a text (MixGuard, appendix A.2)."""
 
-TextWire = Literal["keep", "float32", "bfloat16", "float16", "int8"]
+TextWire = Literal["keep", "float32", "bfloat16", "float16", "int8", "int8-stochastic"]
 
 
 class LanguageConfig(AppConfig):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -17,9 +17,17 @@ HEAD_SIZE = 16
 
 
 def build_parts(
-    config: LanguageConfig, parts: Collection[str], *, device_map: str | None = None
+    config: LanguageConfig,
+    parts: Collection[str],
+    *,
+    device_map: str | Mapping[str, Any] | None = None,
 ) -> LanguageParts:
     """Build some parts, with their adapters; every process of a run gets the same weights.
+
+    Parameters
+    ----------
+    device_map
+        Of the trunk, as `build_language_parts` takes it.
 
     Raises
     ------
@@ -43,8 +51,7 @@ def build_parts(
             if (segment := getattr(built, part)) is not None:
                 add_lora(segment, config.lora_rank, config.lora_alpha, seed=config.seed)
     except (OSError, ValueError) as error:
-        said = " ".join(str(error).split())[:400]
-        raise ConfigError(f"run-config: the model {name!r} cannot be used: {said}") from error
+        raise unusable(config, error) from error
     if config.width > built.max_length:
         key = "pad-to" if config.pad_to else "max-length"
         raise ConfigError(
@@ -55,6 +62,12 @@ def build_parts(
         # A new classifier starts at random: adapters elsewhere are of no use while it is frozen.
         built.tail.output.requires_grad_(True)
     return built
+
+
+def unusable(config: LanguageConfig, error: Exception) -> ConfigError:
+    """Return the error that says why the run's model cannot be used."""
+    said = " ".join(str(error).split())[:400]
+    return ConfigError(f"run-config: the model {config.model!r} cannot be used: {said}")
 
 
 def small_model(config: LanguageConfig) -> Any:

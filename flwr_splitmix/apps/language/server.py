@@ -10,13 +10,13 @@ from flwr_splitmix.apps.beginning import begin
 from flwr_splitmix.apps.continuing import given_to
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.model import build_parts, initial_segments
+from flwr_splitmix.apps.language.placing import trunk_devices
 from flwr_splitmix.runs import Run
 from flwr_splitmix.segments.language import Trunk
+from flwr_splitmix.segments.language.placement import is_placed
 from flwr_splitmix.server.aggregation import make_aggregator
+from flwr_splitmix.server.segments.base import PLACED
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy
-
-BALANCED = "balanced"
-"""The device that is all accelerators together."""
 
 
 def train(grid: Grid, context: Context) -> None:
@@ -51,10 +51,9 @@ def build_trunk(config: LanguageConfig) -> Trunk:
     Raises
     ------
     ConfigError
-        As `build_parts` does.
+        As `build_parts` and `trunk_devices` do.
     """
-    placed = BALANCED if config.device == BALANCED else None
-    trunk = build_parts(config, ("trunk",), device_map=placed).trunk
+    trunk = build_parts(config, ("trunk",), device_map=trunk_devices(config)).trunk
     assert trunk is not None
     return trunk
 
@@ -81,7 +80,7 @@ def make_strategy(config: LanguageConfig, trunk: Trunk, run: Run | None) -> USha
         trunk,
         aggregator=None if config.aggregator == "auto" else make_aggregator(config.aggregator),
         schedule=config.schedule(),
-        device="placed" if config.device == BALANCED else config.device,
+        device=PLACED if is_placed(trunk) else config.device,
         max_length=config.width,
         min_nodes=config.min_nodes or 1,
         evaluation=config.evaluation_kind,

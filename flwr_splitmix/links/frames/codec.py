@@ -13,11 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor
 
 from flwr_splitmix.links.frames.body import BodyError, read_body, write_body
 from flwr_splitmix.links.frames.payload import Assembler, CodecError, take_apart
-from flwr_splitmix.links.frames.wire import WireDtype
+from flwr_splitmix.links.frames.wire import STOCHASTIC, WireDtype
+from flwr_splitmix.seeding import derive_seed
 
 MAGIC = b"SMXF"
 VERSION = 1
@@ -55,19 +57,26 @@ class Frame:
     header_bytes: int = 0
 
 
-def encode(frame: Frame, wire: WireDtype = "keep", max_body: int = MAX_BODY) -> bytes:
+def encode(
+    frame: Frame, wire: WireDtype = "keep", max_body: int = MAX_BODY, seed: int = 0
+) -> bytes:
     """Return a frame as bytes.
+
+    Parameters
+    ----------
+    seed
+        Of formats that round by chance; what they draw also depends on the frame's number.
 
     Raises
     ------
     CodecError
         If the payload holds something that cannot travel, or is larger than the limits.
     """
-    return b"".join(_encoded(frame, wire, max_body))
+    return b"".join(_encoded(frame, wire, max_body, seed))
 
 
 def encode_in_messages(
-    frame: Frame, longest: int, wire: WireDtype = "keep", max_body: int = MAX_BODY
+    frame: Frame, longest: int, wire: WireDtype = "keep", max_body: int = MAX_BODY, seed: int = 0
 ) -> list[bytes]:
     """Return a frame cut into messages of at most `longest` bytes; numbers are copied once.
 
@@ -76,17 +85,20 @@ def encode_in_messages(
     CodecError
         As `encode`.
     """
-    return _cut(_encoded(frame, wire, max_body), longest)
+    return _cut(_encoded(frame, wire, max_body, seed), longest)
 
 
-def _encoded(frame: Frame, wire: WireDtype, max_body: int) -> list[bytes | memoryview]:
+def _encoded(frame: Frame, wire: WireDtype, max_body: int, seed: int) -> list[bytes | memoryview]:
     """Return a frame in pieces; the tensors' own memory is among them."""
     tensors: list[Tensor] = []
+    draws = None
+    if wire.endswith(STOCHASTIC):
+        draws = torch.Generator().manual_seed(derive_seed(seed, "rounding", frame.number))
     header = {
         "kind": frame.kind,
         "number": frame.number,
         "text": frame.text,
-        "payload": take_apart(frame.payload, wire, tensors),
+        "payload": take_apart(frame.payload, wire, tensors, draws),
     }
     try:
         pieces = write_body(tensors)

@@ -30,8 +30,19 @@ class CodecError(ValueError):
     """Bytes are no frame, or a payload cannot travel; the sentence carries no data."""
 
 
-def take_apart(value: Any, wire: WireDtype, tensors: list[Tensor], depth: int = 0) -> Any:
+def take_apart(
+    value: Any,
+    wire: WireDtype,
+    tensors: list[Tensor],
+    draws: torch.Generator | None = None,
+    depth: int = 0,
+) -> Any:
     """Turn a payload into what JSON can say; its tensors, narrowed, are appended to `tensors`.
+
+    Parameters
+    ----------
+    draws
+        Of formats that round by chance.
 
     Raises
     ------
@@ -47,19 +58,19 @@ def take_apart(value: Any, wire: WireDtype, tensors: list[Tensor], depth: int = 
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"float": str(float(value))}
     if isinstance(value, (list, tuple)):
-        return [take_apart(item, wire, tensors, depth + 1) for item in value]
+        return [take_apart(item, wire, tensors, draws, depth + 1) for item in value]
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             raise CodecError("a dictionary's keys must be strings to travel")
         return {
             "map": {
-                key: take_apart(item, "keep" if key in EXACT else wire, tensors, depth + 1)
+                key: take_apart(item, _of_key(key, wire), tensors, draws, depth + 1)
                 for key, item in value.items()
             }
         }
     if not isinstance(value, Tensor):
         raise CodecError(f"{type(value).__name__} cannot travel: only tensors and plain values can")
-    numbers, scale = narrow(value.detach(), wire)
+    numbers, scale = narrow(value.detach(), wire, draws)
     tensors.append(numbers)
     described: dict[str, Any] = {"tensor": len(tensors) - 1}
     if numbers.dtype != value.dtype:
@@ -68,6 +79,10 @@ def take_apart(value: Any, wire: WireDtype, tensors: list[Tensor], depth: int = 
         tensors.append(scale)
         described["scale"] = len(tensors) - 1
     return described
+
+
+def _of_key(key: str, wire: WireDtype) -> WireDtype:
+    return "keep" if key in EXACT else wire
 
 
 class Assembler:
@@ -153,9 +168,7 @@ def payload_bytes(payload: Any, wire: WireDtype) -> int:
     if isinstance(payload, Tensor):
         return wire_bytes(payload, wire)
     if isinstance(payload, Mapping):
-        return sum(
-            payload_bytes(item, "keep" if key in EXACT else wire) for key, item in payload.items()
-        )
+        return sum(payload_bytes(item, _of_key(key, wire)) for key, item in payload.items())
     if isinstance(payload, (list, tuple)):
         return sum(payload_bytes(item, wire) for item in payload)
     return 0

@@ -9,16 +9,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-WireDtype = Literal["keep", "float32", "bfloat16", "float16", "int8", "int4"]
+WireDtype = Literal[
+    "keep", "float32", "bfloat16", "float16", "int8", "int8-stochastic", "int4", "int4-stochastic"
+]
 """What floating-point tensors travel as; "keep" is the tensor's own dtype."""
 
 WIRE_DTYPES: tuple[str, ...] = get_args(WireDtype)
+
+STOCHASTIC = "-stochastic"
+"""Ends the names of formats that round a number up or down by chance, right on average."""
 
 _NARROW = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
-    "int8": torch.int8,
 }
 
 
@@ -35,7 +39,14 @@ def check_wire_dtype(name: str) -> WireDtype:
     return name  # type: ignore[return-value]
 
 
-def narrow(tensor: Tensor, wire: WireDtype) -> tuple[Tensor, Tensor | None]:
+def level_bits(wire: str) -> int:
+    """Return the bits of a number in a format with a scale for each patch; 0 for other formats."""
+    return {"int8": 8, "int4": 4}.get(wire.removesuffix(STOCHASTIC), 0)
+
+
+def narrow(
+    tensor: Tensor, wire: WireDtype, draws: torch.Generator | None = None
+) -> tuple[Tensor, Tensor | None]:
     """Turn a floating-point tensor into what travels: (numbers, scale).
 
     Tensors that are no wider than the format, and all that are not floating-point, stay as they
@@ -46,7 +57,14 @@ def narrow(tensor: Tensor, wire: WireDtype) -> tuple[Tensor, Tensor | None]:
     - float16: 2**-11; the whole tensor is first scaled by a power of two so that neither small
       gradients vanish nor large activations overflow; numbers 2**-29 times the largest lose more;
     - int8: 1/254 of the largest number of the same patch (the last dimension);
-    - int4: 1/14 of it.
+    - int4: 1/14 of it;
+    - int8-stochastic, int4-stochastic: twice as much, with mean 0 (stochastic rounding: Gupta et
+      al., Deep learning with limited numerical precision, 2015, section 3).
+
+    Parameters
+    ----------
+    draws
+        Of the CPU, for stochastic rounding; None is one with seed 0.
 
     Returns
     -------
@@ -56,10 +74,12 @@ def narrow(tensor: Tensor, wire: WireDtype) -> tuple[Tensor, Tensor | None]:
     """
     if not _narrows(tensor, wire):
         return tensor, None
-    if wire == "int8":
-        return _quantize(tensor)
-    if wire == "int4":
-        return _pack(tensor)
+    if bits := level_bits(wire):
+        chance = None
+        if wire.endswith(STOCHASTIC):
+            own = draws or torch.Generator().manual_seed(0)
+            chance = torch.rand(tensor.shape, generator=own).to(tensor.device)
+        return _quantize(tensor, chance) if bits == 8 else _pack(tensor, chance)
     if wire == "float16":
         largest = _largest(tensor.reshape(1, -1)).view(())
         # A float32 holds these powers exactly; smaller or larger tensors than that do not occur.
@@ -69,22 +89,33 @@ def narrow(tensor: Tensor, wire: WireDtype) -> tuple[Tensor, Tensor | None]:
     return tensor.to(_NARROW[wire]), None
 
 
-def _quantize(tensor: Tensor) -> tuple[Tensor, Tensor]:
+def _quantize(tensor: Tensor, chance: Tensor | None) -> tuple[Tensor, Tensor]:
     rows = tensor if tensor.dim() else tensor.view(1)
     scale = (_largest(rows) / 127).float()
     divisor = torch.where(scale == 0, 1.0, scale).to(tensor.dtype)
-    numbers = (rows / divisor).round_().clamp_(-127, 127).to(torch.int8)
-    return numbers.view(tensor.shape), scale
+    numbers = _rounded((rows / divisor).view(tensor.shape), chance).clamp_(-127, 127)
+    return numbers.to(torch.int8), scale
 
 
-def _pack(tensor: Tensor) -> tuple[Tensor, Tensor]:
+def _pack(tensor: Tensor, chance: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return numbers as 1 to 15, two in a byte; 0 fills up a patch of odd length."""
     scale = (_largest(tensor) / 7).float()
     divisor = torch.where(scale == 0, 1.0, scale).to(tensor.dtype)
     # What is not finite becomes such again by its scale.
-    levels = (tensor / divisor).nan_to_num_(0.0, 0.0, 0.0).round_().clamp_(-7, 7)
+    levels = _rounded((tensor / divisor).nan_to_num_(0.0, 0.0, 0.0), chance).clamp_(-7, 7)
     nibbles = F.pad((levels + 8).to(torch.uint8), (0, tensor.shape[-1] % 2))
     return nibbles[..., 0::2] | (nibbles[..., 1::2] << 4), scale
+
+
+def _rounded(levels: Tensor, chance: Tensor | None) -> Tensor:
+    """Round to the nearest; or, with uniform numbers in [0, 1), up where one is below what is left.
+
+    What lies on a level stays there.
+    """
+    if chance is None:
+        return levels.round_()
+    below = levels.floor()
+    return below.add_(chance < levels - below)
 
 
 def _unpack(pairs: Tensor) -> Tensor:
@@ -130,10 +161,10 @@ def wire_bytes(tensor: Tensor, wire: WireDtype) -> int:
     """Return how many bytes a tensor's numbers and scale take on the wire."""
     if not _narrows(tensor, wire):
         return tensor.nbytes
-    if wire in ("int8", "int4"):
+    if bits := level_bits(wire):
         patches = math.prod(tensor.shape[:-1])
         width = tensor.shape[-1] if tensor.dim() else 1
-        return patches * ((width if wire == "int8" else (width + 1) // 2) + 4)
+        return patches * ((width * bits + 7) // 8 + 4)
     numbers = tensor.numel() * _NARROW[wire].itemsize
     return numbers + (4 if wire == "float16" else 0)
 
@@ -141,6 +172,7 @@ def wire_bytes(tensor: Tensor, wire: WireDtype) -> int:
 def _narrows(tensor: Tensor, wire: WireDtype) -> bool:
     if wire == "keep" or not tensor.is_floating_point():
         return False
-    if wire == "int4":
+    bits = level_bits(wire)
+    if bits == 4:
         return tensor.dim() > 0 and tensor.numel() > 0
-    return tensor.element_size() > _NARROW[wire].itemsize
+    return tensor.element_size() > (1 if bits else _NARROW[wire].itemsize)

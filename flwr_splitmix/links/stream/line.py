@@ -19,22 +19,29 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode
+from flwr_splitmix.links.frames.feedback import Feedback
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.frames.wire import WireDtype
-from flwr_splitmix.links.link import Outcome
+from flwr_splitmix.links.link import Outcome, tensor_bytes
 from flwr_splitmix.links.stream.limits import reply_limit
 from flwr_splitmix.links.stream.protocol import HELLO_BODY, in_pieces
 from flwr_splitmix.links.words import one_line
 
 
 class Connection(Protocol):
-    """What a line needs of a connection: gRPC's context of a stream has it."""
+    """What a line needs of a connection; its methods are called from any thread."""
 
     def is_active(self) -> bool:
         """Return whether the connection still stands."""
 
+    def wake(self) -> None:
+        """Have it ask what is to be sent, and whether a reply may be read.
+
+        Called under the line's lock, without delay.
+        """
+
     def cancel(self) -> None:
-        """End it, from any thread."""
+        """End it."""
 
 
 class LiveLineError(Exception):
@@ -80,6 +87,10 @@ class Line:
         Format of activations and gradients on their way to the client.
     max_body
         Largest body in bytes that is taken from the client.
+    seed
+        Of formats that round by chance.
+    feedback
+        Adds what rounding has left of gradients to the next ones; None leaves them as they are.
 
     Attributes
     ----------
@@ -92,7 +103,12 @@ class Line:
     """
 
     def __init__(
-        self, changed: Callable[[], None], wire: WireDtype = "keep", max_body: int = MAX_BODY
+        self,
+        changed: Callable[[], None],
+        wire: WireDtype = "keep",
+        max_body: int = MAX_BODY,
+        seed: int = 0,
+        feedback: Feedback | None = None,
     ) -> None:
         self.description: dict[str, Any] | None = None
         self.failure: str | None = None
@@ -100,7 +116,9 @@ class Line:
         self._changed = changed
         self._wire = wire
         self._max_body = max_body
-        self._condition = threading.Condition()
+        self._seed = seed
+        self._feedback = feedback
+        self._lock = threading.RLock()
         self._connection: Connection | None = None
         self._said_hello = False
         self._number = 0
@@ -114,7 +132,7 @@ class Line:
 
     def submit(self, method: str, payload: Mapping[str, Any]) -> Call:
         """Start a call behind those in flight; its `outcome` will hold what becomes of it."""
-        with self._condition:
+        with self._lock:
             self._number += 1
             limit = reply_limit(self.description or {}, payload, self._max_body)
             call = Call(self._number, method, payload, time.monotonic(), limit)
@@ -124,22 +142,22 @@ class Line:
             else:
                 call.outcome = Outcome(None, self.failure)
                 self._changed()
-            self._condition.notify_all()
+            self._wake()
             return call
 
     @property
     def outcome(self) -> Outcome | None:
         """What became of the call that was submitted last; None while it is in flight."""
-        with self._condition:
+        with self._lock:
             return None if self._last is None else self._last.outcome
 
     def end(self, kind: Literal["finish", "leave"], text: str = "") -> None:
         """Tell the client that the round is over for it; it may be told only once."""
-        with self._condition:
+        with self._lock:
             if self._ending is not None:
                 return
             self._ending = Frame(kind, text=text)
-            self._condition.notify_all()
+            self._wake()
             # Whoever owes an answer, or does not read, would not get to see the frame.
             stuck = self._in_flight or not self._said_hello
             connection = self._connection if stuck else None
@@ -148,7 +166,7 @@ class Line:
 
     def drop(self) -> None:
         """End the connection, if there is one."""
-        with self._condition:
+        with self._lock:
             connection = self._connection
         if connection is not None:
             connection.cancel()
@@ -156,9 +174,16 @@ class Line:
     # The connection's side.
 
     @property
+    def call_bytes(self) -> int:
+        """Bytes of the tensors of the next call that is to be sent; 0 if there is none."""
+        with self._lock:
+            call = self._unsent()
+            return 0 if call is None else tensor_bytes(call.payload)
+
+    @property
     def longest_body(self) -> int:
         """Most bytes of tensors that the connection's next frame may have."""
-        with self._condition:
+        with self._lock:
             if not self._said_hello:
                 return min(HELLO_BODY, self._max_body)
             return self._in_flight[0].longest_reply if self._in_flight else self._max_body
@@ -173,21 +198,21 @@ class Line:
         ClosedLineError
             If the client was left out of the round.
         """
-        with self._condition:
+        with self._lock:
             if self.failure is not None:
                 raise ClosedLineError(self.failure)
             if self._ending is not None and self._ending.kind == "leave":
                 raise ClosedLineError(self._ending.text)
             if self._connection is not None and self._connection.is_active():
                 raise LiveLineError
+            self._wake()  # the one that has ended
             self._connection = connection
             self._said_hello = False
             self._sent = self._answered
-            self._condition.notify_all()
 
     def hello(self, connection: Connection, data: bytes | Sequence[bytes]) -> None:
         """Take a connection's first frame, whole or in its messages."""
-        with self._condition:
+        with self._lock:
             if connection is not self._connection:
                 return
             frame = self._decode(data)
@@ -205,18 +230,19 @@ class Line:
                 self._changed()
 
     def next_frame(self, connection: Connection) -> tuple[list[bytes], bool] | None:
-        """Wait for what is to be sent: (messages of a frame, whether it is the last).
+        """Return what is to be sent now: (messages of a frame, whether it is the last).
 
         Returns
         -------
-        None if the connection has ended, or another one has the line.
+        No messages if there is nothing to send until the connection is woken; None if it has
+        ended, or another one has the line.
         """
         while True:
-            with self._condition:
-                while not self._wanted(connection):
-                    self._condition.wait()
+            with self._lock:
                 if connection is not self._connection or not connection.is_active():
                     return None
+                if not self._wanted():
+                    return [], False
                 if self.failure is not None:
                     return in_pieces(Frame("leave", text=self.failure)), True
                 call, answered = self._unsent(), self._answered
@@ -224,52 +250,47 @@ class Line:
                     assert self._ending is not None
                     return in_pieces(self._ending), True
                 self._sent = call.number
-                self._condition.notify_all()
+                self._wake()  # its reply may be read
             if (frame := self._encoded(call, answered)) is not None:
                 return frame, False
 
-    def _wanted(self, connection: Connection) -> bool:
-        if connection is not self._connection or not connection.is_active():
-            return True
+    def _wanted(self) -> bool:
         over = self.failure is not None or self._ending is not None
         return over or self._unsent() is not None
 
     def _encoded(self, call: Call, answered: int) -> list[bytes] | None:
         """Return a call's messages, which are made once, outside of the lock."""
         if call.frame is None:
-            arguments = {"answered": answered, "arguments": call.payload}
+            payload = call.payload
+            if self._feedback is not None:
+                payload = self._feedback.correct(call.number, payload)
+            arguments = {"answered": answered, "arguments": payload}
             frame = Frame("call", call.number, call.method, arguments)
             try:
-                call.frame = in_pieces(frame, self._wire, self._max_body)
+                call.frame = in_pieces(frame, self._wire, self._max_body, self._seed)
             except CodecError as error:
-                with self._condition:
+                with self._lock:
                     # The calls behind it rest on it.
                     self._end_all(Outcome(None, f"could not be sent its call: {error}"))
                 return None
         return call.frame
 
-    def awaits(self, connection: Connection) -> bool:
-        """Wait until a call that was sent is to be answered; False if none ever will be."""
-        with self._condition:
-            while True:
-                if connection is not self._connection or not connection.is_active():
-                    return False
-                if self._in_flight and self._in_flight[0].number <= self._sent:
-                    return True
-                if self.failure is not None or self._ending is not None:
-                    return False
-                self._condition.wait()
+    def awaits_reply(self, connection: Connection) -> bool:
+        """Return whether a call that the connection was sent has not been answered yet."""
+        with self._lock:
+            mine = connection is self._connection and connection.is_active()
+            return mine and bool(self._in_flight) and self._in_flight[0].number <= self._sent
 
     def receive(self, connection: Connection, data: bytes | Sequence[bytes]) -> bool:
         """Take a frame that is not the first; returns whether it answered a call in flight."""
-        with self._condition:
+        with self._lock:
             if connection is not self._connection:
                 return False
             oldest = self._in_flight[0] if self._in_flight else None
         frame = self._decode(data)
         if frame is None:
             return True
-        with self._condition:
+        with self._lock:
             current = self._in_flight[0] if self._in_flight else None
             if connection is not self._connection or oldest is None or oldest is not current:
                 return False
@@ -289,12 +310,11 @@ class Line:
 
     def disconnect(self, connection: Connection) -> None:
         """Note that a connection is gone."""
-        with self._condition:
+        with self._lock:
             if connection is self._connection:
                 self._connection = None
                 self.lost_since = time.monotonic()
                 self._changed()
-            self._condition.notify_all()
 
     # Under the lock, all of them.
 
@@ -309,11 +329,15 @@ class Line:
         place = max(self._sent - self._answered, 0)
         return self._in_flight[place] if place < len(self._in_flight) else None
 
+    def _wake(self) -> None:
+        if self._connection is not None:
+            self._connection.wake()
+
     def _decode(self, data: bytes | Sequence[bytes]) -> Frame | None:
         try:
             return decode(data, self.longest_body)
         except CodecError as error:
-            with self._condition:
+            with self._lock:
                 self._fail(f"sent bytes that are no frame: {error}")
             return None
 
@@ -324,7 +348,7 @@ class Line:
         call.frame = None
         call.payload = {}
         self._changed()
-        self._condition.notify_all()
+        self._wake()
 
     def _end_all(self, outcome: Outcome) -> None:
         while self._in_flight:
@@ -334,4 +358,4 @@ class Line:
         self.failure = self.failure or reason
         self._end_all(Outcome(None, self.failure))
         self._changed()
-        self._condition.notify_all()
+        self._wake()

@@ -16,6 +16,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from flwr_splitmix.links.frames.codec import MAX_BODY
+from flwr_splitmix.links.frames.feedback import Feedback, check_feedback
 from flwr_splitmix.links.frames.wire import check_wire_dtype
 from flwr_splitmix.links.link import Clients, Link, LinkError, Observe
 from flwr_splitmix.links.polling import Directory, Mail, Online, refusal
@@ -26,6 +27,7 @@ from flwr_splitmix.links.stream.server import StreamServer, StreamService
 from flwr_splitmix.links.stream.token import Admission, TokenMint
 from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
 from flwr_splitmix.links.words import one_line
+from flwr_splitmix.seeding import derive_seed
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -53,9 +55,12 @@ class StreamLink(Link):
         Without a certificate the link listens on the loopback only, unless `insecure`.
     wire_dtype
         What activations and gradients travel as: "keep", "float32", "bfloat16", "float16", or
-        "int8" or "int4" with a scale for each patch. Labels always travel as they are.
+        "int8" or "int4" with a scale for each patch, rounded to the nearest, or by chance
+        ("int8-stochastic", "int4-stochastic"). Labels always travel as they are.
     wire_dtype_down
         What travels to the clients, the gradients, if it is another; "" is `wire_dtype`.
+    wire_feedback
+        Whether what rounding leaves of a client's gradients is added to its next ones.
     run
         Id of the run, under which nodes keep their clients' states so that a resumed run finds
         them; "" keeps them for one Flower run.
@@ -75,7 +80,7 @@ class StreamLink(Link):
     LinkError
         If an address or a certificate is wrong, or TLS is missing where it is needed.
     ValueError
-        If `wire_dtype` is no wire format.
+        If `wire_dtype` is no wire format, or there is nothing to feed back.
     """
 
     def __init__(
@@ -90,6 +95,7 @@ class StreamLink(Link):
         advertise: str | None = None,
         wire_dtype: str = "keep",
         wire_dtype_down: str = "",
+        wire_feedback: bool = False,
         run: str = "",
         attach_timeout: float = 120.0,
         step_timeout: float = 120.0,
@@ -100,6 +106,9 @@ class StreamLink(Link):
         self.endpoint = Endpoint(address, advertise, certificate, key, ca, client_ca, insecure)
         self.wire_dtype = check_wire_dtype(wire_dtype)
         self.wire_dtype_down = check_wire_dtype(wire_dtype_down or wire_dtype)
+        self.wire_feedback = wire_feedback
+        if wire_feedback:
+            check_feedback(self.wire_dtype_down)
         self.run = run
         self.attach_timeout = attach_timeout
         self.step_timeout = step_timeout
@@ -193,7 +202,13 @@ class StreamLink(Link):
             run=self.run,
         )
         message.content = with_record(message.content, ticket.to_record())
-        line = Line(partial(changes.put, ticket.client), self.wire_dtype_down, self.max_body)
+        line = Line(
+            partial(changes.put, ticket.client),
+            self.wire_dtype_down,
+            self.max_body,
+            derive_seed(ticket.seed, "wire down", ticket.client, ticket.server_round),
+            Feedback(self.wire_dtype_down) if self.wire_feedback else None,
+        )
         return _Seat(ticket.client, node, admission, line)
 
     def _attach(

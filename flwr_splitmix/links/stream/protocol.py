@@ -47,44 +47,74 @@ def message_settings() -> list[tuple[str, int]]:
     ]
 
 
-def in_pieces(frame: Frame, wire: WireDtype = "keep", max_body: int = MAX_BODY) -> list[bytes]:
-    """Return a frame as messages of at most `PIECE` bytes.
+def in_pieces(
+    frame: Frame, wire: WireDtype = "keep", max_body: int = MAX_BODY, seed: int = 0
+) -> list[bytes]:
+    """Return a frame as messages of at most `PIECE` bytes; `seed` as for `encode`.
 
     Raises
     ------
     CodecError
         As `encode`.
     """
-    return encode_in_messages(frame, PIECE, wire, max_body)
+    return encode_in_messages(frame, PIECE, wire, max_body, seed)
+
+
+class Messages:
+    """The messages of a frame, as far as they have come.
+
+    Every message but a frame's last has `PIECE` bytes: many short ones would take far more memory
+    than the bytes they hold.
+
+    Parameters
+    ----------
+    max_body
+        Most bytes that the frame's body may have.
+
+    Attributes
+    ----------
+    pieces
+        The messages. Where one has not the length that it must have, or the first begins no frame
+        whose body is short enough, those up to it; `decode` says what is wrong.
+    """
+
+    def __init__(self, max_body: int) -> None:
+        self.pieces: list[bytes] = []
+        self._max_body = max_body
+        self._missing = 0
+
+    def add(self, message: bytes) -> bool:
+        """Take the next message; returns whether it is the last that is to be read."""
+        if not self.pieces:
+            self.pieces.append(message)
+            try:
+                self._missing = PREFIX.size + sum(read_prefix(message, self._max_body))
+            except CodecError:
+                return True
+        else:
+            self.pieces.append(message)
+        if len(message) != min(PIECE, self._missing):
+            return True
+        self._missing -= len(message)
+        return not self._missing
 
 
 def next_frame(messages: Iterator[bytes], max_body: int) -> list[bytes]:
     """Read messages until a frame is whole; no more of them than its prefix may announce.
 
-    Every message but a frame's last has `PIECE` bytes: many short ones would take far more memory
-    than the bytes they hold.
-
     Returns
     -------
-    The frame's messages. Where one has not the length that it must have, or the first begins no
-    frame whose body has at most `max_body` bytes, those up to it; `decode` says what is wrong.
+    The `pieces` of `Messages`.
 
     Raises
     ------
     StopIteration
         If the messages end before.
     """
-    pieces = [next(messages)]
-    try:
-        missing = PREFIX.size + sum(read_prefix(pieces[0], max_body))
-    except CodecError:
-        return pieces
-    while len(pieces[-1]) == min(PIECE, missing):
-        missing -= len(pieces[-1])
-        if not missing:
-            break
-        pieces.append(next(messages))
-    return pieces
+    frame = Messages(max_body)
+    while not frame.add(next(messages)):
+        pass
+    return frame.pieces
 
 
 def keepalive() -> list[tuple[str, int]]:

@@ -1,12 +1,19 @@
-"""The gRPC service that nodes dial: it admits them by token and joins each to its line."""
+"""The gRPC service that nodes dial: it admits them by token and joins each to its line.
+
+All connections share one thread with an event loop: a thread for each stream, of which a thousand
+wake up at once, costs more than what they do (docs/performance.md, "A thousand nodes").
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 
@@ -19,21 +26,141 @@ from flwr_splitmix.links.stream.protocol import (
     PROTOCOL,
     PROTOCOL_KEY,
     TOKEN_KEY,
+    Messages,
     keepalive,
     message_settings,
-    next_frame,
 )
 from flwr_splitmix.links.stream.token import Admission, TokenError, TokenMint
 from flwr_splitmix.links.words import one_line
 
 MAX_NODES = 4096
-"""Threads that serve nodes; each is started when it is needed."""
+"""Nodes that may be attached at once, where descriptors allow it."""
+
+LARGE = 256 << 10
+"""Bytes from which on a frame is packed or unpacked beside the event loop."""
+
+CODERS = min(os.cpu_count() or 1, 4)
+"""Threads for that."""
 
 IDLE_SECONDS, STRANGER_SECONDS = 10.0, 30.0
 """How long a connection may be without a stream, and how long it may open new ones. A node opens
 one stream, with its token, as soon as it is connected, and keeps it however long the round is."""
 
+FAREWELL_SECONDS = 1.0
+"""How long a node that is cut off may take to read that it is."""
+
 _WELCOME = encode(Frame("hello"))
+_T = TypeVar("_T")
+
+
+class _Stream:
+    """A node's stream, as its line sees it."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._to_send = asyncio.Event()
+        self._to_read = asyncio.Event()
+        self._stands = True
+        self.cut = False
+        context.add_done_callback(lambda _: self.end())
+
+    def is_active(self) -> bool:
+        """Return whether it still stands."""
+        return self._stands
+
+    def wake(self) -> None:
+        """Have the stream's coroutines look at the line."""
+        self._in_loop(self._look)
+
+    def cancel(self) -> None:
+        """End it."""
+        self._in_loop(self._cut)
+
+    def end(self) -> None:
+        """Note that it is over."""
+        self._stands = False
+
+    def _look(self) -> None:
+        self._to_send.set()
+        self._to_read.set()
+
+    def _cut(self) -> None:
+        if self._stands and self._task is not None:
+            self.end()
+            self.cut = True
+            self._task.cancel()
+
+    def _in_loop(self, function: Callable[[], None]) -> None:
+        # A loop that is closed has ended all of its streams.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function)
+
+    async def converse(self, line: Line) -> None:
+        """Carry a line's conversation until one end has had enough.
+
+        Raises
+        ------
+        EOFError
+            If the node has closed its side.
+        grpc.aio.InternalError
+            If the connection broke.
+        """
+        # By itself: a stream that is cut off while gRPC sends it beside a message gets no status.
+        await self._context.send_initial_metadata(())
+        line.hello(self, await self._frame(line.longest_body))
+        await self._context.write(_WELCOME)
+        # Both directions at the same time: replies come in while calls go out.
+        ways = [asyncio.create_task(self._send(line)), asyncio.create_task(self._listen(line))]
+        try:
+            ended, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+        for way in ended:
+            way.result()
+
+    async def _send(self, line: Line) -> None:
+        while True:
+            # Cleared first: what changes from here on wakes it again.
+            self._to_send.clear()
+            following = await self._beside(line.call_bytes, line.next_frame, self)
+            if following is None:
+                return
+            messages, last = following
+            if not messages:
+                await self._to_send.wait()
+            for message in messages:
+                await self._context.write(message)
+            if last:
+                return
+
+    async def _listen(self, line: Line) -> None:
+        # Nothing is read that was not asked for: what it may weigh is known of replies alone.
+        while True:
+            self._to_read.clear()
+            if not line.awaits_reply(self):
+                await self._to_read.wait()
+                continue
+            pieces = await self._frame(line.longest_body)
+            await self._beside(sum(map(len, pieces)), line.receive, self, pieces)
+
+    async def _frame(self, max_body: int) -> list[bytes]:
+        frame = Messages(max_body)
+        while True:
+            message = await self._context.read()
+            if message is grpc.aio.EOF:
+                raise EOFError
+            if frame.add(message):
+                return frame.pieces
+
+    async def _beside(self, nbytes: int, function: Callable[..., _T], *arguments: Any) -> _T:
+        """Call what handles so many bytes, in a thread of its own if they are many."""
+        if nbytes < LARGE:
+            return function(*arguments)
+        return await self._loop.run_in_executor(None, function, *arguments)
 
 
 class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -70,34 +197,30 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Return gRPC's handler of a method, None for an unknown one."""
         return self._handler if handler_call_details.method == METHOD else None
 
-    def _attach(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        line = self._admit(context)
-        context.add_callback(lambda: line.disconnect(context))
+    async def _attach(self, requests: Any, context: Any) -> None:
+        stream = _Stream(context)
+        line = await self._admit(context, stream)
         try:
-            line.hello(context, next_frame(requests, line.longest_body))
-            yield _WELCOME
-            # Both directions at the same time: replies come in while calls go out.
-            threading.Thread(
-                target=_listen,
-                args=(line, requests, context),
-                name="splitmix-stream-replies",
-                daemon=True,
-            ).start()
-            while (following := line.next_frame(context)) is not None:
-                messages, last = following
-                yield from messages
-                if last:
-                    return
-        except (grpc.RpcError, StopIteration):
-            return  # the connection broke, or the node closed it; the line knows
+            await stream.converse(line)
+        except (EOFError, grpc.aio.InternalError):
+            return  # the node closed the connection, or it broke; the line knows
+        except asyncio.CancelledError:
+            if not stream.cut:
+                raise
         finally:
-            line.disconnect(context)
+            stream.end()
+            line.disconnect(stream)
+        if stream.cut:
+            # Who does not read, or is gone, hears nothing of it, and must not keep this coroutine.
+            with contextlib.suppress(TimeoutError, grpc.aio.InternalError):
+                async with asyncio.timeout(FAREWELL_SECONDS):
+                    await context.abort(grpc.StatusCode.CANCELLED, "cut off by the ServerApp")
 
-    def _admit(self, context: Any) -> Line:
-        shown = {item.key: item.value for item in context.invocation_metadata()}
+    async def _admit(self, context: Any, stream: _Stream) -> Line:
+        shown = dict(context.invocation_metadata())
         protocol = shown.get(PROTOCOL_KEY)
         if protocol != str(PROTOCOL):
-            _refuse(
+            await _refuse(
                 context,
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"the ServerApp speaks version {PROTOCOL} of the stream link, "
@@ -106,13 +229,13 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
         try:
             admission = self._mint.check(str(shown.get(TOKEN_KEY, "")))
         except TokenError as error:
-            _refuse(context, grpc.StatusCode.UNAUTHENTICATED, str(error))
+            await _refuse(context, grpc.StatusCode.UNAUTHENTICATED, str(error))
         if shown.get(NODE_KEY) != str(admission.node):
-            _refuse(
+            await _refuse(
                 context, grpc.StatusCode.PERMISSION_DENIED, "the token was made for another node"
             )
         if self._names_nodes and node_name(admission.client) not in (names := _certified(context)):
-            _refuse(
+            await _refuse(
                 context,
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"the node shows a certificate of {_listed(names)}, but it is client "
@@ -121,35 +244,26 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
         with self._lock:
             line = self._lines.get(admission)
         if line is None:
-            _refuse(
+            await _refuse(
                 context,
                 grpc.StatusCode.NOT_FOUND,
                 f"round {admission.server_round} ({admission.kind}) is over",
             )
         try:
-            line.connect(context)
+            line.connect(stream)
         except LiveLineError:
-            _refuse(
+            await _refuse(
                 context,
                 grpc.StatusCode.ALREADY_EXISTS,
                 "another connection with this token stands",
             )
         except ClosedLineError as error:
-            _refuse(context, grpc.StatusCode.ABORTED, f"left out of the round: {error}")
+            await _refuse(context, grpc.StatusCode.ABORTED, f"left out of the round: {error}")
         return line
 
 
-def _listen(line: Line, requests: Iterator[bytes], context: Any) -> None:
-    """Take a connection's replies, as long as there are calls to be answered."""
-    try:
-        while line.awaits(context):
-            line.receive(context, next_frame(requests, line.longest_body))
-    except (grpc.RpcError, StopIteration):
-        line.disconnect(context)
-
-
-def _refuse(context: Any, code: grpc.StatusCode, sentence: str) -> NoReturn:
-    context.abort(code, sentence)
+async def _refuse(context: Any, code: grpc.StatusCode, sentence: str) -> NoReturn:
+    await context.abort(code, sentence)
     raise AssertionError("abort raises")
 
 
@@ -190,25 +304,50 @@ class StreamServer:
         address: str,
         credentials: grpc.ServerCredentials | None,
     ) -> None:
-        self._threads = ThreadPoolExecutor(MAX_NODES, thread_name_prefix="splitmix-stream")
-        self._server = grpc.server(self._threads, options=_options())
-        self._server.add_generic_rpc_handlers((service,))
+        self._service = service
+        self._address = address
+        self._credentials = credentials
+        self._loop = asyncio.new_event_loop()
+        self._bound: Future[int] = Future()
+        self._grace: asyncio.Future[float] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._run, name="splitmix-stream", daemon=True)
+        self._thread.start()
         try:
-            if credentials is None:
-                self.port = int(self._server.add_insecure_port(address))
-            else:
-                self.port = int(self._server.add_secure_port(address, credentials))
-        except RuntimeError:
+            self.port = self._bound.result()
+        except RuntimeError:  # gRPC's, if the address cannot be bound
             self.port = 0
         if not self.port:
-            self._threads.shutdown()
+            self._thread.join()
             raise OSError(f"cannot listen on {address}")
-        self._server.start()
 
     def stop(self, grace: float) -> None:
         """Refuse new connections, cut those that stand after `grace` seconds, end all threads."""
-        self._server.stop(grace).wait()
-        self._threads.shutdown()
+        self._loop.call_soon_threadsafe(self._grace.set_result, grace)
+        self._thread.join()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            try:
+                runner.run(self._serve())
+            except Exception as error:
+                if self._bound.done():
+                    raise
+                self._bound.set_exception(error)
+
+    async def _serve(self) -> None:
+        coders = ThreadPoolExecutor(CODERS, thread_name_prefix="splitmix-stream-coder")
+        self._loop.set_default_executor(coders)
+        server = grpc.aio.server(options=_options())
+        server.add_generic_rpc_handlers((self._service,))
+        if self._credentials is None:
+            port = server.add_insecure_port(self._address)
+        else:
+            port = server.add_secure_port(self._address, self._credentials)
+        if port:
+            await server.start()
+        self._bound.set_result(port)
+        if port:
+            await server.stop(await self._grace)
 
 
 def max_connections() -> int:

@@ -33,6 +33,7 @@ from flwr_splitmix.links.stream.protocol import (
 )
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.links.words import one_line
+from flwr_splitmix.seeding import derive_seed
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -97,6 +98,7 @@ class Session:
         self._pair: tuple[bytes, bytes] | None = None
         self._max_body = max_body
         self._wire: WireDtype = check_wire_dtype(ticket.wire_dtype)
+        self._seed = derive_seed(ticket.seed, "wire up", ticket.client, ticket.server_round)
         self._number = 0
         self._replies: dict[int, list[bytes]] = {}
         self._attached = False
@@ -212,7 +214,7 @@ class Session:
         if outcome.reply is not None:
             try:
                 frame = Frame("reply", number, payload=outcome.reply)
-                return in_pieces(frame, self._wire, self._max_body)
+                return in_pieces(frame, self._wire, self._max_body, self._seed)
             except CodecError as refused:
                 error = f"its reply cannot travel: {refused}"
         return in_pieces(Frame("error", number, error or "no reply"))

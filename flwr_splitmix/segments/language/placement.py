@@ -70,6 +70,11 @@ def devices_of(
     return dict(infer_auto_device_map(trunk, max_memory=limits, no_split_module_classes=whole))
 
 
+def is_placed(trunk: Trunk) -> bool:
+    """Return whether a trunk's modules are where `dispatch` has put them."""
+    return hasattr(trunk, "hf_device_map")
+
+
 def dispatch(trunk: Trunk, devices: dict[str, Any], offload_folder: str | Path | None) -> None:
     """Put each module where it belongs."""
     if "disk" in devices.values() and offload_folder is None:

@@ -27,7 +27,7 @@ from flwr_splitmix.links.frames.codec import (
     encode_in_messages,
 )
 from flwr_splitmix.links.frames.payload import CodecError, payload_bytes
-from flwr_splitmix.links.frames.wire import WIRE_DTYPES, WireDtype
+from flwr_splitmix.links.frames.wire import STOCHASTIC, WIRE_DTYPES, WireDtype, level_bits
 
 
 def drawn(dtype: torch.dtype, shape: list[int], seed: int) -> torch.Tensor:
@@ -98,7 +98,10 @@ def test_activations_are_narrowed_labels_are_not(wire: WireDtype) -> None:
     assert torch.equal(found["nested"]["labels"][0], more)
     for a, b in ((found["smashed"][0], smashed), (found["nested"]["gradient"], gradient)):
         assert a.dtype == torch.float32
-        gap = float(b.abs().max()) / 14 if wire == "int4" else 0.02
+        bits = level_bits(wire)
+        level = float(b.abs().max()) / (7 if bits == 4 else 127)
+        rounding = level if wire.endswith(STOCHASTIC) else level / 2
+        gap = rounding if bits else 0.02
         assert torch.allclose(a, b, atol=gap, rtol=2.0**-8)
         assert torch.equal(a, b) == (wire in ("keep", "float32"))
 
@@ -113,8 +116,22 @@ def test_narrow_formats_save_bytes() -> None:
         "bfloat16": 2 * numbers,
         "float16": 2 * numbers + 4,
         "int8": numbers + 4 * 32 * 64,
+        "int8-stochastic": numbers + 4 * 32 * 64,
         "int4": numbers // 2 + 4 * 32 * 64,
+        "int4-stochastic": numbers // 2 + 4 * 32 * 64,
     }
+
+
+def test_what_is_rounded_by_chance_depends_on_seed_and_number() -> None:
+    payload = {"smashed": torch.randn(4, 6, 8)}
+
+    def body(number: int, seed: int) -> torch.Tensor:
+        data = encode(Frame("reply", number, payload=payload), "int8-stochastic", seed=seed)
+        return dict(decode(data).payload)["smashed"]  # type: ignore[no-any-return]
+
+    assert torch.equal(body(1, 7), body(1, 7))
+    assert not torch.equal(body(1, 7), body(2, 7))
+    assert not torch.equal(body(1, 7), body(1, 8))
 
 
 def test_the_body_is_plain_safetensors() -> None:

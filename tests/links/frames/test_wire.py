@@ -47,6 +47,8 @@ def test_the_error_is_bounded(sent: torch.Tensor) -> None:
     patch = sent.abs().amax(-1, keepdim=True)
     assert (gap["int8"] <= patch / 254 * (1 + 1e-5)).all()
     assert (gap["int4"] <= patch / 14 * (1 + 1e-5)).all()
+    assert (gap["int8-stochastic"] <= patch / 127 * (1 + 1e-5)).all()
+    assert (gap["int4-stochastic"] <= patch / 7 * (1 + 1e-5)).all()
 
 
 def test_float32_is_exact_for_float32() -> None:
@@ -85,6 +87,32 @@ def test_int4_costs_half_a_byte_a_number_and_four_a_patch() -> None:
     assert wire_bytes(sent, "int4") == 32 * 64 * (192 // 2 + 4)
     assert wire_bytes(sent, "int4") / sent.nbytes == pytest.approx(1 / 8, rel=0.05)
     assert wire_bytes(torch.randn(2, 5), "int4") == 2 * (3 + 4)
+
+
+@pytest.mark.parametrize(("wire", "levels"), [("int8", 127), ("int4", 7)])
+def test_stochastic_rounding_is_right_on_average(wire: str, levels: int) -> None:
+    sent = torch.tensor([[1.0, 0.3 / levels, -2.5 / levels, 0.0, 5 / levels]]).expand(20_000, 5)
+    draws = torch.Generator().manual_seed(1)
+    sent = sent.double()
+    stochastic: WireDtype = f"{wire}-stochastic"  # type: ignore[assignment]
+    back = widen(*narrow(sent, stochastic, draws), sent.dtype) * levels
+    # Standard deviation of the mean: at most 0.5 / sqrt(20,000).
+    assert torch.allclose(back.mean(0), sent[0] * levels, atol=0.015, rtol=1e-6)
+    assert set(back[:, 1].round().tolist()) == {0.0, 1.0}
+    # What lies on a level stays there.
+    assert back[:, [0, 3, 4]].std(0).max() < 1e-5
+    nearest = there_and_back(sent, wire) * levels  # type: ignore[arg-type]
+    assert not nearest[:, 1].any()
+
+
+def test_draws_repeat_with_their_seed() -> None:
+    sent = torch.randn(4, 5)
+    one, other, again = (
+        narrow(sent, "int8-stochastic", torch.Generator().manual_seed(seed))[0]
+        for seed in (1, 2, 1)
+    )
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
 
 
 @pytest.mark.parametrize("pairs", [torch.zeros(0, 3), torch.zeros(2, 0), torch.zeros(())])

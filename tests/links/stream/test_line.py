@@ -18,9 +18,13 @@ class Wire:
 
     def __init__(self) -> None:
         self.standing = True
+        self.woken = 0
 
     def is_active(self) -> bool:
         return self.standing
+
+    def wake(self) -> None:
+        self.woken += 1
 
     def cancel(self) -> None:
         self.standing = False
@@ -125,24 +129,20 @@ def test_a_client_that_answered_fewer_or_more_is_out_of_step(line: Line, answere
 
 def test_replies_are_awaited_while_a_call_that_was_sent_is_in_flight(line: Line) -> None:
     wire = attached(line)
-    awaited: list[bool] = []
-
-    def listen() -> None:
-        while line.awaits(wire):
-            awaited.append(line.receive(wire, reply(len(awaited) + 1)))
-
-    thread = threading.Thread(target=listen)
-    thread.start()
-    for _ in range(2):
-        line.submit("step", {})
-    for _ in range(2):
-        sent(line, wire)
-    while len(awaited) < 2:
-        thread.join(0.01)
-    line.end("finish")
-    thread.join(60)
-    assert not thread.is_alive()
-    assert awaited == [True, True]
+    line.submit("step", {})
+    line.submit("step", {})
+    assert not line.awaits_reply(wire)
+    woken = wire.woken
+    sent(line, wire)
+    assert wire.woken > woken
+    assert line.awaits_reply(wire)
+    assert line.receive(wire, reply(1))
+    assert not line.awaits_reply(wire)
+    sent(line, wire)
+    assert line.awaits_reply(wire)
+    assert not line.awaits_reply(Wire())
+    line.disconnect(wire)
+    assert not line.awaits_reply(wire)
 
 
 def test_an_error_is_one_printable_line(line: Line) -> None:
@@ -286,15 +286,31 @@ def test_who_owes_an_answer_is_cut_off(line: Line) -> None:
     assert not wire.standing
 
 
-def test_waiting_ends_when_the_connection_does(line: Line) -> None:
+def test_a_connection_that_has_ended_has_nothing_to_send(line: Line) -> None:
     wire = attached(line)
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(line.next_frame(wire)))
-    thread.start()
+    assert line.next_frame(wire) == ([], False)
     wire.cancel()
+    assert line.next_frame(wire) is None
     line.disconnect(wire)
-    thread.join(60)
-    assert found == [None]
+    assert line.next_frame(wire) is None
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        lambda line: line.submit("step", {}),
+        lambda line: line.end("finish"),
+        lambda line: line.end("leave", "no"),
+    ],
+    ids=["call", "finish", "leave"],
+)
+def test_what_is_to_be_sent_wakes_the_connection(line: Line, happens: Any) -> None:
+    wire = attached(line)
+    assert line.next_frame(wire) == ([], False)
+    before = wire.woken
+    happens(line)
+    assert wire.woken > before
+    assert (line.next_frame(wire) or ([], False))[0]
 
 
 def test_a_call_that_cannot_travel_is_an_outcome() -> None:
@@ -303,12 +319,9 @@ def test_a_call_that_cannot_travel_is_an_outcome() -> None:
     wire = attached(line)
     changed.clear()
     line.submit("step", {"value": object()})
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(line.next_frame(wire)))
-    thread.start()
-    assert changed.wait(60)
+    assert line.next_frame(wire) == ([], False)
+    assert changed.is_set()
     assert line.outcome is not None
     assert "could not be sent its call: object cannot travel" in str(line.outcome.error)
     line.end("finish")
-    thread.join(60)
-    assert decode(found[0][0]).kind == "finish"
+    assert sent(line, wire).kind == "finish"

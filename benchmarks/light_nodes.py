@@ -1,0 +1,97 @@
+"""Many nodes of the stream link in one process, on one event loop: they echo, and have no model.
+
+Each node has a connection of its own, with TLS and a token, as `Session` has; what it sends is
+made and read by the link's own codec. `benchmarks.many_nodes` starts such processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import grpc
+import torch
+
+from flwr_splitmix.links.frames.codec import Frame, decode, encode
+from flwr_splitmix.links.stream.protocol import (
+    METHOD,
+    NODE_KEY,
+    PROTOCOL,
+    PROTOCOL_KEY,
+    TOKEN_KEY,
+    keepalive,
+    message_settings,
+)
+from flwr_splitmix.links.stream.session import FIRST_PAUSE, LONGEST_PAUSE, RETRIED
+from flwr_splitmix.links.ticket import Ticket
+
+DESCRIPTION = {"num-examples": 1, "state-round": 0}
+OPTIONS = [
+    *message_settings(),
+    *keepalive(),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+]
+
+
+async def serve(ticket: Ticket, node: int, reply: Mapping[str, Any]) -> None:
+    """Take part in a round, and dial again until the server has let this node in.
+
+    Raises
+    ------
+    grpc.RpcError
+        If the server refuses this node, or its connection breaks.
+    RuntimeError
+        If the server ends the round for this node without finishing it.
+    """
+    credentials = grpc.ssl_channel_credentials(root_certificates=ticket.ca.encode())
+    metadata = (
+        (TOKEN_KEY, ticket.token),
+        (NODE_KEY, str(node)),
+        (PROTOCOL_KEY, str(PROTOCOL)),
+    )
+    pause = FIRST_PAUSE
+    while True:
+        async with grpc.aio.secure_channel(ticket.address, credentials, options=OPTIONS) as channel:
+            stream = channel.stream_stream(METHOD)(metadata=metadata)
+            try:
+                await stream.write(encode(Frame("hello", 0, payload=DESCRIPTION)))
+                # Each frame of this benchmark is shorter than a message may be.
+                decode(await stream.read())
+            except grpc.RpcError as error:
+                if error.code() not in RETRIED:
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                continue
+            while (frame := decode(await stream.read())).kind == "call":
+                await stream.write(encode(Frame("reply", frame.number, payload=reply)))
+            if frame.kind != "finish":
+                raise RuntimeError(f"node {node}: the server sent {frame.kind}: {frame.text}")
+            await stream.done_writing()
+            return
+
+
+async def serve_all(order: Mapping[str, Any]) -> None:
+    """Play the nodes of an order, and say which of them has finished, a line each."""
+    reply = {"smashed": [torch.zeros(order["numbers"])]}
+
+    async def play(ticket: Ticket, node: int) -> None:
+        await serve(ticket, node, reply)
+        print(json.dumps({"finished": node}), flush=True)
+
+    await asyncio.gather(*(play(Ticket(**o["ticket"]), o["node"]) for o in order["nodes"]))
+
+
+def main() -> None:
+    """Say "ready", then read an order from the input and play it."""
+    torch.set_num_threads(1)
+    print(json.dumps({"ready": True}), flush=True)
+    asyncio.run(serve_all(json.loads(sys.stdin.readline())))
+
+
+if __name__ == "__main__":
+    main()
