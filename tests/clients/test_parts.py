@@ -34,8 +34,11 @@ def whole(client: SplitClient, number: int, gradient: Any, share: Share | None) 
     return client.run("step", arguments)
 
 
+FULL = FullShare()
+
+
 def encode(
-    client: SplitClient, part: int, parts: int, share: Share = FullShare(), number: int = 0
+    client: SplitClient, part: int, parts: int, share: Share = FULL, number: int = 0
 ) -> dict[str, Any]:
     return client.run(
         "encode_part",

@@ -32,7 +32,7 @@ TOY = Toy(clients=3, batch_norm=False, dropout=0.0)
 
 @pytest.mark.parametrize("asked", [0, -1, 65, 1.5, True, "many", None])
 def test_what_is_no_number_of_parts_is_named(asked: Any) -> None:
-    with pytest.raises(ValueError, match="micro-batches is .*; allowed are integers from 1 to 64"):
+    with pytest.raises(ValueError, match=r"micro-batches is .*; allowed are integers from 1 to 64"):
         PartCount(asked)
 
 
