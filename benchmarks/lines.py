@@ -64,7 +64,7 @@ class Relay:
         self._shapes = shapes
         self._free_at = {"up": 0.0, "down": 0.0}
         self._lock = threading.Lock()
-        self._ends: list[socket.socket] = []
+        self.connections: list[socket.socket] = []
         self._listener = socket.create_server((host, 0))
         self.address = f"{host}:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -74,13 +74,27 @@ class Relay:
         with contextlib.suppress(OSError):  # wakes the thread that accepts
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        for end in self._ends:
+        self.cut()
+
+    def cut(self) -> None:
+        """Break every connection that stands."""
+        for end in self.connections:
             _shut(end)
+            with contextlib.suppress(OSError):
+                end.close()
+        self.connections.clear()
+
+    def admits(self) -> bool:
+        """Whether a connection may be made; a subclass says so."""
+        return True
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
+                if not self.admits():
+                    near.close()
+                    continue
                 try:
                     far = socket.create_connection(self.target)
                 except OSError:  # nobody listens yet, or any more
@@ -88,7 +102,7 @@ class Relay:
                     continue
                 for end in (near, far):
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._ends += [near, far]
+                self.connections += [near, far]
                 for source, sink, way in ((near, far, "up"), (far, near, "down")):
                     threading.Thread(
                         target=self._take, args=(source, sink, way), daemon=True
@@ -104,9 +118,13 @@ class Relay:
                 data = source.recv(PIECE)
             except OSError:
                 data = b""
+            self.hear(way, data)
             through = self._through(way, len(data))
             pieces.put((through + self.line.rtt_ms / 2000, data))
             time.sleep(max(through - time.monotonic() - BACKLOG_SECONDS, 0.0))
+
+    def hear(self, way: str, data: bytes) -> None:
+        """Look at a piece before it goes on; nothing is done with it here."""
 
     def _through(self, way: str, nbytes: int) -> float:
         """Return when the last of so many more bytes has left the slow part of the line."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from flwr_splitmix.apps.vision.cutting import split_for
 from flwr_splitmix.apps.vision.trial import needs_labels, trial_strategy
 from flwr_splitmix.attacks.attacked import Attacked
-from flwr_splitmix.attacks.defences import Defence, blurred, opposed, undefended
+from flwr_splitmix.attacks.defences import Defence, blurred, own_lower, undefended
 from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.simulation import ShuffleWatch
@@ -223,10 +223,9 @@ def _architecture(victim: Victim, sets: ImageSets) -> dict[str, Any]:
 
 def _clients(setting: _Setting, strategy: SplitStrategy, device: str) -> list[SplitClient]:
     victim, lower = setting.victim, setting.segments.lower
-    adversarial = victim.defence == "adversarial"
     return [
         SplitClient(
-            opposed(lower) if adversarial else copy.deepcopy(lower),
+            own_lower(lower, victim.defence),
             part,
             batch_size=victim.batch_size,
             benchmark_data=setting.test,

@@ -111,15 +111,13 @@ class AdversarialLower(nn.Module):
         self.opponent.requires_grad_(True)
         try:
             seen = smashed.detach().requires_grad_()
-            loss = F.mse_loss(self.opponent(seen), images)
-            at_smashed, *own = torch.autograd.grad(loss, [seen, *weights])
+            F.mse_loss(self.opponent(seen), images).backward()  # type: ignore[no-untyped-call]
         finally:
             self.opponent.requires_grad_(False)
-        for weight, gradient in zip(weights, own, strict=True):
-            weight.grad = gradient
         self._optimizer.step()
         self._optimizer.zero_grad()
-        return at_smashed
+        assert seen.grad is not None
+        return seen.grad
 
 
 class _Opposed(torch.autograd.Function):
@@ -150,6 +148,11 @@ def opposed(lower: LowerSegment) -> AdversarialLower:
         geometry.width, geometry.patches, geometry.grid, (channels, height, width)
     )
     return AdversarialLower(copy.deepcopy(lower), opponent)
+
+
+def own_lower(lower: LowerSegment, defence: Defence) -> nn.Module:
+    """Return a client's copy of the lower segment, with its attacker if it learns against one."""
+    return opposed(lower) if defence == "adversarial" else copy.deepcopy(lower)
 
 
 def undefended(segment: nn.Module) -> nn.Module:

@@ -121,7 +121,8 @@ def curve_measures(
     positive
         bool (n,); both classes must be there.
     either_way
-        Take max(AUC, 1 - AUC): the attacker does not know which side is which.
+        Take max(AUC, 1 - AUC): the attacker does not know which side is which. The side is chosen
+        once, by all examples, so that the interval of an attack at chance holds 0.5.
 
     Raises
     ------
@@ -134,17 +135,15 @@ def curve_measures(
     if positive.all() or not positive.any():
         raise ValueError("an AUC needs examples of both classes")
 
+    if either_way and float(auc(*roc_curve(positive, scores)[:2])) < 0.5:
+        scores = -scores
+
     def reached(rows: np.ndarray) -> tuple[float, float, float]:
-        labels, own = positive[rows], scores[rows]
-        false, true, _ = roc_curve(labels, own, drop_intermediate=False)
-        area = float(auc(false, true))
-        if either_way and area < 0.5:
-            false, true, _ = roc_curve(labels, -own, drop_intermediate=False)
-            area = 1 - area
+        false, true, _ = roc_curve(positive[rows], scores[rows], drop_intermediate=False)
         percent, thousandth = (
             float(true[false <= limit].max(initial=0.0)) for limit in (0.01, 0.001)
         )
-        return area, percent, thousandth
+        return float(auc(false, true)), percent, thousandth
 
     rng, classes = (
         np.random.default_rng(seed),

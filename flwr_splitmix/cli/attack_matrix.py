@@ -1,4 +1,4 @@
-"""`splitmix attack matrix images`: methods and defences against attacks, run and shown."""
+"""`splitmix attack matrix`: methods and defences against attacks, run and shown."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from flwr_splitmix.cli.terminal import (
 from flwr_splitmix.experiments.cells import ExperimentError
 from flwr_splitmix.experiments.privacy import tables
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place, choose
+from flwr_splitmix.experiments.privacy.kinds import Matrix
+from flwr_splitmix.experiments.privacy.matrices import IMAGES, TEXTS
 from flwr_splitmix.experiments.privacy.results import Result, results
-from flwr_splitmix.experiments.privacy.sizes import size_named
 from flwr_splitmix.experiments.privacy.tasks import tasks_of, with_gates
 
 if TYPE_CHECKING:
@@ -52,43 +53,53 @@ def _group() -> None:
     """Run methods against attacks: what is missing, and show all."""
 
 
+Scale = Annotated[str, typer.Option("--scale", help="smoke, cpu or paper.")]
+Cells = Annotated[
+    str,
+    typer.Option(
+        "--cells",
+        metavar="CELLS",
+        help="METHOD, METHOD:ATTACK or :ATTACK, separated by commas; 'main' is the main methods.",
+        show_default=False,
+    ),
+]
+Seeds = Annotated[
+    str | None,
+    typer.Option(
+        "--seeds",
+        help="Numbers separated by commas; else 0, and of images at cpu 0,1,2.",
+        show_default=False,
+    ),
+]
+Jobs = Annotated[int, typer.Option("--jobs", help="Cells at a time, a process each.")]
+DataSet = Annotated[
+    str | None,
+    typer.Option(
+        "--dataset",
+        metavar="SOURCE",
+        help="A folder, a shipped or a hub name; of texts a folder cola or gsm8k, or sums.",
+        show_default=False,
+    ),
+]
+Format = Annotated[
+    MatrixFormat, typer.Option("--format", help="A table, one JSON list, or Markdown.")
+]
+RunMissing = Annotated[
+    bool, typer.Option("--run/--show", help="Run what is missing, or only show what is there.")
+]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")]
+
+
 @matrix.command()
 def images(
-    scale: Annotated[str, typer.Option("--scale", help="smoke, cpu or paper.")] = "smoke",
-    cells: Annotated[
-        str,
-        typer.Option(
-            "--cells",
-            metavar="CELLS",
-            help="METHOD, METHOD:ATTACK or :ATTACK, separated by commas; 'main' is nine methods.",
-            show_default=False,
-        ),
-    ] = "",
-    seeds: Annotated[
-        str | None,
-        typer.Option(
-            "--seeds",
-            help="Numbers separated by commas; else 0, and at cpu 0,1,2.",
-            show_default=False,
-        ),
-    ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", help="Cells at a time, a process each.")] = 1,
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            "--dataset",
-            metavar="SOURCE",
-            help="A folder, a shipped or a hub name.",
-            show_default=False,
-        ),
-    ] = None,
-    format: Annotated[  # noqa: A002 - the option's name
-        MatrixFormat, typer.Option("--format", help="A table, one JSON list, or Markdown.")
-    ] = MatrixFormat.table,
-    run: Annotated[
-        bool, typer.Option("--run/--show", help="Run what is missing, or only show what is there.")
-    ] = True,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "cpu",
+    scale: Scale = "smoke",
+    cells: Cells = "",
+    seeds: Seeds = None,
+    jobs: Jobs = 1,
+    dataset: DataSet = None,
+    format: Format = MatrixFormat.table,  # noqa: A002 - the option's name
+    run: RunMissing = True,
+    device: Device = "cpu",
     output: Annotated[
         Path | None,
         typer.Option(
@@ -106,13 +117,38 @@ def images(
     Victims, cells and their scores by sample are kept below DIR/attacks; an interrupted matrix goes
     on where it was.
     """
-    size = size_named(scale)
+    size = IMAGES.size(scale)
     chosen = choose(cells, numbers(seeds or ("0,1,2" if size.name == "cpu" else "0")))
     place = Place(run_dir, size, dataset or size.source, device)
     failed = run_cells(chosen, place, jobs) if run else 0
     _print(chosen, place, format)
     if output is not None:
         _draw(chosen, place, output)
+    if failed:
+        raise typer.Exit(1)
+
+
+@matrix.command()
+def texts(
+    scale: Scale = "smoke",
+    cells: Cells = "",
+    seeds: Seeds = None,
+    jobs: Jobs = 1,
+    dataset: DataSet = None,
+    format: Format = MatrixFormat.table,  # noqa: A002 - the option's name
+    run: RunMissing = True,
+    run_dir: RunDirectory = None,
+) -> None:
+    """Attack methods that hide texts, and say what each attack reads, beside floor and utility.
+
+    Victims, cells and their scores by text are kept below DIR/attacks; an interrupted matrix goes
+    on where it was. Scale cpu needs `splitmix model fetch stories15m`, and CoLA's folder.
+    """
+    size = TEXTS.size(scale)
+    chosen = choose(cells, numbers(seeds or "0"), TEXTS)
+    place = Place(run_dir, size, dataset or size.source)
+    failed = run_cells(chosen, place, jobs) if run else 0
+    _print(chosen, place, format)
     if failed:
         raise typer.Exit(1)
 
@@ -127,7 +163,7 @@ def run_cells(chosen: Sequence[MatrixCell], place: Place, jobs: int, *, gates: b
     """
     if jobs < 1:
         raise ExperimentError(f"jobs is {jobs}; at least 1 is needed")
-    tasks = tasks_of(with_gates(chosen) if gates else chosen, place)
+    tasks = tasks_of(with_gates(chosen, place.matrix) if gates else chosen, place)
     if not tasks:
         return 0
     # Loading torch takes seconds: names and numbers are checked before it.
@@ -149,10 +185,10 @@ def _print(chosen: Sequence[MatrixCell], place: Place, wanted: MatrixFormat) -> 
     if wanted is MatrixFormat.json:
         typer.echo(json.dumps([result.to_json() for result in made], indent=2))
     elif wanted is MatrixFormat.markdown:
-        typer.echo(tables.to_markdown(made), nl=False)
+        typer.echo(tables.to_markdown(made, place.matrix), nl=False)
     else:
         out = console()
-        _print_table(made, out)
+        _print_table(made, place.matrix, out)
 
 
 def _draw(chosen: Sequence[MatrixCell], place: Place, output: Path) -> None:
@@ -167,14 +203,14 @@ def _draw(chosen: Sequence[MatrixCell], place: Place, output: Path) -> None:
     draw_reconstructions(list(shown.values()), output)
 
 
-def _print_table(made: Sequence[Result], out: Console) -> None:
-    for block in tables.blocks(made):
+def _print_table(made: Sequence[Result], matrix: Matrix, out: Console) -> None:
+    for block in tables.blocks(made, matrix):
         listing = table(*block.headings)
         for row in block.rows:
             listing.add_row(*row)
         out.print(listing)
         out.print()
-    out.print(tables.LEGEND)
+    out.print(matrix.legend)
 
 
 class _MatrixDisplay:

@@ -13,8 +13,8 @@ from flwr_splitmix.cli.terminal import console, table
 from flwr_splitmix.experiments.cells import ExperimentError
 from flwr_splitmix.experiments.privacy import tables_of_papers
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
+from flwr_splitmix.experiments.privacy.matrices import IMAGES
 from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
-from flwr_splitmix.experiments.privacy.sizes import size_named
 from flwr_splitmix.experiments.privacy.tables_of_papers import PrivacyTable, make_table
 
 _MOST_SEEDS = 100
@@ -49,7 +49,7 @@ def run_privacy(
     home: Path | None,
 ) -> None:
     """Run the cells that are missing."""
-    size = size_named(scale)
+    size = IMAGES.size(scale)
     place = Place(home, size, source or size.source, "cpu" if device == "auto" else device)
     cells: dict[MatrixCell, None] = {}
     for name in names:
@@ -62,7 +62,7 @@ def show_privacy(
     names: Sequence[str], scale: str, form: str, *, source: str | None, home: Path | None
 ) -> None:
     """Show what was run beside the paper's numbers, and which of its orderings hold."""
-    size = size_named(scale)
+    size = IMAGES.size(scale)
     place = Place(home, size, source or size.source)
     made = [make_table(PRIVACY_EXPERIMENTS[name], place, range(_MOST_SEEDS)) for name in names]
     if form == "json":

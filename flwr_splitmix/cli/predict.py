@@ -50,20 +50,27 @@ def predict(
     try:
         if text is None:
             names = [str(image) for image in images or ()]
-            found = exported.classify_pictures(folder, images or ())
+            predictions = exported.classify_pictures(folder, images or ())
         elif read_facts(folder).get("task") == "generation":
             said = exported.answer(folder, text, max_new_tokens=max_new_tokens)
             typer.echo(json.dumps({"text": text, "answer": said}) if as_json else said)
             return
         else:
-            names, found = [text], [exported.classify_text(folder, text)]
+            names, predictions = [text], [exported.classify_text(folder, text)]
     except ValueError as error:
         raise RunError(str(error)) from error
     if as_json:
-        typer.echo(json.dumps([_described(n, f) for n, f in zip(names, found, strict=True)]))
+        typer.echo(
+            json.dumps(
+                [
+                    _described(name, classes)
+                    for name, classes in zip(names, predictions, strict=True)
+                ]
+            )
+        )
         return
     listing = table("", "class", ">probability")
-    for name, classes in zip(names, found, strict=True):
+    for name, classes in zip(names, predictions, strict=True):
         for place, likely in enumerate(classes[:top]):
             listing.add_row("" if place else name, likely.name, percent(likely.probability))
     console().print(listing)

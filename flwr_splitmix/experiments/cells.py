@@ -28,6 +28,10 @@ class ExperimentError(RunError):
     """An experiment or a cell cannot be run or shown as asked; the message is for the user."""
 
 
+Defence = Literal["none", "blur", "adversarial"]
+"""As in `attacks.defences`, which loads torch."""
+
+
 @dataclass(frozen=True)
 class Variant:
     """What an experiment varies: the method with its options, the model, clients, partition.
@@ -47,6 +51,10 @@ class Variant:
         How the training images are divided: "iid", or "dirichlet" with concentration 0.1.
     server_update
         Instead of the recipe's: "sum" is one joint step for all groups.
+    cut_at
+        Where the model is cut; None is the method's own cut.
+    defence
+        What each client does besides: "blur" or "adversarial", as in `attacks.defences`.
     """
 
     method: str
@@ -55,6 +63,8 @@ class Variant:
     clients: int = 10
     partition: Partition = "iid"
     server_update: ServerUpdate | None = None
+    cut_at: str | None = None
+    defence: Defence = "none"
 
 
 def variant(
@@ -65,9 +75,12 @@ def variant(
     clients: int = 10,
     partition: Partition = "iid",
     server_update: ServerUpdate | None = None,
+    cut_at: str | None = None,
+    defence: Defence = "none",
 ) -> Variant:
     """Make a `Variant` from the strategy's keyword options."""
-    return Variant(method, as_options(options or {}), model, clients, partition, server_update)
+    own = as_options(options or {})
+    return Variant(method, own, model, clients, partition, server_update, cut_at, defence)
 
 
 def as_options(options: Mapping[str, Value]) -> OptionValues:
@@ -183,7 +196,7 @@ class Cell:
 
     Parameters
     ----------
-    method, options, clients, partition
+    method, options, clients, partition, defence
         As in `Variant`.
     model, model_options
         Arguments of `split_vision_model`; for texts a pretrained encoder, and its cut.
@@ -204,6 +217,7 @@ class Cell:
     dataset: str
     seed: int
     recipe: Recipe
+    defence: Defence = "none"
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -227,6 +241,7 @@ class Cell:
             "dataset": self.dataset,
             "seed": self.seed,
             "recipe": recipe,
+            **({} if self.defence == "none" else {"defence": self.defence}),
         }
 
     @property
@@ -258,6 +273,7 @@ class Cell:
             self.partition,
             self.dataset,
             f"seed={self.seed}",
+            *(() if self.defence == "none" else (self.defence,)),
         )
 
     def __str__(self) -> str:

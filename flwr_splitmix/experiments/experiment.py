@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from flwr_splitmix.experiments.cells import Cell, Variant
 from flwr_splitmix.experiments.scales import Scale, Track
@@ -24,7 +24,7 @@ class TableScore:
     name
         The column's heading.
     key
-        In the summary.
+        In the summary, or among the costs of a client in it, see `ClientCosts`.
     factor, digits
         How it is shown: times the factor, with so many digits.
     """
@@ -33,6 +33,11 @@ class TableScore:
     key: str
     factor: float = 100.0
     digits: int = 2
+
+    def of(self, summary: Mapping[str, Any]) -> float | None:
+        """Return the score as it is shown; None where a run has none."""
+        value = {**summary.get("client-costs", {}), **summary}.get(self.key)
+        return None if value is None else self.factor * float(value)
 
 
 TOP1 = TableScore("top-1 (%)", "top1")
@@ -54,7 +59,8 @@ class Entry:
         What is run for it; None where the paper compares with a method that is not of its own and
         not offered here.
     paper
-        The printed top-1 accuracy in percent, by data set; empty where a figure prints none.
+        The printed first score, of most top-1 accuracy in percent, by data set; empty where a
+        figure prints none.
     epsilon
         The epsilon that the paper has for it; None where there is no noise, or it has none.
     """

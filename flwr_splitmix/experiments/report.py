@@ -164,7 +164,7 @@ def _line(
     entry: Entry, runs: Sequence[tuple[Cell, Run]], scores: Sequence[TableScore]
 ) -> TableLine:
     done = [(cell, run.summary or {}) for cell, run in runs if run.status == "finished"]
-    done = [(cell, summary) for cell, summary in done if summary.get(scores[0].key) is not None]
+    done = [(cell, summary) for cell, summary in done if scores[0].of(summary) is not None]
     shown = [_values(score, [summary for _, summary in done]) for score in scores]
     newest = done[-1][1] if done else None
     return TableLine(
@@ -181,8 +181,8 @@ def _line(
 
 
 def _values(score: TableScore, summaries: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
-    values = [summary.get(score.key) for summary in summaries]
-    return tuple(score.factor * float(value) for value in values if value is not None)
+    values = [score.of(summary) for summary in summaries]
+    return tuple(value for value in values if value is not None)
 
 
 def _epsilon(entry: Entry, runs: Sequence[Run]) -> float | None:

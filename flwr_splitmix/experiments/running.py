@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from flwr_splitmix.apps.vision.trial import needs_labels
+from flwr_splitmix.attacks.defences import own_lower
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.data.batches import fetch
 from flwr_splitmix.device import pick_device
@@ -101,7 +102,7 @@ class _Trial:
         test = self._resident(self.data.test)
         clients = [
             SplitClient(
-                copy.deepcopy(segments.lower),
+                own_lower(segments.lower, cell.defence),
                 self._resident(part),
                 batch_size=recipe.batch_size,
                 benchmark_data=test,

@@ -97,6 +97,8 @@ class Scale:
         known = BY_NAME.get(variant.method)  # None for whole models
         if known is not None and known.positions is not None:
             options["positions"] = known.positions  # added before a shuffle they would undo it
+        if variant.cut_at is not None:
+            options["cut_at"] = variant.cut_at
         recipe = self.recipes[track]
         own = dict(variant.options)
         if variant.method == "SpectralShuffleSL":
@@ -118,6 +120,7 @@ class Scale:
             dataset=dataset_name(source or self.source(track)),
             seed=seed,
             recipe=recipe if epochs is None else recipe.with_epochs(epochs),
+            defence=variant.defence,
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from flwr_splitmix.apps.vision.cutting import split_for
+from flwr_splitmix.attacks.defences import blurred
 from flwr_splitmix.experiments.baselines import BASELINES
 from flwr_splitmix.experiments.cells import Cell
 from flwr_splitmix.experiments.strategies import trial_of
@@ -14,7 +15,7 @@ from flwr_splitmix.segments import SplitModel, split_vision_model
 
 
 def make_segments(cell: Cell, channels: int, num_classes: int) -> SplitModel:
-    """Build the cell's model from its seed and cut it in two.
+    """Build the cell's model from its seed and cut it in two, as method and defence need it.
 
     Raises
     ------
@@ -32,7 +33,8 @@ def make_segments(cell: Cell, channels: int, num_classes: int) -> SplitModel:
     }
     if cell.method in BASELINES:  # it is put together again
         return split_vision_model(cell.model, **options)
-    return split_for(trial_of(cell), cell.model, **options)
+    made = split_for(trial_of(cell), cell.model, **options)
+    return blurred(made) if cell.defence == "blur" else made
 
 
 def whole(segments: SplitModel) -> nn.Module:

@@ -16,7 +16,7 @@ from flwr_splitmix.data.texts.public import load_public_texts
 from flwr_splitmix.data.texts.rows import TextRows, TextSets, TextTask
 from flwr_splitmix.data.texts.sets import TextColumns, load_text_sets
 from flwr_splitmix.data.texts.token_sets import public_token_set, token_set
-from flwr_splitmix.experiments.cells import Cell, TextRecipe
+from flwr_splitmix.experiments.cells import Cell
 from flwr_splitmix.seeding import frozen_generator
 
 PUBLIC = "public_text"
@@ -45,9 +45,10 @@ CORPORA = {
         "in_domain_train.tsv",
         "in_domain_dev.tsv",
         TextColumns(text="4", label="2"),
-    )
+    ),
+    "gsm8k": Corpus("GSM8K", "generation", "train.jsonl.gz", "test.jsonl.gz", TextColumns()),
 }
-"""By the name that a `TextRecipe` gives; CoLA's are the raw files of its public version."""
+"""By the name of its folder; CoLA's are the raw files of its public version."""
 
 
 class CellTexts(NamedTuple):
@@ -78,7 +79,7 @@ def load_cell_texts(cell: Cell, source: str, tokenizer: Any) -> CellTexts:
     """
     recipe = cell.recipe
     assert recipe.texts is not None
-    sets = _sets(source, CORPORA[recipe.texts.corpus])
+    sets = open_corpus(source, CORPORA[recipe.texts.corpus])
     length = recipe.texts.max_length
 
     def tokenised(rows: TextRows) -> TextSet:
@@ -92,7 +93,13 @@ def load_cell_texts(cell: Cell, source: str, tokenizer: Any) -> CellTexts:
             f"clients with {each} each"
         )
     parts = [order[start : start + each] for start in range(0, each * cell.clients, each)]
-    public = _public(source, recipe.texts, cell.seed)
+    public = open_public(
+        source,
+        sets.task,
+        limit=recipe.texts.public_texts,
+        max_words=recipe.texts.public_words,
+        seed=cell.seed,
+    )
     return CellTexts(
         [tokenised(sets.train.subset(part)) for part in parts],
         tokenised(sets.train.subset(np.concatenate(parts))),
@@ -102,7 +109,14 @@ def load_cell_texts(cell: Cell, source: str, tokenizer: Any) -> CellTexts:
     )
 
 
-def _sets(source: str, corpus: Corpus) -> TextSets:
+def open_corpus(source: str, corpus: Corpus) -> TextSets:
+    """Read a corpus from its folder; or make up texts for its task, if the source is "generated".
+
+    Raises
+    ------
+    DataError
+        If a file is not there, or cannot be read.
+    """
     if source == GENERATED:
         return load_text_sets(source, corpus.task)
     folder = Path(source).expanduser()
@@ -116,14 +130,23 @@ def _sets(source: str, corpus: Corpus) -> TextSets:
     return load_text_sets(train, corpus.task, columns=corpus.columns, test=test)
 
 
-def _public(source: str, recipe: TextRecipe, seed: int) -> Sequence[str]:
+def open_public(
+    source: str, task: TextTask, *, limit: int, max_words: int, seed: int
+) -> Sequence[str]:
+    """Read sentences of the folder of public texts beside a corpus's, or make some up.
+
+    Raises
+    ------
+    DataError
+        If there is no such folder, or nothing in it.
+    """
     if source == GENERATED:
-        return generated_public(CORPORA[recipe.corpus].task)[: recipe.public_texts]
+        return generated_public(task)[:limit]
     return load_public_texts(
         str(Path(source).expanduser().resolve().parent / PUBLIC),
         min_words=_MIN_WORDS,
-        max_words=recipe.public_words,
-        limit=recipe.public_texts,
+        max_words=max_words,
+        limit=limit,
         seed=seed,
     )
 

@@ -42,9 +42,14 @@ class ClientCosts:
     training_macs: int
     exchanged_bytes: int
 
+    @property
+    def memory_bytes(self) -> int:
+        """Parameters, optimizer state and activations together."""
+        return self.parameter_bytes + self.optimizer_bytes + self.activation_bytes
+
     def to_json(self) -> dict[str, int]:
-        """Return the costs by name."""
-        return asdict(self)
+        """Return the costs by name, their sum in memory among them."""
+        return {**asdict(self), "memory_bytes": self.memory_bytes}
 
 
 def measure(

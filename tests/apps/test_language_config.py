@@ -268,14 +268,14 @@ def test_the_defences_keys_reach_their_clients() -> None:
 
 
 def test_mixguards_defaults_are_the_papers() -> None:
-    found, paper = read().mixguard(), type(read().mixguard())()
+    of_app, paper = read().mixguard(), type(read().mixguard())()
     own = {"secret_tokens": 40, "max_length": 128}  # for generation; for the small model
     for name in vars(paper):
-        assert getattr(found, name) == own.get(name, getattr(paper, name)), name
+        assert getattr(of_app, name) == own.get(name, getattr(paper, name)), name
 
 
-def rows(path: Path, *found: dict[str, Any]) -> str:
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in found), encoding="utf-8")
+def rows(path: Path, *texts: dict[str, Any]) -> str:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in texts), encoding="utf-8")
     return str(path)
 
 

@@ -138,6 +138,19 @@ def test_rates_at_low_false_positive_rates() -> None:
         curve_measures(scores, np.ones(1100, bool))
 
 
+def test_either_way_an_attack_at_chance_does_not_beat_its_floor() -> None:
+    positive = np.arange(60) < 30
+    drawn = [
+        curve_measures(np.random.default_rng(seed).normal(size=60), positive, either_way=True)[0]
+        for seed in range(20)
+    ]
+    assert all(area.value >= 0.5 and area.low < area.value < area.high for area in drawn)
+    assert sum(area.beats_floor for area in drawn) <= 2
+    told = curve_measures(-positive.astype(float), positive, either_way=True)[0]
+    assert told.value == 1
+    assert told.beats_floor
+
+
 def test_the_interval_of_the_mean_covers_it_and_shrinks() -> None:
     rng = np.random.default_rng(0)
     few, many = (mean_measure("x", rng.normal(5, 1, n), 0.0) for n in (20, 2000))

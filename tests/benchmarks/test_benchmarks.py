@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from flwr_splitmix.strategies import STRATEGIES
 from flwr_splitmix.threads import POLICY
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
@@ -146,3 +148,17 @@ def test_a_nodes_guards_are_timed_with_and_without_the_wait_for_the_disk(tmp_pat
         assert written[f"{name}_ms"] > 0
         assert written[f"{name}_without_fsync_ms"] > 0
     assert written["open_long_ledger_ms"] > 0
+
+
+def test_a_killed_benchmark_leaves_no_busy_loops() -> None:
+    program = (
+        "import os, time\nfrom benchmarks.measure import busy_loops\n"
+        "with busy_loops(1):\n    print(os.getpid(), flush=True)\n    time.sleep(600)\n"
+    )
+    benchmark = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert benchmark.stdout is not None
+    assert int(benchmark.stdout.readline()) == benchmark.pid
+    (loop,) = psutil.Process(benchmark.pid).children()
+    benchmark.kill()
+    benchmark.communicate()
+    wait_for("the end of the loop", lambda: not loop.is_running())

@@ -27,7 +27,8 @@ from flwr_splitmix.sandbox.flower import LocalFlower
 from flwr_splitmix.sandbox.superlink import SuperLink, toml
 from flwr_splitmix.testing.agreement import Results, read_results
 from tests.apps import vision_app
-from tests.e2e.processes import Watch, command, descendants, end_processes, wait_for
+from tests.e2e.processes import Watch, command, descendants, end_processes
+from tests.waiting import wait_for
 
 TINY: dict[str, Any] = {
     "samples-per-client": 50,

@@ -9,7 +9,8 @@ import pytest
 
 from flwr_splitmix.sandbox.flower import LocalFlower
 from tests.e2e.flower_run import Runner
-from tests.e2e.processes import Watch, wait_for
+from tests.e2e.processes import Watch
+from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections.abc import Callable
 
 import psutil
 
@@ -92,17 +90,3 @@ def end_processes(processes: set[psutil.Process] | list[psutil.Process]) -> None
         with contextlib.suppress(psutil.Error):
             process.kill()
     psutil.wait_procs(running, timeout=10)
-
-
-def wait_for(what: str, true: Callable[[], object], timeout: float) -> None:
-    """Wait until something is true.
-
-    Raises
-    ------
-    AssertionError
-        Naming it, if it is not within `timeout` seconds.
-    """
-    deadline = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < deadline, f"{what} has not happened within {timeout:g} s"
-        time.sleep(0.1)

@@ -12,7 +12,7 @@ from flwr_splitmix.privacy.journal import read_journal
 from flwr_splitmix.sandbox.deployment import LocalDeployment, Node
 from flwr_splitmix.testing.agreement import check_same_results, read_results
 from tests.e2e.flower_run import TINY, Deployed, measured, run_here
-from tests.e2e.processes import wait_for
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 

@@ -132,7 +132,7 @@ def test_what_a_paper_claims_its_own_numbers_bear_out(experiment: Experiment) ->
     for ordering in experiment.orderings:
         if ordering.measure == "accuracy":
             for dataset, low, high in printed(experiment, ordering):
-                assert low < high, f"{ordering} on {dataset}"
+                assert low < high + ordering.slack, f"{ordering} on {dataset}"
 
 
 def test_the_orderings_of_the_issue_are_among_the_claims() -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from flwr_splitmix.sandbox.deployment import LocalDeployment
 from tests.e2e.flower_run import Deployed
-from tests.e2e.processes import wait_for
 from tests.faults.faulty_run import APP, leftovers
+from tests.waiting import wait_for
 
 NODES = 3
 

@@ -16,7 +16,8 @@ from flwr_splitmix.runs import Row
 from flwr_splitmix.runs.checkpoints import ClientStore
 from tests.apps import language_app
 from tests.e2e.flower_run import TINY, Runner, measured, one_thread, rows, run_here
-from tests.e2e.processes import Watch, descendants, end_processes, wait_for
+from tests.e2e.processes import Watch, descendants, end_processes
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,6 @@ from flwr_splitmix import Run
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.testing.agreement import check_same_results, read_results
 from tests.e2e.flower_run import Deployed, measured, rows
-from tests.e2e.processes import wait_for
 from tests.faults.faulty_run import (
     APP,
     START,
@@ -20,6 +19,7 @@ from tests.faults.faulty_run import (
     steps_in,
     steps_of,
 )
+from tests.waiting import wait_for
 
 
 def drawn(deployed: Deployed, run: Run, client: int) -> int:

@@ -13,7 +13,7 @@ from flwr_splitmix.sandbox.superlink import free_port
 from flwr_splitmix.testing.agreement import check_same_results, read_results
 from tests.e2e.flower_run import Deployed, measured, rows
 from tests.faults.faulty_run import APP, START, run_here, steps_in
-from tests.links.stream.peers import Proxy
+from tests.links.stream.peers import Proxy, delayed
 
 STEPS = 30
 DOWN = 5.0
@@ -60,7 +60,7 @@ def test_a_network_that_drops_and_is_slow_changes_nothing_but_the_time(
     time.sleep(DOWN)
     proxy.open = True
     deployed.reach(run_id, "the first round's end", lambda: len(rows(home)) >= 1, START)
-    proxy.delay = DELAY
+    proxy.line = delayed(DELAY)
     ended = deployed.finish(run_id, home)
 
     assert ended.status == "finished:completed", ended.log
@@ -74,5 +74,5 @@ def test_a_network_that_drops_and_is_slow_changes_nothing_but_the_time(
     assert measured(ended.run) == measured(whole)
     check_same_results(read_results(whole), deployed.results(ended.run))
     # A step is there and back, and 0.1 s of the client's own: for all clients at the same time.
-    one, found = 2 * DELAY + 0.1, 1 / ended.run.rows[1]["steps_per_second"]
-    assert one <= found < 0.8 * CLIENTS * one
+    one, measured_step = 2 * DELAY + 0.1, 1 / ended.run.rows[1]["steps_per_second"]
+    assert one <= measured_step < 0.8 * CLIENTS * one

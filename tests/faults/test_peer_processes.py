@@ -17,7 +17,8 @@ import pytest
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.link import Patience
 from flwr_splitmix.links.ticket import Ticket
-from tests.links.stream.peers import a_round, call, eventually, good, no_threads_left
+from tests.links.stream.peers import a_round, call, good, no_threads_left
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +90,7 @@ def test_killed_and_frozen_peers(processes: list[Process]) -> None:
         assert 3.9 <= time.monotonic() - began < 6
         assert clients.failures[2] == "did not answer echo within 4 s"
         frozen.signal(signal.SIGCONT)
-        eventually("the end of the frozen peer", lambda: frozen.said)
+        wait_for("the end of the frozen peer", lambda: frozen.said)
         assert frozen.said == "left out of the round: did not answer echo within 4 s"
         assert sorted(call(clients, 5)) == [0, 3]
     assert len(clients.replies) == 2
@@ -111,7 +112,7 @@ def test_a_peer_killed_while_it_is_late_costs_its_own_steps_only(processes: list
         assert clients.busy == {1, 2}
         killed.signal(signal.SIGKILL)
         frozen.signal(signal.SIGCONT)
-        eventually("the late peer and the dead one", lambda: not clients.busy)
+        wait_for("the late peer and the dead one", lambda: not clients.busy)
         assert clients.failures == {1: "was cut off and not back within 2 s"}
         # The one that was only late answers to this call, not to the one before.
         assert call(clients, 3) == dict.fromkeys((0, 2, 3), 3)

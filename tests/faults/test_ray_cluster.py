@@ -19,7 +19,8 @@ import ray
 from flwr_splitmix import RayLink
 from flwr_splitmix.sandbox.flower import LocalFlower
 from tests.e2e.flower_run import TINY, Runner
-from tests.e2e.processes import Watch, end_processes, wait_for
+from tests.e2e.processes import Watch, end_processes
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 

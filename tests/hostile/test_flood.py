@@ -8,7 +8,8 @@ import socket
 from flwr_splitmix.links.stream.server import IDLE_SECONDS
 from tests.hostile.served import served
 from tests.links.stream.http2 import PREFACE, SETTINGS, http2_frame
-from tests.links.stream.peers import eventually, good
+from tests.links.stream.peers import good
+from tests.waiting import wait_for
 
 CONNECTIONS, DESCRIPTORS = 300, 256
 GREETING = PREFACE + http2_frame(SETTINGS, 0, b"", 0)
@@ -38,7 +39,7 @@ def test_idle_connections_without_a_token_keep_no_node_out() -> None:
                 peer.sendall(GREETING)
             peer.setblocking(False)
             flood.append(peer)
-        eventually(
+        wait_for(
             "the end of what is above the bound",
             lambda: sum(map(stands, flood)) <= DESCRIPTORS * 3 // 4,
             IDLE_SECONDS / 2,
@@ -49,4 +50,4 @@ def test_idle_connections_without_a_token_keep_no_node_out() -> None:
         assert ended["calls"] > 0
         assert ended["attach_seconds"] < 3 * IDLE_SECONDS
         print(f"a good node attached after {ended['attach_seconds']:.1f} s of a flood")
-        eventually("the end of the flood", lambda: not any(map(stands, flood)), 2 * IDLE_SECONDS)
+        wait_for("the end of the flood", lambda: not any(map(stands, flood)), 2 * IDLE_SECONDS)

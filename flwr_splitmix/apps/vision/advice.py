@@ -227,7 +227,7 @@ def _methods(
 ) -> list[MethodBytes]:
     """Return what every method of the L shape would send at the configuration's cut."""
     geometry = segments_of(config).lower.geometry
-    found: dict[str, Traffic] = {}
+    traffic_by_name: dict[str, Traffic] = {}
     for method in METHODS:
         if method.shape != "L" or "labels" in method.needs:
             continue  # frozen edges have a cut of their own
@@ -236,12 +236,12 @@ def _methods(
             traffic = traffic_of(strategy.mixer, _shape(config, geometry), clients, config)
         except ValueError:  # not with these options, or so many clients
             continue
-        found |= dict.fromkeys(method.names, traffic)
-    if "PSL" not in found:
+        traffic_by_name |= dict.fromkeys(method.names, traffic)
+    if "PSL" not in traffic_by_name:
         return []
-    psl = found["PSL"]
+    psl = traffic_by_name["PSL"]
     alike: dict[tuple[int, int, int], list[str]] = {}
-    for name, traffic in found.items():
+    for name, traffic in traffic_by_name.items():
         key = (round(traffic.up), round(traffic.down), round(traffic.mixtures))
         alike.setdefault(key, []).append(name)
     return [
@@ -251,7 +251,7 @@ def _methods(
             downlink_bytes=down,
             uplink_share=up / psl.up,
             downlink_share=down / psl.down if psl.down else 0.0,
-            step_s=_step(config, setting, client, server, found[names[0]]),
+            step_s=_step(config, setting, client, server, traffic_by_name[names[0]]),
         )
         for (up, down, _), names in alike.items()
     ]

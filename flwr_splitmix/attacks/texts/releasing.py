@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,9 +49,10 @@ def release_texts(
     hiding: Hiding,
     texts: Sequence[Tensor],
     *,
-    labels: Sequence[int] | None = None,
+    labels: Sequence[int] | Sequence[Tensor] | None = None,
     batch_size: int = 1,
     gradients: bool = False,
+    state: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
     seed: int = 0,
 ) -> Released:
     """Send texts as a client with this hiding would, one training step for each batch.
@@ -66,11 +68,14 @@ def release_texts(
     texts
         int64 (t,) each.
     labels
-        A class for each text; None: every token is predicted from those before it.
+        A class for each text, or for each the words that carry a loss, as a `TextSet` has them;
+        None: every token is predicted from those before it.
     batch_size
         Texts in a step, which share a secret where a method has one a batch.
     gradients
         Whether the step is finished: with the trunk's outputs and what the client returns.
+    state
+        Of the hiding, from which it goes on: its calibrator, its denoiser. None: it is new.
     seed
         Of public draws.
 
@@ -82,8 +87,10 @@ def release_texts(
     hiding.attach(
         ClientSide(head, tail, next(head.parameters()).device, parts.width, batch_size, seed, 0)
     )
+    if state is not None:
+        hiding.restore(*state)
     released = Released([], [])
-    data = TextSet(list(texts), list(texts) if labels is None else list(labels))
+    data = TextSet(texts, texts if labels is None else labels)
     for start in range(0, len(data), batch_size):
         rows = range(start, min(start + batch_size, len(data)))
         example = data.batch(torch.tensor(rows).numpy())
@@ -93,6 +100,7 @@ def release_texts(
         messages = torch.stack([m.detach() for m in sent.messages])
         outputs, returned = _finish(hiding, trunk, sent, messages) if gradients else (None, None)
         own, places = _own(head, batch, sent)
+        words = int((sent.mask.sum(1) - 1).sum())
         for row in range(len(batch.ids)):
             end = int(sent.mask[row].nonzero().max()) + 1
             length = int(batch.mask[row].sum())
@@ -101,6 +109,7 @@ def release_texts(
                     messages[:, row, :end],
                     None if outputs is None else outputs[:, row, :end],
                     None if returned is None else returned[:, row, :end],
+                    words,
                 )
             )
             released.origins.append(

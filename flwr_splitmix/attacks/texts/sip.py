@@ -29,7 +29,7 @@ HELD_OUT = 64
 """Public texts, at most, on which the best epoch is chosen."""
 
 Example = tuple[Tensor, Tensor]
-"""Hidden states (T, d) of a text, and its tokens (T,)."""
+"""Hidden states (T, d) of a text, and its tokens (T,); -1 at places that are not the text's."""
 
 
 class Inverter(nn.Module):
@@ -90,7 +90,7 @@ def train_inverter(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         first = draw(0)
-        words = torch.tensor(sorted({int(i) for _, ids in first for i in ids}))
+        words = torch.tensor(sorted({int(i) for _, ids in first for i in ids} - {-1}))
         model = Inverter(first[0][0].shape[-1], words)
         optimizer = torch.optim.Adam(
             model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY
@@ -121,7 +121,7 @@ def train_inverter(
 
 
 def _accuracy(model: Inverter, examples: Sequence[Example]) -> float:
-    right = [(model.read(states)[0] == ids).double().mean() for states, ids in examples]
+    right = [(model.read(states)[0] == ids)[ids >= 0].double().mean() for states, ids in examples]
     return float(torch.stack(right).mean()) if right else 0.0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -12,7 +12,9 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.fitted import AnyView, FittedAttack, NotApplicable
 from flwr_splitmix.attacks.release import Adversary
+from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.segments.language import LanguageParts
+from flwr_splitmix.segments.language.layout import Task
 
 __all__ = [
     "PublicTexts",
@@ -30,6 +32,8 @@ TEXT_NEEDS: dict[str, str] = {
     "gradients": "no gradients",
     "outputs": "no outputs of its trunk",
     "several messages": "one message of a text only",
+    "word labels": "no gradients of words, as its clients' labels are classes",
+    "method": "no client half of the method, to simulate it",
     "public data": "no public texts",
 }
 """What attacks on texts may need, and what is said of a view that lacks it."""
@@ -50,11 +54,15 @@ class TextRelease:
         (m, T, d): what the trunk made of it; None where the step was not finished.
     gradients
         (m, T, d): of the loss at each output, as the client returned it.
+    words
+        Predicted words of all texts of the step, secret tokens among them, as the masks say;
+        None: those of this text alone.
     """
 
     messages: Tensor
     outputs: Tensor | None = None
     gradients: Tensor | None = None
+    words: int | None = None
 
 
 @dataclass(frozen=True)
@@ -69,12 +77,23 @@ class TextKnowledge:
         All parts with the weights before fine-tuning. The trunk's are the server's own.
     begin
         The token that begins every text; None where there is none.
+    task
+        What the clients learn, whatever `base` was made for.
+    client
+        Makes a client's half of the method, with draws of its own, given public texts to draw
+        supports from: what an attacker who knows the method can simulate. None: it knows too
+        little of it.
+    batch_size
+        Texts of a client's step.
     """
 
     method: str
     options: Mapping[str, Any]
     base: LanguageParts | None = field(repr=False)
     begin: int | None = None
+    task: Task = "generation"
+    client: Callable[[Sequence[Tensor]], Hiding] | None = field(default=None, repr=False)
+    batch_size: int = 1
 
     def parts(self) -> LanguageParts:
         """Return the base model.
@@ -109,6 +128,8 @@ class TextView(AnyView):
             "gradients": any(r.gradients is not None for r in self.releases),
             "outputs": any(r.outputs is not None for r in self.releases),
             "several messages": any(len(r.messages) > 1 for r in self.releases),
+            "word labels": self.knowledge.task == "generation",
+            "method": self.knowledge.client is not None,
         }
         return frozenset(name for name, here in held.items() if here)
 

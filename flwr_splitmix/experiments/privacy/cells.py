@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.experiments.cells import ExperimentError, dataset_name
-from flwr_splitmix.experiments.privacy.columns import COLUMNS, Column, columns_of
-from flwr_splitmix.experiments.privacy.rows import ROWS, Row, row_named
-from flwr_splitmix.experiments.privacy.sizes import Size
+from flwr_splitmix.experiments.privacy.kinds import AnyColumn, AnyRow, AnySize, Matrix
+from flwr_splitmix.experiments.privacy.matrices import IMAGES, MATRICES
 
 _HOME = "SPLITMIX_HOME"
 
@@ -34,22 +33,27 @@ class Place:
     """
 
     home: Path | None
-    size: Size
+    size: AnySize
     source: str
     device: str = "cpu"
+
+    @property
+    def matrix(self) -> Matrix:
+        """The matrix that the size is one of."""
+        return MATRICES[self.size.matrix]
 
     @property
     def folder(self) -> Path:
         """The matrix's own directory, one for each size and data set."""
         home = self.home or Path(os.environ.get(_HOME) or Path.home() / ".splitmix")
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", dataset_name(self.source))
-        return home / "attacks" / "images" / f"{self.size.name}-{plain}"
+        return home / "attacks" / self.matrix.name / f"{self.size.name}-{plain}"
 
-    def victim(self, row: Row, seed: int) -> Path:
+    def victim(self, row: AnyRow, seed: int) -> Path:
         """Return the directory of a victim, with its recording and its truth."""
         return self.folder / "victims" / f"{_plain(row.name)}-s{seed}-{_digest(row, self.size)}"
 
-    def noise(self, row: Row) -> Path:
+    def noise(self, row: AnyRow) -> Path:
         """Return the file that says how much noise a row has."""
         return self.folder / "noise" / f"{_plain(row.name)}-{_digest(row, self.size)}.json"
 
@@ -58,8 +62,8 @@ class Place:
 class MatrixCell:
     """One attack of one adversary on one row, with a seed."""
 
-    row: Row
-    column: Column
+    row: AnyRow
+    column: AnyColumn
     seed: int
 
     def file(self, place: Place) -> Path:
@@ -85,54 +89,41 @@ class MatrixCell:
         return f"{self.row.name}: {self.column.name}, seed {self.seed}"
 
 
-DEFAULT_ROWS = (
-    "PSL",
-    "SFL",
-    "MixupSL",
-    "CutMixSL",
-    "CutMixSFL",
-    "CutoutSL",
-    "ShuffledCutMixSL",
-    "DPCutMixSL",
-    "BatchShuffleSL",
-)
-"""Rows that `--cells main` stands for."""
-
-
-def choose(cells: str, seeds: Sequence[int]) -> list[MatrixCell]:
+def choose(cells: str, seeds: Sequence[int], matrix: Matrix = IMAGES) -> list[MatrixCell]:
     """Return the cells that a filter names, all of one row and seed together.
 
     Parameters
     ----------
     cells
         Parts separated by commas, each "ROW", "ROW:ATTACK" or ":ATTACK" (of all rows); "main" is
-        the rows of `DEFAULT_ROWS`; "" takes every row and attack.
+        the matrix's main rows; "" takes every row and attack.
 
     Raises
     ------
     ExperimentError
         If there is no such row or attack.
     """
-    chosen: dict[Row, dict[Column, None]] = {}
+    chosen: dict[AnyRow, dict[AnyColumn, None]] = {}
     for part in filter(None, (part.strip() for part in cells.split(","))) if cells else [":"]:
         name, _, attack = part.partition(":")
-        rows: Iterable[Row]
+        rows: Iterable[AnyRow]
         if name in ("", "all"):
-            rows = ROWS.values()
+            rows = matrix.rows.values()
         elif name == "main":
-            rows = (ROWS[each] for each in DEFAULT_ROWS)
+            rows = (matrix.rows[each] for each in matrix.main)
         else:
-            rows = (row_named(name),)
+            rows = (matrix.row(name),)
         for row in rows:
-            for column in columns_of(attack.strip()):
+            for column in matrix.columns_of(attack.strip()):
                 chosen.setdefault(row, {})[column] = None
     if not chosen:
-        raise ExperimentError("no cell is named; a cell is ROW or ROW:ATTACK, as in PSL:decoder")
+        first = f"{matrix.unprotected}:{matrix.columns[0].attack}"
+        raise ExperimentError(f"no cell is named; a cell is ROW or ROW:ATTACK, as in {first}")
     return [
         MatrixCell(row, column, seed)
         for seed in seeds
         for row, columns in chosen.items()
-        for column in COLUMNS
+        for column in matrix.columns
         if column in columns
     ]
 
@@ -141,7 +132,7 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def _digest(*parts: Row | Column | Size) -> str:
+def _digest(*parts: AnyRow | AnyColumn | AnySize) -> str:
     values = [asdict(part) for part in parts]
     for each in values:  # what is only said of a thing makes no other thing
         each.pop("note", None)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
-from flwr_splitmix.experiments.cells import ExperimentError
+from flwr_splitmix.experiments.privacy.kinds import AnyColumn
 
 if TYPE_CHECKING:
-    from flwr_splitmix.attacks.base import Adversary, Attack
+    from flwr_splitmix.attacks.base import Attack
 
 
 @dataclass(frozen=True)
-class Column:
+class Column(AnyColumn):
     """An attack as one adversary makes it.
 
     Parameters
@@ -42,8 +42,6 @@ class Column:
         Says which setting it is, where an attack has several columns.
     """
 
-    attack: str
-    adversary: Adversary
     module: str
     kind: str
     setting: tuple[tuple[str, str], ...] = ()
@@ -55,12 +53,6 @@ class Column:
     collects: bool = False
     public: float = 1.0
     averaged_gradients: bool = False
-
-    @property
-    def name(self) -> str:
-        """What a table calls it: "decoder, server"."""
-        shown = f"{self.attack} ({self.variant})" if self.variant else self.attack
-        return f"{shown}, {self.adversary}"
 
     def attack_class(self) -> type[Attack]:
         """Import the attack's class."""
@@ -116,18 +108,3 @@ COLUMNS: tuple[Column, ...] = (
     Column("membership", "upper only", "membership", "Membership", again=True),
 )
 """All columns, in the order in which they are shown."""
-
-
-def columns_of(attack: str) -> tuple[Column, ...]:
-    """Return the columns of an attack, or of all for "".
-
-    Raises
-    ------
-    ExperimentError
-        If there is none.
-    """
-    chosen = tuple(column for column in COLUMNS if attack in ("", column.attack))
-    if not chosen:
-        names = ", ".join(dict.fromkeys(column.attack for column in COLUMNS))
-        raise ExperimentError(f"the matrix has no attack {attack!r}; it has {names}")
-    return chosen

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Literal
 
@@ -16,16 +17,6 @@ from flwr_splitmix.experiments.privacy.tasks import Task
 from flwr_splitmix.experiments.processes import Processes, reason_of
 
 _PATIENCE = 10.0  # seconds that a stopped process has to end
-
-_PRELOADED = [
-    "flwr_splitmix.experiments.privacy.work",
-    "timm",
-    "sklearn.cluster",
-    "sklearn.metrics",
-    "scipy.stats",
-    "torchmetrics",
-]
-"""What tasks load, which takes as long as a short one does."""
 
 State = Literal["begun", "done", "not applicable", "failed"]
 
@@ -92,10 +83,8 @@ def _run_here(tasks: Sequence[Task], place: Place, on_progress: OnProgress) -> l
 
 def _outcome(task: Task, place: Place) -> Progress:
     """Do a task in this process; only an interrupt is raised."""
-    from flwr_splitmix.experiments.privacy.work import do
-
     try:
-        state, words = do(task, place)
+        state, words = import_module(place.matrix.work).do(task, place)
     except Exception as error:
         return Progress(task, "failed", reason_of(error))
     return Progress(task, state, words)
@@ -105,7 +94,7 @@ def _run_apart(tasks: Sequence[Task], place: Place, jobs: int, tell: OnProgress)
     # Forked from a server that has loaded torch and nothing else: a process costs little, and none
     # has another's threads or GPU.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
+    context.set_forkserver_preload([place.matrix.work, *place.matrix.loads])
     processes = Processes[Task, Progress](
         context,
         partial(_work, place),

@@ -4,7 +4,7 @@
 
 A block stands between `<!-- matrix: SCALE CELLS -->`, `<!-- findings: SCALE CELLS -->` or
 `<!-- experiment: SCALE NAME -->`, and `<!-- end of block -->`; CELLS is as for `--cells`, and
-`SCALE@FOLDER` names another data set than the scale's.
+`SCALE@FOLDER` names another data set than the scale's, `texts:SCALE` the matrix of texts.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flwr_splitmix.experiments.privacy.cells import Place, choose
+from flwr_splitmix.experiments.privacy.kinds import Matrix
+from flwr_splitmix.experiments.privacy.matrices import IMAGES, MATRICES
 from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
 from flwr_splitmix.experiments.privacy.results import Result, results
-from flwr_splitmix.experiments.privacy.sizes import size_named
 from flwr_splitmix.experiments.privacy.tables import number, shown, to_markdown
 from flwr_splitmix.experiments.privacy.tables_of_papers import make_table
 from flwr_splitmix.experiments.privacy.tables_of_papers import to_markdown as experiment_markdown
@@ -32,6 +33,7 @@ _GOALS = {
     "patches in place": "the order of patches is found",
     "patches attributed": "patches of a mixture are given to their owners",
     "labels read": "labels are read",
+    "token accuracy": "words are read",
     "AUC": "",
 }
 
@@ -48,16 +50,18 @@ def renewed(page: str, home: Path | None) -> str:
 
 def _made(kind: str, where: str, what: str, home: Path | None) -> str:
     scale, _, source = where.partition("@")
-    size = size_named(scale)
+    name, _, scale = scale.rpartition(":")
+    matrix = MATRICES[name or IMAGES.name]
+    size = matrix.size(scale)
     place = Place(home, size, source or size.source)
     if kind == "experiment":
         return experiment_markdown(make_table(PRIVACY_EXPERIMENTS[what], place, _SEEDS))
-    cells = choose(what, list(_SEEDS))
+    cells = choose(what, list(_SEEDS), matrix)
     made = results([cell for cell in cells if cell.result(place) is not None], place)
-    return to_markdown(made) if kind == "matrix" else findings(made)
+    return to_markdown(made, matrix) if kind == "matrix" else findings(made, matrix)
 
 
-def findings(made: Sequence[Result]) -> str:
+def findings(made: Sequence[Result], matrix: Matrix = IMAGES) -> str:
     """Return a sentence for each method and goal: the strongest attack that counts, and its cell.
 
     The strongest is the one that is furthest beyond its floor, as a fraction of the floor.
@@ -66,7 +70,7 @@ def findings(made: Sequence[Result]) -> str:
     for method in dict.fromkeys(result.method for result in made):
         own = [r for r in made if r.method == method and r.attack != "none"]
         main = [
-            shown([r for r in own if (r.attack, r.adversary) == key])
+            shown([r for r in own if (r.attack, r.adversary) == key], matrix)
             for key in dict.fromkeys((r.attack, r.adversary) for r in own)
         ]
         said = [

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
-from flwr_splitmix.experiments.privacy.columns import COLUMNS, Column
-from flwr_splitmix.experiments.privacy.rows import ROWS, UNPROTECTED, Row
+from flwr_splitmix.experiments.privacy.kinds import AnyColumn, AnyRow
 
 NOT_APPLICABLE = "not applicable"
 
@@ -27,7 +26,7 @@ class Result:
     method, attack, adversary, metric
         Of what; a setting of the attack is in parentheses behind its name. The metric is "not
         applicable" where the adversary lacks what the attack needs: that is never "safe". The
-        attack "none" says accuracy, and bytes sent in an epoch.
+        attack "none" says the matrix's facts: accuracy, bytes sent in an epoch, ...
     value
         Mean over seeds.
     low, high
@@ -69,27 +68,30 @@ def results(cells: Sequence[MatrixCell], place: Place) -> list[Result]:
     made: list[Result] = []
     seeds = sorted({cell.seed for cell in cells})
     gates = {column: passed(column, seeds, place) for column in {c.column for c in cells}}
-    for row in [row for row in ROWS.values() if any(cell.row == row for cell in cells)]:
+    for row in [
+        row for row in place.matrix.rows.values() if any(cell.row == row for cell in cells)
+    ]:
         own = [cell for cell in cells if cell.row == row]
         made += _facts(row, own, place)
-        for column in COLUMNS:
+        for column in place.matrix.columns:
             under = [cell for cell in own if cell.column == column]
             if under:
                 made += _of_column(row, column, under, place, gates[column])
     return made
 
 
-def passed(column: Column, seeds: Sequence[int], place: Place) -> bool | None:
+def passed(column: AnyColumn, seeds: Sequence[int], place: Place) -> bool | None:
     """Return whether an attack passes the gate; None if nothing says so."""
-    first = _strength(ROWS[UNPROTECTED], column, seeds, place)
+    matrix = place.matrix
+    first = _strength(matrix.rows[matrix.unprotected], column, seeds, place)
     if first is not None:
         return first > 0
-    others = [_strength(row, column, seeds, place) for row in ROWS.values()]
+    others = [_strength(row, column, seeds, place) for row in matrix.rows.values()]
     strengths = [strength for strength in others if strength is not None]
     return max(strengths) > 0 if strengths else None
 
 
-def _strength(row: Row, column: Column, seeds: Sequence[int], place: Place) -> float | None:
+def _strength(row: AnyRow, column: AnyColumn, seeds: Sequence[int], place: Place) -> float | None:
     """Return by how much the interval of the main metric is beyond the floor."""
     main = [
         metric
@@ -108,27 +110,32 @@ def _strength(row: Row, column: Column, seeds: Sequence[int], place: Place) -> f
     )
 
 
-def _facts(row: Row, cells: Sequence[MatrixCell], place: Place) -> list[Result]:
+def _facts(row: AnyRow, cells: Sequence[MatrixCell], place: Place) -> list[Result]:
     by_seed = {cell.seed: found for cell in cells if (found := cell.result(place))}
     made = []
-    for key, metric in (("accuracy", "top-1"), ("uplink_bytes", "uplink bytes of an epoch")):
-        values = [float(found[key]) for found in by_seed.values()]
+    for fact in place.matrix.facts:
+        values = [float(found[fact.key]) for found in by_seed.values() if fact.key in found]
         if values:
             mean, ends = statistics.fmean(values), (min(values), max(values))
-            made.append(Result(row.name, "none", "none", metric, mean, *ends, seeds=len(values)))
+            said = Result(row.name, "none", "none", fact.metric, mean, *ends, seeds=len(values))
+            made.append(said)
     return made
 
 
 def _of_column(
-    row: Row, column: Column, cells: Sequence[MatrixCell], place: Place, gate: bool | None
+    row: AnyRow, column: AnyColumn, cells: Sequence[MatrixCell], place: Place, gate: bool | None
 ) -> list[Result]:
-    attack = f"{column.attack} ({column.variant})" if column.variant else column.attack
     read = [found for cell in cells if (found := cell.result(place))]
     done = [found["metrics"] for found in read if found["state"] == "done"]
     if read and not done:
         return [
             Result(
-                row.name, attack, column.adversary, NOT_APPLICABLE, None, reason=read[0]["reason"]
+                row.name,
+                column.shown,
+                column.adversary,
+                NOT_APPLICABLE,
+                None,
+                reason=read[0]["reason"],
             )
         ]
     by_metric: dict[str, list[Judged]] = {}
@@ -138,7 +145,7 @@ def _of_column(
     return [
         Result(
             row.name,
-            attack,
+            column.shown,
             column.adversary,
             name,
             statistics.fmean(each["value"] for each in found),

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from flwr_splitmix.experiments.cells import ExperimentError, OptionValues, Value, as_options
+from flwr_splitmix.experiments.cells import Defence, OptionValues, Value, as_options
+from flwr_splitmix.experiments.privacy.kinds import AnyRow
 from flwr_splitmix.methods import METHODS, Method
-
-Defence = Literal["none", "blur", "adversarial"]
-"""As in `attacks.defences`, which loads torch."""
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(AnyRow):
     """A method with its options, and what is done at the client besides.
 
     Parameters
@@ -40,7 +37,6 @@ class Row:
         What a reader must know.
     """
 
-    name: str
     method: str
     options: OptionValues = ()
     defence: Defence = "none"
@@ -98,16 +94,3 @@ ROWS: dict[str, Row] = {
     )
 }
 """All rows by name, in the catalogue's order, the defences last."""
-
-
-def row_named(name: str) -> Row:
-    """Find a row.
-
-    Raises
-    ------
-    ExperimentError
-        If there is none of that name.
-    """
-    if name not in ROWS:
-        raise ExperimentError(f"the matrix has no row {name!r}; it has {', '.join(ROWS)}")
-    return ROWS[name]

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar
 
-from flwr_splitmix.experiments.cells import ExperimentError
+from flwr_splitmix.experiments.privacy.kinds import AnySize
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class Size(AnySize):
     """How victims are trained, and how many images attacks and scores have.
 
     The images of training, of testing, of victims held out and of the attacker are disjoint.
 
     Parameters
     ----------
-    name, title
-        As on the command line; what it is, in a few words.
-    source
-        The data set, unless another is asked for.
     patch, depth
         Pixels of a patch's side, and transformer blocks of the ViT-Tiny; a method with a frozen
         edge has one block more, which is the edge's.
@@ -40,9 +36,8 @@ class Size:
         less, and the result depends on the processor.
     """
 
-    name: Literal["smoke", "cpu", "paper"]
-    title: str
-    source: str
+    matrix: ClassVar[str] = "images"
+
     patch: int
     depth: int
     clients: int
@@ -117,16 +112,3 @@ SIZES: dict[str, Size] = {
     )
 }
 """All sizes by name, smallest first."""
-
-
-def size_named(name: str) -> Size:
-    """Find a size.
-
-    Raises
-    ------
-    ExperimentError
-        If there is none of that name.
-    """
-    if name not in SIZES:
-        raise ExperimentError(f"there is no scale {name!r}; allowed are {', '.join(SIZES)}")
-    return SIZES[name]

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
-from flwr_splitmix.experiments.privacy.rows import EQUAL, UNPROTECTED, Row, row_named
+from flwr_splitmix.experiments.privacy.kinds import AnyRow, Matrix
+from flwr_splitmix.experiments.privacy.matrices import IMAGES
+from flwr_splitmix.experiments.privacy.rows import EQUAL, ROWS
 
 Kind = Literal["noise", "victim", "attack"]
 
@@ -26,7 +28,7 @@ class Task:
     """
 
     kind: Kind
-    row: Row
+    row: AnyRow
     seed: int
     cell: MatrixCell | None = None
 
@@ -34,7 +36,7 @@ class Task:
     def needs(self) -> tuple[Task, ...]:
         """What must be done before it."""
         if self.kind == "noise":
-            return (Task("victim", row_named(EQUAL), 0),)
+            return (Task("victim", ROWS[EQUAL], 0),)
         noise = (Task("noise", self.row, 0),) if self.row.equal_utility else ()
         if self.kind == "victim":
             return noise
@@ -57,9 +59,9 @@ class Task:
         return str(self.cell)
 
 
-def with_gates(cells: Sequence[MatrixCell]) -> list[MatrixCell]:
+def with_gates(cells: Sequence[MatrixCell], matrix: Matrix = IMAGES) -> list[MatrixCell]:
     """Return cells with those of the unprotected method, by which attacks are judged, first."""
-    unprotected = row_named(UNPROTECTED)
+    unprotected = matrix.row(matrix.unprotected)
     gates = [MatrixCell(unprotected, cell.column, cell.seed) for cell in cells]
     return list(dict.fromkeys([*gates, *cells]))
 

@@ -22,9 +22,11 @@ from flwr_splitmix.attacks.victim import Victim
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.experiments.grid import log_to
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
-from flwr_splitmix.experiments.privacy.columns import COLUMNS
+from flwr_splitmix.experiments.privacy.columns import COLUMNS, Column
+from flwr_splitmix.experiments.privacy.kinds import AnyRow
 from flwr_splitmix.experiments.privacy.noise import find_noise, resolved
-from flwr_splitmix.experiments.privacy.rows import EQUAL, Row, row_named
+from flwr_splitmix.experiments.privacy.rows import EQUAL, ROWS, Row
+from flwr_splitmix.experiments.privacy.sizes import Size
 from flwr_splitmix.experiments.privacy.special import averaged, some_classes
 from flwr_splitmix.experiments.privacy.tasks import Task
 from flwr_splitmix.methods import BY_NAME
@@ -44,11 +46,21 @@ def do(task: Task, place: Place) -> tuple[Outcome, str]:
     place.folder.mkdir(parents=True, exist_ok=True)
     with log_to(place.folder / "log.txt"):
         if task.kind == "noise":
-            return "done", _search(task.row, place)
+            return "done", _search(_own(task.row), place)
         if task.kind == "victim":
-            return "done", _train(task.row, task.seed, place)
+            return "done", _train(_own(task.row), task.seed, place)
         assert task.cell is not None
         return attack_cell(task.cell, place)
+
+
+def _own(row: AnyRow) -> Row:
+    assert isinstance(row, Row)
+    return row
+
+
+def _size(place: Place) -> Size:
+    assert isinstance(place.size, Size)
+    return place.size
 
 
 def attack_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
@@ -77,7 +89,8 @@ def attack_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
 
 def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any]:
     """Fit the attack on public images, run it, and score it against the truth."""
-    column, size = cell.column, place.size
+    column, size = cell.column, _size(place)
+    assert isinstance(column, Column)
     case = attacked.case(
         "server" if column.averaged_gradients else column.adversary,
         trained=size.held_out if column.trained else 0,
@@ -111,7 +124,8 @@ def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any
 def _same(cell: MatrixCell, place: Place) -> dict[str, Any] | None:
     """Return what the server's own cell scored, where the upper segment receives the same."""
     column = cell.column
-    if column.adversary != "upper only" or BY_NAME[cell.row.method].mixer not in _UNMIXED:
+    assert isinstance(column, Column)
+    if column.adversary != "upper only" or BY_NAME[_own(cell.row).method].mixer not in _UNMIXED:
         return None
     twin = next(
         (
@@ -144,7 +158,7 @@ def without(guess: Guess, known: Container[tuple[int, int]]) -> Guess:
 
 
 def _search(row: Row, place: Place) -> str:
-    equal = load_victim(place.victim(row_named(EQUAL), 0))
+    equal = load_victim(place.victim(ROWS[EQUAL], 0))
 
     def accuracy(noisy: Row) -> float:
         victim = _victim(noisy, 0, place)
@@ -156,7 +170,7 @@ def _search(row: Row, place: Place) -> str:
 
 
 def _train(row: Row, seed: int, place: Place) -> str:
-    began, folder, size = time.process_time(), place.victim(row, seed), place.size
+    began, folder, size = time.process_time(), place.victim(row, seed), _size(place)
     victim = _victim(resolved(row, place), seed, place)
     if not (folder / "victim.safetensors").exists():
         shutil.rmtree(folder, ignore_errors=True)  # what a run that was cut off has left
@@ -174,7 +188,7 @@ def _train(row: Row, seed: int, place: Place) -> str:
 
 def _victim(own: Row, seed: int, place: Place) -> Victim:
     """Return the system that a row, with the noise that it has, stands for."""
-    size = place.size
+    size = _size(place)
     options: dict[str, Any] = {k: v for k, v in own.options if k not in _NOISE}
     if noise := {k: v for k, v in own.options if k in _NOISE}:
         options["noise"] = GaussianNoise.from_plain(noise)

@@ -159,9 +159,9 @@ def _powers(cosines: Tensor) -> Tensor:
 
 def _nonnegative(normal: Tensor, moment: Tensor) -> Tensor:
     """Minimise `a^T N a / 2 - a^T b` over a >= 0 by coordinate descent."""
-    found = torch.zeros_like(moment)
+    weights = torch.zeros_like(moment)
     for _ in range(SWEEPS):
-        for n in range(len(found)):
-            step = (moment[n] - normal[n] @ found) / normal[n, n].clamp(min=1e-12)
-            found[n] = (found[n] + step).clamp(min=0)
-    return found
+        for n in range(len(weights)):
+            step = (moment[n] - normal[n] @ weights) / normal[n, n].clamp(min=1e-12)
+            weights[n] = (weights[n] + step).clamp(min=0)
+    return weights

@@ -2,55 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
 from flwr_splitmix.attacks.base import Budget, NotApplicable
 from flwr_splitmix.attacks.catalogue import text_attacks
-from flwr_splitmix.attacks.text_scores import TextFloors, TextScored, score_texts
+from flwr_splitmix.attacks.text_scores import TextFloors, score_texts
 from flwr_splitmix.attacks.texts.key_search import KeySearch, search
 from flwr_splitmix.attacks.texts.releasing import Released, release_texts
 from flwr_splitmix.attacks.texts.sip import Sip
-from flwr_splitmix.attacks.texts.view import TextAttack, TextGuess, TextRelease
+from flwr_splitmix.attacks.texts.view import TextGuess, TextRelease
 from flwr_splitmix.attacks.texts.vocabulary import Vocabulary
-from flwr_splitmix.data.texts.batch import TextSet
 from flwr_splitmix.hiding import Hiding
-from flwr_splitmix.hiding.mixguard import MixGuard, MixGuardOptions
 from flwr_splitmix.seeding import seeded_secrets
 from flwr_splitmix.segments.language import LanguageParts
-from tests.attacks.texts.tiny_decoder import BEGIN, WORDS, decode, texts, tiny_parts, view_of
+from tests.attacks.texts.tiny_decoder import (
+    BEGIN,
+    PUBLIC,
+    attacked,
+    decode,
+    guard,
+    seeded,
+    texts,
+    tiny_parts,
+    view_of,
+)
 
-PUBLIC, PRIVATE = texts(120, 1), texts(4, 2)
+PRIVATE = texts(4, 2)
 
 
 @pytest.fixture(scope="module", params=[0, 1], ids=["cut 0", "cut 1"])
 def parts(request: pytest.FixtureRequest) -> LanguageParts:
     return tiny_parts(request.param)
-
-
-def guard(**options: Any) -> MixGuard:
-    supports = texts(40, 3)
-    quiet = {"calibration_epochs": 0, "refine_every": 0, "perturbation": None, "secret_tokens": 0}
-    return MixGuard(
-        TextSet(supports, supports),
-        vocab_size=WORDS,
-        special_ids=[0, 1, 2],
-        options=MixGuardOptions(**{**quiet, **options}),
-    )
-
-
-def attacked(
-    attack: TextAttack,
-    parts: LanguageParts,
-    released: Released,
-    budget: Budget | None = None,
-) -> TextScored:
-    view = view_of(parts, released.releases)
-    attack.fit(view, PUBLIC, budget or Budget("smoke"))
-    guesses = attack.run(view)
-    return score_texts(guesses, released.origins, TextFloors(parts, PUBLIC, BEGIN), decode)
 
 
 def test_the_vocabulary_reads_every_word_that_nothing_hides(parts: LanguageParts) -> None:
@@ -71,8 +54,7 @@ def test_of_noise_nothing_is_read(parts: LanguageParts) -> None:
 
 @pytest.mark.parametrize("k", [3, 10])
 def test_one_text_is_enough_to_undo_its_mixing(k: int, parts: LanguageParts) -> None:
-    with seeded_secrets():
-        torch.manual_seed(0)
+    with seeded():
         released = release_texts(parts, guard(k=k), PRIVATE)
     scored = attacked(KeySearch(), parts, released)
     assert scored.measure("token accuracy").value > 0.9
@@ -109,8 +91,7 @@ def test_sip_learns_to_read_hidden_states() -> None:
 
 def test_secret_tokens_do_not_count_as_the_text() -> None:
     parts = tiny_parts(0)
-    with seeded_secrets():
-        torch.manual_seed(0)
+    with seeded():
         released = release_texts(parts, guard(k=3, secret_tokens=5), PRIVATE[:1])
     origin = released.origins[0]
     assert released.releases[0].messages.shape[1] == len(PRIVATE[0]) + 5

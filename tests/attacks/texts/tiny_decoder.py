@@ -1,14 +1,28 @@
-"""A small decoder with random weights, and texts of random words."""
+"""A small decoder with random weights, texts of random words, and attacks on them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import LlamaConfig
 
-from flwr_splitmix.attacks.texts.view import TextKnowledge, TextRelease, TextView
+from flwr_splitmix.attacks.base import Budget
+from flwr_splitmix.attacks.text_scores import TextFloors, TextScored, score_texts
+from flwr_splitmix.attacks.texts.releasing import Released
+from flwr_splitmix.attacks.texts.view import (
+    TextAttack,
+    TextGuess,
+    TextKnowledge,
+    TextRelease,
+    TextView,
+)
+from flwr_splitmix.data.texts.batch import TextSet
+from flwr_splitmix.hiding.mixguard import MixGuard, MixGuardOptions
+from flwr_splitmix.seeding import seeded_secrets
 from flwr_splitmix.segments.language import LanguageCut, LanguageParts, build_language_parts
 
 WORDS, BEGIN, LENGTH = 300, 1, 16
@@ -46,3 +60,45 @@ def view_of(parts: LanguageParts, releases: list[TextRelease], method: str = "no
 
 def decode(ids: Sequence[int]) -> str:
     return " ".join(f"w{i}" for i in ids)
+
+
+PUBLIC = texts(120, 1)
+QUIET: dict[str, Any] = {
+    "calibration_epochs": 0,
+    "refine_every": 0,
+    "perturbation": None,
+    "secret_tokens": 0,
+}
+
+
+def guard(supports: Sequence[Tensor] | None = None, **options: Any) -> MixGuard:
+    """Return MixGuard without what messages do not depend on."""
+    own = texts(40, 3) if supports is None else list(supports)
+    return MixGuard(
+        TextSet(own, own),
+        vocab_size=WORDS,
+        special_ids=[0, 1, 2],
+        options=MixGuardOptions(**{**QUIET, **options}),
+    )
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    with seeded_secrets():
+        torch.manual_seed(0)
+        yield
+
+
+def score_of(guesses: list[TextGuess], parts: LanguageParts, released: Released) -> TextScored:
+    return score_texts(guesses, released.origins, TextFloors(parts, PUBLIC, BEGIN), decode)
+
+
+def attacked(
+    attack: TextAttack,
+    parts: LanguageParts,
+    released: Released,
+    budget: Budget | None = None,
+) -> TextScored:
+    view = view_of(parts, released.releases)
+    attack.fit(view, PUBLIC, budget or Budget("smoke"))
+    return score_of(attack.run(view), parts, released)

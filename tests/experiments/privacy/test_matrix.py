@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from flwr_splitmix.experiments.cells import ExperimentError
-from flwr_splitmix.experiments.privacy.cells import DEFAULT_ROWS, MatrixCell, Place, choose
+from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place, choose
 from flwr_splitmix.experiments.privacy.columns import COLUMNS, Column
 from flwr_splitmix.experiments.privacy.grid import Progress, run_tasks
+from flwr_splitmix.experiments.privacy.matrices import IMAGES
 from flwr_splitmix.experiments.privacy.noise import LADDER, find_noise, resolved
 from flwr_splitmix.experiments.privacy.results import Result, results
 from flwr_splitmix.experiments.privacy.rows import ROWS, Row
@@ -35,7 +36,7 @@ def place_in(folder: Path) -> Place:
 
 def test_every_image_method_is_a_row_and_so_are_the_defences() -> None:
     assert [*strategy_names("L"), "GN", "DP", "Blur", "Adv"] == list(ROWS)
-    assert set(DEFAULT_ROWS) <= set(ROWS)
+    assert set(IMAGES.main) <= set(ROWS)
 
 
 def test_a_filter_names_rows_and_attacks() -> None:
@@ -45,7 +46,7 @@ def test_a_filter_names_rows_and_attacks() -> None:
         c for c in COLUMNS if c.attack == "decoder"
     ]
     assert [c.column for c in cells if c.row.name == "CutMixSL"] == list(COLUMNS)
-    assert {c.row.name for c in choose("main:linear", [0])} == set(DEFAULT_ROWS)
+    assert {c.row.name for c in choose("main:linear", [0])} == set(IMAGES.main)
     assert {c.row.name for c in choose(":linear", [0])} == set(ROWS)
     for wrong in ("PSI", "PSL:decode", ","):
         with pytest.raises(ExperimentError):
@@ -59,13 +60,13 @@ def test_a_cells_file_follows_from_all_that_defines_it_and_from_nothing_else(
     cell = MatrixCell(ROWS["PSL"], DECODER, 0)
     others = [
         replace(cell, seed=1),
-        replace(cell, row=replace(cell.row, options=(("k", 3),))),
+        replace(cell, row=replace(ROWS["PSL"], options=(("k", 3),))),
         replace(cell, column=replace(DECODER, public=0.1)),
     ]
     files = [each.file(place) for each in (cell, *others)]
     files.append(cell.file(replace(place, size=replace(SMOKE, epochs=3))))
     assert len(set(files)) == 5
-    assert replace(cell, row=replace(cell.row, note="said")).file(place) == files[0]
+    assert replace(cell, row=replace(ROWS["PSL"], note="said")).file(place) == files[0]
 
 
 def test_tasks_come_behind_what_they_need(tmp_path: Path) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
-import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import grpc
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
+from benchmarks.lines import Line, Relay
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.frames.codec import Frame, decode, encode
 from flwr_splitmix.links.link import Clients, Outcome
@@ -28,6 +28,7 @@ from flwr_splitmix.links.stream.session import Session
 from flwr_splitmix.links.ticket import RECORD, Ticket
 from flwr_splitmix.server.messages import messages_to, with_tickets
 from tests.links.fake_grid import FakeGrid
+from tests.waiting import wait_for
 
 DESCRIPTION = {"num-examples": 1, "state-round": 0}
 
@@ -119,8 +120,13 @@ def numbers(megabytes: float) -> torch.Tensor:
     return torch.arange(int(megabytes * 250_000), dtype=torch.float32)
 
 
-class Proxy:
-    """A TCP proxy in front of an address, whose connections can be cut and refused.
+def delayed(seconds: float) -> Line:
+    """Return a line of any rate on which each byte takes so long, either way."""
+    return Line(down=math.inf, up=math.inf, rtt_ms=2000 * seconds)
+
+
+class Proxy(Relay):
+    """A relay in front of an address, whose connections can be cut and refused.
 
     Parameters
     ----------
@@ -130,81 +136,22 @@ class Proxy:
 
     def __init__(self, target: str, delay: float = 0.0) -> None:
         host, port = target.rsplit(":", 1)
-        self.target = (host, int(port))
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         self.open = True
-        self.delay = delay
-        self.heard: dict[str, list[bytes]] = {"up": [], "down": []}
-        self.connections: list[socket.socket] = []
         self.accepted = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.heard: dict[str, list[bytes]] = {"up": [], "down": []}
+        super().__init__((host, int(port)), "127.0.0.1", delayed(delay), shapes=False)
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self.listener.accept()
-                if not self.open:
-                    near.close()
-                    continue
-                self.accepted += 1
-                far = socket.create_connection(self.target)
-                self.connections += [near, far]
-                for a, b, way in ((near, far, "up"), (far, near, "down")):
-                    threading.Thread(target=self._pump, args=(a, b, way), daemon=True).start()
+    def admits(self) -> bool:
+        self.accepted += self.open
+        return self.open
 
-    def _pump(self, source: socket.socket, sink: socket.socket, way: str) -> None:
-        """Pass on what one end sends, each piece when its time has come."""
-        pieces: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
-        threading.Thread(target=self._deliver, args=(pieces, source, sink), daemon=True).start()
-        data = b"-"
-        while data:
-            try:
-                data = source.recv(65536)
-            except OSError:
-                data = b""
-            self.heard[way].append(data)
-            pieces.put((time.monotonic() + self.delay, data))
-
-    @staticmethod
-    def _deliver(
-        pieces: queue.SimpleQueue[tuple[float, bytes]], source: socket.socket, sink: socket.socket
-    ) -> None:
-        with contextlib.suppress(OSError):
-            while (piece := pieces.get())[1]:
-                time.sleep(max(piece[0] - time.monotonic(), 0.0))
-                sink.sendall(piece[1])
-        for end in (source, sink):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def cut(self) -> None:
-        """Break every connection that stands."""
-        for end in self.connections:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            with contextlib.suppress(OSError):
-                end.close()
-        self.connections.clear()
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):  # wakes the thread that accepts
-            self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
-        self.cut()
+    def hear(self, way: str, data: bytes) -> None:
+        self.heard[way].append(data)
 
 
 def no_threads_left() -> None:
     """Check that a closed link has ended its threads."""
-    eventually(
+    wait_for(
         "the end of the link's threads",
         lambda: not any("splitmix-stream" in thread.name for thread in threading.enumerate()),
     )
-
-
-def eventually(what: str, true: Callable[[], object], timeout: float = 60.0) -> None:
-    """Wait until something is true."""
-    deadline = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < deadline, f"{what} has not happened within {timeout:g} s"
-        time.sleep(0.01)

@@ -31,11 +31,11 @@ from tests.links.stream.peers import (
     a_round,
     call,
     echo,
-    eventually,
     good,
     no_threads_left,
     numbers,
 )
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_connection_that_breaks_between_steps(link: StreamLink, proxy: Proxy) 
     with a_round(link, [good, peer]) as clients:
         call(clients, 1)
         proxy.cut()
-        eventually("the next attach", lambda: proxy.accepted == 2)
+        wait_for("the next attach", lambda: proxy.accepted == 2)
         assert call(clients, 2) == {0: 2, 1: 2}
         proxy.cut()
     assert peer.runs == Counter([1, 2])

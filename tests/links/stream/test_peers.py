@@ -28,11 +28,11 @@ from tests.links.stream.peers import (
     a_round,
     call,
     echo,
-    eventually,
     good,
     no_threads_left,
     numbers,
 )
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -313,6 +313,6 @@ def test_nothing_is_left_when_a_link_is_closed() -> None:
     with a_round(link, [good] * 3) as clients:
         call(clients, 1)
     link.close()
-    eventually("the end of all threads", lambda: set(threading.enumerate()) <= before)
+    wait_for("the end of all threads", lambda: set(threading.enumerate()) <= before)
     with pytest.raises(OSError, match="refused"):
         socket.create_connection((address.split(":")[0], int(address.split(":")[1])), 1)

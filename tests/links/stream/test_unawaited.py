@@ -18,10 +18,10 @@ from tests.links.stream.peers import (
     a_round,
     call,
     echo,
-    eventually,
     good,
     no_threads_left,
 )
+from tests.waiting import wait_for
 
 SLOW = 0.8
 
@@ -79,7 +79,7 @@ def test_a_late_answer_is_dropped_and_its_client_goes_on(link: StreamLink) -> No
         assert clients.busy == {3}
         assert clients.alive == (0, 1, 2, 3)
         assert call(clients, "others", of=(0, 1, 2)) == dict.fromkeys(range(3), "others")
-        eventually("the late answer", lambda: not clients.busy)
+        wait_for("the late answer", lambda: not clients.busy)
         assert answers(clients, "all", least=4) == dict.fromkeys(range(4), "all")
     assert clients.late == {3: 1}
     assert clients.failures == {}

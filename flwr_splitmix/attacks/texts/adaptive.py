@@ -1,0 +1,94 @@
+"""The adaptive attack: a network that learns on simulated messages to read the method's own."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.attacks.texts.releasing import Released, release_texts
+from flwr_splitmix.attacks.texts.sip import EPOCHS, HELD_OUT, Example, train_inverter
+from flwr_splitmix.attacks.texts.view import PublicTexts, TextAttack, TextGuess, TextView
+from flwr_splitmix.seeding import derive_seed, seeded_secrets
+
+OFFLINE_EPOCHS = {"smoke": 1, "cpu": 6, "paper": 2 * EPOCHS["paper"]}
+"""Twice SIP's: each epoch has other secrets."""
+
+
+class Adaptive(TextAttack):
+    """Run the method on public texts with secrets of the attacker's own, and learn to undo it.
+
+    A text's messages are read in two ways, by a network each: "joint", all of them beside each
+    other, and "cancelled", their sum. Where there is one message, which noise may cover, both are
+    the same, and one network learns to read through the noise.
+
+    This is the offline attack. The online one, which learns from the messages of calibration on
+    public texts, is not here.
+    """
+
+    name = "adaptive"
+    needs: ClassVar[frozenset[str]] = frozenset({"base model", "method", "public data"})
+    source = "MixGuard, equation 30 and Table V (offline)"
+
+    def learn(self, view: TextView, public: PublicTexts | None) -> None:
+        """Train the networks."""
+        assert public is not None
+        held = min(HELD_OUT, max(1, len(public) // 10))
+        ways = ("joint", "cancelled") if "several messages" in view.has else ("joint",)
+        seconds = self.budget.seconds
+        self.inverters = {}
+        for way in ways:
+
+            def draw(epoch: int, way: str = way) -> list[Example]:
+                return self._examples(view, public[held:] or public, public, epoch, way)
+
+            self.inverters[way] = train_inverter(
+                self._examples(view, public[:held], public, -1, way),
+                draw,
+                self.budget.again(None if seconds is None else seconds / len(ways)),
+                epochs=OFFLINE_EPOCHS[self.budget.scale],
+                seed=self.seed,
+                name=self.name,
+            )
+
+    def _examples(
+        self, view: TextView, texts: PublicTexts, supports: PublicTexts, epoch: int, way: str
+    ) -> list[Example]:
+        """Release texts as a client would, and return what the network sees of them."""
+        known = view.knowledge
+        assert known.client is not None
+        seed = derive_seed(self.seed, "simulated secrets", epoch + 1)
+        with torch.random.fork_rng(devices=[]), seeded_secrets():
+            torch.manual_seed(seed)
+            released = release_texts(
+                known.parts(),
+                known.client(supports),
+                texts,
+                batch_size=known.batch_size,
+                seed=seed,
+            )
+        return examples_of(released, way)
+
+    def run(self, view: TextView) -> list[TextGuess]:
+        """Guess each text in both ways."""
+        return [
+            TextGuess(number, *inverter.read(seen(release.messages, way)), way)
+            for number, release in enumerate(view.releases)
+            for way, inverter in self.inverters.items()
+        ]
+
+
+def seen(messages: Tensor, way: str) -> Tensor:
+    """Return what a network sees of messages (m, T, d): (T, m d) if "joint", else their sum."""
+    return messages.sum(0) if way == "cancelled" else messages.transpose(0, 1).flatten(1)
+
+
+def examples_of(released: Released, way: str) -> list[Example]:
+    """Return pairs of what is seen and the words; places of secret tokens have no word."""
+    examples = []
+    for release, origin in zip(released.releases, released.origins, strict=True):
+        words = torch.full((release.messages.shape[1],), -1)
+        words[origin.places] = origin.ids
+        examples.append((seen(release.messages, way), words))
+    return examples

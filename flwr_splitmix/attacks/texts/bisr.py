@@ -1,0 +1,103 @@
+"""BiSR: a network's reading, moved to fit the returned gradient and then the message itself."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flwr_splitmix.attacks.texts.gradient_matching import (
+    match_labels,
+    targets_of,
+    text_of_labels,
+)
+from flwr_splitmix.attacks.texts.sip import Inverter, Sip
+from flwr_splitmix.attacks.texts.view import TextGuess, TextView, readings_of
+from flwr_splitmix.segments.language import LanguageParts
+
+TEMPERATURE = 1.2
+BACKWARD = {"smoke": 20, "cpu": 30, "paper": 30}
+"""Steps of matching the gradient."""
+
+FORWARD = {"smoke": 30, "cpu": 200, "paper": 800}
+"""Steps of matching the message."""
+
+LEARNING_RATE = 0.005
+
+
+class Bisr(Sip):
+    """Read with SIP's network, match the gradient from there, then the message by embeddings.
+
+    Where no gradient of words came back (a step that was not finished, labels that are classes),
+    the second stage is left out.
+    """
+
+    name = "bisr"
+    needs: ClassVar[frozenset[str]] = frozenset({"base model", "decoder", "public data"})
+    source = "BiSR (Chen et al., CCS 2024)"
+
+    def run(self, view: TextView) -> list[TextGuess]:
+        """Guess each text from every message, and from their mean."""
+        known, guesses = view.knowledge, []
+        parts = known.parts()
+        words = "word labels" in view.has
+        for number, release in enumerate(view.releases):
+            if number and self.budget.over:
+                break
+            targets = dict(targets_of(release, known)) if words else {}
+            for way, message in readings_of(release.messages).items():
+                logits = first_logits(self.inverter, message, parts.vocab_size)
+                if way in targets:
+                    logits[1:], _ = match_labels(
+                        targets[way],
+                        logits[1:],
+                        self.budget,
+                        steps=BACKWARD[self.budget.scale],
+                        name=self.name,
+                        temperature=TEMPERATURE,
+                    )
+                ids, fit = self._forward(parts, message.detach().float(), logits)
+                if known.begin is not None:
+                    ids = text_of_labels(ids[1:], known.begin)
+                guesses.append(TextGuess(number, ids, fit, way))
+        return guesses
+
+    def _forward(
+        self, parts: LanguageParts, message: Tensor, logits: Tensor
+    ) -> tuple[Tensor, float]:
+        """Move embeddings until the head makes the message of them; read the nearest words."""
+        assert parts.head is not None
+        table, places = embeddings(parts, len(message))
+        own = ((logits / TEMPERATURE).softmax(-1) @ table).requires_grad_()
+        optimizer = torch.optim.AdamW([own], lr=LEARNING_RATE)
+        for _ in self.budget.steps(FORWARD[self.budget.scale], self.name):
+            made = parts.head.stack((own + places)[None])[0]
+            loss = (1 - F.cosine_similarity(made, message, dim=-1)).mean()
+            (own.grad,) = torch.autograd.grad(loss, own)
+            optimizer.step()
+        cosines = F.normalize(own.detach(), dim=-1) @ F.normalize(table, dim=-1).T
+        return cosines.argmax(-1), 1 - float(loss.detach())
+
+
+@torch.no_grad()
+def first_logits(inverter: Inverter, message: Tensor, words: int) -> Tensor:
+    """Return the network's log-probabilities of all words (T, V); unknown ones are the least."""
+    inverter.eval()
+    known = inverter(message[None].float())[0].log_softmax(-1)
+    logits: Tensor = known.amin(-1, keepdim=True).repeat(1, words)
+    logits[:, inverter.words] = known
+    return logits
+
+
+@torch.no_grad()
+def embeddings(parts: LanguageParts, length: int) -> tuple[Tensor, Tensor]:
+    """Return the embedding of every word at the first place (V, d), and what places add (T, d)."""
+    assert parts.head is not None
+    words = torch.arange(parts.vocab_size)
+    table: Tensor = parts.head.embedding(words[None], torch.zeros(1, 1, dtype=torch.int64))[0]
+    places = torch.arange(length)[None]
+    same = torch.zeros_like(places)
+    added: Tensor = parts.head.embedding(same, places) - parts.head.embedding(same, same)
+    return table.float(), added[0].float()

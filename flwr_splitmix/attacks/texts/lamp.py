@@ -1,0 +1,120 @@
+"""LAMP: TAG, whose words a language model puts in order between the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flwr_splitmix.attacks.texts.gradient_matching import (
+    GRADIENT_NEEDS,
+    TailGradient,
+    match_labels,
+    targets_of,
+    text_of_labels,
+)
+from flwr_splitmix.attacks.texts.view import PublicTexts, TextAttack, TextGuess, TextView
+from flwr_splitmix.segments.language import LanguageParts
+
+STEPS = {"smoke": 30, "cpu": 150, "paper": 600}
+MOVES = {"smoke": 10, "cpu": 100, "paper": 100}
+"""Other orders of the words that are tried, by scale, each time."""
+
+EVERY = 30
+"""Steps between two such trials; the last is behind the last step."""
+
+FLUENCY = 0.2
+"""Weight of the language model's loss beside the distance of gradients."""
+
+_AT_ONCE = 20
+
+
+class Lamp(TextAttack):
+    """TAG, and now and then the order of its words that a language model likes and gradients bear.
+
+    The language model is the pretrained model itself: the attacker has all of it.
+    """
+
+    name = "lamp"
+    needs: ClassVar[frozenset[str]] = GRADIENT_NEEDS
+    source = "LAMP (Balunović et al., NeurIPS 2022)"
+
+    def learn(self, view: TextView, public: PublicTexts | None) -> None:
+        """Begin a generator."""
+        self.generator = torch.Generator().manual_seed(self.seed)
+
+    def run(self, view: TextView) -> list[TextGuess]:
+        """Guess each text from every message's gradient, and from the mean."""
+        known, guesses = view.knowledge, []
+        for number, release in enumerate(view.releases):
+            if number and self.budget.over:
+                break
+            for way, target in targets_of(release, known):
+                logits, off = match_labels(
+                    target,
+                    torch.zeros_like(target.said),
+                    self.budget,
+                    steps=STEPS[self.budget.scale],
+                    name=self.name,
+                    between=partial(self._ordered, known.parts(), known.begin, target),
+                )
+                ids = text_of_labels(logits.argmax(-1), known.begin)
+                guesses.append(TextGuess(number, ids, -off, way))
+        return guesses
+
+    def _ordered(
+        self, parts: LanguageParts, begin: int | None, target: TailGradient, step: int, own: Tensor
+    ) -> Tensor | None:
+        """Return the logits in the best of the orders that are tried; None between trials."""
+        if step % EVERY or len(own) < 2:
+            return None
+        count = MOVES[self.budget.scale]
+        orders = torch.stack([torch.arange(len(own)), *moves(len(own), count, self.generator)])
+        words, labels = own.argmax(-1), own.softmax(-1)
+        texts = torch.stack([text_of_labels(words[order], begin) for order in orders])
+        fits = torch.stack([target.distance(labels[order]).detach() for order in orders])
+        best = int((fits + FLUENCY * fluency(parts, texts)).argmin())
+        return own[orders[best]]
+
+
+def moves(length: int, count: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Draw other orders of so many places, int64 (length,) each: length > 1.
+
+    Two places change theirs; one goes elsewhere; a span goes elsewhere; a beginning goes to the
+    end: one of the four by turns.
+    """
+
+    def below(most: int) -> int:
+        return int(torch.randint(most, (1,), generator=generator))
+
+    for number in range(count):
+        order = list(range(length))
+        if number % 4 == 0:
+            one, other = below(length), below(length)
+            order[one], order[other] = order[other], order[one]
+        elif number % 4 == 3:
+            end = 1 + below(length - 1)
+            order = order[end:] + order[:end]
+        else:
+            start = below(length)
+            end = start + 1 if number % 4 == 1 else start + 1 + below(length - start)
+            span, rest = order[start:end], order[:start] + order[end:]
+            place = below(len(rest) + 1)
+            order = rest[:place] + span + rest[place:]
+        yield torch.tensor(order)
+
+
+@torch.no_grad()
+def fluency(parts: LanguageParts, texts: Tensor) -> Tensor:
+    """Return the base model's mean loss on the words of texts (n, T), from the second on: (n,)."""
+    head, trunk, tail = parts.all_here()
+    losses = []
+    for some in torch.split(texts, _AT_ONCE):
+        logits = tail(trunk(head(some)))[:, :-1]
+        each = F.cross_entropy(logits.flatten(0, 1), some[:, 1:].flatten(), reduction="none")
+        losses.append(each.view(len(some), -1).mean(1))
+    return torch.cat(losses)

@@ -1,0 +1,74 @@
+"""The two matrices: methods that mix images, and methods that hide texts, against attacks."""
+
+from __future__ import annotations
+
+from flwr_splitmix.experiments.privacy.columns import COLUMNS
+from flwr_splitmix.experiments.privacy.kinds import Fact, Matrix
+from flwr_splitmix.experiments.privacy.rows import ROWS, UNPROTECTED
+from flwr_splitmix.experiments.privacy.sizes import SIZES
+from flwr_splitmix.experiments.privacy.texts.columns import TEXT_COLUMNS
+from flwr_splitmix.experiments.privacy.texts.rows import NOTHING_HIDDEN, TEXT_ROWS
+from flwr_splitmix.experiments.privacy.texts.sizes import TEXT_SIZES
+
+_WORK = "flwr_splitmix.experiments.privacy"
+_UPLINK = Fact("uplink_bytes", "uplink bytes of an epoch", "uplink/epoch", "megabytes")
+_HOW_TO_READ = (
+    "In brackets the interval of 95 %; behind the slash the floor, which an attacker "
+    "reaches without the victim's releases. n/a: the adversary lacks what the attack needs, which "
+    "does not make the method safe. (?): the attack did not beat its floor on the unprotected "
+    "method either, so that it says nothing."
+)
+
+IMAGES = Matrix(
+    name="images",
+    rows=ROWS,
+    columns=COLUMNS,
+    sizes=SIZES,
+    main=(
+        "PSL",
+        "SFL",
+        "MixupSL",
+        "CutMixSL",
+        "CutMixSFL",
+        "CutoutSL",
+        "ShuffledCutMixSL",
+        "DPCutMixSL",
+        "BatchShuffleSL",
+    ),
+    unprotected=UNPROTECTED,
+    facts=(Fact("accuracy", "top-1", "top-1", "percent"), _UPLINK),
+    metrics=("MSE", "patches in place", "patches attributed", "labels read", "AUC"),
+    legend=(
+        "Of attacks that rebuild images the mean squared error per pixel is shown, pixels from 0 "
+        "to 1: the higher, the better hidden. Of all others it is what they find, the higher, the "
+        f"worse hidden. {_HOW_TO_READ}"
+    ),
+    work=f"{_WORK}.work",
+    loads=("timm", "sklearn.cluster", "sklearn.metrics", "scipy.stats", "torchmetrics"),
+)
+
+TEXTS = Matrix(
+    name="texts",
+    rows=TEXT_ROWS,
+    columns=TEXT_COLUMNS,
+    sizes=TEXT_SIZES,
+    main=("USplitSL", "NaiveMixSL", "MixGuard-k3", "MixGuard-k10", "DPForwardSL", "SnDSL"),
+    unprotected=NOTHING_HIDDEN,
+    facts=(
+        Fact("matthews", "Matthews correlation", "Matthews"),
+        Fact("accuracy", "accuracy", "accuracy", "percent"),
+        _UPLINK,
+        Fact("training_seconds", "processor seconds of training", "training", "seconds"),
+    ),
+    metrics=("token accuracy",),
+    legend=(
+        "Shown is the share of a text's words that the attack has right at their places: the "
+        "higher, the worse hidden. Of the guesses that it makes at a text (each message, their "
+        f"mean, each direction) the best counts. {_HOW_TO_READ}"
+    ),
+    work=f"{_WORK}.texts.work",
+    loads=("transformers", "sklearn.metrics", "sklearn.decomposition", "scipy.stats"),
+)
+
+MATRICES: dict[str, Matrix] = {matrix.name: matrix for matrix in (IMAGES, TEXTS)}
+"""Both by name."""

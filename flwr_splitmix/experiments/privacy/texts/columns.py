@@ -1,0 +1,21 @@
+"""Columns of the matrix of texts: attacks of a server with base weights and public texts."""
+
+from __future__ import annotations
+
+from flwr_splitmix.experiments.privacy.kinds import AnyColumn
+
+ATTACKS = (
+    "vocabulary",
+    "sip",
+    "tag",
+    "lamp",
+    "bisr",
+    "adaptive",
+    "gradient-ratio",
+    "blind-source",
+    "key-search",
+)
+"""By their names in the catalogue of attacks on texts."""
+
+TEXT_COLUMNS: tuple[AnyColumn, ...] = tuple(AnyColumn(attack, "server") for attack in ATTACKS)
+"""All columns, in the order in which they are shown."""

@@ -1,0 +1,151 @@
+"""A victim's texts and the attacker's, tokenised: what a cell of the matrix of texts reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from flwr_splitmix.clients import TextSet
+from flwr_splitmix.data.errors import DataError
+from flwr_splitmix.data.texts.generated import GENERATED, generated_public
+from flwr_splitmix.data.texts.rows import TextRows, TextTask
+from flwr_splitmix.data.texts.sets import load_text_sets
+from flwr_splitmix.data.texts.tokens import open_tokenizer, plain_tokens, train_tokenizer
+from flwr_splitmix.experiments.cells import ExperimentError, dataset_name
+from flwr_splitmix.experiments.privacy.texts.sizes import SUMS, TINY, TextSize
+from flwr_splitmix.experiments.text_data import CORPORA, open_corpus, open_public
+
+LEAST_TOKENS = 4
+"""Of a victim: shorter texts are not attacked."""
+
+PUBLIC_WORDS = 40
+
+MADE_UP = (100, 300)
+"""Most public texts of a client, and of the attacker, where texts are made up."""
+
+
+@dataclass(frozen=True)
+class MatrixTexts:
+    """All texts of a row's run, disjoint.
+
+    Parameters
+    ----------
+    task
+        "classification", or "generation": every word of a text is learned.
+    train, test
+        The client's texts, and those that say the utility.
+    trained, held_out
+        Victims: places in `train`, and in `test`.
+    supports, public
+        Public texts, int64 (t,) each: the client's, and the attacker's.
+    """
+
+    task: TextTask
+    classes: int
+    tokenizer: Any
+    train: TextSet
+    test: TextSet
+    trained: list[int]
+    held_out: list[int]
+    supports: list[Tensor]
+    public: list[Tensor]
+
+    @property
+    def victims(self) -> tuple[list[Tensor], list[Any]]:
+        """Texts of both kinds of victims, those in training first, and their labels."""
+        rows = [(self.train, i) for i in self.trained] + [(self.test, i) for i in self.held_out]
+        labels = [
+            data.labels[i] if self.task == "generation" else int(data.labels[i]) for data, i in rows
+        ]
+        return [data.texts[i] for data, i in rows], labels
+
+
+def task_of(source: str) -> TextTask:
+    """Return what is learned of a data set.
+
+    Raises
+    ------
+    ExperimentError
+        If the matrix cannot read it.
+    """
+    name = dataset_name(source)
+    if name == SUMS:
+        return "generation"
+    if name not in CORPORA:
+        raise ExperimentError(
+            f"the matrix of texts cannot read {source!r}; --dataset is {SUMS!r}, or a folder named "
+            f"{' or '.join(CORPORA)}"
+        )
+    return CORPORA[name].task
+
+
+def open_matrix_tokenizer(size: TextSize) -> Any:
+    """Open the model's tokenizer; that of the tiny model is trained on public sums."""
+    if size.model == TINY:
+        return train_tokenizer(generated_public("generation"), 400)
+    return open_tokenizer(size.model)
+
+
+def load_matrix_texts(source: str, size: TextSize, seed: int) -> MatrixTexts:
+    """Read and divide the texts of a size.
+
+    Raises
+    ------
+    DataError, ExperimentError
+        If they cannot be read, or are too few.
+    """
+    task, name = task_of(source), dataset_name(source)
+    made_up = GENERATED if name == SUMS else source
+    sets = load_text_sets(GENERATED, task) if name == SUMS else open_corpus(source, CORPORA[name])
+    tokenizer = open_matrix_tokenizer(size)
+
+    def tokens(rows: TextRows) -> TextSet:
+        texts = (
+            [f"{text} {answer}" for text, answer in zip(rows.texts, rows.answers, strict=True)]
+            if task == "generation"
+            else list(rows.texts)
+        )
+        ids, kept = plain_tokens(texts, tokenizer, max_length=size.max_length, long_texts="cut")
+        # Of a generating model every word is a label: what gradients can tell is most here.
+        labels: Any = ids if task == "generation" else [int(rows.labels[row]) for row in kept]
+        return TextSet(ids, labels)
+
+    rng = np.random.default_rng(seed)
+    train = tokens(_drawn(sets.train, size.samples, rng, source))
+    test = tokens(_drawn(sets.test, min(size.test, len(sets.test)), rng, source))
+    supports, wanted = size.supports, size.supports + size.public
+    if name == SUMS:
+        supports = min(supports, MADE_UP[0])
+        wanted = supports + min(size.public, MADE_UP[1])
+    sentences = open_public(made_up, task, limit=wanted, max_words=PUBLIC_WORDS, seed=seed)
+    if len(sentences) < wanted:
+        raise DataError(
+            f"there are {len(sentences)} public texts beside {source!r}; {wanted} are needed"
+        )
+    public, _ = plain_tokens(sentences, tokenizer, max_length=size.max_length, long_texts="cut")
+    return MatrixTexts(
+        task,
+        len(sets.classes),
+        tokenizer,
+        train,
+        test,
+        _victims(train, size.trained, rng),
+        _victims(test, size.held_out, rng),
+        public[:supports],
+        public[supports:],
+    )
+
+
+def _drawn(rows: TextRows, wanted: int, rng: np.random.Generator, source: str) -> TextRows:
+    if wanted > len(rows):
+        raise DataError(f"{source!r} has {len(rows)} texts; {wanted} are needed")
+    order = rng.permutation(len(rows))
+    return rows.subset(order[:wanted] if wanted else order)
+
+
+def _victims(data: TextSet, wanted: int, rng: np.random.Generator) -> list[int]:
+    long = [place for place, ids in enumerate(data.texts) if len(ids) >= LEAST_TOKENS]
+    return [int(place) for place in rng.permutation(long)[:wanted]]

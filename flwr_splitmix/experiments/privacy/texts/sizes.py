@@ -1,0 +1,124 @@
+"""The sizes of the matrix of texts: smoke (a model made on the fly), cpu, paper (a GPU)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flwr_splitmix.experiments.privacy.kinds import AnySize
+
+SUMS = "sums"
+"""The data set that reads nothing: made-up sums, all of whose words are learned."""
+
+TINY = "tiny"
+"""The model that is made on the fly: a decoder with random weights, and a tokenizer of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSize(AnySize):
+    """How a victim's client is trained, and how many texts attacks and scores have.
+
+    Texts of training, of testing, the client's public texts and the attacker's are disjoint.
+
+    Parameters
+    ----------
+    model
+        A decoder: a name of `splitmix model fetch`, a folder, or `TINY`.
+    head, tail
+        Layers of both; the others are the trunk's.
+    max_length
+        Tokens; longer texts are cut.
+    samples, batch, epochs, lr
+        Texts of the one client, of a step; how often it takes all; AdamW's highest rate, which
+        rises in the first tenth and falls by a cosine.
+    test
+        Texts that say the utility; 0 is all.
+    supports, public
+        Public texts: the client's own (supports, calibration, a denoiser's), and the attacker's;
+        of made-up ones at most 100 and 300.
+    trained, held_out
+        Victims: texts that were trained on, and texts that were not.
+    seconds
+        Processor time that fitting and running one attack may take; None is no limit. An attack
+        that comes to it guesses at fewer texts.
+    """
+
+    matrix: ClassVar[str] = "texts"
+
+    model: str
+    head: int
+    tail: int
+    max_length: int
+    samples: int
+    batch: int
+    epochs: int
+    lr: float
+    test: int
+    supports: int
+    public: int
+    trained: int
+    held_out: int
+    seconds: float | None = None
+
+
+TEXT_SIZES: dict[str, TextSize] = {
+    size.name: size
+    for size in (
+        TextSize(
+            name="smoke",
+            title="does it run: a tiny decoder with random weights, 16 made-up sums, one epoch",
+            source=SUMS,
+            model=TINY,
+            head=1,
+            tail=1,
+            max_length=24,
+            samples=16,
+            batch=4,
+            epochs=1,
+            lr=1e-3,
+            test=16,
+            supports=16,
+            public=24,
+            trained=2,
+            held_out=2,
+        ),
+        TextSize(
+            name="cpu",
+            title="stories15m, one layer each in head and tail; 1,000 sentences of CoLA, 2 epochs",
+            source="cola",
+            model="stories15m",
+            head=1,
+            tail=1,
+            max_length=24,
+            samples=1000,
+            batch=16,
+            epochs=2,
+            lr=2e-4,
+            test=0,
+            supports=400,
+            public=800,
+            trained=4,
+            held_out=4,
+            seconds=150.0,
+        ),
+        TextSize(
+            name="paper",
+            title="qwen2.5-coder-0.5b on all of CoLA or GSM8K, 3 epochs, on one GPU",
+            source="cola",
+            model="qwen2.5-coder-0.5b",
+            head=3,
+            tail=3,
+            max_length=256,
+            samples=0,
+            batch=16,
+            epochs=3,
+            lr=2e-5,
+            test=0,
+            supports=4000,
+            public=8000,
+            trained=32,
+            held_out=32,
+        ),
+    )
+}
+"""All sizes by name, smallest first."""

@@ -1,0 +1,191 @@
+"""Victims of the matrix of texts: one client and a server, trained by a real run, and kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from transformers import LlamaConfig
+
+from flwr_splitmix.apps.language.client import make_client
+from flwr_splitmix.clients import TextSet
+from flwr_splitmix.experiments.privacy.texts.data import MatrixTexts, load_matrix_texts
+from flwr_splitmix.experiments.privacy.texts.rows import TextRow
+from flwr_splitmix.experiments.privacy.texts.sizes import TINY, TextSize
+from flwr_splitmix.hiding import Hiding
+from flwr_splitmix.hiding.making import make_hiding
+from flwr_splitmix.hiding.mixguard import MixGuardOptions
+from flwr_splitmix.schedule import WarmupCosine, adamw
+from flwr_splitmix.scoring.texts import ClassScores, TextScores
+from flwr_splitmix.segments.language import LanguageCut, LanguageParts, build_language_parts
+from flwr_splitmix.segments.language.layout import Task
+from flwr_splitmix.storage import load_tensors, save_tensors, under, write_json
+from flwr_splitmix.strategies import USHAPE_STRATEGIES
+
+_WEIGHT_DECAY = 0.01
+
+
+@dataclass(frozen=True)
+class TextVictim:
+    """A row's trained system.
+
+    Parameters
+    ----------
+    parts
+        Fine-tuned, in evaluation mode and without gradients.
+    state
+        Of the client's hiding: its calibrator, its denoiser; None where it has no weights.
+    texts
+        All texts of the run.
+    """
+
+    parts: LanguageParts
+    state: tuple[dict[str, Tensor], dict[str, Any]] | None
+    texts: MatrixTexts
+
+
+def base_parts(size: TextSize, texts: MatrixTexts, task: Task) -> LanguageParts:
+    """Build all parts with the weights before any fine-tuning; those of the tiny model are random.
+
+    Raises
+    ------
+    ValueError
+        If the model is not there, or cannot be cut so.
+    """
+    source: Any = size.model
+    if size.model == TINY:
+        source = LlamaConfig(
+            vocab_size=len(texts.tokenizer),
+            hidden_size=48,
+            intermediate_size=96,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            max_position_embeddings=256,
+            tie_word_embeddings=True,
+            initializer_range=0.06,
+        )
+    return build_language_parts(
+        source,
+        LanguageCut(size.head, size.tail),
+        task=task,
+        num_labels=max(2, texts.classes),
+        seed=0,
+    )
+
+
+def still(parts: LanguageParts) -> LanguageParts:
+    """Put all parts into evaluation mode, without gradients, and return them."""
+    for part in parts.all_here():
+        part.eval().requires_grad_(False)
+    return parts
+
+
+def _sources(
+    row: TextRow, texts: MatrixTexts, vocab_size: int, supports: Sequence[Tensor]
+) -> dict[str, Any]:
+    """Return what a method's constructor may ask for, by name."""
+    own: dict[str, Any] = dict(row.options)
+    return {
+        "public": lambda: TextSet(list(supports), [0] * len(supports)),
+        "vocab_size": lambda: vocab_size,
+        "special_ids": lambda: texts.tokenizer.all_special_ids,
+        "causal": lambda: texts.task == "generation",
+        "options": partial(MixGuardOptions, **own),
+        **{name: partial(own.get, name) for name in own},
+    }
+
+
+def hiding_of(
+    row: TextRow, texts: MatrixTexts, vocab_size: int, supports: Sequence[Tensor]
+) -> Hiding:
+    """Make a row's client half for releases of texts.
+
+    What DP-SGD's clients send is the plain U shape's, and is made by that.
+    """
+    if row.method == "DPSGDSL":
+        return Hiding()
+    kind = USHAPE_STRATEGIES[row.method].hiding
+    return make_hiding(kind, _sources(row, texts, vocab_size, supports))
+
+
+def train_text_victim(row: TextRow, seed: int, folder: Path, source: str, size: TextSize) -> None:
+    """Train a row's system and keep it, and its utility, in a folder.
+
+    Raises
+    ------
+    DataError, ValueError
+        If data, model or options do not allow it.
+    """
+    texts = load_matrix_texts(source, size, seed)
+    parts = base_parts(size, texts, texts.task)
+    head, trunk, tail = parts.all_here()
+    optimizer = adamw(size.lr, _WEIGHT_DECAY)
+    schedule = WarmupCosine(0.1 * size.epochs)
+    strategy = USHAPE_STRATEGIES[row.method](
+        trunk,
+        optimizer=optimizer,
+        schedule=schedule,
+        device="cpu",
+        evaluation="benchmark",
+        evaluate_every=size.epochs,
+        seed=seed,
+    )
+    client = make_client(
+        row.method,
+        head,
+        tail,
+        texts.train,
+        sources=_sources(row, texts, parts.vocab_size, texts.supports),
+        optimizer=optimizer,
+        schedule=schedule,
+        batch_size=size.batch,
+        benchmark_data=texts.test,
+        device="cpu",
+        scores=ClassScores if texts.task == "classification" else TextScores,
+        repeatable_secrets=True,  # a matrix can be repeated
+    )
+    began = time.process_time()
+    strategy.fit([client], size.epochs)
+    seconds = round(time.process_time() - began, 1)
+    said = strategy.recorder.summary({})
+    modules = {"head": client.head, "trunk": strategy.trunk.module, "tail": client.tail}
+    tensors = {
+        f"{name}.{key}": value
+        for name, module in modules.items()
+        for key, value in module.state_dict().items()
+    }
+    kept, meta = client.hiding.state()
+    tensors |= {f"hiding.{name}": value for name, value in kept.items()}
+    save_tensors(folder / "victim.safetensors", tensors, {"hiding": meta if kept else None})
+    facts = {"accuracy": said["top1"], "matthews": said.get("eval_matthews")}
+    write_json(
+        folder / "done.json",
+        {
+            **{name: value for name, value in facts.items() if value is not None},
+            "uplink_bytes": said["uplink_bytes"] / size.epochs,
+            "training_seconds": seconds,
+        },
+    )
+
+
+def load_text_victim(seed: int, folder: Path, source: str, size: TextSize) -> TextVictim:
+    """Read a trained system.
+
+    Raises
+    ------
+    StorageError
+        If it is not there.
+    """
+    texts = load_matrix_texts(source, size, seed)
+    parts = base_parts(size, texts, texts.task)
+    tensors, meta = load_tensors(folder / "victim.safetensors")
+    for name, part in zip(("head", "trunk", "tail"), parts.all_here(), strict=True):
+        part.load_state_dict(under(name, tensors))
+    state = None if meta["hiding"] is None else (under("hiding", tensors), meta["hiding"])
+    return TextVictim(still(parts), state, texts)

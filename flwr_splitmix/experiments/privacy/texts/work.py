@@ -1,0 +1,142 @@
+"""The doing of a task of the matrix of texts: a victim's training, an attack with its scores.
+
+It is loaded once for all processes of a matrix, so it imports what they need.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Literal
+
+import torch
+
+from flwr_splitmix.attacks.base import Budget, NotApplicable
+from flwr_splitmix.attacks.catalogue import text_attacks
+from flwr_splitmix.attacks.scores import write_rows
+from flwr_splitmix.attacks.text_scores import TextFloors, score_texts
+from flwr_splitmix.attacks.texts.releasing import Released, release_texts
+from flwr_splitmix.attacks.texts.view import TextKnowledge, TextView
+from flwr_splitmix.experiments.grid import log_to
+from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
+from flwr_splitmix.experiments.privacy.kinds import AnyRow
+from flwr_splitmix.experiments.privacy.tasks import Task
+from flwr_splitmix.experiments.privacy.texts.rows import TextRow
+from flwr_splitmix.experiments.privacy.texts.sizes import TextSize
+from flwr_splitmix.experiments.privacy.texts.victims import (
+    TextVictim,
+    base_parts,
+    hiding_of,
+    load_text_victim,
+    still,
+    train_text_victim,
+)
+from flwr_splitmix.seeding import derive_seed, seeded_secrets
+from flwr_splitmix.storage import write_json
+
+Outcome = Literal["done", "not applicable"]
+
+
+def do(task: Task, place: Place) -> tuple[Outcome, str]:
+    """Do a task and keep its result; returns what became of it, in words too."""
+    place.folder.mkdir(parents=True, exist_ok=True)
+    with log_to(place.folder / "log.txt"):
+        if task.kind == "victim":
+            return "done", _train(_own(task.row), task.seed, place)
+        assert task.cell is not None
+        return attack_text_cell(task.cell, place)
+
+
+def _own(row: AnyRow) -> TextRow:
+    assert isinstance(row, TextRow)
+    return row
+
+
+def _size(place: Place) -> TextSize:
+    assert isinstance(place.size, TextSize)
+    return place.size
+
+
+def _train(row: TextRow, seed: int, place: Place) -> str:
+    folder = place.victim(row, seed)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    train_text_victim(row, seed, folder, place.source, _size(place))
+    said = json.loads((folder / "done.json").read_text())
+    matthews = f", Matthews {said['matthews']:.3f}" if "matthews" in said else ""
+    accuracy = f"accuracy {100 * said['accuracy']:.1f} %"
+    return f"{accuracy}{matthews}, {said['training_seconds']:.1f} s of processor"
+
+
+def attack_text_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
+    """Run a cell's attack and write what it scored, or why there is no such attack."""
+    row, size, began = _own(cell.row), _size(place), time.process_time()
+    folder = place.victim(row, cell.seed)
+    utility = json.loads((folder / "done.json").read_text())
+    facts = {
+        **utility,
+        "row": row.name,
+        "attack": cell.column.attack,
+        "adversary": cell.column.adversary,
+        "seed": cell.seed,
+        "epochs": size.epochs,
+    }
+    victim = load_text_victim(cell.seed, folder, place.source, size)
+    try:
+        scores = _attack(cell, place, victim)
+    except NotApplicable as reason:
+        write_json(cell.file(place), {**facts, "state": "not applicable", "reason": str(reason)})
+        return "not applicable", str(reason)
+    seconds = round(time.process_time() - began, 1)  # other processes do not change it
+    write_json(cell.file(place), {**facts, "state": "done", "seconds": seconds, **scores})
+    return "done", f"{seconds:.1f} s of processor"
+
+
+def _attack(cell: MatrixCell, place: Place, victim: TextVictim) -> dict[str, Any]:
+    """Fit the attack on public texts, run it, and score it against the truth."""
+    row, size, texts = _own(cell.row), _size(place), victim.texts
+    released = _released(row, victim, cell.seed)
+    base = still(base_parts(size, texts, "generation"))
+    begin = texts.tokenizer.bos_token_id
+    view = TextView(
+        "server",
+        released.releases,
+        TextKnowledge(
+            row.name,
+            dict(row.options),
+            base,
+            begin=begin,
+            task=texts.task,
+            client=lambda supports: hiding_of(row, texts, base.vocab_size, supports),
+            batch_size=row.victims_in_a_step,
+        ),
+    )
+    attack = text_attacks()[cell.column.attack]()
+    attack.fit(view, texts.public, Budget(size.name, seconds=size.seconds), seed=cell.seed)
+    guesses = attack.run(view)
+    floors = TextFloors(base, texts.public, begin, seed=cell.seed)
+    scored = score_texts(guesses, released.origins, floors, texts.tokenizer.decode, seed=cell.seed)
+    samples = [{**one, "trained": one["text"] < len(texts.trained)} for one in scored.rows]
+    cell.folder(place).mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_rows(cell.folder(place) / "samples.parquet", samples)
+    return {
+        "texts": len(scored.rows),
+        "metrics": [measure.to_json() for measure in scored.measures],
+    }
+
+
+def _released(row: TextRow, victim: TextVictim, seed: int) -> Released:
+    """Release the victims as the trained client would in a training step: with its gradients."""
+    texts, labels = victim.texts.victims
+    hiding = hiding_of(row, victim.texts, victim.parts.vocab_size, victim.texts.supports)
+    with seeded_secrets():
+        torch.manual_seed(derive_seed(seed, f"releases of {row.name}"))
+        return release_texts(
+            victim.parts,
+            hiding,
+            texts,
+            labels=labels,
+            batch_size=row.victims_in_a_step,
+            gradients=True,
+            state=victim.state,
+            seed=seed,
+        )

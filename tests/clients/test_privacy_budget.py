@@ -1,0 +1,142 @@
+"""A client's budget: no release goes above what is allowed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flwr_splitmix.clients import ClientError
+from flwr_splitmix.clients.privacy_budget import PrivacyBudget
+from flwr_splitmix.mixers import FullShare, Share
+from flwr_splitmix.testing.toy import Toy
+from tests.clients.guarded import (
+    DELTA,
+    NOISE,
+    ORDER,
+    TOY,
+    N,
+    allowing,
+    ask,
+    client_of,
+    cost,
+    epsilon,
+    mask,
+    spent,
+)
+
+
+@given(st.lists(st.integers(0, N), min_size=30, max_size=30), st.floats(0.5, 3.0))
+@settings(max_examples=15, deadline=None)
+def test_a_client_stops_before_the_release_that_would_exceed_its_budget(
+    kept: list[int], limit: float
+) -> None:
+    client = client_of(privacy=PrivacyBudget(delta=DELTA, max_epsilon=limit))
+    paid = np.zeros(12)
+    for number, count in enumerate(kept):
+        reply = ask(client, number, mask(count))
+        here = client.batches.indices
+        if "budget-spent" in reply:
+            # It would have been too much, and nothing of it left the client.
+            assert reply == {"budget-spent": True}
+            assert epsilon(float((paid[here] + cost(count)).max())) > limit
+            break
+        paid[here] += cost(count)
+    assert spent(client) == pytest.approx(epsilon(float(paid.max())), rel=1e-9)
+    assert spent(client) <= limit
+
+
+def test_who_has_stopped_sends_nothing_more_however_little_it_would_cost() -> None:
+    client = client_of(privacy=PrivacyBudget(delta=DELTA, max_epsilon=allowing(cost(3))))
+    assert client.attach(ORDER, None).get("budget-spent") is None
+    assert "smashed" in ask(client, 0, mask(3))
+    before = spent(client)
+    assert ask(client, 1, mask(5)) == {"budget-spent": True}
+    assert ask(client, 2, mask(1)) == {"budget-spent": True}
+    assert ask(client, 3, mask(0)) == {"budget-spent": True}
+    assert spent(client) == before
+    assert client.attach(replace(ORDER, server_round=2), None)["budget-spent"] is True
+
+
+def test_who_stops_still_learns_from_what_it_sent_before() -> None:
+    client = client_of(privacy=PrivacyBudget(delta=DELTA, max_epsilon=allowing(cost(3))))
+    (up,) = ask(client, 0, mask(3))["smashed"]
+    assert "budget-spent" in ask(client, 1, mask(5), gradient=[torch.ones_like(up)])
+    assert client.steps == 1
+    assert ask(client, 2, mask(3)) == {"budget-spent": True}
+
+
+def test_noise_that_is_weaker_than_the_budget_needs_is_refused_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limit = 2.0
+    weak = replace(NOISE, sigma_s=0.5)
+    assert epsilon(4 * 3 / (2 * 0.5**2)) > limit > epsilon(cost(3))
+    client = client_of(privacy=PrivacyBudget(delta=DELTA, max_epsilon=limit))
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        for number in range(2):
+            asked = replace(mask(3), noise=weak)
+            assert ask(client, number, asked) == {"budget-spent": True}
+    assert [r.getMessage() for r in caplog.records] == [
+        "client 0 sends nothing more: another upload would bring its epsilon above max_epsilon = 2"
+    ]
+    assert spent(client) == 0
+
+
+@pytest.mark.parametrize(
+    ("shares", "toy", "why"),
+    [
+        ([mask(3, clip="none")], TOY, "no clipping of the smashed data"),
+        ([mask(3, sigma_s=0.0)], TOY, r"no noise on the smashed data \(sigma_s = 0\)"),
+        ([mask(3, sigma_y=0.0)], TOY, r"no noise on the labels \(sigma_y = 0\)"),
+        ([FullShare()], TOY, "no clipping of the smashed data; no noise on the smashed data"),
+        ([mask(1), FullShare()], TOY, "no clipping of the smashed data; no noise on the"),
+        ([mask(3)], replace(TOY, batch_norm=True), "BatchNorm in the lower segment"),
+    ],
+    ids=["clip", "sigma_s", "sigma_y", "no noise", "one pass without", "batch norm"],
+)
+def test_a_budget_and_uploads_without_any_epsilon_do_not_go_together(
+    shares: list[Share], toy: Toy, why: str
+) -> None:
+    client = client_of(toy=toy, privacy=PrivacyBudget(delta=DELTA, max_epsilon=1e9))
+    sentence = (
+        f"^this client has max_epsilon = 1e.09, and what is asked of it has no epsilon: {why}"
+    )
+    with pytest.raises(ClientError, match=sentence) as caught:
+        ask(client, 0, *shares)
+    assert "\n" not in str(caught.value)
+    assert spent(client) == 0
+    # Whoever asks for what is allowed then gets it.
+    if not toy.batch_norm:
+        assert "smashed" in ask(client, 1, mask(3))
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"delta": 0.0}, "delta is 0.0; it must lie strictly between 0 and 1"),
+        ({"delta": 1.0}, "delta is 1.0"),
+        ({"delta": -0.1}, "delta is -0.1"),
+        ({"delta": math.nan}, "delta is nan"),
+        ({"max_epsilon": 0.0}, "max_epsilon is 0.0; a budget must be above 0"),
+        ({"max_epsilon": -1.0}, "max_epsilon is -1.0; a budget must be above 0"),
+        ({"max_epsilon": math.nan}, "max_epsilon is nan"),
+    ],
+)
+def test_an_impossible_budget_is_one_sentence(values: dict[str, float], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence) as caught:
+        PrivacyBudget(**values)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_neighbours_that_are_added_or_removed_cost_less() -> None:
+    client = client_of(privacy=PrivacyBudget(delta=DELTA, relation="add-remove"))
+    ask(client, 0, mask(3))
+    assert spent(client) == pytest.approx(epsilon(3 / (2 * 20**2) + 0.25 / (2 * 10**2)))
+    with pytest.raises(ValueError, match="relation is 'swap'"):
+        client_of(privacy=PrivacyBudget(relation="swap"))  # type: ignore[arg-type]

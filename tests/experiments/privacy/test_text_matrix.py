@@ -1,0 +1,234 @@
+"""The matrix of texts: its rows, its texts, a run of some cells, and what it prints."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from flwr_splitmix.attacks.catalogue import text_attacks
+from flwr_splitmix.cli import app
+from flwr_splitmix.data import DataError
+from flwr_splitmix.experiments.cells import ExperimentError
+from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place, choose
+from flwr_splitmix.experiments.privacy.grid import Progress, run_tasks
+from flwr_splitmix.experiments.privacy.kinds import Fact
+from flwr_splitmix.experiments.privacy.matrices import TEXTS
+from flwr_splitmix.experiments.privacy.page import renewed
+from flwr_splitmix.experiments.privacy.results import Result, results
+from flwr_splitmix.experiments.privacy.tables import to_markdown
+from flwr_splitmix.experiments.privacy.tasks import tasks_of, with_gates
+from flwr_splitmix.experiments.privacy.texts.columns import ATTACKS
+from flwr_splitmix.experiments.privacy.texts.data import load_matrix_texts
+from flwr_splitmix.experiments.privacy.texts.rows import TEXT_ROWS
+from flwr_splitmix.experiments.privacy.texts.sizes import SUMS, TEXT_SIZES
+from flwr_splitmix.experiments.privacy.texts.victims import base_parts, load_text_victim
+from flwr_splitmix.hiding.making import hiding_options
+from flwr_splitmix.strategies import USHAPE_STRATEGIES
+
+SMOKE = TEXT_SIZES["smoke"]
+
+
+def place_in(folder: Path) -> Place:
+    return Place(folder, SMOKE, SUMS)
+
+
+def test_rows_are_methods_with_options_of_theirs_and_columns_are_attacks() -> None:
+    # Who averages heads and tails has them, and needs no attack.
+    others = {name for name, kind in USHAPE_STRATEGIES.items() if not kind.averages}
+    assert {row.method for row in TEXT_ROWS.values()} == others
+    for row in TEXT_ROWS.values():
+        known = hiding_options(USHAPE_STRATEGIES[row.method].hiding)
+        assert {name for name, _ in row.options} <= known, row.name
+    assert set(ATTACKS) == set(text_attacks())
+    assert set(TEXTS.main) <= set(TEXT_ROWS)
+
+
+def test_a_filter_names_rows_and_attacks_of_texts() -> None:
+    cells = choose("MixGuard-k3:key-search, USplitSL:sip", [0], TEXTS)
+    assert [str(cell) for cell in cells] == [
+        "MixGuard-k3: key-search, server, seed 0",
+        "USplitSL: sip, server, seed 0",
+    ]
+    with pytest.raises(ExperimentError, match="no row 'PSL'; it has USplitSL"):
+        choose("PSL", [0], TEXTS)
+    with pytest.raises(ExperimentError, match="no attack 'decoder'; it has vocabulary"):
+        choose(":decoder", [0], TEXTS)
+    with pytest.raises(ExperimentError, match="as in USplitSL:vocabulary"):
+        choose(",", [0], TEXTS)
+
+
+def test_an_attack_needs_its_row_trained_and_its_gate(tmp_path: Path) -> None:
+    cells = with_gates(choose("SnDSL:sip", [1], TEXTS), TEXTS)
+    assert [str(task) for task in tasks_of(cells, place_in(tmp_path))] == [
+        "USplitSL: training, seed 1",
+        "USplitSL: sip, server, seed 1",
+        "SnDSL: training, seed 1",
+        "SnDSL: sip, server, seed 1",
+    ]
+
+
+def test_texts_are_disjoint_and_the_seed_says_which() -> None:
+    texts = load_matrix_texts(SUMS, SMOKE, 0)
+    assert (texts.task, len(texts.train), len(texts.test)) == ("generation", 16, 16)
+    assert (len(texts.supports), len(texts.public)) == (SMOKE.supports, SMOKE.public)
+    groups = [texts.train.texts, texts.test.texts, texts.supports, texts.public]
+    sets = [{tuple(ids.tolist()) for ids in group} for group in groups]
+    assert sum(map(len, sets)) == len(set.union(*sets))
+    assert all(
+        torch.equal(*pair) for pair in zip(texts.train.texts, texts.train.labels, strict=True)
+    )
+    again, other = load_matrix_texts(SUMS, SMOKE, 0), load_matrix_texts(SUMS, SMOKE, 1)
+    assert again.trained == texts.trained
+    for one, same in zip(texts.victims[0], again.victims[0], strict=True):
+        assert torch.equal(one, same)
+    assert other.victims[0][0].tolist() != texts.victims[0][0].tolist()
+
+
+def corpus(folder: Path) -> None:
+    """Write a small CoLA and GSM8K, and public texts beside them."""
+    for name in ("cola", "gsm8k", "public_text"):
+        (folder / name).mkdir()
+    rows = "\n".join(f"gj04\t{i % 2}\t\tthe old dog number {i} sleeps now ." for i in range(40))
+    for name in ("in_domain_train.tsv", "in_domain_dev.tsv"):
+        (folder / "cola" / name).write_text(rows)
+    sums = "\n".join(
+        json.dumps({"question": f"How many is {i} ?", "answer": f"{i}\n#### {i}"})
+        for i in range(40)
+    )
+    for name in ("train.jsonl.gz", "test.jsonl.gz"):
+        (folder / "gsm8k" / name).write_bytes(gzip.compress(sums.encode()))
+    public = "\n\n".join(f"It was late in the year {i} and the boats slept." for i in range(60))
+    (folder / "public_text" / "book.txt").write_text(public)
+
+
+def test_cola_is_classified_and_of_gsm8k_every_word_is_learned(tmp_path: Path) -> None:
+    corpus(tmp_path)
+    cola = load_matrix_texts(str(tmp_path / "cola"), SMOKE, 0)
+    assert (cola.task, cola.classes) == ("classification", 2)
+    assert {int(label) for label in cola.train.labels} == {0, 1}
+    assert cola.victims[1] == [
+        *(int(cola.train.labels[i]) for i in cola.trained),
+        *(int(cola.test.labels[i]) for i in cola.held_out),
+    ]
+    gsm8k = load_matrix_texts(str(tmp_path / "gsm8k"), SMOKE, 0)
+    assert gsm8k.task == "generation"
+    assert "####" in gsm8k.tokenizer.decode(gsm8k.train.texts[0])
+    with pytest.raises(DataError, match=r"60 public texts beside .* 140 are needed"):
+        load_matrix_texts(str(tmp_path / "cola"), replace(SMOKE, public=124), 0)
+    with pytest.raises(DataError, match="has 40 texts; 41 are needed"):
+        load_matrix_texts(str(tmp_path / "cola"), replace(SMOKE, samples=41), 0)
+    with pytest.raises(ExperimentError, match="cannot read 'sst2'; --dataset is 'sums', or"):
+        load_matrix_texts("sst2", SMOKE, 0)
+
+
+def of(made: list[Result], method: str, attack: str, metric: str = "token accuracy") -> Result:
+    return next(r for r in made if (r.method, r.attack, r.metric) == (method, attack, metric))
+
+
+def test_cells_run_through_and_only_once(tmp_path: Path) -> None:
+    """Victims, attacks, scores at scale smoke; a second run does nothing."""
+    place = place_in(tmp_path)
+    cells = choose(
+        "USplitSL:vocabulary, USplitSL:tag, USplitSL:key-search, MixGuard-k3-secret20:key-search, "
+        "MixGuard-k3:gradient-ratio, MixGuard-k3:adaptive, NaiveMixSL:vocabulary, "
+        "DPForwardSL:adaptive, SnDSL:sip, NoPeekSL:vocabulary",
+        [0],
+        TEXTS,
+    )
+    said: list[Progress] = []
+    failures = run_tasks(tasks_of(cells, place), place, apart=False, on_progress=said.append)
+    assert not failures
+    assert not tasks_of(cells, place)
+    made = results(cells, place)
+    plain = of(made, "USplitSL", "vocabulary")
+    assert plain.passed_gate
+    assert plain.floor is not None
+    assert (plain.value or 0) > 0.9
+    assert of(made, "USplitSL", "key-search", "not applicable").reason.startswith(
+        "the view of the adversary 'server' on USplitSL has one message of a text only"
+    )
+    # The fine-tuned head is a little off the base head's, and nothing else hides.
+    assert (of(made, "MixGuard-k3", "gradient-ratio").value or 0) > 0.8
+    bytes_of = {
+        name: of(made, name, "none", "uplink bytes of an epoch").value or 0
+        for name in ("USplitSL", "MixGuard-k3", "MixGuard-k3-secret20")
+    }
+    assert 2.5 * bytes_of["USplitSL"] < bytes_of["MixGuard-k3"] < bytes_of["MixGuard-k3-secret20"]
+    assert 0 <= (of(made, "SnDSL", "none", "accuracy").value or -1) <= 1
+    assert (of(made, "SnDSL", "none", "processor seconds of training").value or 0) > 0
+    assert not [r for r in made if r.metric == "Matthews correlation"]  # no classes
+    kept = next(c for c in cells if c.row.name == "MixGuard-k3-secret20").folder(place)
+    table = pq.read_table(kept / "samples.parquet")
+    assert table["trained"].to_pylist() == [True, True, False, False]
+    assert not {"ids", "words"} & set(table.column_names)
+
+    text = to_markdown(made, TEXTS)
+    heads = text.splitlines()[0]
+    assert heads.startswith("| method | accuracy | uplink/epoch | training | vocabulary, server |")
+    assert text.rstrip().endswith(TEXTS.legend)
+    names = "USplitSL:vocabulary, NoPeekSL:vocabulary"
+    block = f"<!-- matrix: texts:smoke@{SUMS} {names} -->\n<!-- end of block -->"
+    shown = results(choose(names, [0], TEXTS), place)
+    assert to_markdown(shown, TEXTS) in renewed(block, tmp_path)
+
+
+def test_a_victim_is_kept_as_it_was_trained(tmp_path: Path) -> None:
+    place, row = place_in(tmp_path), TEXT_ROWS["MixGuard-k3"]
+    cell = MatrixCell(row, TEXTS.columns_of("vocabulary")[0], 0)
+    tasks = [task for task in tasks_of([cell], place) if task.kind == "victim"]
+    assert not run_tasks(tasks, place, apart=False, on_progress=lambda _: None)
+    victim = load_text_victim(0, place.victim(row, 0), SUMS, SMOKE)
+    base = base_parts(SMOKE, victim.texts, "generation")
+    head, trunk, tail = victim.parts.all_here()
+    ids = victim.texts.victims[0][0][None]
+    with torch.no_grad():
+        learned = tail(trunk(head(ids)))
+        first = base.all_here()[2](base.all_here()[1](base.all_here()[0](ids)))
+    losses = [
+        float(torch.nn.functional.cross_entropy(logits[0, :-1], ids[0, 1:]))
+        for logits in (learned, first)
+    ]
+    assert losses[0] < losses[1]
+    assert victim.state is not None
+    assert victim.state[1]["calibrated"] is True
+    assert not any(p.requires_grad for part in victim.parts.all_here() for p in part.parameters())
+
+
+def test_the_command_runs_cells_in_processes_and_prints_them(tmp_path: Path) -> None:
+    command = ["attack", "matrix", "texts", "--cells", "USplitSL:vocabulary"]
+    done = CliRunner().invoke(app, [*command, "--format", "json", "--run-dir", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    assert {tuple(one) for one in said} == {
+        ("method", "attack", "adversary", "metric", "value", "low", "high", "floor", "passed_gate")
+    }
+    (words,) = [one for one in said if one["metric"] == "token accuracy"]
+    assert words["passed_gate"] is True
+    assert (words["method"], words["attack"]) == ("USplitSL", "vocabulary")
+    shown = CliRunner().invoke(
+        app, [*command, "--show", "--format", "markdown", "--run-dir", str(tmp_path)]
+    )
+    assert shown.stdout.splitlines()[2].startswith("| USplitSL | ")
+    wrong = CliRunner().invoke(app, ["attack", "matrix", "texts", "--scale", "huge"])
+    assert wrong.exit_code != 0
+    assert "allowed are smoke, cpu, paper" in " ".join(wrong.output.split())
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "said"),
+    [
+        ("percent", 0.5, "50.0 %"),
+        ("megabytes", 2.5e6, "2.5 MB"),
+        ("seconds", 12.4, "12 s"),
+        ("number", 0.1234, "0.123"),
+    ],
+)
+def test_facts_are_written_in_their_units(unit: str, value: float, said: str) -> None:
+    assert Fact("key", "metric", "heading", unit).said(value) == said  # type: ignore[arg-type]
