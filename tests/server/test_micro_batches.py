@@ -111,8 +111,7 @@ def test_stages_follow_from_how_long_each_call_took() -> None:
         after = {0: spent[0] + a, 1: spent[1] + b}
         seconds.delivered(spent, after)
         spent = after
-    close = pytest.approx
-    assert (seconds.trip, seconds.up, seconds.down) == (close(0.1), close(0.6), close(0.3))
+    assert [seconds.trip, seconds.up, seconds.down] == pytest.approx([0.1, 0.6, 0.3])
 
 
 class Watch(Observer):
