@@ -33,17 +33,23 @@ class MicroBatchSteps(Steps):
         super().__init__(training, clients)
         self.count = count
         self._deliveries = 0
+        self._learned: tuple[float, float] | None = None
 
     def take(self, place: Place, plan: Plan) -> StepDone:
         """Exchange the parts, and learn from them one after the other."""
         parts = self.count.parts
         samples = plan.shape.batch // parts
         owed, self._deliveries = self._deliveries, 0
+        planned = plan.clients
+        told = {c: plan.for_node(c) for c in self.clients.alive if c in planned}
         for part in range(parts):
-            self.clients.queue("encode_part", self._asked(place, plan, part, parts))
+            self.clients.queue("encode_part", _asked(place, told, part, parts))
+        seconds = StepSeconds(parts)
+        began = time.perf_counter()
+        self._step_optimizer()
+        seconds.server += time.perf_counter() - began
         for _ in range(owed):
             self.clients.answered()
-        seconds = StepSeconds(parts)
         step = PartedStep(plan, parts)
         for part in range(parts):
             own = plan.part(part * samples, samples)
@@ -56,34 +62,25 @@ class MicroBatchSteps(Steps):
             self._deliver(place, part, uploads, gradients)
             seconds.server += time.perf_counter() - began
         if step.groups:
-            began = time.perf_counter()
-            self.training.upper.finish_parts(step.groups, place.progress, self.training.num_rounds)
-            seconds.server += time.perf_counter() - began
+            self._learned = (step.groups, place.progress)
         if self.count.measures:
             self._measure(seconds)
         return step.done(place.server_round, place.number)
 
     def finish(self, steps: int) -> None:
         """Wait until all gradients have been delivered."""
+        self._step_optimizer()
         while self._deliveries:
             self._deliveries -= 1
             self.clients.answered()
         self.training.require(self.clients)
 
-    def _asked(
-        self, place: Place, plan: Plan, part: int, parts: int
-    ) -> dict[int, Mapping[str, Any]]:
-        return {
-            client: {
-                "number": place.number,
-                "progress": place.progress,
-                "plan": plan.for_node(client),
-                "part": part,
-                "parts": parts,
-            }
-            for client in self.clients.alive
-            if client in plan.clients
-        }
+    def _step_optimizer(self) -> None:
+        """Take the upper segment's last step, while the clients begin with the next batch."""
+        if self._learned is not None:
+            groups, progress = self._learned
+            self._learned = None
+            self.training.upper.finish_parts(groups, progress, self.training.num_rounds)
 
     def _learn(
         self, place: Place, own: Plan, uploads: Mapping[int, Upload], part: int, step: PartedStep
@@ -124,3 +121,11 @@ class MicroBatchSteps(Steps):
             self.clients.answered()
             seconds.delivered(before, self.clients.seconds)
         self.count.measured(seconds)
+
+
+def _asked(
+    place: Place, told: Mapping[int, Any], part: int, parts: int
+) -> dict[int, Mapping[str, Any]]:
+    """Return the calls for one part, by client; `told` is each one's share of the plan."""
+    asked = {"number": place.number, "progress": place.progress, "part": part, "parts": parts}
+    return {client: {**asked, "plan": plan} for client, plan in told.items()}

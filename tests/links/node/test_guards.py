@@ -292,3 +292,27 @@ def test_the_audit_log_holds_shapes_and_no_number_of_the_data(node: Node) -> Non
     assert entry["bytes"] == smashed["bytes"] + labels["bytes"]
     assert entry["share"] == [noisy()]
     assert 0 < entry["epsilon"] < 1
+
+
+def test_a_batch_in_parts_is_priced_as_one_and_each_part_is_written_down(node: Node) -> None:
+    node.begin(TICKET)
+    node.step([noisy()])
+    price = node.client.epsilon
+    node.end()
+    node.begin(replace(TICKET, server_round=2, state_round=1))
+    before = node.releases
+    asked = {"number": 0, "progress": 0.0, "plan": [noisy()], "parts": 2}
+    replies = [node.ask("encode_part", part=part, **asked).reply for part in range(2)]
+    assert price is not None
+    assert 0 < price <= (node.client.epsilon or 0) < 2.1 * price
+    assert node.releases == before + 1
+    refused(node.ask("encode_part", part=1, **asked), "a part of a batch out of turn")
+    node.end(finish=False)
+    first, second, third = node.audit()[-3:]
+    assert [(line["step"], line.get("part")) for line in (first, second)] == [(0, 0), (0, 1)]
+    assert first["share"] == second["share"] == [noisy()]
+    assert first["epsilon"] == second["epsilon"]
+    for line, reply in zip((first, second), replies, strict=True):
+        assert reply is not None
+        assert line["sent"][0]["shape"] == list(reply["smashed"][0].shape)
+    assert "out of turn" in third["refused"]

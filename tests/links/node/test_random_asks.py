@@ -57,6 +57,14 @@ def random_ask(rng: np.random.Generator, number: int) -> tuple[str, dict[str, An
     if kind < 0.15:
         return str(rng.choice(["weights", "state", "release", "_labels", "batch"])), {}
     plan: Any = [random_share(rng) for _ in range(int(rng.integers(0, 4)))]
+    if kind < 0.4:
+        return "encode_part", {
+            "number": number,
+            "progress": random_number(rng),
+            "plan": plan,
+            "part": int(rng.choice([0, 1, 2], p=[0.8, 0.1, 0.1])),
+            "parts": int(rng.choice([1, 2, 3, TOY.batch])),
+        }
     return "step", {
         "number": number if rng.random() < 0.8 else int(rng.integers(-3, 3)),
         "progress": random_number(rng),

@@ -224,6 +224,11 @@ def test_a_port_forward(link: StreamLink, proxy: Proxy) -> None:
     forwarded.close()
 
 
+def a_call(number: int) -> bytes:
+    payload = {"answered": number - 1, "arguments": {"value": number}}
+    return encode(Frame("call", number, "echo", payload))
+
+
 class Repeating(grpc.GenericRpcHandler):  # type: ignore[misc]
     """A server that repeats itself."""
 
@@ -236,10 +241,10 @@ class Repeating(grpc.GenericRpcHandler):  # type: ignore[misc]
     def serve(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         next(requests)
         for number in (1, 1, 2, 2):
-            yield encode(Frame("call", number, "echo", {"value": number}))
+            yield a_call(number)
             self.replies.append(next(requests))
-        yield encode(Frame("call", 1, "echo", {"value": 1}))  # long over: not answered
-        yield encode(Frame("call", 3, "echo", {"value": 3}))
+        yield a_call(1)  # long over: not answered
+        yield a_call(3)
         self.replies.append(next(requests))
         yield encode(Frame("finish"))
 

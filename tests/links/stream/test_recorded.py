@@ -99,7 +99,8 @@ class Recorded:
                 call, reply = decode(down), decode(up)
                 assert (call.kind, call.text, call.number) == ("call", "step", number)
                 assert (reply.kind, reply.text, reply.number) == ("reply", "", number)
-                there = Exchange(1, client, "step", "down", call.payload, tensor_bytes(down))
+                told = call.payload["arguments"]
+                there = Exchange(1, client, "step", "down", told, tensor_bytes(down))
                 back = Exchange(1, client, "step", "up", reply.payload, tensor_bytes(up))
                 found.down[client].append(there)
                 found.up[client].append(back)
