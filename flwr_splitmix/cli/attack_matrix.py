@@ -137,16 +137,18 @@ def texts(
     dataset: DataSet = None,
     format: Format = MatrixFormat.table,  # noqa: A002 - the option's name
     run: RunMissing = True,
+    device: Device = "cpu",
     run_dir: RunDirectory = None,
 ) -> None:
     """Attack methods that hide texts, and say what each attack reads, beside floor and utility.
 
     Victims, cells and their scores by text are kept below DIR/attacks; an interrupted matrix goes
-    on where it was. Scale cpu needs `splitmix model fetch stories15m`, and CoLA's folder.
+    on where it was. Victims are trained on the device, attacks compute on the CPU. Scale cpu needs
+    `splitmix model fetch stories15m`, and CoLA's folder.
     """
     size = TEXTS.size(scale)
     chosen = choose(cells, numbers(seeds or "0"), TEXTS)
-    place = Place(run_dir, size, dataset or size.source)
+    place = Place(run_dir, size, dataset or size.source, device)
     failed = run_cells(chosen, place, jobs) if run else 0
     _print(chosen, place, format)
     if failed:

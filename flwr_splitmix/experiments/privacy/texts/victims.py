@@ -114,8 +114,10 @@ def hiding_of(
     return make_hiding(kind, _sources(row, texts, vocab_size, supports))
 
 
-def train_text_victim(row: TextRow, seed: int, folder: Path, source: str, size: TextSize) -> None:
-    """Train a row's system and keep it, and its utility, in a folder.
+def train_text_victim(
+    row: TextRow, seed: int, folder: Path, source: str, size: TextSize, device: str = "cpu"
+) -> None:
+    """Train a row's system on a device and keep it, and its utility, in a folder.
 
     Raises
     ------
@@ -131,7 +133,7 @@ def train_text_victim(row: TextRow, seed: int, folder: Path, source: str, size: 
         trunk,
         optimizer=optimizer,
         schedule=schedule,
-        device="cpu",
+        device=device,
         evaluation="benchmark",
         evaluate_every=size.epochs,
         seed=seed,
@@ -146,7 +148,7 @@ def train_text_victim(row: TextRow, seed: int, folder: Path, source: str, size: 
         schedule=schedule,
         batch_size=size.batch,
         benchmark_data=texts.test,
-        device="cpu",
+        device=device,
         scores=ClassScores if texts.task == "classification" else TextScores,
         repeatable_secrets=True,  # a matrix can be repeated
     )

@@ -17,6 +17,7 @@ from flwr_splitmix.attacks.scores import write_rows
 from flwr_splitmix.attacks.text_scores import TextFloors, score_texts
 from flwr_splitmix.attacks.texts.releasing import Released, release_texts
 from flwr_splitmix.attacks.texts.view import TextKnowledge, TextView
+from flwr_splitmix.device import pick_device
 from flwr_splitmix.experiments.grid import log_to
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
 from flwr_splitmix.experiments.privacy.kinds import AnyRow
@@ -60,7 +61,8 @@ def _size(place: Place) -> TextSize:
 def _train(row: TextRow, seed: int, place: Place) -> str:
     folder = place.victim(row, seed)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    train_text_victim(row, seed, folder, place.source, _size(place))
+    device = pick_device(place.device).type
+    train_text_victim(row, seed, folder, place.source, _size(place), device)
     said = json.loads((folder / "done.json").read_text())
     matthews = f", Matthews {said['matthews']:.3f}" if "matthews" in said else ""
     accuracy = f"accuracy {100 * said['accuracy']:.1f} %"
