@@ -227,14 +227,11 @@ def measure(formats: Sequence[Formats], size: Size, seeds: int, source: str) -> 
 def print_table(figures: dict[str, Any]) -> None:
     rows = []
     for name, row in figures["formats"].items():
-        cells = [f"{row['top1']:.2f}", f"{row['points']:+.2f}"]
-        for way in WAYS:
-            cells += [f"{row[way][key]:.3f}" for key in ("wire_over_tensors", "entropy")]
-            cells.append(f"{row[way]['zstd']:.3f}" if "zstd" in row[way] else "")
-        rows.append([name, *cells])
-    coders = ("bytes", "entropy", "zstd")
-    heads = ("", "top-1 %", "points", *(f"{way} {coder}" for way in WAYS for coder in coders))
-    show("Formats: bytes over float32's, and what coders would leave of them", heads, rows)
+        parts = ("wire_over_tensors", "entropy", "zstd")
+        ways = [" / ".join(f"{row[w][k]:.3f}" for k in parts if k in row[w]) for w in WAYS]
+        rows.append([name, f"{row['top1']:.2f}", f"{row['points']:+.2f}", *ways])
+    title = "Formats; up and down: bytes over float32's, what entropy and zstd would leave of them"
+    show(title, ("", "top-1 %", "points", *WAYS), rows)
     for name, target in figures["targets"].items():
         print(f"{name}, target >= {target['at_least']:g}: {'met' if target['met'] else 'not met'}")
     if not figures["settings"]["zstd"]:

@@ -136,11 +136,20 @@ def test_law_4_the_stream_agrees_with_local_clients_of_the_u_shape(
         assert (a["uplink_bytes"], a["downlink_bytes"]) == (b["uplink_bytes"], b["downlink_bytes"])
 
 
+@pytest.mark.parametrize(
+    "formats",
+    [
+        {},
+        {"wire_dtype": "int4-stochastic", "wire_dtype_down": "int8-stochastic"},
+        {"wire_dtype": "int8", "wire_feedback": True},
+    ],
+    ids=["as they are", "rounded by chance", "feedback"],
+)
 def test_law_5_a_resumed_run_finds_its_states_on_the_nodes(
-    tls: dict[str, Any], tmp_path: Path
+    formats: dict[str, Any], tls: dict[str, Any], tmp_path: Path
 ) -> None:
     """The second Flower run knows nothing of the first: other contexts, another link."""
-    nodes = tmp_path / "nodes"
+    nodes, tls = tmp_path / "nodes", {**tls, **formats}
     whole = Run.create({}, name="whole", home=tmp_path)
     start(make("PSL", whole), StreamLink(**tls, run=whole.id), grid_of("PSL", nodes), 4)
     run = Run.create({}, name="stopped", home=tmp_path)
