@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flwr_splitmix.clients import SplitClient
-from flwr_splitmix.clients import split_client as client_module
+from flwr_splitmix.clients import graphs as client_module
 from flwr_splitmix.server.intake.finite import FiniteCheck
 from flwr_splitmix.strategies import CutMixSL
 from flwr_splitmix.testing.toy import Toy, sgd
