@@ -239,7 +239,7 @@ def measure(counts: Sequence[int], calls: int, least: int, repeats: int) -> dict
             with tempfile.TemporaryDirectory() as folder:
                 play = Play(count, max(least, calls // count), folder)
                 runs[count].append(_served(play))
-    by_count = {}
+    by_count: dict[str, dict[str, Any]] = {}
     for count, plays in runs.items():
         spreads = {name: spread([play[name] for play in plays]) for name in plays[0]}
         medians = {name: row["median"] for name, row in spreads.items()}

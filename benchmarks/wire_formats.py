@@ -166,8 +166,10 @@ def train(formats: Formats, size: Size, seed: int, source: str) -> dict[str, Any
     began = time.perf_counter()
     result = strategy.fit(clients, size.epochs, evaluate_fn=tested)
     seconds = time.perf_counter() - began
+    accuracy = result.evaluate_metrics_serverapp[size.epochs]["accuracy"]
+    assert isinstance(accuracy, float)
     return {
-        "top1": 100 * float(result.evaluate_metrics_serverapp[size.epochs]["accuracy"]),
+        "top1": 100 * accuracy,
         "seconds": seconds,
         **{way: coded(sums) for way, sums in travelled.items()},
     }
@@ -194,7 +196,7 @@ def measure(formats: Sequence[Formats], size: Size, seeds: int, source: str) -> 
     """Train with every pair of formats under every seed; see the keys of the result."""
     runs = {f.name: [train(f, size, seed, source) for seed in range(seeds)] for f in formats}
     whole = [run["top1"] for run in runs[FLOAT32.name]]
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for name, own in runs.items():
         top1 = [run["top1"] for run in own]
         gaps = [a - b for a, b in zip(top1, whole, strict=True)]

@@ -62,7 +62,9 @@ def trunk_devices(
     times = 1 if "trunk" in config.adapted else TRAINED
     if times * weights <= SHARE * free[0]:
         return None
-    limits = {index: int(SHARE * nbytes / times) for index, nbytes in enumerate(free)}
+    limits: dict[int | str, int | str] = {
+        index: int(SHARE * nbytes / times) for index, nbytes in enumerate(free)
+    }
     devices = devices_of(trunk, BALANCED, limits)
     if {"cpu", "disk"} & set(devices.values()):
         raise ConfigError(
