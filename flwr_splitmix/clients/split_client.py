@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from flwr_splitmix.clients.client import NO_DATA, Client, ClientError, Order, exchange
+from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
 from flwr_splitmix.clients.graphs import backward, upload
+from flwr_splitmix.clients.guarded_client import GuardedClient
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.clients.lower import describe_segment, describe_tests, load_segment
 from flwr_splitmix.clients.parts import PartedBatch, WireShares
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
-from flwr_splitmix.clients.privacy_guard import NodeLedger, PrivacyGuard
 from flwr_splitmix.clients.requests import (
     check_numbers,
     check_plan,
@@ -27,8 +26,7 @@ from flwr_splitmix.clients.requests import (
 )
 from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.device import pick_device
-from flwr_splitmix.mixers import SHARES, InputShare, NoisyShare, Share, share_from_wire
-from flwr_splitmix.privacy.policy import NodePolicy
+from flwr_splitmix.mixers import SHARES, InputShare, Share, share_from_wire
 from flwr_splitmix.schedule import (
     OptimizerFactory,
     Schedule,
@@ -36,7 +34,7 @@ from flwr_splitmix.schedule import (
     WarmupCosine,
     adamw,
 )
-from flwr_splitmix.segments.batch_norm import has_batch_norm, needs_whole_batch
+from flwr_splitmix.segments.batch_norm import needs_whole_batch
 from flwr_splitmix.storage import under
 
 
@@ -48,7 +46,7 @@ class _Pending:
     progress: float
 
 
-class SplitClient(Client):
+class SplitClient(GuardedClient):
     """A lower segment, its data and its optimizer.
 
     Parameters
@@ -109,9 +107,7 @@ class SplitClient(Client):
         self.tests = {"federated": test_data, "benchmark": benchmark_data}
         self.shares = (*SHARES, *shares)
         self.repeatable_secrets = repeatable_secrets
-        self.privacy = privacy
-        self._node: NodeLedger | None = None
-        self.guard = None if privacy is None else self._make_guard(privacy)
+        self._begin_guard(privacy)
         self.optimizer = ScheduledOptimizer(
             self.segment, optimizer or adamw(), schedule or WarmupCosine()
         )
@@ -138,16 +134,6 @@ class SplitClient(Client):
             **self._privacy_facts(),
             **describe_tests(self.tests),
         }
-
-    def _privacy_facts(self) -> dict[str, bool]:
-        """Return what a server's ledger must know; only what is true is said."""
-        facts = {
-            "budget-spent": self.guard is not None and self.guard.spent,
-            "repeatable-secrets": self.repeatable_secrets,
-            "public-evaluation": self.privacy is not None and self.privacy.public_evaluation,
-            "batch-norm": has_batch_norm(self.segment),
-        }
-        return {name: True for name, holds in facts.items() if holds}
 
     @exchange
     def step(
@@ -181,13 +167,13 @@ class SplitClient(Client):
         """
         if self._pending is not None:
             pending, self._pending = self._pending, None
-            if gradient is not None:
-                self._learn(pending, gradient)
+            if gradient is not None and self._backward(pending.anchors, gradient, anew=True):
+                self._take_step(pending.progress)
         if plan is None:
             return {}
         shares, (inputs, labels, ids) = self._asked(number, plan)
         smashed = self._smashed(inputs, shares)
-        if not self._admit(shares, smashed):
+        if not self._admits(shares, smashed):
             return {"budget-spent": True}
         reply, anchors = upload(shares, smashed, labels, ids)
         self._pending = _Pending(anchors, progress)
@@ -230,7 +216,7 @@ class SplitClient(Client):
             return {"budget-spent": True}
         smashed = self._smashed(inputs, shares)
         if batch.admitted is None:
-            batch.admitted = self._admit(shares, smashed)
+            batch.admitted = self._admits(shares, smashed)
             self._parted = batch
             if not batch.admitted:
                 return {"budget-spent": True}
@@ -283,48 +269,6 @@ class SplitClient(Client):
         check_sizes(shares, smashed[0].numel())
         return smashed
 
-    def _admit(self, shares: Sequence[Share | None], smashed: Tensor) -> bool:
-        if self.guard is None:
-            if not any(isinstance(share, NoisyShare) for share in shares):
-                return True
-            self.guard = self._make_guard(PrivacyBudget())
-        shape = (len(smashed), smashed.shape[1], smashed.shape[2])
-        return self.guard.admit(shares, shape, self.batches.indices, self.order)
-
-    @property
-    def _limited(self) -> bool:
-        return self.privacy is not None and self.privacy.max_epsilon is not None
-
-    def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
-        """Keep to what the node allows; its privacy ledger is then a file of the node's.
-
-        Raises
-        ------
-        ClientError
-            If there is a `max_epsilon`, and no ledger can be kept on the node.
-        """
-        if self.privacy is not None or policy != NodePolicy():
-            self.privacy = PrivacyBudget.on_node(self.privacy, policy)
-        path = None if folder is None else folder / f"privacy-ledger-{index}.jsonl"
-        self._node = NodeLedger(path, run)
-        if self.privacy is not None:
-            self.guard = self._make_guard(self.privacy)
-
-    @property
-    def epsilon(self) -> float | None:
-        """What has been spent of the client's privacy; None without a ledger."""
-        return None if self.guard is None else self.guard.epsilon
-
-    def close(self) -> None:
-        """Let go of the node's ledger."""
-        if self.guard is not None:
-            self.guard.close()
-
-    def _make_guard(self, budget: PrivacyBudget) -> PrivacyGuard:
-        records = self.batches.examples
-        file = None if self._node is None else self._node.open(records, budget)
-        return PrivacyGuard(budget, records, self.segment, file)
-
     def batch(self, number: int) -> Example:
         """Return the batch of one step of the round; it is drawn once, whoever asks first."""
         if self._drawn is None or self._drawn[0] != number:
@@ -348,10 +292,6 @@ class SplitClient(Client):
             return self.peers[client].batch(number)
 
         return mix_inputs(mixing, batch_of)
-
-    def _learn(self, pending: _Pending, gradients: Sequence[Tensor | None]) -> None:
-        if self._backward(pending.anchors, gradients, anew=True):
-            self._take_step(pending.progress)
 
     def _backward(
         self, anchors: Sequence[Tensor | None], gradients: Sequence[Tensor | None], *, anew: bool
@@ -408,7 +348,5 @@ class SplitClient(Client):
         load_segment(self.segment, under("segment", tensors))
         self.batches.drawn = int(meta["drawn"])
         if "privacy" in meta:
-            if self.guard is None:
-                self.guard = self._make_guard(PrivacyBudget())
-            self.guard.restore(meta["privacy"])
+            self._own_guard().restore(meta["privacy"])
         self.optimizer.restore(tensors, meta)

@@ -11,14 +11,14 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import grpc
 
-from flwr_splitmix.links.frames.codec import Frame, encode
 from flwr_splitmix.links.stream.certificates import node_name
+from flwr_splitmix.links.stream.conversation import Conversation
 from flwr_splitmix.links.stream.line import ClosedLineError, Line, LiveLineError
 from flwr_splitmix.links.stream.protocol import (
     METHOD,
@@ -26,7 +26,6 @@ from flwr_splitmix.links.stream.protocol import (
     PROTOCOL,
     PROTOCOL_KEY,
     TOKEN_KEY,
-    Messages,
     keepalive,
     message_settings,
 )
@@ -36,11 +35,8 @@ from flwr_splitmix.links.words import one_line
 MAX_NODES = 4096
 """Nodes that may be attached at once, where descriptors allow it."""
 
-LARGE = 256 << 10
-"""Bytes from which on a frame is packed or unpacked beside the event loop."""
-
 CODERS = min(os.cpu_count() or 1, 4)
-"""Threads for that."""
+"""Threads that pack and unpack large frames."""
 
 IDLE_SECONDS, STRANGER_SECONDS = 10.0, 30.0
 """How long a connection may be without a stream, and how long it may open new ones. A node opens
@@ -48,119 +44,6 @@ one stream, with its token, as soon as it is connected, and keeps it however lon
 
 FAREWELL_SECONDS = 1.0
 """How long a node that is cut off may take to read that it is."""
-
-_WELCOME = encode(Frame("hello"))
-_T = TypeVar("_T")
-
-
-class _Stream:
-    """A node's stream, as its line sees it."""
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-        self._loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
-        self._to_send = asyncio.Event()
-        self._to_read = asyncio.Event()
-        self._stands = True
-        self.cut = False
-        context.add_done_callback(lambda _: self.end())
-
-    def is_active(self) -> bool:
-        """Return whether it still stands."""
-        return self._stands
-
-    def wake(self) -> None:
-        """Have the stream's coroutines look at the line."""
-        self._in_loop(self._look)
-
-    def cancel(self) -> None:
-        """End it."""
-        self._in_loop(self._cut)
-
-    def end(self) -> None:
-        """Note that it is over."""
-        self._stands = False
-
-    def _look(self) -> None:
-        self._to_send.set()
-        self._to_read.set()
-
-    def _cut(self) -> None:
-        if self._stands and self._task is not None:
-            self.end()
-            self.cut = True
-            self._task.cancel()
-
-    def _in_loop(self, function: Callable[[], None]) -> None:
-        # A loop that is closed has ended all of its streams.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(function)
-
-    async def converse(self, line: Line) -> None:
-        """Carry a line's conversation until one end has had enough.
-
-        Raises
-        ------
-        EOFError
-            If the node has closed its side.
-        grpc.aio.InternalError
-            If the connection broke.
-        """
-        # By itself: a stream that is cut off while gRPC sends it beside a message gets no status.
-        await self._context.send_initial_metadata(())
-        line.hello(self, await self._frame(line.longest_body))
-        await self._context.write(_WELCOME)
-        # Both directions at the same time: replies come in while calls go out.
-        ways = [asyncio.create_task(self._send(line)), asyncio.create_task(self._listen(line))]
-        try:
-            ended, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
-        for way in ended:
-            way.result()
-
-    async def _send(self, line: Line) -> None:
-        while True:
-            # Cleared first: what changes from here on wakes it again.
-            self._to_send.clear()
-            following = await self._beside(line.call_bytes, line.next_frame, self)
-            if following is None:
-                return
-            messages, last = following
-            if not messages:
-                await self._to_send.wait()
-            for message in messages:
-                await self._context.write(message)
-            if last:
-                return
-
-    async def _listen(self, line: Line) -> None:
-        # Nothing is read that was not asked for: what it may weigh is known of replies alone.
-        while True:
-            self._to_read.clear()
-            if not line.awaits_reply(self):
-                await self._to_read.wait()
-                continue
-            pieces = await self._frame(line.longest_body)
-            await self._beside(sum(map(len, pieces)), line.receive, self, pieces)
-
-    async def _frame(self, max_body: int) -> list[bytes]:
-        frame = Messages(max_body)
-        while True:
-            message = await self._context.read()
-            if message is grpc.aio.EOF:
-                raise EOFError
-            if frame.add(message):
-                return frame.pieces
-
-    async def _beside(self, nbytes: int, function: Callable[..., _T], *arguments: Any) -> _T:
-        """Call what handles so many bytes, in a thread of its own if they are many."""
-        if nbytes < LARGE:
-            return function(*arguments)
-        return await self._loop.run_in_executor(None, function, *arguments)
 
 
 class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -198,7 +81,7 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
         return self._handler if handler_call_details.method == METHOD else None
 
     async def _attach(self, requests: Any, context: Any) -> None:
-        stream = _Stream(context)
+        stream = Conversation(context)
         line = await self._admit(context, stream)
         try:
             await stream.converse(line)
@@ -216,7 +99,7 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
                 async with asyncio.timeout(FAREWELL_SECONDS):
                     await context.abort(grpc.StatusCode.CANCELLED, "cut off by the ServerApp")
 
-    async def _admit(self, context: Any, stream: _Stream) -> Line:
+    async def _admit(self, context: Any, stream: Conversation) -> Line:
         shown = dict(context.invocation_metadata())
         protocol = shown.get(PROTOCOL_KEY)
         if protocol != str(PROTOCOL):
