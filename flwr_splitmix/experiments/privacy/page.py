@@ -102,9 +102,17 @@ def _beyond(result: Result) -> float:
     return -beyond if result.metric == "MSE" else beyond
 
 
+def _is_beyond(result: Result) -> bool:
+    """Return whether the whole interval is beyond the floor."""
+    assert result.low is not None
+    assert result.high is not None
+    assert result.floor
+    return result.high < result.floor if result.metric == "MSE" else result.low > result.floor
+
+
 def _sentence(result: Result) -> str:
     what = _GOALS.get(result.metric) or f"{result.attack.split()[0]} is told"
-    beats = "" if _beyond(result) > 0 else ", no better than without the releases"
+    beats = "" if _is_beyond(result) else ", no better than without the releases"
     cell = f"`{result.method}:{result.attack}` of the adversary {result.adversary}"
     between = f"[{number(result.low)}, {number(result.high)}]"
     return (
