@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.texts.releasing import Released, release_texts
 from flwr_splitmix.attacks.texts.sip import EPOCHS, HELD_OUT, Example, train_inverter
-from flwr_splitmix.attacks.texts.view import PublicTexts, TextAttack, TextGuess, TextView
+from flwr_splitmix.attacks.texts.view import PublicTexts, Reading, TextAttack, TextRelease, TextView
 from flwr_splitmix.seeding import derive_seed, seeded_secrets
 
 OFFLINE_EPOCHS = {"smoke": 1, "cpu": 6, "paper": 2 * EPOCHS["paper"]}
@@ -29,6 +30,7 @@ class Adaptive(TextAttack):
 
     name = "adaptive"
     needs: ClassVar[frozenset[str]] = frozenset({"base model", "method", "public data"})
+    slow = False
     source = "MixGuard, equation 30 and Table V (offline)"
 
     def learn(self, view: TextView, public: PublicTexts | None) -> None:
@@ -70,13 +72,10 @@ class Adaptive(TextAttack):
             )
         return examples_of(released, way)
 
-    def run(self, view: TextView) -> list[TextGuess]:
-        """Guess each text in both ways."""
-        return [
-            TextGuess(number, *inverter.read(seen(release.messages, way)), way)
-            for number, release in enumerate(view.releases)
-            for way, inverter in self.inverters.items()
-        ]
+    def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
+        """Read a text in both ways."""
+        for way, inverter in self.inverters.items():
+            yield *inverter.read(seen(release.messages, way)), way
 
 
 def seen(messages: Tensor, way: str) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
@@ -14,7 +15,7 @@ from flwr_splitmix.attacks.texts.gradient_matching import (
     text_of_labels,
 )
 from flwr_splitmix.attacks.texts.sip import Inverter, Sip
-from flwr_splitmix.attacks.texts.view import TextGuess, TextView, readings_of
+from flwr_splitmix.attacks.texts.view import Reading, TextRelease, TextView, readings_of
 from flwr_splitmix.segments.language import LanguageParts
 
 TEMPERATURE = 1.2
@@ -38,31 +39,26 @@ class Bisr(Sip):
     needs: ClassVar[frozenset[str]] = frozenset({"base model", "decoder", "public data"})
     source = "BiSR (Chen et al., CCS 2024)"
 
-    def run(self, view: TextView) -> list[TextGuess]:
-        """Guess each text from every message, and from their mean."""
-        known, guesses = view.knowledge, []
+    def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
+        """Read every message, and their mean."""
+        known = view.knowledge
         parts = known.parts()
-        words = "word labels" in view.has
-        for number, release in enumerate(view.releases):
-            if number and self.budget.over:
-                break
-            targets = dict(targets_of(release, known)) if words else {}
-            for way, message in readings_of(release.messages).items():
-                logits = first_logits(self.inverter, message, parts.vocab_size)
-                if way in targets:
-                    logits[1:], _ = match_labels(
-                        targets[way],
-                        logits[1:],
-                        self.budget,
-                        steps=BACKWARD[self.budget.scale],
-                        name=self.name,
-                        temperature=TEMPERATURE,
-                    )
-                ids, fit = self._forward(parts, message.detach().float(), logits)
-                if known.begin is not None:
-                    ids = text_of_labels(ids[1:], known.begin)
-                guesses.append(TextGuess(number, ids, fit, way))
-        return guesses
+        targets = dict(targets_of(release, known)) if "word labels" in view.has else {}
+        for way, message in readings_of(release.messages).items():
+            logits = first_logits(self.inverter, message, parts.vocab_size)
+            if way in targets:
+                logits[1:], _ = match_labels(
+                    targets[way],
+                    logits[1:],
+                    self.budget,
+                    steps=BACKWARD[self.budget.scale],
+                    name=self.name,
+                    temperature=TEMPERATURE,
+                )
+            ids, fit = self._forward(parts, message.detach().float(), logits)
+            if known.begin is not None:
+                ids = text_of_labels(ids[1:], known.begin)
+            yield ids, fit, way
 
     def _forward(
         self, parts: LanguageParts, message: Tensor, logits: Tensor

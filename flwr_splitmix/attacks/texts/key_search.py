@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,8 +12,9 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.texts.view import (
     PublicTexts,
+    Reading,
     TextAttack,
-    TextGuess,
+    TextRelease,
     TextView,
     head_states,
 )
@@ -201,18 +202,12 @@ class KeySearch(TextAttack):
         self.reader = Reader(known.parts(), known.begin)
         self.generator = torch.Generator().manual_seed(self.seed)
 
-    def run(self, view: TextView) -> list[TextGuess]:
-        """Guess each text from every direction that the search came to."""
-        guesses = []
-        for number, release in enumerate(view.releases):
-            if number and self.budget.over:
-                break
-            ways = search(release.messages, self.states, generator=self.generator, skip=self.skip)
-            for place, one in enumerate(ways):
-                ids, _ = self.reader.read(one.estimate)
-                guesses.append(TextGuess(number, ids, one.fit, f"direction {place + 1}"))
-            self.budget.progress(self.name, number + 1, len(view.releases))
-        return guesses
+    def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
+        """Read every direction that the search came to."""
+        ways = search(release.messages, self.states, generator=self.generator, skip=self.skip)
+        for place, one in enumerate(ways):
+            ids, _ = self.reader.read(one.estimate)
+            yield ids, one.fit, f"direction {place + 1}"
 
 
 def public_states(view: TextView, public: Sequence[Tensor], most: int) -> Tensor:

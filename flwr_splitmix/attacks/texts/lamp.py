@@ -17,7 +17,7 @@ from flwr_splitmix.attacks.texts.gradient_matching import (
     targets_of,
     text_of_labels,
 )
-from flwr_splitmix.attacks.texts.view import PublicTexts, TextAttack, TextGuess, TextView
+from flwr_splitmix.attacks.texts.view import PublicTexts, Reading, TextAttack, TextRelease, TextView
 from flwr_splitmix.segments.language import LanguageParts
 
 STEPS = {"smoke": 30, "cpu": 150, "paper": 600}
@@ -47,24 +47,19 @@ class Lamp(TextAttack):
         """Begin a generator."""
         self.generator = torch.Generator().manual_seed(self.seed)
 
-    def run(self, view: TextView) -> list[TextGuess]:
-        """Guess each text from every message's gradient, and from the mean."""
-        known, guesses = view.knowledge, []
-        for number, release in enumerate(view.releases):
-            if number and self.budget.over:
-                break
-            for way, target in targets_of(release, known):
-                logits, off = match_labels(
-                    target,
-                    torch.zeros_like(target.said),
-                    self.budget,
-                    steps=STEPS[self.budget.scale],
-                    name=self.name,
-                    between=partial(self._ordered, known.parts(), known.begin, target),
-                )
-                ids = text_of_labels(logits.argmax(-1), known.begin)
-                guesses.append(TextGuess(number, ids, -off, way))
-        return guesses
+    def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
+        """Read every message's gradient, and the mean."""
+        known = view.knowledge
+        for way, target in targets_of(release, known):
+            logits, off = match_labels(
+                target,
+                torch.zeros_like(target.said),
+                self.budget,
+                steps=STEPS[self.budget.scale],
+                name=self.name,
+                between=partial(self._ordered, known.parts(), known.begin, target),
+            )
+            yield text_of_labels(logits.argmax(-1), known.begin), -off, way
 
     def _ordered(
         self, parts: LanguageParts, begin: int | None, target: TailGradient, step: int, own: Tensor

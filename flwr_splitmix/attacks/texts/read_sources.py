@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from flwr_splitmix.attacks.texts.blind_source import blind_source
-from flwr_splitmix.attacks.texts.view import PublicTexts, TextAttack, TextGuess, TextView
-from flwr_splitmix.attacks.texts.vocabulary import Reader
+from flwr_splitmix.attacks.texts.view import Reading, TextRelease, TextView
+from flwr_splitmix.attacks.texts.vocabulary import ReaderAttack
 
 
-class ReadSources(TextAttack):
+class ReadSources(ReaderAttack):
     """Separate each text's messages into independent components, and read the words of each."""
 
     name = "blind-source"
     needs: ClassVar[frozenset[str]] = frozenset({"base model", "decoder", "several messages"})
     source = "ours, with FastICA (Hyvärinen and Oja 2000)"
 
-    def learn(self, view: TextView, public: PublicTexts | None) -> None:
-        """Make the table of all tokens."""
-        known = view.knowledge
-        self.reader = Reader(known.parts(), known.begin)
-
-    def run(self, view: TextView) -> list[TextGuess]:
-        """Guess each text from every component."""
-        guesses = []
-        for number, release in enumerate(view.releases):
-            if number and self.budget.over:
-                break
-            for place, component in enumerate(blind_source(release.messages, seed=self.seed)):
-                ids, fit = self.reader.read(component)
-                guesses.append(TextGuess(number, ids, fit, f"component {place + 1}"))
-            self.budget.progress(self.name, number + 1, len(view.releases))
-        return guesses
+    def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
+        """Read every component."""
+        for place, component in enumerate(blind_source(release.messages, seed=self.seed)):
+            yield *self.reader.read(component), f"component {place + 1}"

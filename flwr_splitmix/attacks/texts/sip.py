@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 import torch
@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from flwr_splitmix.attacks.base import Budget
 from flwr_splitmix.attacks.texts.view import (
     PublicTexts,
+    Reading,
     TextAttack,
-    TextGuess,
+    TextRelease,
     TextView,
     head_states,
     readings_of,
@@ -133,6 +134,7 @@ class Sip(TextAttack):
 
     name = "sip"
     needs: ClassVar[frozenset[str]] = frozenset({"base model", "public data"})
+    slow = False
     source = "SIP of Chen et al., BiSR (CCS 2024)"
 
     def learn(self, view: TextView, public: PublicTexts | None) -> None:
@@ -149,10 +151,7 @@ class Sip(TextAttack):
             seed=self.seed,
         )
 
-    def run(self, view: TextView) -> list[TextGuess]:
-        """Guess each text from every message, and from their mean."""
-        return [
-            TextGuess(number, *self.inverter.read(message), way)
-            for number, release in enumerate(view.releases)
-            for way, message in readings_of(release.messages).items()
-        ]
+    def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
+        """Read every message, and their mean."""
+        for way, message in readings_of(release.messages).items():
+            yield *self.inverter.read(message), way

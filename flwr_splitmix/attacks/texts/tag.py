@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
@@ -12,7 +13,7 @@ from flwr_splitmix.attacks.texts.gradient_matching import (
     targets_of,
     text_of_labels,
 )
-from flwr_splitmix.attacks.texts.view import TextAttack, TextGuess, TextView
+from flwr_splitmix.attacks.texts.view import Reading, TextAttack, TextRelease, TextView
 
 STEPS = {"smoke": 30, "cpu": 100, "paper": 600}
 
@@ -28,16 +29,10 @@ class Tag(TextAttack):
     needs: ClassVar[frozenset[str]] = GRADIENT_NEEDS
     source = "TAG (Deng et al. 2021), on labels behind a split as in BiSR (CCS 2024)"
 
-    def run(self, view: TextView) -> list[TextGuess]:
-        """Guess each text from every message's gradient, and from the mean."""
-        known, guesses = view.knowledge, []
-        for number, release in enumerate(view.releases):
-            if number and self.budget.over:
-                break
-            for way, target in targets_of(release, known):
-                first = torch.zeros_like(target.said)
-                steps = STEPS[self.budget.scale]
-                logits, off = match_labels(target, first, self.budget, steps=steps, name=self.name)
-                ids = text_of_labels(logits.argmax(-1), known.begin)
-                guesses.append(TextGuess(number, ids, -off, way))
-        return guesses
+    def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
+        """Read every message's gradient, and the mean."""
+        known, steps = view.knowledge, STEPS[self.budget.scale]
+        for way, target in targets_of(release, known):
+            first = torch.zeros_like(target.said)
+            logits, off = match_labels(target, first, self.budget, steps=steps, name=self.name)
+            yield text_of_labels(logits.argmax(-1), known.begin), -off, way

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from flwr_splitmix.segments.language.layout import Task
 
 __all__ = [
     "PublicTexts",
+    "Reading",
     "TextAttack",
     "TextGuess",
     "TextKnowledge",
@@ -156,17 +157,41 @@ class TextGuess:
     way: str
 
 
+Reading = tuple[Tensor, float, str]
+"""Tokens, confidence and way of a `TextGuess`."""
+
+
 class TextAttack(FittedAttack[TextView, PublicTexts]):
     """An attack on texts: fitted on public texts, run on a view.
 
     What a view must have is of `TEXT_NEEDS`.
+
+    Attributes
+    ----------
+    slow
+        Whether to read a text takes long: then no more are read when the budget is spent.
     """
 
     public_data = "texts"
+    slow: ClassVar[bool] = True
+
+    def run(self, view: TextView) -> list[TextGuess]:
+        """Guess the texts behind the releases of a view, one after the other.
+
+        A text may have several guesses. When the budget is spent, the texts that are left have
+        none.
+        """
+        guesses = []
+        for number, release in enumerate(view.releases):
+            if number and self.slow and self.budget.over:
+                break
+            guesses += [TextGuess(number, *reading) for reading in self.readings(release, view)]
+            self.budget.progress(self.name, number + 1, len(view.releases))
+        return guesses
 
     @abstractmethod
-    def run(self, view: TextView) -> list[TextGuess]:
-        """Guess the texts behind the releases of a view; a text may have several guesses."""
+    def readings(self, release: TextRelease, view: TextView) -> Iterable[Reading]:
+        """Read one release of a view: tokens, the attack's own confidence, and the way."""
 
 
 def readings_of(messages: Tensor) -> dict[str, Tensor]:

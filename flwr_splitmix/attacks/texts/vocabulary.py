@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
@@ -12,14 +13,15 @@ from transformers import DynamicCache
 
 from flwr_splitmix.attacks.texts.view import (
     PublicTexts,
+    Reading,
     TextAttack,
-    TextGuess,
+    TextRelease,
     TextView,
     readings_of,
 )
 from flwr_splitmix.segments.language import LanguageParts
 
-__all__ = ["Reader", "Vocabulary"]
+__all__ = ["Reader", "ReaderAttack", "Vocabulary"]
 
 CANDIDATES = 128
 """Tokens at a place that are tried behind what was read before it."""
@@ -117,7 +119,16 @@ class Reader:
         return torch.stack(read), float(torch.stack(fits)[self.behind :].mean())
 
 
-class Vocabulary(TextAttack):
+class ReaderAttack(TextAttack):
+    """An attack that estimates hidden states and has a `Reader` read them."""
+
+    def learn(self, view: TextView, public: PublicTexts | None) -> None:
+        """Make the table of all tokens."""
+        known = view.knowledge
+        self.reader = Reader(known.parts(), known.begin)
+
+
+class Vocabulary(ReaderAttack):
     """Read every message, and their mean, position by position.
 
     At cut 0 each place's token is the one whose embedding points where the state does. Behind
@@ -133,18 +144,7 @@ class Vocabulary(TextAttack):
     needs: ClassVar[frozenset[str]] = frozenset({"base model", "decoder"})
     source = "after arXiv 2505.18332; reading from left to right is ours"
 
-    def learn(self, view: TextView, public: PublicTexts | None) -> None:
-        """Make the table of all tokens."""
-        known = view.knowledge
-        self.reader = Reader(known.parts(), known.begin)
-
-    def run(self, view: TextView) -> list[TextGuess]:
-        """Guess each text from every message, and from their mean."""
-        guesses = []
-        for number, release in enumerate(view.releases):
-            if number and self.budget.over:
-                break
-            for way, message in readings_of(release.messages).items():
-                guesses.append(TextGuess(number, *self.reader.read(message), way))
-            self.budget.progress(self.name, number + 1, len(view.releases))
-        return guesses
+    def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
+        """Read every message, and their mean."""
+        for way, message in readings_of(release.messages).items():
+            yield *self.reader.read(message), way
