@@ -71,7 +71,6 @@ def test_what_was_not_run_is_shown_as_such_with_the_papers_numbers(splitmix: Spl
     lines = {line.split("  ")[0]: line for line in shown.stdout.splitlines()}
     assert "not run" in lines["SL"]
     assert "91.05" in lines["SL"]
-    assert "not offered" in lines["Adv"]
     markdown = splitmix("experiment", "show", "cutmixsl-table1", "--format", "markdown").stdout
     assert "| Patch CutMix | ViT-Tiny | - | not run | 75.55 | - | - |" in markdown
 

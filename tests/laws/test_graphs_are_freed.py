@@ -28,12 +28,12 @@ def test_k_times_and_broadcast() -> None:
 
 def test_the_law_notices_smashed_data_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Tensor] = []
-    right = SplitClient._learn
+    right = SplitClient._backward
 
-    def hoarding(self: SplitClient, pending: Any, gradients: Any) -> None:
-        kept.extend(a for a in pending.anchors if a is not None)
-        right(self, pending, gradients)
+    def hoarding(self: SplitClient, anchors: Any, gradients: Any, *, anew: bool) -> bool:
+        kept.extend(a for a in anchors if a is not None)
+        return right(self, anchors, gradients, anew=anew)
 
-    monkeypatch.setattr(SplitClient, "_learn", hoarding)
+    monkeypatch.setattr(SplitClient, "_backward", hoarding)
     with pytest.raises(AssertionError, match=r"law 7, graphs are freed: .* more of shape"):
         check_graphs_are_freed(maker("PSL"), Toy(clients=2), few=5, many=20)
