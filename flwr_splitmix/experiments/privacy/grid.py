@@ -12,6 +12,7 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Literal
 
+from flwr_splitmix.experiments.grid import log_to
 from flwr_splitmix.experiments.privacy.cells import Place
 from flwr_splitmix.experiments.privacy.tasks import Task
 from flwr_splitmix.experiments.processes import Processes, reason_of
@@ -84,7 +85,10 @@ def _run_here(tasks: Sequence[Task], place: Place, on_progress: OnProgress) -> l
 def _outcome(task: Task, place: Place) -> Progress:
     """Do a task in this process; only an interrupt is raised."""
     try:
-        state, words = import_module(place.matrix.work).do(task, place)
+        work = import_module(place.matrix.work)
+        place.folder.mkdir(parents=True, exist_ok=True)
+        with log_to(place.folder / "log.txt"):
+            state, words = work.do(task, place)
     except Exception as error:
         return Progress(task, "failed", reason_of(error))
     return Progress(task, state, words)

@@ -12,6 +12,7 @@ from flwr_splitmix.experiments.privacy.matrices import IMAGES
 from flwr_splitmix.experiments.privacy.rows import EQUAL, ROWS
 
 Kind = Literal["noise", "victim", "attack"]
+Outcome = Literal["done", "not applicable"]
 
 
 @dataclass(frozen=True)

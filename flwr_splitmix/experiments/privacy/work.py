@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Container
 from dataclasses import fields, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -20,7 +20,6 @@ from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.results import score_and_keep
 from flwr_splitmix.attacks.victim import Victim
 from flwr_splitmix.device import pick_device
-from flwr_splitmix.experiments.grid import log_to
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
 from flwr_splitmix.experiments.privacy.columns import COLUMNS, Column
 from flwr_splitmix.experiments.privacy.kinds import AnyRow
@@ -28,7 +27,7 @@ from flwr_splitmix.experiments.privacy.noise import find_noise, resolved
 from flwr_splitmix.experiments.privacy.rows import EQUAL, ROWS, Row
 from flwr_splitmix.experiments.privacy.sizes import Size
 from flwr_splitmix.experiments.privacy.special import averaged, some_classes
-from flwr_splitmix.experiments.privacy.tasks import Task
+from flwr_splitmix.experiments.privacy.tasks import Outcome, Task
 from flwr_splitmix.methods import BY_NAME
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.storage import write_json
@@ -38,19 +37,15 @@ _UNMIXED = ("NoMixing", "FrozenEdge", "Noisy(NoMixing)")
 
 _VIT = "vit_tiny_patch16_224"
 
-Outcome = Literal["done", "not applicable"]
-
 
 def do(task: Task, place: Place) -> tuple[Outcome, str]:
     """Do a task and keep its result; returns what became of it, in words too."""
-    place.folder.mkdir(parents=True, exist_ok=True)
-    with log_to(place.folder / "log.txt"):
-        if task.kind == "noise":
-            return "done", _search(_own(task.row), place)
-        if task.kind == "victim":
-            return "done", _train(_own(task.row), task.seed, place)
-        assert task.cell is not None
-        return attack_cell(task.cell, place)
+    if task.kind == "noise":
+        return "done", _search(_own(task.row), place)
+    if task.kind == "victim":
+        return "done", _train(_own(task.row), task.seed, place)
+    assert task.cell is not None
+    return attack_cell(task.cell, place)
 
 
 def _own(row: AnyRow) -> Row:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -18,10 +18,9 @@ from flwr_splitmix.attacks.text_scores import TextFloors, score_texts
 from flwr_splitmix.attacks.texts.releasing import Released, release_texts
 from flwr_splitmix.attacks.texts.view import TextKnowledge, TextView
 from flwr_splitmix.device import pick_device
-from flwr_splitmix.experiments.grid import log_to
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
 from flwr_splitmix.experiments.privacy.kinds import AnyRow
-from flwr_splitmix.experiments.privacy.tasks import Task
+from flwr_splitmix.experiments.privacy.tasks import Outcome, Task
 from flwr_splitmix.experiments.privacy.texts.rows import TextRow
 from flwr_splitmix.experiments.privacy.texts.sizes import TextSize
 from flwr_splitmix.experiments.privacy.texts.victims import (
@@ -35,17 +34,13 @@ from flwr_splitmix.experiments.privacy.texts.victims import (
 from flwr_splitmix.seeding import derive_seed, seeded_secrets
 from flwr_splitmix.storage import write_json
 
-Outcome = Literal["done", "not applicable"]
-
 
 def do(task: Task, place: Place) -> tuple[Outcome, str]:
     """Do a task and keep its result; returns what became of it, in words too."""
-    place.folder.mkdir(parents=True, exist_ok=True)
-    with log_to(place.folder / "log.txt"):
-        if task.kind == "victim":
-            return "done", _train(_own(task.row), task.seed, place)
-        assert task.cell is not None
-        return attack_text_cell(task.cell, place)
+    if task.kind == "victim":
+        return "done", _train(_own(task.row), task.seed, place)
+    assert task.cell is not None
+    return attack_text_cell(task.cell, place)
 
 
 def _own(row: AnyRow) -> TextRow:
