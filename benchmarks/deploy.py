@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from benchmarks.measure import show, spread, write
 from flwr_splitmix.sandbox.deployment import LocalDeployment
-from flwr_splitmix.sandbox.superlink import FlowerError, toml
+from flwr_splitmix.sandbox.superlink import FlowerError, end_as_if_asked, toml
 
 ROOT = Path(__file__).resolve().parents[1]
 APPS = Path(__file__).parent / "apps" / "deploy"
@@ -137,6 +138,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--quick", action="store_true", help="a few steps: is it alive?")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, end_as_if_asked)
     figures = measure(1, 5, 1, 0.5) if options.quick else measure(3, 100, 5, 6.0)
     print_table(figures)
     write(options.out, figures)

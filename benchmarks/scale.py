@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import tempfile
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ import psutil
 
 from benchmarks.measure import show, spread, write
 from flwr_splitmix.sandbox.flower import FlowerError, LocalFlower
+from flwr_splitmix.sandbox.superlink import end_as_if_asked
 
 APP = Path(__file__).parent / "apps" / "scale"
 STEP_SPREAD, MEMORY_RATIO = 1.2, 1.5
@@ -119,6 +121,7 @@ def main() -> None:
         "--quick", action="store_true", help="10 clients, a few steps: is it alive?"
     )
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, end_as_if_asked)
     if options.quick:
         rows = [measure(10, timed=1, weighed=2, steps=3)]
     else:

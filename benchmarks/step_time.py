@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from benchmarks.apps.steps.step_app.models import Unsplit, make_client, vit
 from benchmarks.apps.steps.step_app.stopwatch import WARM_UP, Stopwatch
 from benchmarks.measure import busy_loops, show_spreads, spread, write
 from flwr_splitmix.sandbox.flower import FlowerError, LocalFlower
+from flwr_splitmix.sandbox.superlink import end_as_if_asked
 from flwr_splitmix.strategies import PSL
 
 APP = Path(__file__).parent / "apps" / "steps"
@@ -117,6 +119,7 @@ def main() -> None:
     parser.add_argument("--busy-loops", type=int, default=0, help="other programs beside it")
     parser.add_argument("--quick", action="store_true", help="one pair, one block: is it alive?")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, end_as_if_asked)
     with busy_loops(options.busy_loops):
         figures = measure(*((1, 1) if options.quick else (6, options.repeats)))
     figures["settings"]["busy_loops"] = options.busy_loops

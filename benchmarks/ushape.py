@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import signal
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from benchmarks.apps.ushape.ushape_app.models import (
 from benchmarks.apps.ushape.ushape_app.stopwatch import time_here
 from benchmarks.measure import show_spreads, spread, write
 from flwr_splitmix.sandbox.flower import FlowerError, LocalFlower
+from flwr_splitmix.sandbox.superlink import end_as_if_asked
 
 APP = Path(__file__).parent / "apps" / "ushape"
 RATIOS = {
@@ -132,6 +134,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9, help="pairs of steps")
     parser.add_argument("--quick", action="store_true", help="a small model: is it alive?")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, end_as_if_asked)
     logging.getLogger("flwr.splitmix").setLevel(logging.ERROR)
     figures = measure(*(("small", 2) if options.quick else ("full", options.repeats)))
     print_table(figures)

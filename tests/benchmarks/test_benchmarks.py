@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -194,3 +195,32 @@ def test_a_killed_benchmark_leaves_no_busy_loops() -> None:
     benchmark.kill()
     benchmark.communicate()
     wait_for("the end of the loop", lambda: not loop.is_running())
+
+
+def test_a_benchmark_that_is_told_to_end_leaves_no_process() -> None:
+    command = [sys.executable, "-m", "benchmarks.step_time", "--quick", "--out", os.devnull]
+    benchmark = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    own = psutil.Process(benchmark.pid)
+    started: list[psutil.Process] = []
+
+    def superlink_runs() -> bool:
+        started[:] = own.children(recursive=True)
+        return any("flower-superlink" in " ".join(_command(process)) for process in started)
+
+    wait_for("a SuperLink", superlink_runs)
+    benchmark.terminate()
+    assert benchmark.wait(timeout=60) == 143
+    wait_for("the end of all of them", lambda: not any(map(_lives, started)))
+
+
+def _command(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+        command: list[str] = process.cmdline()
+        return command
+    return []
+
+
+def _lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
