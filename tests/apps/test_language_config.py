@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel
+from transformers import AutoConfig
 
 from flwr_splitmix import Run
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.server import build_trunk, initial_arrays, make_strategy
-from flwr_splitmix.data.texts.generated import generated_public
-from flwr_splitmix.data.texts.tokens import train_tokenizer
 from flwr_splitmix.hiding import DPForward, MixGuard
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from tests.apps.language_app import TINY, client, read, run_config
@@ -272,75 +269,6 @@ def test_mixguards_defaults_are_the_papers() -> None:
     own = {"secret_tokens": 40, "max_length": 128}  # for generation; for the small model
     for name in vars(paper):
         assert getattr(of_app, name) == own.get(name, getattr(paper, name)), name
-
-
-def rows(path: Path, *texts: dict[str, Any]) -> str:
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in texts), encoding="utf-8")
-    return str(path)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"dataset": "cola"}, "no text dataset 'cola': allowed are 'generated'"),
-        (
-            {"dataset": "FILE"},
-            "question-column is 'question', but line 1 of .* it has 'sentence', 'label'",
-        ),
-        (
-            {"dataset": "FILE", "task": "classification"},
-            "row 2 of .* has the label 2; the head has 2 classes: 0, 1",
-        ),
-        ({"public": "/nowhere"}, "there is no public text '/nowhere'"),
-        ({"public": "EMPTY"}, "holds no paragraph of at least 4 words"),
-        ({"samples_per_client": 1500}, "client 0 of 2 has 1000 training rows .* than the 1500"),
-        (
-            {"max_length": 20, "long_texts": "refuse"},
-            r"text 0 has \d+ tokens, but at most 18 are allowed; raise max-length, or .*'cut'",
-        ),
-        ({"client_device": "gpu"}, "there is no device 'gpu' here"),
-        ({"max_length": 9, "long_texts": "drop"}, "this client has no training data"),
-    ],
-)
-def test_a_client_says_what_is_wrong_with_its_texts(
-    wrong: dict[str, Any], said: str, tmp_path: Path
-) -> None:
-    (tmp_path / "empty.txt").write_text("two words", encoding="utf-8")
-    labelled = ({"sentence": "a b c", "label": label} for label in (0, 2, 1))
-    files = {
-        "FILE": rows(tmp_path / "rows.jsonl", *labelled),
-        "EMPTY": str(tmp_path / "empty.txt"),
-    }
-    values = {key: files.get(str(value), value) for key, value in wrong.items()}
-    with pytest.raises((ValueError, RuntimeError), match=said) as caught:
-        client(0, 2, **{**TINY, **values})
-    assert "\n" not in str(caught.value)
-
-
-def gpt2(folder: Path, vocab_size: int) -> Any:
-    """Write a small GPT-2 into a folder; returns a tokenizer for it that is not written yet."""
-    small = GPT2Config(
-        vocab_size=vocab_size, n_embd=16, n_layer=3, n_head=2, n_positions=128,
-        bos_token_id=1, eos_token_id=1,
-    )  # fmt: skip
-    GPT2LMHeadModel(small).save_pretrained(folder)
-    return train_tokenizer(generated_public("generation"), 300)
-
-
-def test_a_tokenizer_without_padding_token_is_refused(tmp_path: Path) -> None:
-    tokenizer = gpt2(tmp_path, 300)
-    tokenizer.pad_token = None
-    tokenizer.save_pretrained(tmp_path)
-    values = {**TINY, "model": str(tmp_path)}
-    with pytest.raises(ValueError, match=r"has no padding token; .* padding-token='<end>'"):
-        client(0, 2, **values)
-    assert client(0, 2, **values, padding_token="<end>").batches.examples == 8
-
-
-def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:
-    gpt2(tmp_path, 100).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"has 300 tokens, but the model knows 100"):
-        client(0, 2, **{**TINY, "model": str(tmp_path)})
 
 
 def test_a_run_from_before_a_key_was_added_is_resumed(tmp_path: Path) -> None:

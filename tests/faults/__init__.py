@@ -17,5 +17,5 @@
 
 Quick ones, which need no process of their own, are among the link's tests: tokens of every kind and
 a peer that never reads in tests/links/stream/test_peers, broken connections in test_network,
-damaged bytes in tests/links/frames/test_codec. Floods and soaks are in tests/hostile.
+damaged bytes in tests/links/frames/test_not_frames. Floods and soaks are in tests/hostile.
 """
