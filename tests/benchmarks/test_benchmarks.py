@@ -222,5 +222,5 @@ def _command(process: psutil.Process) -> list[str]:
 
 def _lives(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False

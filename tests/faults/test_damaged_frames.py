@@ -20,7 +20,7 @@ from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.links.stream.line import Line
 from flwr_splitmix.links.stream.session import Session
 from flwr_splitmix.links.ticket import Ticket
-from tests.links.frames.test_codec import mutated
+from tests.links.frames.test_not_frames import mutated
 from tests.links.stream.peers import DESCRIPTION, Raw, a_round, call, good, no_threads_left
 
 MAX_BODY = 10_000
