@@ -24,6 +24,7 @@ from flwr_splitmix.server.micro_batches import MicroBatchSteps
 from flwr_splitmix.server.options import RoundOptions, check_counts
 from flwr_splitmix.server.pace import Pace
 from flwr_splitmix.server.part_count import PartCount, PartsAsked
+from flwr_splitmix.server.planning import Planner, RoundLength
 from flwr_splitmix.server.remarks import Remarks, name_clients
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
@@ -217,11 +218,12 @@ class SplitStrategy(RoundLoop):
         `min_nodes` others are left, the round ends early and the run after it.
         """
         spent = self._uploads.begin_round(clients)
-        shape, batches = agree_on_shape(clients, self.upper.module, self.upper.num_classes)
+        shape, batches = agree_on_shape(clients, self.upper.geometry, self.upper.num_classes)
         self.require(clients)
         self._remarks.on_clients(clients, self.mixer, shape, batches, self.trained)
-        steps = self.steps_per_round or batches * self.epochs_per_round
-        epoch = max(1, steps // self.epochs_per_round)
+        length = RoundLength.of(batches, self.steps_per_round, self.epochs_per_round)
+        planner = Planner(self.mixer, shape, length, self.seed, server_round)
+        steps = length.steps
         self.mixer.group_within(self.pace.classes(self._seconds))
         least = max(self.min_nodes, self.mixer.min_members)
         taken = self._steps(clients, shape.batch)
@@ -233,13 +235,7 @@ class SplitStrategy(RoundLoop):
                 steps = number
                 break
             members = self.pace.members(clients, members, least)
-            order_rng = self.rng("groups", server_round, number // epoch)
-            plan = self.mixer.plan(
-                members,
-                shape,
-                self.rng("plan", server_round, number),
-                order_rng if self.mixer.regroup == "epoch" else None,
-            )
+            plan = planner.plan(members, number)
             if self.mixer.min_members > 1:
                 unmixed.update(plan.unmixed)
             progress = server_round - 1 + number / steps
