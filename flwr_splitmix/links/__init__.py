@@ -1,7 +1,7 @@
 """The data plane: how a strategy calls its clients within a round."""
 
 from flwr_splitmix.links.auto import AutoLink
-from flwr_splitmix.links.link import Clients, Link, LinkError
+from flwr_splitmix.links.link import Clients, Link, LinkError, RoundLostError
 from flwr_splitmix.links.local import LocalLink
 from flwr_splitmix.links.mixer.link import MixerLink
 from flwr_splitmix.links.ray.link import RayLink
@@ -15,5 +15,6 @@ __all__ = [
     "LocalLink",
     "MixerLink",
     "RayLink",
+    "RoundLostError",
     "StreamLink",
 ]

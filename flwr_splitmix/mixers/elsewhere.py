@@ -18,7 +18,7 @@ from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.mixup import Mixup
 from flwr_splitmix.mixers.patch_cutmix import PatchCutMix
 from flwr_splitmix.mixers.plan import Plan, SmashedShape, each_alone
-from flwr_splitmix.mixers.share import FullShare, LabelKind, Plain
+from flwr_splitmix.mixers.share import FullShare, LabelKind, Plain, Share
 
 KINDS: dict[str, type[Mixer]] = {kind.__name__: kind for kind in (PatchCutMix, Mixup)}
 """The mixers that a third party can be."""
@@ -39,6 +39,10 @@ class _GroupShare(FullShare):
     def mixed(self) -> bool:
         """True: a group has several members."""
         return True
+
+
+GROUP_SHARES: tuple[type[Share], ...] = (_GroupShare,)
+"""The shares of groups: no client knows them, and they never travel to one."""
 
 
 class MixedElsewhere(Mixer):

@@ -9,7 +9,7 @@ from pathlib import Path
 from flwr_splitmix.links.link import LinkError
 from flwr_splitmix.links.mixer.protocol import read_secret, read_token
 from flwr_splitmix.links.mixer.service import MixerService
-from flwr_splitmix.links.stream.endpoint import Endpoint, is_loopback, split_address
+from flwr_splitmix.links.stream.endpoint import Endpoint, is_loopback, join_address, split_address
 from flwr_splitmix.links.stream.server import StreamServer, StreamService
 from flwr_splitmix.links.stream.token import TokenMint
 from flwr_splitmix.server.mixing.room import MixingRoom, Policy
@@ -96,14 +96,18 @@ class MixerServer:
         servers = MixerService(
             read_token(token_file, "--token-file"), lambda: MixingRoom(policy, nodes, mint)
         )
+        self._server: StreamServer | None = None
         try:
-            self._server = StreamServer(nodes, endpoint.address, endpoint.credentials(), servers)
+            server = StreamServer(nodes, endpoint.address, endpoint.credentials(), servers)
         except OSError as error:
             raise LinkError(f"the mixer {error}; is its port taken?") from None
-        self.address = f"{endpoint.host}:{self._server.port}"
+        self._server = server
+        self.address = join_address(endpoint.host, server.port)
         tls = "with TLS" if endpoint.tls else "in plaintext"
         log.info("the mixer listens on %s, %s", self.address, tls)
 
     def stop(self) -> None:
         """Cut all connections and end all threads."""
-        self._server.stop(grace=1.0)
+        if self._server is not None:
+            self._server.stop(grace=1.0)
+            self._server = None

@@ -104,10 +104,10 @@ class MixedSteps:
         RefusedError
             If the step is not the next one, or a gradient has not the shape of its mixture.
         """
-        self._owe(arguments)
         progress = arguments.get("progress")
         if not isinstance(progress, (int, float)) or not math.isfinite(progress):
             raise RefusedError("a step's progress is no number")
+        self._owe(arguments)
         members = [c for c in self._clients.alive if c not in self._uploads.spent]
         plan = self._plan(members)
         came = dict(sorted(self._batches.take(self._number, float(progress), plan)))
@@ -158,8 +158,7 @@ class MixedSteps:
         gradients = arguments.get("gradients")
         if not isinstance(gradients, dict):
             raise RefusedError("a step must say its gradients, if there are any")
-        last, self._last = self._last, None
-        if last is None:
+        if (last := self._last) is None:
             if gradients:
                 raise RefusedError("there is no mixture that these gradients are of")
             return
@@ -175,6 +174,7 @@ class MixedSteps:
                 like.dtype,
             ):
                 raise RefusedError("a gradient has not the shape and dtype of its mixture")
+        self._last = None
         if parts:
             whole = replace(mixed, sources=tuple(mixed.sources[row] for row in learned))
             self._batches.owed = self._mixer.split(torch.cat(parts), whole, plan)
