@@ -55,6 +55,14 @@ def mixer(
     least_members: Annotated[
         int, typer.Option(min=2, help="Make no mixture of fewer clients than these.")
     ] = 2,
+    least_patches: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Take runs of CutMixSL only whose min-patches is at least this: with 1, and a "
+            "small alpha, one client of a group may keep all patches but one.",
+        ),
+    ] = 1,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow plaintext off the loopback.")
     ] = False,
@@ -89,6 +97,7 @@ def mixer(
             client_ca=link_client_ca,
             insecure=insecure,
             least_members=least_members,
+            least_patches=least_patches,
         )
     except LinkError as error:
         raise RunError(str(error)) from error

@@ -27,7 +27,8 @@ PAGE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
 TEXTS = {"dataset", "test-dataset"}
 POLICIES = {POLICY, *POLICY_KEYS}
 NODE_KEYS = {
-    "partition-id", "num-partitions", STATE_DIR, CERTIFICATE, KEY, MIXER, MIXER_CA, *TEXTS, *POLICIES
+    "partition-id", "num-partitions", STATE_DIR, CERTIFICATE, KEY, MIXER, MIXER_CA,
+    *TEXTS, *POLICIES,
 }  # fmt: skip
 COMMANDS = {"audit-log"}
 
@@ -96,7 +97,9 @@ def test_the_lines_to_watch_are_logged() -> None:
     source = "\n".join(file.read_text(encoding="utf-8") for file in files)
     source = re.sub(r'"\s*\n\s*f?"', "", source)  # sentences that stand on two lines
     for line in lines:
-        parts = re.split(r"(?:client )?\d+|\.{3}|server\.example|mixer\.example|StreamLink|[():,]", line)
+        parts = re.split(
+            r"(?:client )?\d+|\.{3}|server\.example|mixer\.example|StreamLink|[():,]", line
+        )
         fixed = [part.strip() for part in parts if len(part.strip()) > 5]
         assert all(part in source for part in fixed), line
         assert fixed or line.startswith("link: ")

@@ -27,7 +27,6 @@ import stat
 from pathlib import Path
 
 from flwr_splitmix.links.link import LinkError
-from flwr_splitmix.links.stream.pairs import read
 
 METHOD = "/flwr_splitmix.Mixer/Serve"
 PROTOCOL = 1
@@ -53,8 +52,11 @@ def read_secret(path: str | Path, name: str) -> str:
         If it cannot be read, others may read it, or it holds no line; the sentence names `name`.
     """
     path = Path(path).expanduser()
-    text = read(path).decode("utf-8", "replace").strip()
-    mode = stat.S_IMODE(path.stat().st_mode)
+    try:
+        text = path.read_text("utf-8", "replace").strip()
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        raise LinkError(f"{name}: {path} cannot be read: {error.strerror}") from None
     if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise LinkError(
             f"{name}: others on this machine may read or change {path} (mode {mode:04o}); keep it "

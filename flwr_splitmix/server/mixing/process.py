@@ -60,7 +60,7 @@ class MixerServer:
         See `read_seed`.
     certificate, key, client_ca, insecure
         As of `Endpoint`; with `client_ca` ServerApps must show a certificate too.
-    least_members
+    least_members, least_patches
         See `Policy`.
 
     Raises
@@ -80,6 +80,7 @@ class MixerServer:
         client_ca: Path | None = None,
         insecure: bool = False,
         least_members: int = 2,
+        least_patches: int = 1,
     ) -> None:
         host, port = split_address(listen, "--listen")
         if port is None:
@@ -90,7 +91,7 @@ class MixerServer:
                 "--ssl-keyfile, or listen on 127.0.0.1, or allow it with --insecure"
             )
         endpoint = Endpoint(listen, None, certificate, key, None, client_ca, insecure)
-        policy = Policy(read_seed(seed_file), least_members)
+        policy = Policy(read_seed(seed_file), least_members, least_patches)
         mint = TokenMint(TOKEN_SECONDS)
         nodes = StreamService(mint, endpoint.names_nodes)
         servers = MixerService(

@@ -39,10 +39,14 @@ class Policy:
     least_members
         Fewest members of a group, 2 at least: a smaller one is not asked, and of one that has lost
         members no mixture is made.
+    least_patches
+        Fewest patches that each member of a group of patch CutMix keeps (`min_patches`): with few,
+        another member may keep nearly all.
     """
 
     seed: int = field(repr=False)
     least_members: int = 2
+    least_patches: int = 1
 
 
 class MixingRoom:
@@ -98,6 +102,11 @@ class MixingRoom:
             raise RefusedError(
                 f"this mixer makes no mixture of fewer than {least} members: it is asked for "
                 f"groups of {size} out of {len(order.nodes)} nodes (k, min-nodes)"
+            )
+        if getattr(mixer, "min_patches", self._policy.least_patches) < self._policy.least_patches:
+            raise RefusedError(
+                f"this mixer leaves each member {self._policy.least_patches} patches: set "
+                "min-patches to as many"
             )
         try:
             mixer.check_clients(len(order.nodes))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.links import MixerLink
+from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
 from flwr_splitmix.links.stream.certificates import Certificates, make_certificates
 from flwr_splitmix.server.mixing.process import MixerServer
 from tests.links.mixer.third_party import SEED, TOKEN, secret
@@ -51,3 +52,17 @@ def link_to(files: Certificates, tmp_path: Path) -> Callable[..., MixerLink]:
         return MixerLink(mixer.address, token, **{"ca": files.ca, **options})
 
     return link
+
+
+@pytest.fixture
+def plain(start_mixer: Callable[..., MixerServer]) -> MixerServer:
+    """Return a mixer in plaintext on the loopback: what is said is at stake, not who can hear."""
+    return start_mixer(certificate=None, key=None)
+
+
+@pytest.fixture
+def channel(plain: MixerServer) -> Iterator[MixerChannel]:
+    """Return a ServerApp's stream to it, with the right token."""
+    channel = MixerChannel(Dialled(plain.address, tls=False, token=TOKEN), 5.0)
+    yield channel
+    channel.close()
