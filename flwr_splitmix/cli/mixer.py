@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 import threading
@@ -79,9 +78,6 @@ def mixer(
     from flwr_splitmix.links.link import LinkError
     from flwr_splitmix.server.mixing.process import MixerServer
 
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s: %(message)s"
-    )
     # Uploads are put side by side: more threads would only wait for each other.
     torch.set_num_threads(1)
     over = threading.Event()
