@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,8 @@ from flwr_splitmix.runs.recording import trace_dir
 from flwr_splitmix.sandbox.deployment import LocalDeployment
 from flwr_splitmix.testing.agreement import check_same_results, read_results
 from tests.e2e.flower_run import TINY, Deployed, run_here
-from tests.links.mixer.third_party import SEED, TOKEN, secret
+from tests.links.mixer.process import MixerProcess
+from tests.links.mixer.third_party import SEED
 
 pytestmark = pytest.mark.slow
 
@@ -45,53 +43,28 @@ def deployed() -> Iterator[Deployed]:
 
 
 @pytest.fixture
-def mixer(deployed: Deployed, tmp_path: Path) -> Iterator[str]:
-    """Start `splitmix mixer` with TLS, as another party would; its address."""
-    files = deployed.flower.certificates
-    command = [
-        str(Path(sys.executable).parent / "splitmix"), "mixer",
-        "--listen", "127.0.0.1:0",
-        "--token-file", str(secret(tmp_path / "token", TOKEN)),
-        "--ssl-certfile", str(files.certificate),
-        "--ssl-keyfile", str(files.key),
-    ]  # fmt: skip
-    environment = {
-        **os.environ,
-        "SPLITMIX_MIXER_SEED_FILE": str(secret(tmp_path / "seed", str(SEED))),
-    }
-    with (tmp_path / "mixer.log").open("wb") as log:
-        process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
-        )
-    assert process.stdout is not None
-    try:
-        said = process.stdout.readline()
-        assert said.startswith("mixer: nodes and ServerApps dial 127.0.0.1:"), said
-        yield said.split()[-1]
-        process.terminate()
-        assert process.wait(30) == 0
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+def mixer(deployed: Deployed, tmp_path: Path) -> Iterator[MixerProcess]:
+    """Start the mixer, as another party would; at the end it is asked to end."""
+    with MixerProcess(tmp_path, deployed.flower.certificates) as process:
+        yield process
+        assert process.end() == 0
 
 
 def test_a_run_over_a_mixer_equals_one_in_this_process(
-    deployed: Deployed, mixer: str, tmp_path: Path
+    deployed: Deployed, mixer: MixerProcess, tmp_path: Path
 ) -> None:
     values = {
         **VALUES,
-        "link-via": mixer,
-        "link-via-token": str(tmp_path / "token"),
+        "link-via": mixer.address,
+        "link-via-token": str(mixer.token),
         "record-attacks": True,
     }
     # The authority that the nodes are told is the mixer's; a certificate the run has none.
     values |= {"ssl-certfile": "", "ssl-keyfile": ""}
     ended = deployed.run(values, tmp_path / "deployed")
-    log = (tmp_path / "mixer.log").read_text()
-    assert ended.status == "finished:completed", ended.details + ended.log + log
+    assert ended.status == "finished:completed", ended.details + ended.log + mixer.log()
     assert ended.run is not None
-    assert f"mixer link: nodes dial {mixer}, with TLS, and so does this run" in ended.log
+    assert f"mixer link: nodes dial {mixer.address}, with TLS, and so does this run" in ended.log
     assert [row["clients_alive"] for row in ended.run.rows] == [NODES]
     here = run_here(VALUES, NODES, tmp_path)
     check_same_results(read_results(here), deployed.results(ended.run))

@@ -56,7 +56,7 @@ def test_law_4_a_third_party_changes_no_bit(
 def test_another_seed_at_the_mixer_makes_other_masks(
     start_mixer: Start, link_to: LinkTo, tmp_path: Path
 ) -> None:
-    losses = []
+    losses: list[float] = []
     for seed in (None, secret(tmp_path / "other", str(2**61 + 1))):
         options = {} if seed is None else {"seed_file": seed}
         strategy = make("CutMixSL", link_to(start_mixer(**options)))

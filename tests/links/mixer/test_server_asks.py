@@ -41,7 +41,7 @@ def test_a_mixer_without_the_right_certificate_is_not_dialled(
             channel.open(OPENING)
 
 
-CUTMIX = {"mixer": "PatchCutMix", "min_patches": 1}
+CUTMIX: dict[str, Any] = {"mixer": "PatchCutMix", "min_patches": 1}
 
 
 @pytest.mark.parametrize(
