@@ -15,6 +15,8 @@ from tests.links.mixer.process import MixerProcess
 from tests.links.mixer.test_lost import In
 from tests.links.mixer.third_party import grid_of, make, start
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_killed_mixer_costs_its_round_and_the_next_one_finds_another(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
