@@ -19,6 +19,7 @@ from flwr_splitmix.mixers import (
     Upload,
     share_from_wire,
 )
+from flwr_splitmix.mixers.elsewhere import GROUP_SHARES
 from flwr_splitmix.mixers.share import grow
 from flwr_splitmix.mixers.shuffled import ShuffledPlan
 
@@ -110,7 +111,7 @@ def unpack_step(
     """
     if meta["shape"] == "U":
         return _unpack_texts(tensors, meta)
-    known = (*SHARES, *shares)
+    known = (*SHARES, *GROUP_SHARES, *shares)
     shape = dict(meta["smashed-shape"])
     if shape["grid"] is not None:
         rows, columns = shape["grid"]

@@ -20,6 +20,7 @@ from flwr_splitmix.cli.data import data
 from flwr_splitmix.cli.experiment import experiment
 from flwr_splitmix.cli.export import export
 from flwr_splitmix.cli.listing import runs
+from flwr_splitmix.cli.mixer import mixer
 from flwr_splitmix.cli.model import model
 from flwr_splitmix.cli.new import new
 from flwr_splitmix.cli.plot import plot
@@ -90,6 +91,7 @@ app.command()(predict)
 app.command()(compare)
 app.command()(report)
 app.command("audit-log")(audit_log)
+app.command()(mixer)
 app.add_typer(attack)
 app.add_typer(data)
 app.add_typer(experiment)

@@ -23,6 +23,10 @@ class LinkError(RuntimeError):
     """A link cannot be opened or does not reach the clients that it needs."""
 
 
+class RoundLostError(LinkError):
+    """What a round was carried by is gone; the next round may find it again."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What became of one client's call: a reply, or the reason why there is none.
@@ -102,6 +106,16 @@ class Clients(ABC):
     def alive(self) -> tuple[int, ...]:
         """Indices of the clients that can be called, sorted."""
         return tuple(c for c in self.descriptions if c not in self.failures)
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Client indices of the nodes that are left: of the clients, or behind their groups."""
+        return self.alive
+
+    @property
+    def node_seconds(self) -> Mapping[int, float]:
+        """Seconds spent in calls by the client indices of nodes, as far as they are known."""
+        return self.seconds
 
     @property
     def busy(self) -> frozenset[int]:

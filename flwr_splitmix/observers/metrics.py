@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from flwr_splitmix.events import Exchange, RoundDone, StepDone
+from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, StepDone
 from flwr_splitmix.observers.observer import Observer
 
 LABEL_BYTES = 8
@@ -40,6 +40,10 @@ class Metrics(Observer):
     def _clear(self) -> None:
         self._up = self._down = self._psl = 0
         self._losses: list[Tensor] = []
+
+    def on_begin(self, event: RoundBegun) -> None:
+        """Forget a round before that was lost."""
+        self._clear()
 
     def on_exchange(self, event: Exchange) -> None:
         """Count the bytes of training."""

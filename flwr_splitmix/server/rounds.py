@@ -19,6 +19,7 @@ from flwr_splitmix.events import EvaluationResult, RoundBegun, RoundDone, RunEnd
 from flwr_splitmix.links import Clients, Link, LinkError, LocalLink
 from flwr_splitmix.links.auto import default_link
 from flwr_splitmix.links.host import sentence
+from flwr_splitmix.links.link import RoundLostError
 from flwr_splitmix.links.ticket import Ticket, to_arrays, to_tensors
 from flwr_splitmix.observers import Audience, Metrics, Observer
 from flwr_splitmix.runs import Run
@@ -185,7 +186,10 @@ class RoundLoop(Shape):
         try:
             link.open(job.grid)
             while self._finished < self.num_rounds and not self.over:
-                self._round(job, self._finished + 1)
+                try:
+                    self._round(job, self._finished + 1)
+                except RoundLostError as lost:
+                    log.warning("round %d is lost, the run goes on: %s", self._finished + 1, lost)
                 self._finished += 1
             if self.over:
                 log.warning("the run ends after round %d: %s", self._finished, self.over)
@@ -219,7 +223,7 @@ class RoundLoop(Shape):
         result.arrays = arrays or result.arrays
         means = client_means(clients.replies)
         result.train_metrics_clientapp[server_round] = metrics or MetricRecord(dict(means))
-        self.trained.update(dict.fromkeys(clients.alive, server_round))
+        self.trained.update(dict.fromkeys(clients.nodes, server_round))
         seconds = time.perf_counter() - began
         failures = self._without_data.failures(clients.failures)
         self.over = self.over or self.audience.stop
@@ -229,9 +233,9 @@ class RoundLoop(Shape):
             seconds=seconds,
             steps=steps,
             step_seconds=step_seconds,
-            clients_alive=len(clients.alive),
+            clients_alive=len(clients.nodes),
             failures=failures,
-            client_seconds=clients.seconds,
+            client_seconds=clients.node_seconds,
             evaluation=self._evaluate(job, server_round),
             client_means=means,
             update_norms=norms,
@@ -292,9 +296,9 @@ class RoundLoop(Shape):
 
     def require(self, clients: Clients) -> None:
         """Raise LinkError if fewer than `min_nodes` clients are left."""
-        if len(clients.alive) < self.min_nodes:
+        if len(clients.nodes) < self.min_nodes:
             raise LinkError(
-                f"round {clients.server_round}: {len(clients.alive)} clients are left, min-nodes "
+                f"round {clients.server_round}: {len(clients.nodes)} clients are left, min-nodes "
                 f"is {self.min_nodes}: {reasons(clients) or 'no others were asked'}"
             )
 

@@ -15,6 +15,7 @@ from flwr_splitmix.server.arrival import Gradients, GroupsOnArrival, deliveries
 from flwr_splitmix.server.intake.split import UploadIntake
 from flwr_splitmix.server.pace import Pace
 from flwr_splitmix.server.segments.upper import ServerSegment
+from flwr_splitmix.server.whole_batches import WholeBatches, accepted
 
 
 @dataclass(frozen=True)
@@ -93,13 +94,8 @@ class Steps(ABC):
         self, replies: Iterable[tuple[int, Mapping[str, Any]]], plan: Plan
     ) -> Iterator[tuple[int, Upload]]:
         """Yield the uploads among the replies to a plan; who sent nonsense is left out."""
-        planned = plan.clients
-        for client, reply in replies:
-            if client in planned:
-                upload = self.training.uploads.take(self.clients, client, reply, plan)
-                if upload is not None:
-                    yield client, upload
-        self.training.require(self.clients)
+        own = self.training
+        return accepted(self.clients, own.uploads, replies, plan, own.require)
 
 
 class WholeBatchSteps(Steps):
@@ -107,56 +103,25 @@ class WholeBatchSteps(Steps):
 
     def __init__(self, training: Training, clients: Clients) -> None:
         super().__init__(training, clients)
-        self._owed: Gradients = {}
+        self._batches = WholeBatches(clients, training.uploads, training.require)
 
     def take(self, place: Place, plan: Plan) -> StepDone:
         """Exchange once, and learn from what came."""
-        payloads = self._payloads(place, plan)
-        self._owed = {}
-        came = self.accepted(self._replies(payloads), plan)
-        if self.training.pace.on_arrival:
+        pace = self.training.pace
+        came = self._batches.take(
+            place.number,
+            place.progress,
+            plan,
+            on_arrival=pace.notices_arrival,
+            patience=pace.patience(self.training.min_nodes),
+        )
+        if pace.on_arrival:
             return self._learn_on_arrival(place, plan, came)
         return self._learn(place, plan, dict(sorted(came, key=lambda pair: pair[0])))
 
     def finish(self, steps: int) -> None:
         """Deliver the last gradients."""
-        self.clients.call(
-            "step",
-            {
-                client: {
-                    "number": steps,
-                    "progress": self.clients.server_round,
-                    "gradient": self._owed.get(client),
-                    "plan": None,
-                }
-                for client in self.clients.alive
-            },
-        )
-        self.training.require(self.clients)
-
-    def _payloads(self, place: Place, plan: Plan) -> dict[int, dict[str, Any]]:
-        planned = plan.clients
-        return {
-            client: {
-                "number": place.number,
-                "progress": place.progress,
-                "gradient": self._owed.get(client),
-                "plan": plan.for_node(client) if client in planned else None,
-            }
-            for client in self.clients.alive
-            if client in planned or client in self._owed
-        }
-
-    def _replies(
-        self, payloads: Mapping[int, Mapping[str, Any]]
-    ) -> Iterable[tuple[int, dict[str, Any]]]:
-        pace = self.training.pace
-        if pace.notices_arrival:
-            patience = pace.patience(self.training.min_nodes)
-            return self.clients.answers("step", payloads, patience=patience)
-        replies = self.clients.call("step", payloads)
-        self.training.require(self.clients)
-        return replies.items()
+        self._batches.finish(steps)
 
     def _learn(self, place: Place, plan: Plan, uploads: Mapping[int, Upload]) -> StepDone:
         own = self.training
@@ -167,9 +132,10 @@ class WholeBatchSteps(Steps):
         result = own.upper.learn(
             mixed, place.progress, own.num_rounds, own.upper_seed(place), order
         )
-        self._owed = own.mixer.split(result.gradient, mixed, plan)
+        gradients = own.mixer.split(result.gradient, mixed, plan)
+        self._batches.owed = gradients
         what = (result.loss, plan, mixed, result)
-        return StepDone(place.server_round, place.number, uploads, self._owed, {}, *what)
+        return StepDone(place.server_round, place.number, uploads, gradients, {}, *what)
 
     def _learn_on_arrival(
         self, place: Place, plan: Plan, came: Iterable[tuple[int, Upload]]
@@ -184,7 +150,7 @@ class WholeBatchSteps(Steps):
 
         owed = groups.learn(came, deliver)
         mixed, result = groups.result()
-        self._owed = owed
+        self._batches.owed = owed
         what = (result.loss, plan, mixed, result)
         return StepDone(
             place.server_round, place.number, groups.uploads, groups.gradients, {}, *what

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients import Client, SplitClient
 from flwr_splitmix.device import Precision
-from flwr_splitmix.links import Clients
+from flwr_splitmix.links import Clients, MixerLink
 from flwr_splitmix.mixers import EmptyMixtureError, Mixer, Noisy, NoMixing
+from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.observers import EvaluationResult, PrivacyLedger
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
@@ -21,9 +22,11 @@ from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.split import evaluate_clients
 from flwr_splitmix.server.intake.split import UploadIntake, agree_on_shape
 from flwr_splitmix.server.micro_batches import MicroBatchSteps
+from flwr_splitmix.server.mixing.elsewhere import mix_elsewhere
 from flwr_splitmix.server.options import RoundOptions, check_counts
 from flwr_splitmix.server.pace import Pace
 from flwr_splitmix.server.part_count import PartCount, PartsAsked
+from flwr_splitmix.server.planning import Planner, RoundLength
 from flwr_splitmix.server.remarks import Remarks, name_clients
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
@@ -68,6 +71,7 @@ class SplitStrategy(RoundLoop):
         Of every public draw: a run repeats bit for bit on a CPU with the same thread count.
     link
         None joins a simulation's Ray session, and with SuperNodes on this machine opens a stream.
+        A `MixerLink` leaves plan, merge and split to a third party.
     observers
         Watch exchanges, steps and rounds.
     run
@@ -143,9 +147,10 @@ class SplitStrategy(RoundLoop):
         check_counts(
             steps_per_round=steps_per_round, epochs_per_round=epochs_per_round, min_nodes=min_nodes
         )
+        min_nodes = min_nodes or mixer.min_members
         if aggregator is None and self.averages:
             aggregator = fedavg()
-        super().__init__(aggregator=aggregator, min_nodes=min_nodes or mixer.min_members, **options)
+        super().__init__(aggregator=aggregator, min_nodes=min_nodes, **options)
         self.upper = ServerSegment(
             upper,
             num_classes=num_classes,
@@ -155,12 +160,24 @@ class SplitStrategy(RoundLoop):
             device=device,
             precision=precision,
         )
+        self.pace = pace or Pace()
+        if isinstance(self.link, MixerLink):
+            mixer = mix_elsewhere(
+                self.link,
+                mixer,
+                self.upper,
+                lengths=(steps_per_round, epochs_per_round),
+                averages=aggregator is not None,
+                evaluation=self.evaluation,
+                noisy=noise is not None,
+                pace=self.pace,
+                parts=micro_batches,
+            )
         self.mixer = mixer
         self.steps_per_round = steps_per_round
         self.epochs_per_round = epochs_per_round
         self.labels = labels
         self._uploads = UploadIntake(self.upper.num_classes, self.upper.input_dtype, labels)
-        self.pace = pace or Pace()
         self.pace.check(mixer, server_update)
         self._parts = PartCount(micro_batches)
         self._parts.check(mixer, server_update, upper, self.pace)
@@ -181,8 +198,10 @@ class SplitStrategy(RoundLoop):
         Raises
         ------
         ValueError
-            If it does, and the clients are behind a link.
+            If it does, and the clients are behind a link; or they are here, and a mixer elsewhere.
         """
+        if clients is not None and isinstance(self.mixer, MixedElsewhere):
+            raise ValueError("a MixerLink reaches deployed nodes; fit mixes here: give it no link")
         if not self.mixer.raw_inputs_cross:
             return
         if clients is None:
@@ -217,11 +236,12 @@ class SplitStrategy(RoundLoop):
         `min_nodes` others are left, the round ends early and the run after it.
         """
         spent = self._uploads.begin_round(clients)
-        shape, batches = agree_on_shape(clients, self.upper.module, self.upper.num_classes)
+        shape, batches = agree_on_shape(clients, self.upper.geometry, self.upper.num_classes)
         self.require(clients)
         self._remarks.on_clients(clients, self.mixer, shape, batches, self.trained)
-        steps = self.steps_per_round or batches * self.epochs_per_round
-        epoch = max(1, steps // self.epochs_per_round)
+        length = RoundLength.of(batches, self.steps_per_round, self.epochs_per_round)
+        planner = Planner(self.mixer, shape, length, self.seed, server_round)
+        steps = length.steps
         self.mixer.group_within(self.pace.classes(self._seconds))
         least = max(self.min_nodes, self.mixer.min_members)
         taken = self._steps(clients, shape.batch)
@@ -233,13 +253,7 @@ class SplitStrategy(RoundLoop):
                 steps = number
                 break
             members = self.pace.members(clients, members, least)
-            order_rng = self.rng("groups", server_round, number // epoch)
-            plan = self.mixer.plan(
-                members,
-                shape,
-                self.rng("plan", server_round, number),
-                order_rng if self.mixer.regroup == "epoch" else None,
-            )
+            plan = planner.plan(members, number)
             if self.mixer.min_members > 1:
                 unmixed.update(plan.unmixed)
             progress = server_round - 1 + number / steps

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from flwr_splitmix.device import Precision
 from flwr_splitmix.events import EvaluationResult, Messages, StepDone
 from flwr_splitmix.hiding import Hiding
-from flwr_splitmix.links import Clients
+from flwr_splitmix.links import Clients, MixerLink
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.aggregation import fedavg
@@ -98,6 +98,12 @@ class UShapeStrategy(RoundLoop):
         check_counts(
             steps_per_round=steps_per_round, epochs_per_round=epochs_per_round, min_nodes=min_nodes
         )
+        if isinstance(options.get("link"), MixerLink):
+            raise ValueError(
+                f"{type(self).__name__} has the U shape, in which the server mixes nothing that a "
+                "third party could mix for it: link-via is for CutMixSL and MixupSL; give it a "
+                "StreamLink"
+            )
         if aggregator is None and self.averages:
             aggregator = fedavg()
         super().__init__(aggregator=aggregator, min_nodes=min_nodes, **options)

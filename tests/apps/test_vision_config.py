@@ -14,9 +14,17 @@ from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.server import make_strategy
 from flwr_splitmix.clients import ClientError
+from flwr_splitmix.links import LinkError
 from tests.apps.vision_app import Nodes, context, run_config
 
 NOISE = {"sigma_s": 0.5, "sigma_y": 0.5}
+
+VIA = {
+    "strategy": "CutMixSL",
+    "min_patches": 1,
+    "link_via": "mixer.example:9444",
+    "link_via_token": "/no/token",
+}
 
 CASES: list[tuple[dict[str, Any], list[str]]] = [
     (
@@ -186,6 +194,31 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ),
     ({**NOISE, "strategy": "InputMixupSL"}, ["InputLevel(Mixup) takes no noise", "mixes inputs"]),
     ({**NOISE, "strategy": "SpectralShuffleSL"}, ["FrozenEdge takes no noise", "no labels"]),
+    # A mixer elsewhere.
+    ({"link_via_token": "/t"}, ["link-via-token is '/t', but link-via is ''", "set link-via to"]),
+    ({"link_via": "m:1"}, ["link-via-token is ''", "a file with the mixer's token"]),
+    ({**VIA, "link": "ray"}, ["link is 'ray'", "set link to 'stream'"]),
+    ({**VIA, "link_advertise": "a:1"}, ["link-advertise is 'a:1'", "splitmix mixer --help"]),
+    ({**VIA, "link_client_ca": "/ca"}, ["link-client-ca is '/ca'", "set link-client-ca to ''"]),
+    ({**VIA, "strategy": "CutMixSFL"}, ["averages lower segments", "CutMixSL for CutMixSFL"]),
+    ({**VIA, "evaluation": "federated"}, ["evaluation is 'federated'", "set evaluation to 'none'"]),
+    ({**VIA, "evaluation": "benchmark"}, ["evaluation is 'benchmark'", "come to the server"]),
+    ({**VIA, **NOISE}, ["sigma-s or sigma-y is above 0", "set both to 0.0, or link-via to ''"]),
+    ({**VIA, "straggler": "skip"}, ["straggler is 'skip'", "set straggler to 'wait'"]),
+    (
+        {**VIA, "group_order": "arrival"},
+        ["group-order is 'arrival'", "set group-order to 'random'"],
+    ),
+    ({**VIA, "grouping": "speed"}, ["grouping is 'speed'", "set grouping to 'random'"]),
+    (
+        {**VIA, "micro_batches": 2, "server_update": "sum"},
+        ["micro-batches is 2", "set micro-batches to 1"],
+    ),
+    ({**VIA, "min_patches": 0}, ["min-patches is 0", "set min-patches to at least 1"]),
+    ({**VIA, "k_times": True}, ["k-times is true", "set k-times to false"]),
+    ({**VIA, "strategy": "PSL"}, ["cannot be NoMixing", "allowed with it are PatchCutMix, Mixup"]),
+    ({**VIA, "strategy": "ShuffledCutMixSL"}, ["cannot be Shuffled(PatchCutMix)", "link-via ''"]),
+    ({**VIA, "strategy": "PatchShuffleSL"}, ["a mixer elsewhere cannot be FrozenEdge"]),
     # What the model and the data say.
     ({"patch_size": 7}, ["patch_size 7", "divide image_size 32"]),
     ({"model": "vit_tyny_patch16_224"}, ["'vit_tyny_patch16_224'", "vit_tiny_patch16_224"]),
@@ -223,6 +256,18 @@ def test_a_wrong_value_is_named(wrong: dict[str, Any], said: list[str]) -> None:
     assert "\n" not in sentence
     for part in said:
         assert part in sentence
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"link_via": "mixer"}, "link-via is 'mixer'; it must be host:port"),
+        ({}, "link-via-token: /no/token cannot be read: No such file"),
+    ],
+)
+def test_a_mixer_that_cannot_be_dialled_is_named(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(LinkError, match=said):
+        start(run_config(**{**VIA, "depth": 1, **wrong}), Nodes(4))
 
 
 def start(values: dict[str, Any], nodes: Any) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.links import StreamLink
+from flwr_splitmix.links.node.pinned import MIXER, MIXER_CA
 from flwr_splitmix.links.node.round import CERTIFICATE, KEY
 from flwr_splitmix.links.node.state import CONTEXT_BYTES, FORGET_DAYS, STATE_DIR
 from flwr_splitmix.observers import metrics
@@ -25,7 +26,10 @@ APP = ROOT / "apps" / "vision"
 PAGE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
 TEXTS = {"dataset", "test-dataset"}
 POLICIES = {POLICY, *POLICY_KEYS}
-NODE_KEYS = {"partition-id", "num-partitions", STATE_DIR, CERTIFICATE, KEY, *TEXTS, *POLICIES}
+NODE_KEYS = {
+    "partition-id", "num-partitions", STATE_DIR, CERTIFICATE, KEY, MIXER, MIXER_CA,
+    *TEXTS, *POLICIES,
+}  # fmt: skip
 COMMANDS = {"audit-log"}
 
 
@@ -50,20 +54,21 @@ def test_every_key_that_is_named_exists() -> None:
 
 def test_the_node_configurations_have_the_keys_of_a_node() -> None:
     given = re.findall(r'--node-config "(.*?)"', PAGE)
-    assert len(given) == 4
+    assert len(given) == 5
     for text in given:
         keys = set(re.findall(r"([\w-]+)=", text))
         assert {"partition-id", "num-partitions"} <= keys <= NODE_KEYS
 
 
 def test_the_app_takes_the_keys_of_the_link() -> None:
-    connection, link = map(tomllib.loads, blocks("toml"))
+    connection, link, via = map(tomllib.loads, blocks("toml"))
     assert set(connection["superlink"]["server"]) == {"address", "root-certificates"}
     read = VisionConfig.read({**in_app(), **link})
     assert read.link == "auto"
     # What nodes dial is what the certificate of the page is made for.
     host = link["link-advertise"].partition(":")[0]
     assert f"subjectAltName=DNS:{host}," in PAGE
+    assert VisionConfig.read({**in_app(), **via}).evaluation_kind == "none"
     for text in re.findall(r'--run-config "(.*?)"', PAGE):
         VisionConfig.read({**in_app(), **tomllib.loads(re.sub(r" (?=[\w-]+=)", "\n", text))})
 
@@ -86,13 +91,15 @@ def test_flower_has_the_options_that_are_given(program: str) -> None:
 def test_the_lines_to_watch_are_logged() -> None:
     section = PAGE[PAGE.index("## Monitoring") : PAGE.index("## Failures")]
     lines = re.findall(r"^\| `(.*?)` \|", section, re.MULTILINE)
-    assert len(lines) == 13
+    assert len(lines) == 15
     folders = (ROOT / "flwr_splitmix" / part for part in ("links", "runs", "server", "strategies"))
     files = sorted(file for folder in folders for file in folder.rglob("*.py"))
     source = "\n".join(file.read_text(encoding="utf-8") for file in files)
     source = re.sub(r'"\s*\n\s*f?"', "", source)  # sentences that stand on two lines
     for line in lines:
-        parts = re.split(r"(?:client )?\d+|\.{3}|server\.example|StreamLink|[():,]", line)
+        parts = re.split(
+            r"(?:client )?\d+|\.{3}|server\.example|mixer\.example|StreamLink|[():,]", line
+        )
         fixed = [part.strip() for part in parts if len(part.strip()) > 5]
         assert all(part in source for part in fixed), line
         assert fixed or line.startswith("link: ")

@@ -11,13 +11,16 @@ from pydantic import Field, StrictBool, field_validator, model_validator
 from flwr_splitmix.apps.run_config import AppConfig, Count, CountOrAuto, NotNegative, Positive
 from flwr_splitmix.apps.suggestions import allowed
 from flwr_splitmix.apps.vision.cutting import edge_of
+from flwr_splitmix.apps.vision.third_party import check_third_party, mixer_link
 from flwr_splitmix.apps.vision.trial import named_options, needs_labels, trial_strategy
 from flwr_splitmix.clients import PrivacyBudget
+from flwr_splitmix.links import Link
 from flwr_splitmix.methods import BY_NAME
 from flwr_splitmix.observers import KeptMixtures, Observer
 from flwr_splitmix.observers.trackers import make_trackers
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.privacy.noise import Clip, LabelNoise, SmashedNoise
+from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import WarmupCosine
 from flwr_splitmix.server.aggregation import AggregatorName
 from flwr_splitmix.server.pace import Grouping, GroupOrder, Pace, Straggler
@@ -83,6 +86,8 @@ class VisionConfig(AppConfig):
     samples_per_client: CountOrAuto
     evaluation: Literal["auto", "central", "federated", "benchmark", "none"]
     keep_mixtures: CountOrAuto
+    link_via: str
+    link_via_token: str
 
     @field_validator("strategy")
     @classmethod
@@ -120,6 +125,7 @@ class VisionConfig(AppConfig):
         # A strategy knows best what it rejects.
         trial = self.trial()
         trial.prepare(None)
+        check_third_party(self, trial.mixer)
         self.pace.check(trial.mixer, self.server_update)
         parts = PartCount(self.micro_batches)
         parts.check(trial.mixer, self.server_update, trial.upper.module, self.pace)
@@ -199,6 +205,10 @@ class VisionConfig(AppConfig):
             "relation": self.relation,
         }
 
+    def make_link(self, run: Run | None) -> Link:
+        """Make the link that the keys ask for; see `AppConfig.make_link`."""
+        return mixer_link(self, run) if self.link_via else super().make_link(run)
+
     def make_trackers(self) -> list[Observer]:
         """Make the trackers and, if asked for, what keeps mixtures, whose pictures they show."""
         if not self.keep_mixtures:
@@ -226,10 +236,15 @@ class VisionConfig(AppConfig):
 
     @property
     def evaluation_kind(self) -> Literal["central", "federated", "benchmark", "none"]:
-        """What is measured: "auto" is central where there is one averaged lower segment."""
+        """What is measured: "auto" is central where there is one averaged lower segment.
+
+        With a mixer elsewhere it is nothing: a client's test data would be mixed with no one's.
+        """
         if self.evaluation != "auto":
             return self.evaluation
-        return "central" if self.averages else "benchmark"
+        if self.averages:
+            return "central"
+        return "none" if self.link_via else "benchmark"
 
     @property
     def evaluation_over_link(self) -> Literal["federated", "benchmark", "none"]:

@@ -12,6 +12,7 @@ from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.mixers import InputShare, SmashedShape
+from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.segments import Geometry
 from flwr_splitmix.strategies import SplitStrategy
 
@@ -54,7 +55,8 @@ def check_plan(
         geometry.grid,
         strategy.upper.num_classes,
     )
-    plan = strategy.mixer.plan(range(clients), shape, np.random.default_rng(0))
+    mixer = strategy.mixer.mixer if isinstance(strategy.mixer, MixedElsewhere) else strategy.mixer
+    plan = mixer.plan(range(clients), shape, np.random.default_rng(0))
     # Any image will do: the cells are a matter of its size.
     image = torch.zeros(1, *images_of(config).train.shape)
     batch = image, torch.zeros(1, dtype=torch.int64)

@@ -16,6 +16,7 @@ from flwr_splitmix.clients import Client, ClientError
 from flwr_splitmix.links.host import ClientHost, build, public_sentence
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.node.guards import NodeGuards
+from flwr_splitmix.links.node.pinned import pinned
 from flwr_splitmix.links.node.state import open_store
 from flwr_splitmix.links.stream.session import ClientIdentity, Session
 from flwr_splitmix.links.ticket import RECORD, Ticket, arrays_of, to_arrays
@@ -39,6 +40,7 @@ def serve_round(
     guards: NodeGuards | None = None
     try:
         guards = NodeGuards(context, ticket)
+        ticket = pinned(ticket, context.node_config)
         host = ClientHost(open_store(ticket.run, context), public_sentence)
         make = partial(guards.build, partial(build, client_fn, context, public_sentence))
         description = host.attach(ticket, make, arrays_of(message.content))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,20 +19,24 @@ from flwr_splitmix.links.frames.codec import MAX_BODY
 from flwr_splitmix.links.frames.feedback import Feedback, check_feedback
 from flwr_splitmix.links.frames.wire import check_wire_dtype
 from flwr_splitmix.links.link import Clients, Link, LinkError, Observe
-from flwr_splitmix.links.polling import Directory, Mail, Online, refusal
+from flwr_splitmix.links.polling import Directory, Mail, Online
 from flwr_splitmix.links.stream.clients import Changes, StreamClients, next_changes
 from flwr_splitmix.links.stream.endpoint import Endpoint
 from flwr_splitmix.links.stream.line import Line
+from flwr_splitmix.links.stream.replies import (
+    LOST,
+    POLL_SECONDS,
+    collect,
+    is_plain,
+    why_not_attached,
+)
 from flwr_splitmix.links.stream.server import StreamServer, StreamService
 from flwr_splitmix.links.stream.token import Admission, TokenMint
-from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
+from flwr_splitmix.links.ticket import Ticket, with_record
 from flwr_splitmix.links.words import one_line
 from flwr_splitmix.seeding import derive_seed
 
 log = logging.getLogger("flwr.splitmix")
-
-POLL_SECONDS = 0.05
-"""Between two looks for replies while nodes attach or finish."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +180,8 @@ class StreamLink(Link):
             for client in clients.alive:
                 clients.lines[client].end("finish")
             if seats and seats[0].admission.kind == "train":
-                self._collect(grid, mail, seats, clients)
+                left = {s.client: s.node for s in seats if s.client in clients.alive}
+                clients.replies = collect(grid, mail, left, clients.fail, self.attach_timeout)
             self._unread = mail.unread
         finally:
             for seat in seats:
@@ -231,15 +236,15 @@ class StreamLink(Link):
             for client, seat in list(waiting.items()):
                 reply, line = mail.replies.get(seat.node), seat.line
                 if reply is not None:
-                    failures[client] = refusal(reply) or "answered its message without attaching"
+                    failures[client] = why_not_attached(reply)
                 elif line.failure is not None:
                     failures[client] = line.failure
-                elif line.description is not None and not _is_plain(line.description):
+                elif line.description is not None and not is_plain(line.description):
                     failures[client] = "described itself in other than plain values"
                 elif line.description is not None:
                     descriptions[client] = line.description
                 elif online.has_lost(seat.node):
-                    failures[client] = "is not connected to the SuperLink any more"
+                    failures[client] = LOST
                 elif time.monotonic() > deadline:
                     failures[client] = f"did not attach within {self.attach_timeout:g} s"
                 else:
@@ -249,41 +254,6 @@ class StreamLink(Link):
             if seat.client in failures:
                 seat.line.end("leave", one_line(failures[seat.client]))
         return descriptions, failures
-
-    def _collect(
-        self, grid: Grid, mail: Mail, seats: Sequence[_Seat], clients: StreamClients
-    ) -> None:
-        """Wait for the replies of the clients that are left."""
-        waiting = {seat.client: seat for seat in seats if seat.client in clients.alive}
-        online = Online(grid)
-        deadline = time.monotonic() + self.attach_timeout
-        while waiting:
-            mail.look()
-            for client, seat in list(waiting.items()):
-                reply = mail.replies.get(seat.node)
-                if reply is not None and (reason := refusal(reply)) is not None:
-                    clients.fail(client, reason)
-                elif reply is not None:
-                    record = reply.content.config_records.pop(RECORD, None)
-                    if record is not None and "warning" in record:
-                        log.warning("%s", one_line(str(record["warning"])))
-                    clients.replies.append(reply)
-                elif online.has_lost(seat.node):
-                    clients.fail(client, "is not connected to the SuperLink any more")
-                elif time.monotonic() > deadline:
-                    clients.fail(client, f"did not finish its round in {self.attach_timeout:g} s")
-                else:
-                    continue
-                del waiting[client]
-            if waiting:
-                time.sleep(POLL_SECONDS)
-        client_of = {seat.node: seat.client for seat in seats}
-        clients.replies.sort(key=lambda reply: client_of[reply.metadata.src_node_id])
-
-
-def _is_plain(description: Mapping[str, Any]) -> bool:
-    plain = all(isinstance(value, (bool, int, float, str)) for value in description.values())
-    return plain and isinstance(description.get("state-round"), int)
 
 
 def _needed(grid: Grid | None) -> Grid:

@@ -166,7 +166,7 @@ def _short(value: Any) -> str:
 
 
 class StreamServer:
-    """A gRPC server with one service, on one address.
+    """A gRPC server of the nodes' service, and perhaps of others, on one address.
 
     Parameters
     ----------
@@ -174,6 +174,8 @@ class StreamServer:
         "host:port" to listen on; port 0 takes a free one.
     credentials
         gRPC's server credentials; None for plaintext.
+    others
+        Further services at the same address.
 
     Raises
     ------
@@ -186,8 +188,9 @@ class StreamServer:
         service: StreamService,
         address: str,
         credentials: grpc.ServerCredentials | None,
+        *others: grpc.GenericRpcHandler,
     ) -> None:
-        self._service = service
+        self._services = (service, *others)
         self._address = address
         self._credentials = credentials
         self._loop = asyncio.new_event_loop()
@@ -221,7 +224,7 @@ class StreamServer:
         coders = ThreadPoolExecutor(CODERS, thread_name_prefix="splitmix-stream-coder")
         self._loop.set_default_executor(coders)
         server = grpc.aio.server(options=_options())
-        server.add_generic_rpc_handlers((self._service,))
+        server.add_generic_rpc_handlers(self._services)
         if self._credentials is None:
             port = server.add_insecure_port(self._address)
         else:

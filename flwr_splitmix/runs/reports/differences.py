@@ -16,7 +16,7 @@ PLACE = frozenset(
         "device", "server-threads", "client-device", "num-hosts", "host-gpus", "host-threads",
         "link", "attach-timeout", "step-timeout", "link-address", "link-advertise",
         "link-insecure", "ssl-certfile", "ssl-keyfile", "ssl-ca-certfile", "link-client-ca",
-        "checkpoint-every",
+        "checkpoint-every", "link-via", "link-via-token",
     }
 )  # fmt: skip
 """Keys that say where and how fast a run computes."""

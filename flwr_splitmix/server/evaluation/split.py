@@ -38,7 +38,7 @@ def evaluate_clients(clients: Clients, upper: ServerSegment, kind: Kind) -> Eval
     """
     if not clients.alive:
         return None
-    shape, _ = agree_on_shape(clients, upper.module, upper.num_classes)
+    shape, _ = agree_on_shape(clients, upper.geometry, upper.num_classes)
     sizes = sizes_of_tests(clients, kind)
     losses, hits = dict.fromkeys(sizes, 0.0), dict.fromkeys(sizes, 0)
     for payloads in batches_of_tests(

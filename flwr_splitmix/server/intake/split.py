@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.mixers import Plan, Share, SmashedShape, Upload
+from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.checks import (
     NOT_FINITE,
     UploadError,
@@ -195,12 +196,12 @@ def _check_integers(values: Any, batch: int, limit: int, what: str) -> Tensor:
 
 
 def agree_on_shape(
-    clients: Clients, upper: nn.Module, num_classes: int = 0
+    clients: Clients, geometry: Geometry | None, num_classes: int = 0
 ) -> tuple[SmashedShape, int]:
     """Return the shape of every client's smashed data, and the mean number of full batches.
 
-    The upper segment's `geometry` decides, or else the majority; clients that differ are left out
-    of the round with a sentence. The shape also says the grid of the patches, where the upper
+    The upper segment's geometry decides, or else (None) the majority; clients that differ are left
+    out of the round with a sentence. The shape also says the grid of the patches, where the upper
     segment's geometry does, and the number of classes.
 
     Raises
@@ -214,7 +215,6 @@ def agree_on_shape(
             shapes[client] = _described_shape(clients.descriptions[client])
         except UploadError as error:
             clients.fail(client, str(error))
-    geometry = getattr(upper, "geometry", None)
     if geometry is not None:
         expected = (geometry.patches, geometry.width, geometry.prefix)
         for client, shape in shapes.items():

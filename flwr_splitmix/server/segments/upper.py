@@ -15,6 +15,7 @@ from flwr_splitmix.events import StepResult
 from flwr_splitmix.mixers import Mixed
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.segments.base import TrainedSegment
 
 log = logging.getLogger("flwr.splitmix")
@@ -40,6 +41,8 @@ class ServerSegment(TrainedSegment):
 
     Attributes
     ----------
+    geometry
+        Shape of the smashed data that the module expects, if it says so.
     waits
         Whether a step may wait for the device to learn that its gradients overflow; true on a
         CPU. Elsewhere such a step is taken with gradients of 0.
@@ -70,6 +73,7 @@ class ServerSegment(TrainedSegment):
             module, optimizer=optimizer, schedule=schedule, device=device, precision=precision
         )
         self.num_classes = classes
+        self.geometry: Geometry | None = getattr(module, "geometry", None)
         self.server_update = server_update
         self.waits = self.device.type == "cpu"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.events import RoundDone
@@ -152,7 +152,7 @@ def says(**changes: Any) -> dict[str, Any]:
 
 def test_the_majority_decides_where_the_upper_segment_does_not() -> None:
     clients = Described(says(), says(batch_size=8), says(), says(patches=7))
-    shape, steps = agree_on_shape(clients, nn.Identity())
+    shape, steps = agree_on_shape(clients, None)
     assert shape == SHAPE
     assert steps == 10
     assert clients.alive == (0, 2)
@@ -162,21 +162,19 @@ def test_the_majority_decides_where_the_upper_segment_does_not() -> None:
 
 
 def test_the_upper_segment_decides_against_any_majority() -> None:
-    upper = nn.Identity()
-    upper.geometry = Geometry(6, 3)  # type: ignore[assignment]
     clients = Described(says(patches=7), says(patches=7), says(), says(prefix=1))
-    assert agree_on_shape(clients, upper)[0] == SHAPE
+    assert agree_on_shape(clients, Geometry(6, 3))[0] == SHAPE
     assert clients.alive == (2,)
     assert "1 prefix tokens + 6 patches" in clients.failures[3]
     with pytest.raises(LinkError, match="no client fits the upper segment: client 0: its smashed"):
-        agree_on_shape(Described(says(width=4)), upper)
+        agree_on_shape(Described(says(width=4)), Geometry(6, 3))
 
 
 def test_steps_are_the_mean_number_of_full_batches() -> None:
     sizes = (3, 11, 40)  # 0, 2 and 10 full batches
     clients = Described(*(says(num_examples=size) for size in sizes))
-    assert agree_on_shape(clients, nn.Identity())[1] == 4
-    assert agree_on_shape(Described(says(num_examples=1)), nn.Identity())[1] == 1
+    assert agree_on_shape(clients, None)[1] == 4
+    assert agree_on_shape(Described(says(num_examples=1)), None)[1] == 1
 
 
 @pytest.mark.parametrize(
@@ -197,7 +195,7 @@ def test_a_client_that_describes_itself_badly_is_left_out(
     changes: dict[str, Any], sentence: str
 ) -> None:
     clients = Described(says(**changes), says())
-    agree_on_shape(clients, nn.Identity())
+    agree_on_shape(clients, None)
     assert clients.alive == (1,)
     assert sentence in clients.failures[0]
 
@@ -215,7 +213,7 @@ def test_a_client_that_exaggerates_does_not_keep_the_others_busy() -> None:
     assert plausible([10, 12, 10**12]) == [10, 12, 1200]
     assert plausible([12, 10**400]) == [12, 1200]  # nor a single other one
     clients = Described(says(), says(), says(num_examples=10**12))
-    _, steps = agree_on_shape(clients, nn.Identity())
+    _, steps = agree_on_shape(clients, None)
     assert steps < 100 * 12
 
 

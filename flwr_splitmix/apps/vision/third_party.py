@@ -1,0 +1,82 @@
+"""The keys of a mixer elsewhere: what they need, what does not go with them, and their link."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flwr_splitmix.links import MixerLink
+from flwr_splitmix.mixers import Mixer
+from flwr_splitmix.mixers.elsewhere import describe
+from flwr_splitmix.runs import Run
+from flwr_splitmix.server.mixing.elsewhere import check_goes_elsewhere
+
+if TYPE_CHECKING:
+    from flwr_splitmix.apps.vision.config import VisionConfig
+
+
+def check_third_party(config: VisionConfig, mixer: Mixer) -> None:
+    """Raise ValueError if `link-via`, or what stands beside it, cannot be.
+
+    Parameters
+    ----------
+    mixer
+        The strategy's, as it is without a third party.
+    """
+    if not config.link_via:
+        if config.link_via_token:
+            raise ValueError(
+                f"link-via-token is {config.link_via_token!r}, but link-via is ''; set link-via to "
+                "the mixer's address, or link-via-token to ''"
+            )
+        return
+    if not config.link_via_token:
+        raise ValueError(
+            "link-via is set, but link-via-token is ''; set it to the path of a file with the "
+            "mixer's token (--token-file there)"
+        )
+    if config.link == "ray":
+        raise ValueError(
+            "link-via is set, but link is 'ray', and in a simulation all is mixed in one process; "
+            "set link to 'stream', or link-via to ''"
+        )
+    for key, value in (
+        ("link-advertise", config.link_advertise),
+        ("link-client-ca", config.link_client_ca),
+    ):
+        if value:
+            raise ValueError(
+                f"link-via is set, but {key} is {value!r}, and nobody dials this run then; set "
+                f"{key} to '', and see what splitmix mixer --help has instead"
+            )
+    check_goes_elsewhere(
+        averages=config.averages,
+        evaluation="federated" if config.evaluation_kind == "central" else config.evaluation_kind,
+        noisy=config.noise is not None,
+        pace=config.pace,
+        parts=config.micro_batches,
+    )
+    describe(mixer)
+
+
+def mixer_link(config: VisionConfig, run: Run | None) -> MixerLink:
+    """Make the link that the keys ask for.
+
+    Raises
+    ------
+    LinkError
+        If an address, a file or a certificate is wrong.
+    """
+    return MixerLink(
+        config.link_via,
+        config.link_via_token,
+        ca=config.ssl_ca_certfile or None,
+        certificate=config.ssl_certfile or None,
+        key=config.ssl_keyfile or None,
+        insecure=config.link_insecure,
+        wire_dtype=config.wire_dtype,
+        wire_dtype_down=config.wire_dtype_down,
+        wire_feedback=config.wire_feedback,
+        run="" if run is None else run.id,
+        attach_timeout=config.attach_timeout,
+        step_timeout=config.step_timeout,
+    )

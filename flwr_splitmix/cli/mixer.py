@@ -1,0 +1,103 @@
+"""`splitmix mixer`: the mixer as a process that somebody else than the server runs."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flwr_splitmix.runs import RunError
+
+
+def mixer(
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where nodes and ServerApps dial; runs say it as link-via, with the name that "
+            "the certificate has. Port 0: a free one.",
+        ),
+    ],
+    token_file: Annotated[
+        Path,
+        typer.Option(
+            envvar="SPLITMIX_MIXER_TOKEN_FILE",
+            help="The token that a ServerApp must show (link-via-token there): a file of 32 or "
+            "more characters that only you may read. (umask 077; openssl rand -hex 32 > FILE)",
+        ),
+    ],
+    seed_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SPLITMIX_MIXER_SEED_FILE",
+            help="The secret seed of groups, ratios and masks: a file with a whole number of "
+            "2**48 to 2**63 - 1. Only for runs that are to repeat; without it one is drawn at "
+            "every start, and nobody knows it.",
+        ),
+    ] = None,
+    ssl_certfile: Annotated[
+        Path | None, typer.Option(help="PEM file of the mixer's certificate (its chain).")
+    ] = None,
+    ssl_keyfile: Annotated[Path | None, typer.Option(help="PEM file of its private key.")] = None,
+    link_client_ca: Annotated[
+        Path | None,
+        typer.Option(
+            help="PEM file of an authority: nodes must then show a certificate that names them, "
+            "node-0, node-1, ..., and ServerApps one of their own. Then a server cannot pretend "
+            "to be a node."
+        ),
+    ] = None,
+    least_members: Annotated[
+        int, typer.Option(min=2, help="Make no mixture of fewer clients than these.")
+    ] = 2,
+    least_patches: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Take runs of CutMixSL only whose min-patches is at least this: with 1, and a "
+            "small alpha, one client of a group may keep all patches but one.",
+        ),
+    ] = 1,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Allow plaintext off the loopback.")
+    ] = False,
+) -> None:
+    """Mix as a third party: nodes upload here, and the server gets mixtures alone.
+
+    For whoever is to be trusted with single uploads in the server's stead. It stays up between
+    runs, keeps nothing on disk, and ends with Ctrl-C or SIGTERM; a round in progress is lost then,
+    and the run goes on with the next. A run uses it by its keys link-via and link-via-token:
+    docs/deployment.md, "The mixer as a third party".
+    """
+    import torch
+
+    from flwr_splitmix.links.link import LinkError
+    from flwr_splitmix.server.mixing.process import MixerServer
+
+    # Uploads are put side by side: more threads would only wait for each other.
+    torch.set_num_threads(1)
+    over = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: over.set())
+    try:
+        server = MixerServer(
+            listen,
+            token_file,
+            seed_file,
+            certificate=ssl_certfile,
+            key=ssl_keyfile,
+            client_ca=link_client_ca,
+            insecure=insecure,
+            least_members=least_members,
+            least_patches=least_patches,
+        )
+    except LinkError as error:
+        raise RunError(str(error)) from error
+    typer.echo(f"mixer: nodes and ServerApps dial {server.address}")
+    sys.stdout.flush()
+    over.wait()
+    server.stop()

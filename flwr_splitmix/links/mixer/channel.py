@@ -1,0 +1,175 @@
+"""The ServerApp's end of its stream to a mixer: calls, one at a time, until the round is over."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import grpc
+
+from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode
+from flwr_splitmix.links.frames.payload import CodecError
+from flwr_splitmix.links.link import LinkError, RoundLostError
+from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
+from flwr_splitmix.links.stream.protocol import (
+    in_pieces,
+    keepalive,
+    message_settings,
+    next_frame,
+)
+from flwr_splitmix.links.words import one_line
+
+PAUSE = 0.5
+"""Seconds between two attempts to dial."""
+
+
+@dataclass(frozen=True)
+class Dialled:
+    """Where a mixer is, and what it is shown.
+
+    Parameters
+    ----------
+    address
+        "host:port".
+    tls
+        Whether connections to it are encrypted.
+    ca
+        The authority that signed the mixer's certificate, as PEM; b"" for those that gRPC comes
+        with.
+    pair
+        The ServerApp's own certificate and key, as PEM, for a mixer that asks for one.
+    """
+
+    address: str
+    tls: bool
+    ca: bytes = b""
+    pair: tuple[bytes, bytes] | None = None
+    token: str = field(default="", repr=False)
+
+
+class MixerChannel:
+    """A stream to a mixer, for one round.
+
+    Parameters
+    ----------
+    patience
+        Seconds to wait for a mixer that cannot be reached.
+    """
+
+    def __init__(self, dialled: Dialled, patience: float) -> None:
+        self._dialled = dialled
+        self._patience = patience
+        self._number = 0
+        self._channel: grpc.Channel | None = None
+        self._outbox: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
+        self._stream: Iterator[bytes] = iter(())
+
+    def open(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Dial, and make the round's first call, "open".
+
+        Raises
+        ------
+        LinkError
+            If the mixer cannot be reached within the patience, turns this ServerApp away, or
+            refuses the round.
+        """
+        deadline = time.monotonic() + self._patience
+        while True:
+            self._dial()
+            try:
+                return self._ask("open", arguments)
+            except grpc.RpcError as error:
+                self.close()
+                said = one_line(error.details() or error.code().name)
+                if error.code() != grpc.StatusCode.UNAVAILABLE:
+                    raise LinkError(f"{self._mixer} turns this run away: {said}") from None
+                if time.monotonic() + PAUSE > deadline:
+                    raise LinkError(
+                        f"{self._mixer} could not be reached within {self._patience:g} s: {said}; "
+                        "does splitmix mixer run there?"
+                    ) from None
+            except StopIteration:
+                self.close()
+                raise LinkError(f"{self._mixer} ended the stream without a word") from None
+            time.sleep(PAUSE)
+
+    def ask(self, name: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Make a call and return its reply.
+
+        Raises
+        ------
+        RoundLostError
+            If the mixer is gone.
+        LinkError
+            If it refuses, or answers with what is no reply.
+        """
+        try:
+            return self._ask(name, arguments or {})
+        except grpc.RpcError as error:
+            said = one_line(error.details() or error.code().name)
+        except StopIteration:
+            said = "it ended the stream"
+        raise RoundLostError(f"{self._mixer} is gone: {said}")
+
+    def close(self) -> None:
+        """End the stream; the mixer ends the round, if it has not been closed."""
+        if self._channel is not None:
+            self._outbox.put(None)
+            self._channel.close()
+            self._channel = None
+
+    @property
+    def _mixer(self) -> str:
+        return f"the mixer at {self._dialled.address} (link-via)"
+
+    def _dial(self) -> None:
+        # One connection for each stream: a mixer that was started again is another one.
+        options = [
+            *message_settings(),
+            *keepalive(),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.enable_retries", 0),
+        ]
+        own = self._dialled
+        if own.tls:
+            certificate, key = own.pair or (None, None)
+            credentials = grpc.ssl_channel_credentials(own.ca or None, key, certificate)
+            self._channel = grpc.secure_channel(own.address, credentials, options=options)
+        else:
+            self._channel = grpc.insecure_channel(own.address, options=options)
+        self._outbox, self._number = queue.SimpleQueue(), 0
+        self._stream = self._channel.stream_stream(METHOD)(
+            chain.from_iterable(iter(self._outbox.get, None)),
+            metadata=((TOKEN_KEY, own.token), (PROTOCOL_KEY, str(PROTOCOL))),
+        )
+
+    def _ask(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        self._number += 1
+        try:
+            self._outbox.put(in_pieces(Frame("call", self._number, name, arguments)))
+            frame = decode(next_frame(self._stream, MAX_BODY))
+        except CodecError as error:
+            raise LinkError(f"{self._mixer} sent bytes that are no frame: {error}") from None
+        if frame.kind == "error":
+            raise LinkError(f"{self._mixer} refuses: {one_line(frame.text)}")
+        if frame.kind != "reply" or frame.number != self._number:
+            raise LinkError(f"{self._mixer} sent a {frame.kind} frame instead of a reply")
+        return dict(frame.payload)
+
+
+def dictionary(reply: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return what a mixer's reply has under a name.
+
+    Raises
+    ------
+    LinkError
+        If it has no dictionary there.
+    """
+    value = reply.get(name)
+    if not isinstance(value, dict):
+        raise LinkError(f"the mixer's reply has no {name}")
+    return value

@@ -1,0 +1,119 @@
+"""The mixing groups of a round whose nodes are at a mixer: what a strategy calls its clients."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from flwr_splitmix.links.link import Clients, LinkError, Observe, Outcome
+from flwr_splitmix.links.mixer.channel import MixerChannel, dictionary
+
+SIZES = ("batch-size", "patches", "width", "prefix", "num-examples")
+"""What the mixer says of the mixtures."""
+
+
+class MixedGroups(Clients):
+    """Groups that send mixtures, in steps that the mixer takes with the nodes.
+
+    A group has a negative index, -1 for a step's last, that is no client's: who is in it only the
+    mixer knows. A group that is not formed in a step, because its members did not answer, sends
+    nothing then and stays.
+
+    Parameters
+    ----------
+    began
+        The mixer's reply to "begin".
+    asked
+        Client index -> node id, of all nodes that were sent to the mixer.
+    failures
+        By client index, why some of them are not there.
+
+    Raises
+    ------
+    LinkError
+        If the mixer does not say what it should.
+    """
+
+    def __init__(
+        self,
+        server_round: int,
+        began: Mapping[str, Any],
+        asked: Mapping[int, int],
+        failures: Mapping[int, str],
+        observe: Observe | None,
+        channel: MixerChannel,
+    ) -> None:
+        groups = began.get("groups")
+        sizes = {name: began.get(name) for name in SIZES}
+        if type(groups) is not int or not 0 < groups <= len(asked):
+            raise LinkError("the mixer does not say how many groups it forms")
+        described = {**sizes, "state-round": server_round}
+        super().__init__(
+            server_round, {index - groups: described for index in range(groups)}, failures, observe
+        )
+        self._groups = groups
+        self._asked = sorted(asked)
+        self._channel = channel
+        self._note(began)
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Client indices of the nodes that are left at the mixer."""
+        return tuple(client for client in self._asked if client not in self.failures)
+
+    @property
+    def node_seconds(self) -> Mapping[int, float]:
+        """Nothing: how long a single node takes only the mixer knows."""
+        return {}
+
+    def _exchange(
+        self, method: str, payloads: Mapping[int, Mapping[str, Any]]
+    ) -> dict[int, Outcome]:
+        """Take a step at the mixer; groups that were not formed have no outcome."""
+        if method != "step":
+            raise LinkError(f"link-via: a mixer takes training steps only, there is no {method!r}")
+        if not payloads:
+            return {}
+        began = time.monotonic()
+        first = next(iter(payloads.values()))
+        arguments = {
+            "number": first["number"],
+            "progress": float(first["progress"]),
+            "gradients": {
+                str(group + self._groups): own["gradient"][0]
+                for group, own in payloads.items()
+                if own["gradient"] is not None
+            },
+        }
+        if first["plan"] is None:
+            self._note(self._channel.ask("finish", arguments))
+            return {group: Outcome({}) for group in payloads}
+        reply = self._channel.ask("step", arguments)
+        self._note(reply)
+        mixtures = dictionary(reply, "mixtures")
+        seconds = time.monotonic() - began
+        return {
+            group: Outcome(_as_upload(mixtures[str(group + self._groups)]), None, seconds)
+            for group in payloads
+            if str(group + self._groups) in mixtures
+        }
+
+    def _note(self, reply: Mapping[str, Any]) -> None:
+        """Take note of the clients that the mixer has left out since its last reply."""
+        failures = dictionary(reply, "failures")
+        for client in self._asked:
+            if str(client) in failures:
+                self.fail(client, str(failures[str(client)]))
+
+
+def _as_upload(mixture: Any) -> dict[str, Any]:
+    """Return a mixture as what a client would have sent; whatever else is in it is dropped."""
+    if not isinstance(mixture, dict):
+        raise LinkError("the mixer sent a mixture that is none")
+    smashed, labels = mixture.get("smashed"), mixture.get("labels")
+    if not isinstance(smashed, Tensor) or not isinstance(labels, Tensor):
+        raise LinkError("the mixer sent a mixture without numbers or labels")
+    return {"smashed": [smashed], "labels": [labels]}

@@ -1,0 +1,222 @@
+"""The link over a mixer that somebody else runs: the strategy's clients are its mixing groups."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from flwr_splitmix.links.frames.feedback import check_feedback
+from flwr_splitmix.links.frames.wire import check_wire_dtype
+from flwr_splitmix.links.link import Clients, Link, LinkError, Observe
+from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel, dictionary
+from flwr_splitmix.links.mixer.groups import MixedGroups
+from flwr_splitmix.links.mixer.protocol import read_token
+from flwr_splitmix.links.polling import Directory, Mail, Online
+from flwr_splitmix.links.stream.endpoint import is_loopback, join_address, split_address
+from flwr_splitmix.links.stream.pairs import read_authority, read_pair
+from flwr_splitmix.links.stream.replies import LOST, POLL_SECONDS, collect, why_not_attached
+from flwr_splitmix.links.ticket import Ticket, with_record
+
+log = logging.getLogger("flwr.splitmix")
+
+
+class MixerLink(Link):
+    """Sends nodes to a mixer (`splitmix mixer`), and gets mixtures from it.
+
+    What the strategy calls its clients are mixing groups: see `MixedGroups`.
+
+    Parameters
+    ----------
+    via
+        "host:port" of the mixer, which nodes and this process dial.
+    token_file
+        File with the mixer's token, for its owner's eyes only.
+    ca
+        PEM file of the authority that signed the mixer's certificate, which is sent to the nodes;
+        None: they and this process trust the authorities that gRPC comes with. On the loopback,
+        None is plaintext.
+    certificate, key
+        PEM files of this process's own certificate and key, for a mixer that asks for one.
+    insecure
+        Plaintext, wherever the mixer is.
+    wire_dtype, wire_dtype_down, wire_feedback, run, attach_timeout, step_timeout, reattach_timeout
+        As of `StreamLink`, between nodes and mixer. Mixtures and their gradients travel as they
+        are. `attach_timeout` is also how long a mixer is waited for that cannot be reached.
+
+    Attributes
+    ----------
+    mixing
+        What the mixer is asked to do, which the strategy says: "mixing", "classes", "dtype",
+        "geometry", "steps-per-round" and "epochs-per-round".
+
+    Raises
+    ------
+    LinkError
+        If an address, a file or a certificate is wrong.
+    ValueError
+        If `wire_dtype` is no wire format, or there is nothing to feed back.
+    """
+
+    def __init__(
+        self,
+        via: str,
+        token_file: str | Path,
+        *,
+        ca: str | Path | None = None,
+        certificate: str | Path | None = None,
+        key: str | Path | None = None,
+        insecure: bool = False,
+        wire_dtype: str = "keep",
+        wire_dtype_down: str = "",
+        wire_feedback: bool = False,
+        run: str = "",
+        attach_timeout: float = 120.0,
+        step_timeout: float = 120.0,
+        reattach_timeout: float = 20.0,
+    ) -> None:
+        host, port = split_address(via, "link-via")
+        if not port:
+            raise LinkError(f"link-via is {via!r}; it must be host:port, e.g. mixer.example:9444")
+        if (certificate is None) != (key is None):
+            raise LinkError(
+                "ssl-certfile and ssl-keyfile must be given together: with link-via they are this "
+                "run's own, for a mixer that asks for a certificate"
+            )
+        tls = not insecure and (ca is not None or not is_loopback(host))
+        self._dialled = Dialled(
+            join_address(host, port),
+            tls,
+            b"" if ca is None else read_authority(ca, "ssl-ca-certfile"),
+            None if certificate is None or key is None else read_pair(certificate, key),
+            read_token(token_file, "link-via-token"),
+        )
+        self.wire_dtype = check_wire_dtype(wire_dtype)
+        self.wire_dtype_down = check_wire_dtype(wire_dtype_down or wire_dtype)
+        self.wire_feedback = wire_feedback
+        if wire_feedback:
+            check_feedback(self.wire_dtype_down)
+        self.run = run
+        self.attach_timeout = attach_timeout
+        self.step_timeout = step_timeout
+        self.reattach_timeout = reattach_timeout
+        self.mixing: Mapping[str, Any] | None = None
+        self.nodes = Directory()
+        self._unread: set[str] = set()
+
+    def open(self, grid: Grid | None) -> None:
+        """Say what nodes will dial; each round has a connection of its own.
+
+        Raises
+        ------
+        LinkError
+            If no strategy has said what is to be mixed.
+        """
+        if self.mixing is None:
+            raise LinkError("link-via is set, and this strategy has nothing that is mixed")
+        tls = "with TLS" if self._dialled.tls else "in plaintext"
+        log.info("mixer link: nodes dial %s, %s, and so does this run", self._dialled.address, tls)
+
+    def close(self) -> None:
+        """Do nothing: every round has ended its connection."""
+
+    def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
+        """Ask every node for its partition-id, once."""
+        return self.nodes.update(_needed(grid), min_nodes, self.attach_timeout)
+
+    @contextmanager
+    def round(
+        self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
+    ) -> Iterator[Clients]:
+        """Have the nodes dial the mixer; at the end collect their replies to the messages."""
+        grid = _needed(grid)
+        tickets = [Ticket.from_message(message) for message in messages]
+        nodes = {
+            ticket.client: message.metadata.dst_node_id
+            for ticket, message in zip(tickets, messages, strict=True)
+        }
+        channel = MixerChannel(self._dialled, self.attach_timeout)
+        mail: Mail | None = None
+        try:
+            tokens = dictionary(channel.open(self._opening(tickets[0], nodes)), "tokens")
+            for ticket, message in zip(tickets, messages, strict=True):
+                own = self._ticket(ticket, str(tokens.get(str(ticket.client))))
+                message.content = with_record(message.content, own.to_record())
+            mail = Mail(grid, messages, self._unread)
+            failures = self._attach(grid, mail, nodes, channel)
+            began = channel.ask("begin")
+            clients = MixedGroups(tickets[0].server_round, began, nodes, failures, observe, channel)
+            yield clients
+            channel.ask("close")
+            left = {client: nodes[client] for client in clients.nodes}
+            clients.replies = collect(grid, mail, left, clients.fail, self.attach_timeout)
+        finally:
+            if mail is not None:
+                self._unread = mail.unread
+            channel.close()
+
+    def _opening(self, ticket: Ticket, nodes: Mapping[int, int]) -> dict[str, Any]:
+        return {
+            **(self.mixing or {}),
+            "round": ticket.server_round,
+            "seed": ticket.seed,
+            "nodes": {str(client): node for client, node in nodes.items()},
+            "wire-dtype": self.wire_dtype_down,
+            "wire-feedback": self.wire_feedback,
+            "step-timeout": self.step_timeout,
+            "reattach-timeout": self.reattach_timeout,
+        }
+
+    def _ticket(self, ticket: Ticket, token: str) -> Ticket:
+        return replace(
+            ticket,
+            link="stream",
+            timeout=0.5 * self.attach_timeout,
+            patience=self.reattach_timeout,
+            address=self._dialled.address,
+            tls=self._dialled.tls,
+            ca=self._dialled.ca.decode("ascii", "replace"),
+            token=token,
+            wire_dtype=self.wire_dtype,
+            run=self.run,
+        )
+
+    def _attach(
+        self, grid: Grid, mail: Mail, nodes: Mapping[int, int], channel: MixerChannel
+    ) -> dict[int, str]:
+        """Wait until every node is at the mixer, has said why not, is gone, or is late."""
+        failures: dict[int, str] = {}
+        gone: dict[str, str] = {}
+        online = Online(grid)
+        deadline = time.monotonic() + self.attach_timeout
+        while True:
+            mail.look()
+            said = channel.ask("attach", {"gone": gone})
+            new = dictionary(said, "failures")
+            failures |= {c: str(new[str(c)]) for c in nodes if str(c) in new}
+            named = said.get("waiting")
+            waiting = [c for c in nodes if isinstance(named, list) and c in named]
+            if not waiting:
+                return failures
+            gone = {}
+            for client in waiting:
+                if (reply := mail.replies.get(nodes[client])) is not None:
+                    gone[str(client)] = why_not_attached(reply)
+                elif online.has_lost(nodes[client]):
+                    gone[str(client)] = LOST
+                elif time.monotonic() > deadline:
+                    gone[str(client)] = f"did not attach within {self.attach_timeout:g} s"
+            time.sleep(0.0 if gone else POLL_SECONDS)
+
+
+def _needed(grid: Grid | None) -> Grid:
+    if grid is None:
+        raise LinkError("link-via works inside a Flower run only; use strategy.fit(clients, ...)")
+    return grid

@@ -1,0 +1,84 @@
+"""What the ServerApp and a mixer agree on.
+
+A ServerApp opens one stream a round, with the mixer's token. It sends `call` frames (number: from
+1; text: the name of what it asks; payload: arguments), one at a time, and gets a `reply` or an
+`error` (text: why not) to each. A mixer answers these calls and no others; none of them asks for
+what a single node sent.
+
+======== ======================================== ==============================================
+call     arguments                                reply
+======== ======================================== ==============================================
+open     `Opening`: the round, the mixing, nodes  "tokens": by client, with which it may attach
+attach   "gone": by client, why it will not come  "waiting": clients still to come; "failures"
+begin    none                                     the shape of the mixtures, "groups", "failures"
+step     "number", "progress", "gradients"        "mixtures": by group; "failures"
+finish   "number", "progress", "gradients"        "failures"
+close    none                                     nothing: clients were told that they are done
+======== ======================================== ==============================================
+
+Groups are numbered from 0; clients and groups are the keys of dictionaries, as text. "failures" are
+new ones, by client, each a sentence.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from flwr_splitmix.links.link import LinkError
+
+METHOD = "/flwr_splitmix.Mixer/Serve"
+PROTOCOL = 1
+
+TOKEN_KEY = "splitmix-mixer-token"
+PROTOCOL_KEY = "splitmix-mixer-protocol"
+
+LEAST_TOKEN = 32
+"""Fewest characters of a mixer's token."""
+
+
+def read_secret(path: str | Path, name: str) -> str:
+    """Read a file that holds one line, which nobody but its owner may read.
+
+    Parameters
+    ----------
+    name
+        The key or the option that names the file.
+
+    Raises
+    ------
+    LinkError
+        If it cannot be read, others may read it, or it holds no line; the sentence names `name`.
+    """
+    path = Path(path).expanduser()
+    try:
+        text = path.read_text("utf-8", "replace").strip()
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        raise LinkError(f"{name}: {path} cannot be read: {error.strerror}") from None
+    if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise LinkError(
+            f"{name}: others on this machine may read or change {path} (mode {mode:04o}); keep it "
+            f"to its owner (chmod 600 {path}), and make a new one if somebody may have read it"
+        )
+    if not text or not text.isprintable() or " " in text:
+        raise LinkError(f"{name}: {path} must hold one word on one line, and nothing else")
+    return text
+
+
+def read_token(path: str | Path, name: str) -> str:
+    """Read a mixer's token from its file.
+
+    Raises
+    ------
+    LinkError
+        As `read_secret`, or if it is no ASCII or too short to be a secret.
+    """
+    token = read_secret(path, name)
+    if len(token) < LEAST_TOKEN or not token.isascii():
+        raise LinkError(
+            f"{name}: {path} holds {len(token)} characters; a token has at least {LEAST_TOKEN}, "
+            "of ASCII (openssl rand -hex 32)"
+        )
+    return token

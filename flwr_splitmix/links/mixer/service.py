@@ -1,0 +1,114 @@
+"""The mixer's end of a ServerApp's stream: who has the token is answered, one call at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import grpc
+
+from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode
+from flwr_splitmix.links.frames.payload import CodecError
+from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
+from flwr_splitmix.links.stream.protocol import Messages, in_pieces
+
+log = logging.getLogger("flwr.splitmix")
+
+
+class RefusedError(ValueError):
+    """The mixer does not do what a ServerApp asks; the sentence is sent to it."""
+
+
+class Room(Protocol):
+    """What answers the calls of one stream; a round is mixed in it."""
+
+    def answer(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the reply to a call; RefusedError if there is none."""
+
+    def leave(self) -> None:
+        """End the round for all its nodes, if it has not ended; called from any thread."""
+
+
+class MixerService(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Answers ServerApps that show the mixer's token.
+
+    Parameters
+    ----------
+    token
+        Compared in constant time, before the first frame is read.
+    make_room
+        Makes what answers a stream's calls.
+    max_body
+        Largest body in bytes of a frame.
+    """
+
+    def __init__(self, token: str, make_room: Callable[[], Room], max_body: int = MAX_BODY) -> None:
+        self._token = token.encode()
+        self._make_room = make_room
+        self._max_body = max_body
+        self._handler = grpc.stream_stream_rpc_method_handler(self._serve)
+
+    def service(self, handler_call_details: Any) -> Any:
+        """Return gRPC's handler of a method, None for an unknown one."""
+        return self._handler if handler_call_details.method == METHOD else None
+
+    async def _serve(self, requests: Any, context: Any) -> None:
+        await self._admit(context)
+        await context.send_initial_metadata(())
+        loop = asyncio.get_running_loop()
+        room = self._make_room()
+        # Calls wait for nodes: in a thread, for the event loop is all nodes'.
+        thread = ThreadPoolExecutor(1, thread_name_prefix="splitmix-mixer")
+        try:
+            number = 0
+            while (pieces := await self._frame(context)) is not None:
+                number += 1
+                reply = await loop.run_in_executor(thread, self._reply, room, number, pieces)
+                for message in reply:
+                    await context.write(message)
+        except grpc.aio.InternalError:
+            log.warning("the connection to a ServerApp broke")
+        finally:
+            room.leave()
+            thread.shutdown(wait=False)
+
+    async def _admit(self, context: Any) -> None:
+        shown = dict(context.invocation_metadata())
+        if shown.get(PROTOCOL_KEY) != str(PROTOCOL):
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"the mixer speaks version {PROTOCOL} of its protocol, and the ServerApp another; "
+                "install the same flwr-splitmix on both",
+            )
+        if not hmac.compare_digest(str(shown.get(TOKEN_KEY, "")).encode(), self._token):
+            log.warning("%s was turned away: it has not the mixer's token", context.peer())
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED, "this is not the mixer's token (link-via-token)"
+            )
+
+    async def _frame(self, context: Any) -> list[bytes] | None:
+        """Read a frame; None where the ServerApp has ended its stream."""
+        frame = Messages(self._max_body)
+        while True:
+            message = await context.read()
+            if message is grpc.aio.EOF:
+                return None
+            if frame.add(message):
+                return frame.pieces
+
+    def _reply(self, room: Room, number: int, pieces: Sequence[bytes]) -> list[bytes]:
+        try:
+            call = decode(pieces, self._max_body)
+            if call.kind != "call" or call.number != number:
+                raise RefusedError(f"expected call {number}")
+            return in_pieces(Frame("reply", number, payload=room.answer(call.text, call.payload)))
+        except (RefusedError, CodecError) as error:
+            log.warning("a ServerApp was refused: %s", error)
+            return in_pieces(Frame("error", number, str(error)))
+        except Exception:
+            log.exception("the mixer failed in call %d of a ServerApp", number)
+            return in_pieces(Frame("error", number, "the mixer failed; its log says why"))

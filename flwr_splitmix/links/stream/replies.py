@@ -1,0 +1,80 @@
+"""What nodes answer a round's messages, besides what they send over their lines."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from flwr_splitmix.links.polling import Mail, Online, refusal
+from flwr_splitmix.links.ticket import RECORD
+from flwr_splitmix.links.words import one_line
+
+log = logging.getLogger("flwr.splitmix")
+
+POLL_SECONDS = 0.05
+"""Between two looks for replies while nodes attach or finish."""
+
+LOST = "is not connected to the SuperLink any more"
+
+
+def why_not_attached(reply: Message) -> str:
+    """Return why a node that has answered its message is not attached."""
+    return refusal(reply) or "answered its message without attaching"
+
+
+def is_plain(description: Mapping[str, Any]) -> bool:
+    """Return whether a client described itself in plain values, and said where its state is."""
+    plain = all(isinstance(value, (bool, int, float, str)) for value in description.values())
+    return plain and isinstance(description.get("state-round"), int)
+
+
+def collect(
+    grid: Grid,
+    mail: Mail,
+    nodes: Mapping[int, int],
+    fail: Callable[[int, str], None],
+    timeout: float,
+) -> list[Message]:
+    """Wait for the replies of nodes that have finished a round.
+
+    Parameters
+    ----------
+    nodes
+        Client index -> node id.
+    fail
+        Told of a client whose reply says why there is none, or does not come.
+
+    Returns
+    -------
+    Sorted by client index.
+    """
+    replies: dict[int, Message] = {}
+    waiting = dict(nodes)
+    online = Online(grid)
+    deadline = time.monotonic() + timeout
+    while waiting:
+        mail.look()
+        for client, node in list(waiting.items()):
+            reply = mail.replies.get(node)
+            if reply is not None and (reason := refusal(reply)) is not None:
+                fail(client, reason)
+            elif reply is not None:
+                record = reply.content.config_records.pop(RECORD, None)
+                if record is not None and "warning" in record:
+                    log.warning("%s", one_line(str(record["warning"])))
+                replies[client] = reply
+            elif online.has_lost(node):
+                fail(client, LOST)
+            elif time.monotonic() > deadline:
+                fail(client, f"did not finish its round in {timeout:g} s")
+            else:
+                continue
+            del waiting[client]
+        if waiting:
+            time.sleep(POLL_SECONDS)
+    return [replies[client] for client in sorted(replies)]

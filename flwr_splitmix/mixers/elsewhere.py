@@ -1,0 +1,143 @@
+"""Mixing by a third party: what is left of it at the server, and how a mixer is told to another.
+
+The server's clients are then mixing groups: each of them sends a mixture and soft labels, and gets
+the mixture's gradient. Whose data that are, their masks and who is in which group, the third party
+knows (`flwr_splitmix.server.mixing`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flwr_splitmix.mixers.mixer import Mixer
+from flwr_splitmix.mixers.mixup import Mixup
+from flwr_splitmix.mixers.patch_cutmix import PatchCutMix
+from flwr_splitmix.mixers.plan import Plan, SmashedShape, each_alone
+from flwr_splitmix.mixers.share import FullShare, LabelKind, Plain, Share
+
+KINDS: dict[str, type[Mixer]] = {kind.__name__: kind for kind in (PatchCutMix, Mixup)}
+"""The mixers that a third party can be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _GroupShare(FullShare):
+    """A mixing group's part of a step: a mixture that was made elsewhere, with soft labels."""
+
+    name: ClassVar[str] = "group"
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """Soft labels, in which the members' mixing ratios are already."""
+        return "soft"
+
+    @property
+    def mixed(self) -> bool:
+        """True: a group has several members."""
+        return True
+
+
+GROUP_SHARES: tuple[type[Share], ...] = (_GroupShare,)
+"""The shares of groups: no client knows them, and they never travel to one."""
+
+
+class MixedElsewhere(Mixer):
+    """What the server has of a mixer that a third party is: one mixture from each group.
+
+    Parameters
+    ----------
+    mixer
+        The mixer that the third party is asked to be.
+
+    Raises
+    ------
+    ValueError
+        As `describe`.
+    """
+
+    def __init__(self, mixer: Mixer) -> None:
+        self.description = describe(mixer)
+        self.mixer = mixer
+        self.positions = mixer.positions
+        self.shares = mixer.shares  # type: ignore[misc]
+
+    def __str__(self) -> str:
+        return f"{self.mixer} of a third party"
+
+    def check_clients(self, n: int) -> None:
+        """Ask the mixer whether it can work with so many clients, of which the groups are made."""
+        self.mixer.check_clients(n)
+
+    def plan(
+        self,
+        members: Sequence[int],
+        shape: SmashedShape,
+        rng: np.random.Generator,
+        order_rng: np.random.Generator | None = None,
+    ) -> Plan:
+        """Ask each group for its mixture; nothing is drawn here."""
+        return each_alone(shape, ((group, _GroupShare()) for group in members))
+
+
+def describe(mixer: Mixer) -> dict[str, Plain]:
+    """Return a mixer as plain values: its "mixer", and its constructor's arguments.
+
+    Raises
+    ------
+    ValueError
+        If a third party cannot be such a mixer, or one upload could be a whole mixture with it;
+        the sentence names the key and what to do.
+    """
+    name = type(mixer).__name__
+    if KINDS.get(name) is not type(mixer):
+        raise ValueError(
+            f"link-via is set, but a mixer elsewhere cannot be {mixer}; allowed with it are "
+            f"{', '.join(KINDS)} (strategies CutMixSL and MixupSL), or link-via ''"
+        )
+    options = {
+        name: getattr(mixer, name)
+        for name in inspect.signature(type(mixer)).parameters
+        if hasattr(mixer, name)
+    }
+    check_hides(mixer)
+    return {"mixer": name, **options}
+
+
+def check_hides(mixer: Mixer) -> None:
+    """Raise ValueError if one member's upload could be a whole mixture, or follow from several."""
+    if not isinstance(mixer, PatchCutMix):
+        return
+    if not mixer.min_patches:
+        raise ValueError(
+            "link-via is set, but min-patches is 0: a member of a group may then keep all patches, "
+            "and its upload would be the mixture; set min-patches to at least 1"
+        )
+    if mixer.k_times:
+        raise ValueError(
+            "link-via is set, but k-times is true: a group's k mixtures together hold every patch "
+            "of each member; set k-times to false, or link-via to ''"
+        )
+
+
+def mixer_of(description: Mapping[str, Any]) -> Mixer:
+    """Make a mixer from what `describe` returned; only kinds in `KINDS` are made.
+
+    Raises
+    ------
+    ValueError
+        If it is none of them, an option is unknown or out of its range, or as `check_hides`.
+    """
+    options = dict(description)
+    kind = KINDS.get(str(options.pop("mixer", None)))
+    if kind is None:
+        raise ValueError(f"there is no such mixer here; there are {', '.join(KINDS)}")
+    try:
+        mixer = kind(**options)
+    except TypeError:
+        raise ValueError(f"{kind.__name__} has other options, or values of other types") from None
+    check_hides(mixer)
+    return mixer

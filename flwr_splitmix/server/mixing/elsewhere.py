@@ -1,0 +1,112 @@
+"""What a strategy asks of a mixer elsewhere, and what does not go with one."""
+
+from __future__ import annotations
+
+from flwr_splitmix.links import MixerLink
+from flwr_splitmix.mixers import Mixer
+from flwr_splitmix.mixers.elsewhere import MixedElsewhere
+from flwr_splitmix.server.evaluation.over_link import Evaluation
+from flwr_splitmix.server.pace import Pace
+from flwr_splitmix.server.part_count import PartsAsked
+from flwr_splitmix.server.segments.upper import ServerSegment
+
+
+def mix_elsewhere(
+    link: MixerLink,
+    mixer: Mixer,
+    upper: ServerSegment,
+    *,
+    lengths: tuple[int | None, int],
+    averages: bool,
+    evaluation: Evaluation,
+    noisy: bool,
+    pace: Pace,
+    parts: PartsAsked,
+) -> MixedElsewhere:
+    """Tell a link what its mixer is to do; returns what is left of mixing at the server.
+
+    Parameters
+    ----------
+    lengths
+        The strategy's `steps_per_round` and `epochs_per_round`.
+    averages
+        Whether lower segments are averaged.
+    noisy
+        Whether clients add noise, for which the server keeps a ledger.
+    parts
+        `micro_batches`.
+
+    Raises
+    ------
+    ValueError
+        If one of the strategy's options would show the server a single client, or needs what only
+        the mixer knows; the sentence names the key and what to do.
+    """
+    check_goes_elsewhere(
+        averages=averages, evaluation=evaluation, noisy=noisy, pace=pace, parts=parts
+    )
+    elsewhere = MixedElsewhere(mixer)
+    steps, epochs = lengths
+    geometry = upper.geometry
+    link.mixing = {
+        "mixing": elsewhere.description,
+        "classes": upper.num_classes,
+        "dtype": str(upper.input_dtype).removeprefix("torch."),
+        "geometry": None
+        if geometry is None
+        else {
+            "patches": geometry.patches,
+            "width": geometry.width,
+            "prefix": geometry.prefix,
+            "grid": None if geometry.grid is None else list(geometry.grid),
+        },
+        "steps-per-round": steps or 0,
+        "epochs-per-round": epochs,
+    }
+    return elsewhere
+
+
+def check_goes_elsewhere(
+    *, averages: bool, evaluation: Evaluation, noisy: bool, pace: Pace, parts: PartsAsked
+) -> None:
+    """Raise ValueError for an option that does not go with a mixer elsewhere."""
+    because = [
+        (
+            averages,
+            "the strategy averages lower segments, which would come to the server one by one; take "
+            "the strategy that does not average (CutMixSL for CutMixSFL), or link-via ''",
+        ),
+        (
+            evaluation != "none",
+            f"evaluation is {evaluation!r}, for which each client's test data come to the server "
+            "unmixed; set evaluation to 'none', or link-via to ''",
+        ),
+        (
+            noisy,
+            "sigma-s or sigma-y is above 0, and the server's ledger must know each client's masks; "
+            "set both to 0.0, or link-via to ''",
+        ),
+        (
+            pace.skips,
+            "straggler is 'skip', and which client is late only the mixer knows; set straggler to "
+            "'wait', or link-via to ''",
+        ),
+        (
+            pace.on_arrival,
+            "group-order is 'arrival', and a mixer hands on all groups of a step at once; set "
+            "group-order to 'random', or link-via to ''",
+        ),
+        (
+            pace.grouping != "random",
+            f"grouping is {pace.grouping!r}, and how fast a client is only the mixer knows; set "
+            "grouping to 'random', or link-via to ''",
+        ),
+        (
+            parts != 1,
+            f"micro-batches is {parts!r}, and a mixer takes whole batches; set micro-batches to 1, "
+            "or link-via to ''",
+        ),
+    ]
+    for wrong, sentence in because:
+        if wrong:
+            raise ValueError(f"link-via is set, but {sentence}")

@@ -1,0 +1,111 @@
+"""What a ServerApp asks a mixer for, for one round: plain values, each of them checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError
+
+from flwr_splitmix.links.frames.wire import WireDtype
+from flwr_splitmix.links.mixer.service import RefusedError
+from flwr_splitmix.links.words import one_line
+from flwr_splitmix.mixers import Mixer
+from flwr_splitmix.mixers.elsewhere import mixer_of
+from flwr_splitmix.mixers.share import MAX_CLASSES
+from flwr_splitmix.segments.geometry import Geometry
+
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+}
+"""What smashed data may be, by name."""
+
+MOST = 2**31 - 1
+MAX_NODES = 4096
+
+Whole = Annotated[StrictInt, Field(ge=0, le=MOST)]
+Count = Annotated[StrictInt, Field(ge=1, le=MOST)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class Opening(BaseModel):
+    """The round that a mixer is to mix.
+
+    Attributes
+    ----------
+    mixing
+        The mixer, as `flwr_splitmix.mixers.elsewhere.describe` says it.
+    classes, dtype, geometry
+        Number L of classes; dtype of smashed data; (patches, width, prefix) and, if there is one,
+        the grid that the upper segment expects, None where it expects nothing.
+    steps_per_round, epochs_per_round
+        As of the strategy; 0 for the steps is what the epochs come to.
+    seed
+        The run's, of rounding by chance on the wire. No plan is drawn from it.
+    nodes
+        Client index, as text -> node id.
+    wire_dtype, wire_feedback
+        Of gradients on their way to the nodes.
+    step_timeout, reattach_timeout
+        Seconds for an exchange with the nodes, and for one whose connection broke to be back.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, alias_generator=lambda name: name.replace("_", "-")
+    )
+
+    mixing: dict[str, Any]
+    classes: Annotated[StrictInt, Field(ge=2, le=MAX_CLASSES)]
+    dtype: str
+    geometry: dict[str, Any] | None
+    steps_per_round: Whole
+    epochs_per_round: Count
+    round: Count
+    seed: StrictInt
+    nodes: dict[str, StrictInt] = Field(min_length=1, max_length=MAX_NODES)
+    wire_dtype: WireDtype
+    wire_feedback: StrictBool
+    step_timeout: Seconds
+    reattach_timeout: Seconds
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Self:
+        """Check what a ServerApp sent; RefusedError if it is no opening."""
+        try:
+            read = cls.model_validate(dict(values))
+        except ValidationError as error:
+            names = {".".join(map(str, wrong["loc"])) for wrong in error.errors()}
+            raise RefusedError(
+                f"the round cannot be opened: {one_line(', '.join(sorted(names)))[:200]} is wrong; "
+                "is the same flwr-splitmix installed on both?"
+            ) from None
+        if read.dtype not in DTYPES:
+            raise RefusedError(f"smashed data cannot be {one_line(read.dtype)[:40]}")
+        if not all(name.isascii() and name.isdigit() and len(name) < 10 for name in read.nodes):
+            raise RefusedError("clients must be numbers from 0")
+        return read
+
+    @property
+    def clients(self) -> dict[int, int]:
+        """Client index -> node id, sorted."""
+        return dict(sorted((int(client), node) for client, node in self.nodes.items()))
+
+    def mixer(self) -> Mixer:
+        """Make the mixer; RefusedError if there is none such, or it does not hide its members."""
+        try:
+            return mixer_of(self.mixing)
+        except ValueError as error:
+            raise RefusedError(str(error)) from None
+
+    def smashed_geometry(self) -> Geometry | None:
+        """Return the geometry that the upper segment expects; RefusedError if it is none."""
+        if self.geometry is None:
+            return None
+        values = dict(self.geometry)
+        grid = values.pop("grid", None)
+        try:
+            return Geometry(**values, grid=None if grid is None else tuple(grid))
+        except (TypeError, ValueError):
+            raise RefusedError("the geometry is none") from None

@@ -1,0 +1,114 @@
+"""The mixer's process: one address for nodes and ServerApps, until it is asked to end."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from pathlib import Path
+
+from flwr_splitmix.links.link import LinkError
+from flwr_splitmix.links.mixer.protocol import read_secret, read_token
+from flwr_splitmix.links.mixer.service import MixerService
+from flwr_splitmix.links.stream.endpoint import Endpoint, is_loopback, join_address, split_address
+from flwr_splitmix.links.stream.server import StreamServer, StreamService
+from flwr_splitmix.links.stream.token import TokenMint
+from flwr_splitmix.server.mixing.room import MixingRoom, Policy
+
+log = logging.getLogger("flwr.splitmix")
+
+TOKEN_SECONDS = 86_400.0
+"""How long a node may attach with its token; no round may take longer."""
+
+LEAST_SEED = 2**48
+"""Smaller seeds can be tried, one after the other."""
+
+
+def read_seed(path: Path | None) -> int:
+    """Return the secret seed of groups, ratios and masks.
+
+    Parameters
+    ----------
+    path
+        A file that holds one whole number; None draws one from the operating system.
+
+    Raises
+    ------
+    LinkError
+        If it cannot be read, others may read it, or it is no number, or one that can be guessed.
+    """
+    if path is None:
+        return secrets.randbits(63) | 1 << 62
+    text = read_secret(path, "--seed-file")
+    if not (text.isascii() and text.isdigit() and LEAST_SEED <= int(text) < 2**63):
+        raise LinkError(
+            f"--seed-file: {path} must hold one whole number of 2**48 to 2**63 - 1, drawn at "
+            "random: whoever guesses it knows every mask"
+        )
+    return int(text)
+
+
+class MixerServer:
+    """A mixer that listens, in threads of this process.
+
+    Parameters
+    ----------
+    listen
+        "host:port" to listen on; port 0 takes a free one.
+    token_file
+        File with the token that ServerApps show.
+    seed_file
+        See `read_seed`.
+    certificate, key, client_ca, insecure
+        As of `Endpoint`; with `client_ca` ServerApps must show a certificate too.
+    least_members, least_patches
+        See `Policy`.
+
+    Raises
+    ------
+    LinkError
+        If an address, a file or a certificate is wrong, or the port is taken.
+    """
+
+    def __init__(
+        self,
+        listen: str,
+        token_file: Path,
+        seed_file: Path | None = None,
+        *,
+        certificate: Path | None = None,
+        key: Path | None = None,
+        client_ca: Path | None = None,
+        insecure: bool = False,
+        least_members: int = 2,
+        least_patches: int = 1,
+    ) -> None:
+        host, port = split_address(listen, "--listen")
+        if port is None:
+            raise LinkError(f"--listen is {listen!r}; it must be host:port, e.g. 0.0.0.0:9444")
+        if certificate is None and not insecure and not is_loopback(host):
+            raise LinkError(
+                f"the mixer would listen on {host} without TLS: give it --ssl-certfile and "
+                "--ssl-keyfile, or listen on 127.0.0.1, or allow it with --insecure"
+            )
+        endpoint = Endpoint(listen, None, certificate, key, None, client_ca, insecure)
+        policy = Policy(read_seed(seed_file), least_members, least_patches)
+        mint = TokenMint(TOKEN_SECONDS)
+        nodes = StreamService(mint, endpoint.names_nodes)
+        servers = MixerService(
+            read_token(token_file, "--token-file"), lambda: MixingRoom(policy, nodes, mint)
+        )
+        self._server: StreamServer | None = None
+        try:
+            server = StreamServer(nodes, endpoint.address, endpoint.credentials(), servers)
+        except OSError as error:
+            raise LinkError(f"the mixer {error}; is its port taken?") from None
+        self._server = server
+        self.address = join_address(endpoint.host, server.port)
+        tls = "with TLS" if endpoint.tls else "in plaintext"
+        log.info("the mixer listens on %s, %s", self.address, tls)
+
+    def stop(self) -> None:
+        """Cut all connections and end all threads."""
+        if self._server is not None:
+            self._server.stop(grace=1.0)
+            self._server = None

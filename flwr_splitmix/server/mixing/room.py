@@ -1,0 +1,208 @@
+"""One round at the mixer: nodes attach, each step is mixed, and gradients are split."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.links.frames.feedback import Feedback
+from flwr_splitmix.links.mixer.service import RefusedError
+from flwr_splitmix.links.stream.clients import Changes, StreamClients
+from flwr_splitmix.links.stream.line import Line
+from flwr_splitmix.links.stream.replies import is_plain
+from flwr_splitmix.links.stream.server import StreamService
+from flwr_splitmix.links.stream.token import Admission, TokenMint
+from flwr_splitmix.links.words import one_line
+from flwr_splitmix.seeding import derive_seed
+from flwr_splitmix.server.mixing.opening import Opening
+from flwr_splitmix.server.mixing.steps import MixedSteps
+
+log = logging.getLogger("flwr.splitmix")
+
+Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the operator of a mixer has decided, whatever a ServerApp asks for.
+
+    Parameters
+    ----------
+    seed
+        Of groups, ratios and masks; the server must not know it.
+    least_members
+        Fewest members of a group, 2 at least: a smaller one is not asked, and of one that has lost
+        members no mixture is made.
+    least_patches
+        Fewest patches that each member of a group of patch CutMix keeps (`min_patches`): with few,
+        another member may keep nearly all.
+    """
+
+    seed: int = field(repr=False)
+    least_members: int = 2
+    least_patches: int = 1
+
+
+class MixingRoom:
+    """Answers the calls of one ServerApp's stream; see `flwr_splitmix.links.mixer.protocol`.
+
+    Parameters
+    ----------
+    policy
+        The operator's.
+    service, mint
+        Admit the nodes of the round.
+    """
+
+    def __init__(self, policy: Policy, service: StreamService, mint: TokenMint) -> None:
+        self._policy = policy
+        self._service = service
+        self._mint = mint
+        self._answers: dict[str, Answer] = {"open": self._open}
+        self._admissions: dict[int, Admission] = {}
+        self._lines: dict[int, Line] = {}
+        self._changes: Changes = queue.SimpleQueue()
+        self._failures: dict[int, str] = {}
+        self._told: set[int] = set()
+
+    def answer(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the reply to a call.
+
+        Raises
+        ------
+        RefusedError
+            If there is no such call, or not now, or its arguments are wrong.
+        """
+        if name not in self._answers:
+            now = ", ".join(self._answers) or "nothing"
+            raise RefusedError(f"a mixer does not answer {one_line(name)[:40]!r} now, but {now}")
+        try:
+            return self._answers[name](arguments)
+        except LinkError as error:
+            raise RefusedError(str(error)) from None
+
+    def leave(self) -> None:
+        """Let the nodes go, if the round has not been closed."""
+        for line in self._lines.values():
+            line.end("leave", "the ServerApp has ended the round")
+        self._service.close(self._admissions.values())
+
+    def _open(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Let the nodes of a round attach; returns the token of each."""
+        order = Opening.read(arguments)
+        mixer, geometry = order.mixer(), order.smashed_geometry()
+        least = self._policy.least_members
+        if (size := int(getattr(mixer, "k", 0))) < least or len(order.nodes) < least:
+            raise RefusedError(
+                f"this mixer makes no mixture of fewer than {least} members: it is asked for "
+                f"groups of {size} out of {len(order.nodes)} nodes (k, min-nodes)"
+            )
+        if getattr(mixer, "min_patches", self._policy.least_patches) < self._policy.least_patches:
+            raise RefusedError(
+                f"this mixer leaves each member {self._policy.least_patches} patches: set "
+                "min-patches to as many"
+            )
+        try:
+            mixer.check_clients(len(order.nodes))
+        except ValueError as error:
+            raise RefusedError(str(error)) from None
+        log.info("round %d: %s of %d nodes", order.round, order.mixing, len(order.nodes))
+        # New for every stream: a token of another round, or of this one once more, admits nobody.
+        kind = f"train {secrets.token_hex(8)}"
+        for client, node in order.clients.items():
+            self._admissions[client] = self._mint.admission(node, client, order.round, kind)
+            self._lines[client] = Line(
+                partial(self._changes.put, client),
+                order.wire_dtype,
+                seed=derive_seed(order.seed, "wire down", client, order.round),
+                feedback=Feedback(order.wire_dtype) if order.wire_feedback else None,
+            )
+        self._service.open({self._admissions[c]: line for c, line in self._lines.items()})
+        steps = partial(MixedSteps, self._policy.seed, least, order, mixer, geometry)
+        begin: Answer = partial(self._begin, order, steps)
+        self._answers = {"attach": self._attach, "begin": begin}
+        admissions = self._admissions.items()
+        return {"tokens": {str(client): self._mint.token(own) for client, own in admissions}}
+
+    def _attach(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Say who is still to come; who will not come, the ServerApp says."""
+        gone = arguments.get("gone")
+        for client, line in self._lines.items():
+            if client in self._failures or self._is_here(client):
+                continue
+            if line.failure is not None:
+                self._failures[client] = line.failure
+            elif line.description is not None:
+                self._failures[client] = "described itself in other than plain values"
+            elif isinstance(gone, dict) and str(client) in gone:
+                self._failures[client] = one_line(str(gone[str(client)]))
+            else:
+                continue
+            line.end("leave", one_line(self._failures[client]))
+        waiting = [c for c in self._lines if c not in self._failures and not self._is_here(c)]
+        return {"waiting": waiting, "failures": self._new(self._failures)}
+
+    def _is_here(self, client: int) -> bool:
+        description = self._lines[client].description
+        return description is not None and is_plain(description)
+
+    def _begin(
+        self,
+        order: Opening,
+        make_steps: Callable[[StreamClients], MixedSteps],
+        arguments: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Begin to mix with the nodes that are there; the others are left out of the round."""
+        failures = dict(self._failures)
+        descriptions: dict[int, dict[str, Any]] = {}
+        for client, line in self._lines.items():
+            if client in failures:
+                continue
+            if self._is_here(client) and line.description is not None:
+                descriptions[client] = line.description
+            else:
+                failures[client] = "had not attached when the round began"
+                line.end("leave", failures[client])
+        clients = StreamClients(
+            order.round,
+            descriptions,
+            failures,
+            None,
+            lines=self._lines,
+            changes=self._changes,
+            wire_dtype=order.wire_dtype,
+            step_timeout=order.step_timeout,
+            reattach_timeout=order.reattach_timeout,
+        )
+        steps = make_steps(clients)
+
+        def step(arguments: Mapping[str, Any]) -> dict[str, Any]:
+            mixtures = steps.take(arguments)
+            return {"mixtures": mixtures, "failures": self._new(clients.failures)}
+
+        def finish(arguments: Mapping[str, Any]) -> dict[str, Any]:
+            steps.finish(arguments)
+            self._answers = {"close": partial(self._close, clients)}
+            return {"failures": self._new(clients.failures)}
+
+        self._answers = {"step": step, "finish": finish}
+        return {**steps.sizes, "failures": self._new(clients.failures)}
+
+    def _close(self, clients: StreamClients, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Tell the nodes that the round is finished."""
+        self._answers = {}
+        for client in clients.alive:
+            self._lines[client].end("finish")
+        return {}
+
+    def _new(self, failures: Mapping[int, str]) -> dict[str, str]:
+        """Return the failures that the ServerApp has not been told."""
+        new = {client: why for client, why in failures.items() if client not in self._told}
+        self._told.update(new)
+        return {str(client): why for client, why in new.items()}

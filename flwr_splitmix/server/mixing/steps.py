@@ -1,0 +1,184 @@
+"""The steps of a round at the mixer: plans are drawn, uploads mixed, gradients split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.links import Clients
+from flwr_splitmix.links.mixer.service import RefusedError
+from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Mixer, Plan, Upload
+from flwr_splitmix.segments.geometry import Geometry
+from flwr_splitmix.server.intake.split import UploadIntake, agree_on_shape
+from flwr_splitmix.server.mixing.opening import DTYPES, Opening
+from flwr_splitmix.server.planning import Planner, RoundLength
+from flwr_splitmix.server.whole_batches import WholeBatches
+
+
+class MixedSteps:
+    """Takes steps with the nodes of a round, and hands on mixtures alone.
+
+    Plans are drawn as a strategy without a third party draws them: with its seed they are the
+    same.
+
+    Parameters
+    ----------
+    seed
+        Of groups, ratios and masks.
+    least
+        Fewest members of a group.
+    order
+        What the ServerApp asked for.
+    mixer, geometry
+        Made from it.
+    clients
+        The nodes that have attached.
+
+    Attributes
+    ----------
+    sizes
+        What the ServerApp is told of the mixtures; "num-examples" are those of the mean client.
+
+    Raises
+    ------
+    LinkError
+        If no client fits the upper segment.
+    RefusedError
+        If too few of them do to form a group.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        least: int,
+        order: Opening,
+        mixer: Mixer,
+        geometry: Geometry | None,
+        clients: Clients,
+    ) -> None:
+        self._least = least
+        self._order = order
+        self._mixer = mixer
+        self._clients = clients
+        self._uploads = UploadIntake(order.classes, DTYPES[order.dtype])
+        self._uploads.begin_round(clients)
+        shape, batches = agree_on_shape(clients, geometry, order.classes)
+        length = RoundLength.of(batches, order.steps_per_round or None, order.epochs_per_round)
+        self._planner = Planner(mixer, shape, length, seed, order.round)
+        self._batches = WholeBatches(clients, self._uploads, _whoever_is_left)
+        self._number = 0
+        self._last: tuple[Plan, Mixed, list[int]] | None = None
+        groups = len(self._plan(clients.alive).passes[0])
+        if not groups:
+            n = len(clients.alive)
+            raise RefusedError(f"{n} nodes are too few for a group of at least {least}")
+        self.sizes: dict[str, Any] = {
+            "groups": groups,
+            "batch-size": shape.batch,
+            "patches": shape.patches,
+            "width": shape.width,
+            "prefix": shape.prefix,
+            "num-examples": batches * shape.batch,
+        }
+
+    def take(self, arguments: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
+        """Take a step.
+
+        Parameters
+        ----------
+        arguments
+            "number", "progress", and by group the "gradients" of the last step's mixtures.
+
+        Returns
+        -------
+        By group that was formed: "smashed" (b, prefix + N, d), and soft "labels" (b, L). Members,
+        ratios and masks are not among it.
+
+        Raises
+        ------
+        RefusedError
+            If the step is not the next one, or a gradient has not the shape of its mixture.
+        """
+        progress = arguments.get("progress")
+        if not isinstance(progress, (int, float)) or not math.isfinite(progress):
+            raise RefusedError("a step's progress is no number")
+        self._owe(arguments)
+        members = [c for c in self._clients.alive if c not in self._uploads.spent]
+        plan = self._plan(members)
+        came = dict(sorted(self._batches.take(self._number, float(progress), plan)))
+        self._number += 1
+        group_of: dict[int, int] = {}
+        for number, group in enumerate(plan.passes[0]):
+            here = [member.client for member in group.members if member.client in came]
+            if len(here) >= self._least:
+                group_of |= dict.fromkeys(here, number)
+        mixed = self._merged({client: came[client] for client in group_of}, plan)
+        if mixed is None:
+            return {}
+        groups = [group_of[source.members[0].client] for source in mixed.sources]
+        self._last = plan, mixed, groups
+        batch = plan.shape.batch
+        return {
+            str(group): {
+                "smashed": mixed.smashed[row * batch : (row + 1) * batch],
+                "labels": mixed.targets[row * batch : (row + 1) * batch],
+            }
+            for row, group in enumerate(groups)
+        }
+
+    def finish(self, arguments: Mapping[str, Any]) -> None:
+        """Deliver the last gradients; RefusedError as `take`."""
+        self._owe(arguments)
+        self._batches.finish(self._number)
+
+    def _plan(self, members: Sequence[int]) -> Plan:
+        """Draw the next step's plan, without groups that are too small to hide anybody."""
+        try:
+            plan = self._planner.plan(members, self._number)
+        except ValueError as error:  # an option that these sizes do not allow
+            raise RefusedError(str(error)) from None
+        groups = tuple(group for group in plan.passes[0] if len(group.members) >= self._least)
+        return replace(plan, passes=(groups,))
+
+    def _merged(self, uploads: Mapping[int, Upload], plan: Plan) -> Mixed | None:
+        try:
+            return self._mixer.merge(uploads, plan, num_classes=self._order.classes)
+        except EmptyMixtureError:
+            return None
+
+    def _owe(self, arguments: Mapping[str, Any]) -> None:
+        """Split the gradients of the last step's mixtures; they go out with the next exchange."""
+        if arguments.get("number") != self._number:
+            raise RefusedError(f"the next step is number {self._number}")
+        gradients = arguments.get("gradients")
+        if not isinstance(gradients, dict):
+            raise RefusedError("a step must say its gradients, if there are any")
+        if (last := self._last) is None:
+            if gradients:
+                raise RefusedError("there is no mixture that these gradients are of")
+            return
+        plan, mixed, groups = last
+        if not gradients.keys() <= {str(group) for group in groups}:
+            raise RefusedError("there is no mixture that these gradients are of")
+        learned = [row for row, group in enumerate(groups) if str(group) in gradients]
+        parts = [gradients[str(groups[row])] for row in learned]
+        like = mixed.smashed
+        for part in parts:
+            if not isinstance(part, Tensor) or (part.shape, part.dtype) != (
+                plan.shape.size,
+                like.dtype,
+            ):
+                raise RefusedError("a gradient has not the shape and dtype of its mixture")
+        self._last = None
+        if parts:
+            whole = replace(mixed, sources=tuple(mixed.sources[row] for row in learned))
+            self._batches.owed = self._mixer.split(torch.cat(parts), whole, plan)
+
+
+def _whoever_is_left(clients: Clients) -> None:
+    """Go on with the clients that are left: how many a round needs, the ServerApp knows."""

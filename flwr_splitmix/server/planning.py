@@ -1,0 +1,51 @@
+"""How long a round is, and its plans: the same for whoever draws them with the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flwr_splitmix.mixers import Mixer, Plan, SmashedShape
+from flwr_splitmix.seeding import generator
+
+
+@dataclass(frozen=True)
+class RoundLength:
+    """The steps of a round, and how many of them are an epoch."""
+
+    steps: int
+    epoch: int
+
+    @classmethod
+    def of(cls, batches: int, steps_per_round: int | None, epochs_per_round: int) -> RoundLength:
+        """Return the length of a round; None for its steps is so many epochs of `batches`."""
+        steps = steps_per_round or batches * epochs_per_round
+        return cls(steps, max(1, steps // epochs_per_round))
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Draws the plans of one round.
+
+    Parameters
+    ----------
+    seed
+        Of groups, ratios and masks.
+    """
+
+    mixer: Mixer
+    shape: SmashedShape
+    length: RoundLength
+    seed: int
+    server_round: int
+
+    def plan(self, members: Sequence[int], number: int) -> Plan:
+        """Draw the plan of one step of the round, for clients that are given sorted."""
+        epoch = number // self.length.epoch
+        by_epoch = self.mixer.regroup == "epoch"
+        return self.mixer.plan(
+            members,
+            self.shape,
+            generator(self.seed, "plan", self.server_round, number),
+            generator(self.seed, "groups", self.server_round, epoch) if by_epoch else None,
+        )

@@ -1,0 +1,120 @@
+"""Exchanges of whole batches: a step's shares go out with the last step's gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from flwr_splitmix.links import Clients
+from flwr_splitmix.links.link import Patience
+from flwr_splitmix.mixers import Plan, Upload
+from flwr_splitmix.server.arrival import Gradients
+from flwr_splitmix.server.intake.split import UploadIntake
+
+
+def accepted(
+    clients: Clients,
+    uploads: UploadIntake,
+    replies: Iterable[tuple[int, Mapping[str, Any]]],
+    plan: Plan,
+    require: Callable[[Clients], None],
+) -> Iterator[tuple[int, Upload]]:
+    """Yield the uploads among the replies to a plan; who sent nonsense is left out.
+
+    Raises
+    ------
+    LinkError
+        If too few clients are left, behind the last of them.
+    """
+    planned = plan.clients
+    for client, reply in replies:
+        if client in planned:
+            upload = uploads.take(clients, client, reply, plan)
+            if upload is not None:
+                yield client, upload
+    require(clients)
+
+
+class WholeBatches:
+    """One exchange a step with the clients of a round, whoever learns from what comes.
+
+    Parameters
+    ----------
+    clients
+        Of the round.
+    uploads
+        Checks what they send.
+    require
+        Raises LinkError if too few clients are left.
+
+    Attributes
+    ----------
+    owed
+        Cut-layer gradients, which go out with the next exchange.
+    """
+
+    def __init__(
+        self, clients: Clients, uploads: UploadIntake, require: Callable[[Clients], None]
+    ) -> None:
+        self.clients = clients
+        self.owed: Gradients = {}
+        self._uploads = uploads
+        self._require = require
+
+    def take(
+        self,
+        number: int,
+        progress: float,
+        plan: Plan,
+        *,
+        on_arrival: bool = False,
+        patience: Patience | None = None,
+    ) -> Iterator[tuple[int, Upload]]:
+        """Send what is owed and each client's share of a plan; yield the uploads that come.
+
+        Parameters
+        ----------
+        number
+            Of the step in its round, from 0.
+        progress
+            Global progress in rounds, for the clients' schedules.
+        on_arrival
+            Whether each upload is yielded when it is there.
+        patience
+            With `on_arrival`, how long to wait for the slower clients; None is for all.
+        """
+        planned = plan.clients
+        payloads = {
+            client: {
+                "number": number,
+                "progress": progress,
+                "gradient": self.owed.get(client),
+                "plan": plan.for_node(client) if client in planned else None,
+            }
+            for client in self.clients.alive
+            if client in planned or client in self.owed
+        }
+        self.owed = {}
+        replies: Iterable[tuple[int, Mapping[str, Any]]]
+        if on_arrival:
+            replies = self.clients.answers("step", payloads, patience=patience)
+        else:
+            replies = self.clients.call("step", payloads).items()
+            self._require(self.clients)
+        return accepted(self.clients, self._uploads, replies, plan, self._require)
+
+    def finish(self, steps: int) -> None:
+        """Deliver the last gradients, behind so many steps."""
+        self.clients.call(
+            "step",
+            {
+                client: {
+                    "number": steps,
+                    "progress": self.clients.server_round,
+                    "gradient": self.owed.get(client),
+                    "plan": None,
+                }
+                for client in self.clients.alive
+            },
+        )
+        self._require(self.clients)

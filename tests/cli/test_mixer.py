@@ -1,0 +1,44 @@
+"""`splitmix mixer`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+Splitmix = Callable[..., Result]
+
+
+def test_help_says_how_a_token_is_made_and_what_a_run_needs(splitmix: Splitmix) -> None:
+    said = " ".join(splitmix("mixer", "--help").stdout.replace("│", " ").split())
+    for part in ("openssl rand -hex 32", "link-via-token", "--listen", "HOST:PORT", "--seed-file"):
+        assert part in said
+
+
+@pytest.mark.parametrize("option", ["--seed", "--token"])
+def test_no_secret_can_stand_on_a_command_line(splitmix: Splitmix, option: str) -> None:
+    """Whoever lists the machine's processes would read it."""
+    ended = splitmix("mixer", "--listen", "127.0.0.1:0", option, "1" * 40)
+    assert ended.exit_code == 2
+    assert "No such option" in ended.output or "Missing option" in ended.output
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "said"),
+    [
+        (0o644, "c0ffee" * 8, "--token-file: others on this machine may read"),
+        (0o600, "c0ffee", "holds 6 characters; a token has at least 32"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    mode: int, text: str, said: str, splitmix: Splitmix, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text(text)
+    token.chmod(mode)
+    ended = splitmix("mixer", "--listen", "127.0.0.1:0", "--token-file", str(token))
+    assert ended.exit_code == 1
+    assert said in ended.output
+    assert "Traceback" not in ended.output

@@ -1,0 +1,68 @@
+"""Mixers of this process, with real gRPC, TLS and tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flwr_splitmix.links import MixerLink
+from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
+from flwr_splitmix.links.stream.certificates import Certificates, make_certificates
+from flwr_splitmix.server.mixing.process import MixerServer
+from tests.links.mixer.third_party import SEED, TOKEN, secret
+from tests.links.stream.peers import no_threads_left
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("mixer-certificates"), nodes=4)
+
+
+@pytest.fixture
+def start_mixer(files: Certificates, tmp_path: Path) -> Iterator[Callable[..., MixerServer]]:
+    """Start mixers with TLS, the token and the seed; afterwards none of their threads is left."""
+    started: list[MixerServer] = []
+
+    def start(**options: Any) -> MixerServer:
+        usual = {
+            "listen": "127.0.0.1:0",
+            "token_file": secret(tmp_path / "token", TOKEN),
+            "seed_file": secret(tmp_path / "seed", str(SEED)),
+            "certificate": files.certificate,
+            "key": files.key,
+        }
+        started.append(MixerServer(**{**usual, **options}))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+    no_threads_left()
+
+
+@pytest.fixture
+def link_to(files: Certificates, tmp_path: Path) -> Callable[..., MixerLink]:
+    """Make links to mixers, with the right token and authority."""
+
+    def link(mixer: MixerServer, **options: Any) -> MixerLink:
+        token = secret(tmp_path / "token", TOKEN)
+        return MixerLink(mixer.address, token, **{"ca": files.ca, **options})
+
+    return link
+
+
+@pytest.fixture
+def plain(start_mixer: Callable[..., MixerServer]) -> MixerServer:
+    """Return a mixer in plaintext on the loopback: what is said is at stake, not who can hear."""
+    return start_mixer(certificate=None, key=None)
+
+
+@pytest.fixture
+def channel(plain: MixerServer) -> Iterator[MixerChannel]:
+    """Return a ServerApp's stream to it, with the right token."""
+    channel = MixerChannel(Dialled(plain.address, tls=False, token=TOKEN), 5.0)
+    yield channel
+    channel.close()

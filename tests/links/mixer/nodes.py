@@ -1,0 +1,82 @@
+"""Nodes of a round at a mixer that are played by sessions, and a server that the test plays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from flwr_splitmix.links.link import Outcome
+from flwr_splitmix.links.mixer.channel import MixerChannel
+from flwr_splitmix.links.stream.session import Session
+from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.mixers import PatchCutMix
+from flwr_splitmix.mixers.elsewhere import describe
+from flwr_splitmix.server.mixing.process import MixerServer
+from tests.waiting import wait_for
+
+OPENING: dict[str, Any] = {
+    "mixing": describe(PatchCutMix(min_patches=1)),
+    "classes": 3,
+    "dtype": "float64",
+    "geometry": None,
+    "steps-per-round": 2,
+    "epochs-per-round": 1,
+    "round": 1,
+    "seed": 7,
+    "nodes": {"0": 100, "1": 101},
+    "wire-dtype": "keep",
+    "wire-feedback": False,
+    "step-timeout": 5.0,
+    "reattach-timeout": 1.0,
+}
+
+DESCRIPTION = {
+    "num-examples": 8, "batch-size": 2, "patches": 6, "width": 3, "prefix": 0, "state-round": 0
+}  # fmt: skip
+
+FIRST: dict[str, Any] = {"number": 0, "progress": 0.0, "gradients": {}}
+
+
+class Nodes:
+    """Two nodes: what node i uploads is i + 1 everywhere, of class i.
+
+    Attributes
+    ----------
+    tickets
+        By client index.
+    sent
+        All that was uploaded.
+    """
+
+    def __init__(self, mixer: MixerServer, channel: MixerChannel) -> None:
+        self.sent: list[torch.Tensor] = []
+        tokens = channel.open(OPENING)["tokens"]
+        self.tickets = [
+            Ticket(c, 7, 1, 9, address=mixer.address, tls=False, token=tokens[str(c)], timeout=5.0)
+            for c in (0, 1)
+        ]
+
+    def start(self, index: int) -> threading.Thread:
+        """Have one node dial, in a thread of its own."""
+
+        def answer(method: str, arguments: Mapping[str, Any]) -> Outcome:
+            if arguments["plan"] is None:
+                return Outcome({})
+            (share,) = arguments["plan"]
+            kept = share["stop"] - share["start"]
+            sent = torch.full((2, kept, 3), float(index + 1), dtype=torch.float64)
+            self.sent.append(sent)
+            return Outcome({"smashed": [sent], "labels": torch.tensor([index, index])})
+
+        session = Session(self.tickets[index], 100 + index, DESCRIPTION, answer)
+        thread = threading.Thread(target=session.run, daemon=True)
+        thread.start()
+        return thread
+
+
+def wait_until_attached(channel: MixerChannel) -> None:
+    """Wait until all nodes of a round have attached."""
+    wait_for("the nodes", lambda: not channel.ask("attach", {"gone": {}})["waiting"], 10)

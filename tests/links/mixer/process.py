@@ -1,0 +1,86 @@
+"""`splitmix mixer` as the process of another party."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from flwr_splitmix.links.stream.certificates import Certificates
+from tests.links.mixer.third_party import SEED, TOKEN, secret
+
+
+class MixerProcess:
+    """A mixer with TLS, the token and the seed, as a context manager.
+
+    Parameters
+    ----------
+    folder
+        Where its token, its seed and its log are.
+    listen
+        "host:port".
+
+    Attributes
+    ----------
+    address
+        Where it listens, once it has started.
+    """
+
+    def __init__(self, folder: Path, files: Certificates, listen: str = "127.0.0.1:0") -> None:
+        self.token = secret(folder / "token", TOKEN)
+        self._seed = secret(folder / "seed", str(SEED))
+        self._log = folder / "mixer.log"
+        self._command = [
+            str(Path(sys.executable).parent / "splitmix"), "mixer",
+            "--listen", listen,
+            "--token-file", str(self.token),
+            "--ssl-certfile", str(files.certificate),
+            "--ssl-keyfile", str(files.key),
+        ]  # fmt: skip
+        self.address = ""
+        self.process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command,
+                env={**os.environ, "SPLITMIX_MIXER_SEED_FILE": str(self._seed)},
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        assert said.startswith("mixer: nodes and ServerApps dial "), said + self.log()
+        self.address = said.split()[-1]
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
+        assert self.process is not None
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def kill(self) -> None:
+        """Kill it, as a power failure would."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> int:
+        """End it as its operator does; returns its exit status."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(60)
+
+    def log(self) -> str:
+        """Return what it has said so far."""
+        return self._log.read_text(errors="replace")

@@ -1,0 +1,106 @@
+"""Law 4 with a third party: with one seed, a run over a mixer is the run without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flwr_splitmix import Run, adamw
+from flwr_splitmix.links import MixerLink, StreamLink
+from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.privacy.journal import read_journal
+from flwr_splitmix.runs.checkpoints import ClientStore
+from flwr_splitmix.server.mixing.process import MixerServer
+from flwr_splitmix.testing.agreement import Results, check_same_results, read_results
+from tests.links.fake_grid import OnFakeGrid
+from tests.links.mixer.third_party import MAKERS, TOY, grid_of, make, secret, start
+
+Start = Callable[..., MixerServer]
+LinkTo = Callable[..., MixerLink]
+
+
+def results(run: Run, nodes: Path) -> Results:
+    """Read what the server and the nodes have kept of a run."""
+    kept_here = read_results(run)
+    tensors = dict(kept_here.tensors)
+    store = ClientStore(nodes / run.id)
+    for index in range(TOY.clients):
+        kept = store.load(index)
+        assert kept is not None
+        tensors |= {f"client {index}: {name}": t for name, t in kept[1].items()}
+        tensors[f"client {index}: batches drawn"] = torch.tensor(kept[2]["drawn"])
+    return replace(kept_here, tensors=tensors)
+
+
+@pytest.mark.parametrize("update", ["sum", "mean", "sequential"])
+@pytest.mark.parametrize("name", MAKERS)
+def test_law_4_a_third_party_changes_no_bit(
+    name: str, update: str, start_mixer: Start, link_to: LinkTo, tmp_path: Path
+) -> None:
+    local = make(name, run=Run.create({}, name="local", home=tmp_path), server_update=update)
+    local.fit(TOY.make_clients(adamw(0.01)), 3)
+    run = Run.create({}, name="third-party", home=tmp_path)
+    strategy = make(name, link_to(start_mixer(), run=run.id), run, server_update=update)
+    grid = grid_of(tmp_path / "nodes")
+    start(strategy, grid, 3)
+    grid.wait()
+    assert local.recorder.run is not None
+    check_same_results(read_results(local.recorder.run), results(run, tmp_path / "nodes"))
+
+
+def test_another_seed_at_the_mixer_makes_other_masks(
+    start_mixer: Start, link_to: LinkTo, tmp_path: Path
+) -> None:
+    losses: list[float] = []
+    for seed in (None, secret(tmp_path / "other", str(2**61 + 1))):
+        options = {} if seed is None else {"seed_file": seed}
+        strategy = make("CutMixSL", link_to(start_mixer(**options)))
+        start(strategy, grid_of(tmp_path / f"nodes-{len(losses)}"), 1)
+        losses.append(strategy.recorder.metrics.rows[0]["loss"])
+    assert losses[0] != losses[1]
+
+
+@pytest.mark.parametrize(
+    "formats",
+    [
+        {"wire_dtype": "int8", "wire_feedback": True},
+        {"wire_dtype": "int4-stochastic", "wire_dtype_down": "int8-stochastic"},
+    ],
+    ids=["feedback", "rounded by chance"],
+)
+def test_law_4_narrow_formats_round_as_without_a_third_party(
+    formats: dict[str, Any], start_mixer: Start, link_to: LinkTo, tmp_path: Path
+) -> None:
+    nodes = tmp_path / "nodes"
+    direct = Run.create({}, name="direct", home=tmp_path)
+    strategy = make("CutMixSL", None, direct)
+    grid = grid_of(nodes)
+    strategy.link = OnFakeGrid(StreamLink(address="127.0.0.1:0", run=direct.id, **formats), grid)
+    strategy.start(None, to_arrays(TOY.lower().state_dict()), 2)  # type: ignore[arg-type]
+    grid.wait()
+    run = Run.create({}, name="third-party", home=tmp_path)
+    grid = grid_of(nodes)
+    start(make("CutMixSL", link_to(start_mixer(), run=run.id, **formats), run), grid, 2)
+    grid.wait()
+    check_same_results(results(direct, nodes), results(run, nodes))
+
+
+def test_who_is_left_over_is_not_asked(start_mixer: Start, link_to: LinkTo, tmp_path: Path) -> None:
+    """Of four clients in threes one is alone; a server that mixes would see all that it has."""
+    strategy = make("MixupSL", link_to(start_mixer()), k=3)
+    grid = grid_of(tmp_path)
+    start(strategy, grid, 1)
+    grid.wait()
+    (row,) = strategy.recorder.metrics.rows
+    assert (row["steps"], row["clients_alive"], row["clients_failed"]) == (3, 4, 0)
+    steps = [
+        [entry["bytes"] for entry in read_journal(tmp_path / f"audit-{index}.jsonl")
+         if entry["exchange"] == "step"]
+        for index in range(TOY.clients)
+    ]  # fmt: skip
+    assert sum(bool(sent) for own in steps for sent in own) == 3 * row["steps"]

@@ -1,0 +1,41 @@
+"""A mixer's process that is killed in the midst of a round, and started again."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from flwr_splitmix import Run
+from flwr_splitmix.links import MixerLink
+from flwr_splitmix.links.stream.certificates import make_certificates
+from tests.links.mixer.process import MixerProcess
+from tests.links.mixer.test_lost import In
+from tests.links.mixer.third_party import grid_of, make, start
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_killed_mixer_costs_its_round_and_the_next_one_finds_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = make_certificates(tmp_path / "certificates")
+    run = Run.create({}, name="killed", home=tmp_path)
+    with ExitStack() as stack:
+        first = stack.enter_context(MixerProcess(tmp_path, files))
+
+        def kill() -> None:
+            first.kill()
+            stack.enter_context(MixerProcess(tmp_path, files, first.address))
+
+        link = MixerLink(first.address, first.token, ca=files.ca, run=run.id, reattach_timeout=2.0)
+        grid = grid_of(tmp_path / "nodes")
+        with caplog.at_level(logging.WARNING, "flwr.splitmix"):
+            start(make("CutMixSL", link, run, observers=[In(2, 1, kill)]), grid, 3)
+        grid.wait()
+    assert [row["round"] for row in run.rows] == [1, 3]
+    assert [row["clients_alive"] for row in run.rows] == [4, 4]
+    lost = f"round 2 is lost, the run goes on: the mixer at {first.address} (link-via) is gone"
+    assert lost in caplog.text

@@ -1,0 +1,107 @@
+"""Nodes at a mixer: who dials twice, who is another, who goes, and who is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import grpc
+import pytest
+
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.links.frames.codec import Frame, encode
+from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
+from flwr_splitmix.links.stream.certificates import Certificates
+from flwr_splitmix.links.stream.session import ClientIdentity, Session
+from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.server.mixing.process import MixerServer
+from tests.links.mixer.nodes import DESCRIPTION, FIRST, OPENING, Nodes, wait_until_attached
+from tests.links.mixer.third_party import TOKEN
+from tests.links.stream import peers
+
+
+def test_a_node_that_dials_twice_has_one_place(plain: MixerServer, channel: MixerChannel) -> None:
+    nodes = Nodes(plain, channel)
+    for index in (0, 1):
+        nodes.start(index)
+    wait_until_attached(channel)
+    again, other = peers.Raw(nodes.tickets[0], 100), peers.Raw(nodes.tickets[0], 101)
+    error = again.refusal()
+    assert error.code() == grpc.StatusCode.ALREADY_EXISTS
+    assert "another connection with this token stands" in str(error.details())
+    assert other.refusal().code() == grpc.StatusCode.PERMISSION_DENIED
+    assert channel.ask("begin")["failures"] == {}
+    assert channel.ask("step", FIRST)["mixtures"].keys() == {"0"}
+    assert len(nodes.sent) == 2
+    again.close()
+    other.close()
+
+
+def test_a_group_that_lost_a_member_sends_nothing(
+    plain: MixerServer, channel: MixerChannel
+) -> None:
+    """The upload of the one who is left would be the mixture."""
+    nodes = Nodes(plain, channel)
+    nodes.start(0)
+    leaving = peers.Raw(nodes.tickets[1], 101)
+    leaving.say(encode(Frame("hello", 0, payload=DESCRIPTION)))
+    wait_until_attached(channel)
+    assert channel.ask("begin")["groups"] == 1
+    leaving.close()
+    reply = channel.ask("step", FIRST)
+    assert reply["mixtures"] == {}
+    assert reply["failures"] == {"1": "was cut off and not back within 1 s"}
+    assert len(nodes.sent) == 1
+
+
+def test_a_servers_token_admits_no_node_and_a_nodes_token_no_server(
+    plain: MixerServer, channel: MixerChannel
+) -> None:
+    token = channel.open(OPENING)["tokens"]["0"]
+    with pytest.raises(LinkError, match="turns this run away"):
+        MixerChannel(Dialled(plain.address, tls=False, token=token), 2.0).open(OPENING)
+    raw = peers.Raw(Ticket(0, 7, 1, 9, address=plain.address, tls=False, token=TOKEN), 100)
+    assert raw.refusal().code() == grpc.StatusCode.UNAUTHENTICATED
+    raw.close()
+
+
+def test_a_token_admits_to_its_own_round_only(plain: MixerServer, channel: MixerChannel) -> None:
+    """Also to a round of the same number: a server cannot open one twice and join them."""
+    nodes = Nodes(plain, channel)
+    again = MixerChannel(Dialled(plain.address, tls=False, token=TOKEN), 5.0)
+    assert again.open(OPENING)["tokens"]["0"] != nodes.tickets[0].token
+    again.close()
+    raw = peers.Raw(nodes.tickets[0], 100)
+    raw.hello()
+    channel.close()
+    frame = raw.hear()
+    assert (frame.kind, frame.text) == ("leave", "the ServerApp has ended the round")
+    raw.close()
+    late = peers.Raw(nodes.tickets[0], 100)
+    assert late.refusal().code() == grpc.StatusCode.NOT_FOUND
+    late.close()
+
+
+def test_with_certificates_a_server_cannot_pretend_to_be_a_node(
+    start_mixer: Callable[..., MixerServer], files: Certificates
+) -> None:
+    mixer = start_mixer(client_ca=files.ca)
+    ca = files.ca.read_bytes()
+    bare = MixerChannel(Dialled(mixer.address, True, ca, None, TOKEN), 1.0)
+    with pytest.raises(LinkError, match="could not be reached"):
+        bare.open(OPENING)
+    certificate, key = files.of_node(0)
+    pair = certificate.read_bytes(), key.read_bytes()
+    channel = MixerChannel(Dialled(mixer.address, True, ca, pair, TOKEN), 5.0)
+    token = channel.open(OPENING)["tokens"]["1"]
+    ticket = Ticket(1, 7, 1, 9, address=mixer.address, ca=ca.decode(), timeout=2.0)
+    pretending = Session(
+        replace(ticket, token=token),
+        101,
+        DESCRIPTION,
+        peers.echo,
+        ClientIdentity(certificate, key),
+    )
+    with pytest.raises(LinkError, match="shows a certificate of node-0, but it is client 1"):
+        pretending.run()
+    channel.close()

@@ -1,0 +1,114 @@
+"""Strategies and options that do not go with a mixer elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flwr_splitmix import adamw
+from flwr_splitmix.links import LinkError, MixerLink
+from flwr_splitmix.mixers import Mixup, NoMixing, PatchCutMix
+from flwr_splitmix.mixers.elsewhere import describe, mixer_of
+from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.server.aggregation import fedavg
+from flwr_splitmix.server.pace import Pace
+from flwr_splitmix.strategies import PSL, CutMixSL, MixGuard, USplitSL
+from flwr_splitmix.testing.toy_texts import text_toy
+from tests.links.mixer.third_party import TOKEN, TOY, make, secret
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> MixerLink:
+    return MixerLink("127.0.0.1:9444", secret(tmp_path / "token", TOKEN))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"aggregator": fedavg()}, "averages lower segments"),
+        ({"evaluation": "federated"}, "evaluation is 'federated'"),
+        ({"noise": GaussianNoise(sigma_s=1.0, sigma_y=1.0)}, "sigma-s or sigma-y is above 0"),
+        ({"pace": Pace(straggler="skip")}, "straggler is 'skip'"),
+        ({"pace": Pace(group_order="arrival")}, "group-order is 'arrival'"),
+        ({"pace": Pace(grouping="speed")}, "grouping is 'speed'"),
+        ({"micro_batches": 2}, "micro-batches is 2"),
+        ({"micro_batches": "auto"}, "micro-batches is 'auto'"),
+    ],
+)
+def test_an_option_that_needs_single_clients_is_refused(
+    options: dict[str, Any], said: str, link: MixerLink
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)) as refused:
+        make("CutMixSL", link, **options)
+    assert "link-via ''" in str(refused.value) or "link-via to ''" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("maker", "said"),
+    [
+        (lambda link: PSL(TOY.upper(), link=link), "cannot be NoMixing"),
+        (lambda link: CutMixSL(TOY.upper(), link=link), "min-patches is 0"),
+        (lambda link: CutMixSL(TOY.upper(), min_patches=1, k_times=True, link=link), "k-times is"),
+    ],
+)
+def test_a_mixer_that_hides_nobody_is_refused(
+    maker: Callable[[MixerLink], Any], said: str, link: MixerLink
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        maker(link)
+
+
+@pytest.mark.parametrize("kind", [USplitSL, MixGuard])
+def test_the_u_shape_has_nothing_to_mix_for_it(kind: Any, link: MixerLink) -> None:
+    with pytest.raises(ValueError, match=f"{kind.__name__} has the U shape.*give it a StreamLink"):
+        kind(text_toy(kind.__name__, clients=2).server(), link=link)
+
+
+def test_clients_of_this_process_are_mixed_here(link: MixerLink) -> None:
+    with pytest.raises(ValueError, match="fit mixes here: give it no link"):
+        make("CutMixSL", link).fit(TOY.make_clients(adamw(0.01)), 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"via": "mixer.example"}, "link-via is 'mixer.example'; it must be host:port"),
+        ({"via": "mixer.example:0"}, "link-via is 'mixer.example:0'"),
+        ({"certificate": "/c.crt"}, "ssl-certfile and ssl-keyfile must be given together"),
+        ({"ca": "/no/ca.crt"}, "cannot read /no/ca.crt"),
+    ],
+)
+def test_a_link_that_cannot_be_is_named(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    usual = {"via": "mixer.example:9444", "token_file": secret(tmp_path / "token", TOKEN)}
+    with pytest.raises(LinkError, match=re.escape(said)):
+        MixerLink(**{**usual, **options})
+
+
+@pytest.mark.parametrize(
+    "mixer",
+    [
+        PatchCutMix(3, None, min_patches=2, rounding="largest-remainder", regroup="epoch"),
+        PatchCutMix(2, 0.5, min_patches=1, gradient="broadcast", mask_per_sample=True),
+        Mixup(4, 2.0),
+    ],
+)
+def test_a_description_makes_the_same_mixer(mixer: Any) -> None:
+    made = mixer_of(describe(mixer))
+    assert type(made) is type(mixer)
+    assert vars(made) == vars(mixer)
+
+
+def test_only_listed_mixers_can_be_described_and_made() -> None:
+    class Own(PatchCutMix):
+        """A mixer that somebody wrote."""
+
+    for mixer in (NoMixing(), Own(min_patches=1)):
+        with pytest.raises(ValueError, match="a mixer elsewhere cannot be"):
+            describe(mixer)
+    for odd in ({}, {"mixer": "Own"}, {"mixer": 3}, {"mixer": "PatchCutMix"}):
+        with pytest.raises(ValueError, match=r"no such mixer|min-patches is 0"):
+            mixer_of(odd)

@@ -1,0 +1,210 @@
+"""Servers that ask a mixer for what they must not have, or send what is no call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import torch
+
+from flwr_splitmix.links import LinkError, MixerLink
+from flwr_splitmix.links.frames.codec import Frame, decode, encode
+from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
+from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
+from flwr_splitmix.links.stream.certificates import Certificates
+from flwr_splitmix.server.mixing.process import MixerServer
+from flwr_splitmix.server.mixing.steps import MixedSteps
+from tests.links.mixer.nodes import FIRST, OPENING, Nodes, wait_until_attached
+from tests.links.mixer.third_party import TOKEN, grid_of, make, secret, start
+
+Start = Callable[..., MixerServer]
+LinkTo = Callable[..., MixerLink]
+
+
+@pytest.mark.parametrize("token", ["", TOKEN[:-1], TOKEN + "0", "f" * 48])
+def test_who_has_not_the_token_is_turned_away(plain: MixerServer, token: str) -> None:
+    channel = MixerChannel(Dialled(plain.address, tls=False, token=token), 5.0)
+    with pytest.raises(LinkError, match=r"turns this run away: this is not the mixer's token"):
+        channel.open(OPENING)
+
+
+def test_a_mixer_without_the_right_certificate_is_not_dialled(
+    start_mixer: Start, files: Certificates
+) -> None:
+    mixer = start_mixer()
+    for ca in (b"", files.of_node(0)[0].read_bytes()):
+        channel = MixerChannel(Dialled(mixer.address, tls=True, ca=ca, token=TOKEN), 1.0)
+        with pytest.raises(LinkError, match="could not be reached within 1 s"):
+            channel.open(OPENING)
+
+
+CUTMIX: dict[str, Any] = {"mixer": "PatchCutMix", "min_patches": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"mixing": {"mixer": "NoMixing"}}, "there is no such mixer here"),
+        ({"mixing": {**CUTMIX, "k": 1}}, "k is 1; a mixing group needs at least 2"),
+        ({"mixing": {**CUTMIX, "min_patches": 0}}, "min-patches is 0: a member of a group may"),
+        ({"mixing": {**CUTMIX, "k_times": True}}, "a group's k mixtures together hold every"),
+        ({"mixing": {**CUTMIX, "masks": "mine"}}, "has other options"),
+        ({"mixing": {"mixer": "Mixup", "k": "two"}}, "has other options, or values of other types"),
+        ({"mixing": {"mixer": "Mixup", "k": 5}}, "k is 5, but only 2 clients take part"),
+        ({"nodes": {"0": 100}}, "no mixture of fewer than 2 members: it is asked for groups of 2"),
+        ({"nodes": {}}, "nodes is wrong"),
+        ({"nodes": {"me": 100, "1": 101}}, "clients must be numbers from 0"),
+        ({"uploads": True}, "uploads is wrong"),
+        ({"geometry": {"rows": 3}}, "the geometry is none"),
+        ({"dtype": "int64"}, "smashed data cannot be int64"),
+        ({"step-timeout": float("inf")}, "step-timeout is wrong"),
+        ({"round": "1"}, "round is wrong"),
+    ],
+)
+def test_a_round_that_would_hide_nobody_or_is_none_is_refused(
+    changes: Mapping[str, Any], said: str, channel: MixerChannel
+) -> None:
+    with pytest.raises(LinkError) as refused:
+        channel.open({**OPENING, **changes})
+    assert "refuses: " in str(refused.value)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ({"least_members": 3}, "no mixture of fewer than 3 members: it is asked for groups of 2"),
+        ({"least_patches": 2}, "leaves each member 2 patches: set min-patches to as many"),
+    ],
+)
+def test_an_operator_may_ask_for_more(
+    policy: dict[str, int], said: str, start_mixer: Start
+) -> None:
+    mixer = start_mixer(certificate=None, key=None, **policy)
+    channel = MixerChannel(Dialled(mixer.address, tls=False, token=TOKEN), 5.0)
+    with pytest.raises(LinkError, match=said):
+        channel.open(OPENING)
+    channel.close()
+
+
+def test_no_call_asks_for_a_single_upload(channel: MixerChannel) -> None:
+    channel.open(OPENING)
+    for name in ("uploads", "plan", "seed", "step", "open", "answer", "_mint"):
+        with pytest.raises(LinkError, match=rf"does not answer '{name}' now, but attach, begin"):
+            channel.ask(name)
+
+
+def test_a_server_that_breaks_the_order_or_sends_other_gradients_gets_nothing(
+    plain: MixerServer, channel: MixerChannel
+) -> None:
+    nodes = Nodes(plain, channel)
+    threads = [nodes.start(index) for index in (0, 1)]
+    wait_until_attached(channel)
+    assert channel.ask("begin")["groups"] == 1
+    gradient = torch.zeros(2, 6, 3, dtype=torch.float64)
+    for wrong, said in [
+        ({"number": 1}, "the next step is number 0"),
+        ({"progress": "now"}, "progress is no number"),
+        ({"progress": float("nan")}, "progress is no number"),
+        ({"gradients": None}, "must say its gradients"),
+        ({"gradients": {"0": gradient}}, "no mixture that these gradients are of"),
+    ]:
+        with pytest.raises(LinkError, match=said):
+            channel.ask("step", {**FIRST, **wrong})
+    assert nodes.sent == []
+    mixtures = channel.ask("step", FIRST)["mixtures"]
+    assert mixtures.keys() == {"0"}
+    assert set(mixtures["0"]["smashed"].unique().tolist()) == {1.0, 2.0}
+    second = {"number": 1, "progress": 0.5, "gradients": {"0": gradient}}
+    with pytest.raises(LinkError, match="no mixture that these gradients are of"):
+        channel.ask("step", {**second, "gradients": {"1": gradient}})
+    for odd in (gradient[:1], gradient.float(), "gradient"):
+        with pytest.raises(LinkError, match="not the shape and dtype of its mixture"):
+            channel.ask("step", {**second, "gradients": {"0": odd}})
+    assert len(nodes.sent) == 2
+    assert channel.ask("step", second)["mixtures"].keys() == {"0"}
+    channel.ask("finish", {"number": 2, "progress": 1.0, "gradients": {}})
+    with pytest.raises(LinkError, match="does not answer 'step' now, but close"):
+        channel.ask("step", second)
+    channel.ask("close")
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"no frame", encode(Frame("hello", 1)), encode(Frame("call", 7, "open")), b"\x80\x04K."],
+    ids=["empty", "text", "hello", "number", "pickle"],
+)
+def test_bytes_that_are_no_call_are_answered_with_a_sentence(
+    plain: MixerServer, sent: bytes
+) -> None:
+    shown = ((TOKEN_KEY, TOKEN), (PROTOCOL_KEY, str(PROTOCOL)))
+    with grpc.insecure_channel(plain.address) as channel:
+        stream = channel.stream_stream(METHOD)(iter([sent]), metadata=shown, timeout=10)
+        frame = decode(next(stream))
+    assert frame.kind == "error"
+    assert frame.text
+
+
+def test_another_version_is_named(plain: MixerServer) -> None:
+    shown = ((TOKEN_KEY, TOKEN), (PROTOCOL_KEY, "99"))
+    with grpc.insecure_channel(plain.address) as channel:
+        stream = channel.stream_stream(METHOD)(iter([b""]), metadata=shown, timeout=10)
+        with pytest.raises(grpc.RpcError) as refused:
+            next(stream)
+    assert "install the same flwr-splitmix on both" in str(refused.value)
+
+
+def test_a_mixer_that_answers_nonsense_is_named(
+    start_mixer: Start, link_to: LinkTo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = MixedSteps.take
+
+    def bare(self: MixedSteps, arguments: Mapping[str, Any]) -> Any:
+        return {group: {"smashed": 1} for group in take(self, arguments)}
+
+    monkeypatch.setattr(MixedSteps, "take", bare)
+    strategy = make("CutMixSL", link_to(start_mixer(), reattach_timeout=1.0))
+    grid = grid_of(tmp_path)
+    with pytest.raises(LinkError, match="the mixer sent a mixture without numbers or labels"):
+        start(strategy, grid, 1)
+    grid.wait()
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "mode", "said"),
+    [
+        ("token_file", TOKEN, 0o644, "--token-file: others on this machine may read"),
+        ("token_file", "abc", 0o600, "holds 3 characters; a token has at least 32"),
+        ("token_file", "a b", 0o600, "must hold one word on one line"),
+        ("seed_file", "7", 0o600, r"--seed-file: .* one whole number of 2\*\*48"),
+        ("seed_file", "seventy", 0o600, r"--seed-file: .* one whole number"),
+        ("seed_file", str(2**62), 0o640, "--seed-file: others on this machine may read"),
+    ],
+)
+def test_a_secret_that_others_can_read_or_guess_is_none(
+    option: str, text: str, mode: int, said: str, start_mixer: Start, tmp_path: Path
+) -> None:
+    file = secret(tmp_path / "secret", text)
+    file.chmod(mode)
+    with pytest.raises(LinkError, match=said):
+        start_mixer(**{option: file})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"listen": "0.0.0.0:0", "certificate": None, "key": None}, "without TLS: give it --ssl-"),
+        ({"listen": "127.0.0.1"}, "--listen is '127.0.0.1'; it must be host:port"),
+    ],
+)
+def test_a_mixer_that_cannot_be_does_not_start(
+    options: dict[str, Any], said: str, start_mixer: Start
+) -> None:
+    with pytest.raises(LinkError, match=said):
+        start_mixer(**options)

@@ -1,0 +1,54 @@
+"""Runs of a toy whose mixing somebody else does, and the same runs without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flwr_splitmix import Run, adamw
+from flwr_splitmix.links import Link, MixerLink
+from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.strategies import CutMixSL, MixupSL, SplitStrategy
+from flwr_splitmix.testing.toy import Toy
+from tests.links.fake_grid import FakeGrid, OneAtATime, OnFakeGrid, toy_app
+
+TOKEN = "c0ffee" * 8
+SEED = 2**62 + 20_26
+
+TOY = Toy(clients=4)
+
+MAKERS: dict[str, Any] = {
+    "CutMixSL": lambda **options: CutMixSL(TOY.upper(), min_patches=1, **options),
+    "CutMixSL by epoch": lambda **options: CutMixSL(
+        TOY.upper(), min_patches=1, regroup="epoch", epochs_per_round=2, **options
+    ),
+    "MixupSL": lambda **options: MixupSL(TOY.upper(), **options),
+}
+
+
+def secret(path: Path, text: str) -> Path:
+    """Write a file for its owner's eyes only."""
+    path.write_text(text + "\n")
+    path.chmod(0o600)
+    return path
+
+
+def make(name: str, link: Link | None = None, run: Run | None = None, **more: Any) -> SplitStrategy:
+    """Make a strategy of the toy, with the seed that the mixer has, too."""
+    usual = {"optimizer": adamw(0.01), "device": "cpu", "seed": SEED, "server_update": "sum"}
+    strategy = MAKERS[name](link=link, run=run, **{**usual, **more})
+    assert isinstance(strategy, SplitStrategy)
+    return strategy
+
+
+def grid_of(nodes: Path, **options: Any) -> FakeGrid:
+    """Make a grid with the toy's clients, whose states are kept below a folder."""
+    app = toy_app(TOY, optimizer=adamw(0.01), **{"kind": OneAtATime, **options})
+    return FakeGrid(app, TOY.clients, **{"state-dir": str(nodes)})
+
+
+def start(strategy: SplitStrategy, grid: FakeGrid, rounds: int) -> None:
+    """Run a strategy that was made with a `MixerLink` on a grid of this process."""
+    assert isinstance(strategy.link, MixerLink)
+    strategy.link = OnFakeGrid(strategy.link, grid)
+    strategy.start(None, to_arrays(TOY.lower().state_dict()), rounds)  # type: ignore[arg-type]
