@@ -135,7 +135,7 @@ def _finish(
     returned = torch.autograd.grad(
         recovered, leaves, hiding.perturb(gradient, hidden.detach(), sent)
     )
-    return outputs, torch.stack(returned)
+    return outputs, torch.stack(hiding.returned(returned, sent))
 
 
 @torch.no_grad()
