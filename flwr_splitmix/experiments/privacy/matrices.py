@@ -59,6 +59,8 @@ TEXTS = Matrix(
         Fact("accuracy", "accuracy", "accuracy", "percent"),
         _UPLINK,
         Fact("training_seconds", "processor seconds of training", "training", "seconds"),
+        Fact("epsilon", "epsilon of all messages of a text", "epsilon"),
+        Fact("found", "option found at equal utility", "found"),
     ),
     metrics=("token accuracy",),
     legend=(
