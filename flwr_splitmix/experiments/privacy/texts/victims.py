@@ -13,6 +13,8 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from flwr_splitmix.apps.language.client import make_client
+from flwr_splitmix.attacks.texts.public_releases import PublicReleases, load_public, save_public
+from flwr_splitmix.attacks.texts.view import PublicRelease
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.experiments.privacy.texts.data import MatrixTexts, load_matrix_texts
 from flwr_splitmix.experiments.privacy.texts.rows import TextRow
@@ -29,6 +31,9 @@ from flwr_splitmix.strategies import USHAPE_STRATEGIES
 
 _WEIGHT_DECAY = 0.01
 
+PUBLIC = "public.safetensors"
+"""In a victim's folder: the public texts that its client calibrated on, as its server saw them."""
+
 
 @dataclass(frozen=True)
 class TextVictim:
@@ -42,11 +47,14 @@ class TextVictim:
         Of the client's hiding: its calibrator, its denoiser; None where it has no weights.
     texts
         All texts of the run.
+    public_releases
+        What its server saw of public ones.
     """
 
     parts: LanguageParts
     state: tuple[dict[str, Tensor], dict[str, Any]] | None
     texts: MatrixTexts
+    public_releases: Sequence[PublicRelease] = ()
 
 
 def base_parts(size: TextSize, texts: MatrixTexts, task: Task, *, deeper: int = 0) -> LanguageParts:
@@ -137,6 +145,7 @@ def train_text_victim(
     head, trunk, tail = parts.all_here()
     optimizer = adamw(size.lr, _WEIGHT_DECAY)
     schedule = WarmupCosine(0.1 * size.epochs)
+    seen = PublicReleases()
     strategy = USHAPE_STRATEGIES[row.method](
         trunk,
         optimizer=optimizer,
@@ -145,6 +154,7 @@ def train_text_victim(
         evaluation="benchmark",
         evaluate_every=size.epochs,
         seed=seed,
+        observers=[seen],
     )
     client = make_client(
         row.method,
@@ -174,6 +184,8 @@ def train_text_victim(
     kept, meta = client.hiding.state()
     tensors |= {f"hiding.{name}": value for name, value in kept.items()}
     save_tensors(folder / "victim.safetensors", tensors, {"hiding": meta if kept else None})
+    if seen.releases:
+        save_public(folder / PUBLIC, list(seen.releases))
     facts = {
         "accuracy": said["top1"],
         "matthews": said.get("eval_matthews"),
@@ -205,4 +217,4 @@ def load_text_victim(
     for name, part in zip(("head", "trunk", "tail"), parts.all_here(), strict=True):
         part.load_state_dict(under(name, tensors))
     state = None if meta["hiding"] is None else (under("hiding", tensors), meta["hiding"])
-    return TextVictim(still(parts), state, texts)
+    return TextVictim(still(parts), state, texts, load_public(folder / PUBLIC))

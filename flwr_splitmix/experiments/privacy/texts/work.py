@@ -148,6 +148,7 @@ def _attack(cell: MatrixCell, place: Place, victim: TextVictim) -> dict[str, Any
             client=lambda supports: hiding_of(row, size, texts, base.vocab_size, supports),
             batch_size=row.victims_in_a_step,
         ),
+        victim.public_releases,
     )
     attack = text_attacks()[cell.column.attack]()
     attack.fit(view, texts.public, Budget(size.name, seconds=size.seconds), seed=cell.seed)
