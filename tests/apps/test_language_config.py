@@ -209,6 +209,13 @@ def test_secret_tokens_are_the_papers(task: str, dataset: str, strategy: str, nu
     assert read(task=task, strategy="MixGuard", secret_tokens=7).secrets == 7
 
 
+def test_what_learns_reaches_the_client() -> None:
+    alone = client(0, 2, **TINY, learns="tail")
+    assert alone.learns == "tail"
+    assert not any(parameter.requires_grad for parameter in alone.head.parameters())
+    assert client(0, 2, **TINY).learns == "all"
+
+
 def test_mixguards_keys_reach_its_client() -> None:
     keys = {
         "k": 4,
