@@ -100,7 +100,7 @@ MODELS: dict[str, PretrainedModel] = {
                 for part, digest in enumerate(_QWEN_PARTS, start=1)
             ),
             "gguf",
-            "494 million",
+            "630 million",
             "not stated",
             "Qwen2.5-Coder-0.5B (Apache-2.0), Q4_K_M",
             478,
