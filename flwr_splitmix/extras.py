@@ -14,6 +14,7 @@ EXTRAS: dict[str, str] = {
     "ray": "simulation",
     "accelerate": "language",
     "gguf": "language",
+    "nltk": "language",
     "peft": "language",
     "rouge_score": "language",
     "sacrebleu": "language",

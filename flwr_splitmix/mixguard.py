@@ -18,6 +18,7 @@ from flwr_splitmix.hiding.mixguard import (
     calibration_loss,
     draw_secret,
     measured_leak,
+    one_message,
     pad_together,
     perturb,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "calibration_loss",
     "draw_secret",
     "measured_leak",
+    "one_message",
     "pad_together",
     "perturb",
 ]

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import flwr_splitmix
 from flwr_splitmix import cli, runs, strategies
 from flwr_splitmix.extras import EXTRAS, MissingExtraError, needed_for
-from flwr_splitmix.scoring.answers import bleu, rouge_l
+from flwr_splitmix.scoring.answers import bleu, meteor, rouge_l
 from flwr_splitmix.segments import split_vision_model
 
 ROOT = Path(__file__).parents[1]
@@ -51,6 +51,7 @@ def test_each_extra_has_the_packages_that_it_is_named_for() -> None:
 CASES: list[tuple[str, str, Callable[[], Any]]] = [
     ("timm", "vision", lambda: split_vision_model("vit_tiny_patch16_224")),
     ("rouge_score.rouge_scorer", "language", lambda: rouge_l(["a"], ["a"])),
+    ("nltk.translate.meteor_score", "language", lambda: meteor(["a"], ["a"])),
     ("sacrebleu", "language", lambda: bleu(["a"], ["a"])),
 ]
 

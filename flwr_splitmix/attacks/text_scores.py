@@ -1,4 +1,4 @@
-"""Scores of guesses at texts: words read, ROUGE-L, exact recovery; per text, beside the floors."""
+"""Scores of guesses at texts: words read, ROUGE-L, METEOR, exact recovery; beside the floors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from flwr_splitmix.attacks.intervals import Measure, mean_measure
 from flwr_splitmix.attacks.texts.releasing import TextOrigin
 from flwr_splitmix.attacks.texts.view import PublicTexts, TextGuess
-from flwr_splitmix.scoring.answers import rouge_l
+from flwr_splitmix.scoring.answers import meteor, rouge_l
 from flwr_splitmix.segments.language import LanguageParts
 
 __all__ = ["TextFloors", "TextScored", "score_texts"]
@@ -104,14 +104,14 @@ def score_texts(
     origins
         Of the view's releases, in their order.
     decode
-        Turns tokens into text, for ROUGE-L.
+        Turns tokens into text, for ROUGE-L and METEOR.
 
     Returns
     -------
     Measures "token accuracy" (share of the text's own words at their places; the main one),
-    "ROUGE-L" (F, of words), "exact" (share of texts without an error), and of the guess of most
-    confidence "token accuracy, picked" and "ROUGE-L, picked". The token that begins texts does not
-    count.
+    "ROUGE-L" (F, of words), "METEOR" (words and stems, no synonyms), "exact" (share of texts
+    without an error), and of the guess of most confidence "token accuracy, picked" and "ROUGE-L,
+    picked". The token that begins texts does not count.
 
     Raises
     ------
@@ -121,13 +121,13 @@ def score_texts(
     if not guesses:
         raise ValueError("the attack made no guess: there is nothing to score")
     rows: list[Row] = []
-    below: list[dict[str, tuple[float, float]]] = []
+    below: list[dict[str, tuple[float, float, float]]] = []
     for number, origin in enumerate(origins):
         own = [guess for guess in guesses if guess.release == number]
         if not own:
             continue
         scored = [(_score(guess.ids, origin, floors.begin, decode), guess) for guess in own]
-        (accuracy, rouge), best = max(scored, key=lambda one: (one[0][1], one[0][0]))
+        (accuracy, rouge, words), best = max(scored, key=lambda one: (one[0][1], one[0][0]))
         picked, surest = max(scored, key=lambda one: one[1].confidence)
         rows.append(
             {
@@ -136,6 +136,7 @@ def score_texts(
                 "way": best.way,
                 "token_accuracy": accuracy,
                 "rouge_l": rouge,
+                "meteor": words,
                 "exact": accuracy == 1.0,
                 "picked_way": surest.way,
                 "picked_token_accuracy": picked[0],
@@ -150,7 +151,7 @@ def score_texts(
                 for name, guess in floors.guesses(length, number).items()
             }
         )
-    floor = [max(float(np.mean([b[n][i] for b in below])) for n in below[0]) for i in (0, 1)]
+    floor = [max(float(np.mean([b[n][i] for b in below])) for n in below[0]) for i in range(3)]
 
     def measured(metric: str, column: str, least: float, *, main: bool = False) -> Measure:
         values = np.array([float(row[column]) for row in rows])
@@ -161,6 +162,7 @@ def score_texts(
         [
             measured("token accuracy", "token_accuracy", floor[0], main=True),
             measured("ROUGE-L", "rouge_l", floor[1]),
+            measured("METEOR", "meteor", floor[2]),
             measured("exact", "exact", 0.0),
             measured("token accuracy, picked", "picked_token_accuracy", floor[0]),
             measured("ROUGE-L, picked", "picked_rouge_l", floor[1]),
@@ -170,10 +172,11 @@ def score_texts(
 
 def _score(
     guess: Tensor, origin: TextOrigin, begin: int | None, decode: Decode
-) -> tuple[float, float]:
-    """Return token accuracy and ROUGE-L of a guess (T,) at an origin's places."""
+) -> tuple[float, float, float]:
+    """Return token accuracy, ROUGE-L and METEOR of a guess (T,) at an origin's places."""
     ids, read = origin.ids.cpu(), guess.cpu()[origin.places.cpu()]
     if begin is not None and int(ids[0]) == begin:
         ids, read = ids[1:], read[1:]
     right = float((read == ids).double().mean()) if len(ids) else 1.0
-    return right, rouge_l([decode(read.tolist())], [decode(ids.tolist())])
+    said, true = [decode(read.tolist())], [decode(ids.tolist())]
+    return right, rouge_l(said, true), meteor(said, true)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,14 +58,31 @@ PUBLIC = {"smoke": 200, "cpu": 4000, "paper": 60_000}
 
 
 def list_attacks() -> None:
-    """List the attacks on images: what each guesses, and what its adversary must have."""
-    from flwr_splitmix.attacks.catalogue import image_attacks
+    """List all attacks: what each guesses, and what its adversary must have.
 
-    listing = table("attack", "guesses", "needs", "settings")
+    Those on images attack recorded runs; those on texts are columns of `splitmix attack matrix
+    texts`.
+    """
+    from flwr_splitmix.attacks.catalogue import image_attacks, text_attacks
+    from flwr_splitmix.extras import MissingExtraError, needed_for
+
+    listing = table("attack", "of", "guesses", "needs", "settings")
+
+    def add(name: str, of: str, goal: str, needs: Iterable[str], settings: int) -> None:
+        listing.add_row(name, of, goal, ", ".join(sorted(needs)) or NOTHING, str(settings))
+
     for name, kind in image_attacks().items():
-        needs = ", ".join(sorted(kind.needs)) or NOTHING
-        listing.add_row(name, kind.goal, needs, str(len(kind.settings)))
+        add(name, "images", kind.goal, kind.needs, len(kind.settings))
+    without = ""
+    try:
+        with needed_for("a list of the attacks on texts"):
+            for name, reader in text_attacks().items():
+                add(name, "texts", "words", reader.needs, 1)
+    except MissingExtraError as missing:
+        without = str(missing)
     console().print(listing)
+    if without:
+        typer.echo(without, err=True)
 
 
 def run(

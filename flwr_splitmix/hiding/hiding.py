@@ -38,6 +38,8 @@ class ClientSide:
         How often what is asked of the client in this round may have been asked before.
     averaged
         Whether head and tail leave the client at the end of the round.
+    returns
+        Whether gradients go back to the trunk in training.
     """
 
     head: nn.Module
@@ -50,6 +52,7 @@ class ClientSide:
     examples: Mapping[str, int] = field(default_factory=dict)
     attempt: int = 0
     averaged: bool = False
+    returns: bool = True
 
 
 @dataclass
@@ -94,13 +97,13 @@ class Sent:
 class Hiding:
     """How a U-shaped client hides its texts; this one, the plain U shape, hides nothing.
 
-    Client half and server half of a method are one class. A `UShapeClient` is given an object
-    and calls it in this order: `obfuscate` makes the messages of a batch, `recover` reads the
-    trunk's outputs, `loss` scores them in training and `perturb` changes the gradient that goes
-    back; in an evaluation `logits` follows on `recover`. A `UShapeStrategy` is given the class
-    (its attribute `hiding`): it passes messages through the trunk whatever they are, and reads
-    the facts below. What a server must compute for a method belongs here too, as a class method
-    that the strategy calls.
+    Client half and server half of a method are one class. A `UShapeClient` is given an object and
+    calls it in this order: `obfuscate` makes the messages of a batch, `recover` reads the trunk's
+    outputs, `loss` scores them in training, `perturb` changes the gradient that goes back and
+    `returned` what of it each message gets; in an evaluation `logits` follows on `recover`. A
+    `UShapeStrategy` is given the class (its attribute `hiding`): it passes messages through the
+    trunk whatever they are, and reads the facts below. What a server must compute for a method
+    belongs here too, as a class method that the strategy calls.
 
     A method that calibrates on public texts says how often in `calibration_steps` and `refines`,
     and has the four methods behind them; the exchanges are the client's.
@@ -176,6 +179,16 @@ class Hiding:
     def perturb(self, gradient: Tensor, hidden: Tensor, sent: Sent) -> Tensor:
         """Return what goes back to the trunk in place of the loss's gradient at `hidden`."""
         return gradient
+
+    def returned(self, gradients: Sequence[Tensor], sent: Sent) -> list[Tensor]:
+        """Return what goes back to the trunk in place of the gradients at its outputs.
+
+        Parameters
+        ----------
+        gradients
+            Of each message, (b, T, d): what `recover` made of the gradient that `perturb` returned.
+        """
+        return list(gradients)
 
     def logits(self, hidden: Tensor, sent: Sent) -> Tensor:
         """Return what an evaluation scores, given what `recover` returned.

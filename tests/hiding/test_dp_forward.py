@@ -52,6 +52,27 @@ def test_the_published_sensitivity_is_priced_by_what_it_is() -> None:
     assert true > 19  # not 8
 
 
+def test_epsilon_can_be_asked_of_many_releases_together() -> None:
+    """An independent solve: so many releases shift by the root of their number."""
+    hiding = DPForward(epsilon=4.0, releases=6)
+    assert exact_delta(4.0, math.sqrt(6) * 2 / hiding.sigma) == pytest.approx(1e-5, rel=1e-6)
+    assert hiding.release_epsilon < 4.0 / math.sqrt(6)  # less than the whole is, each
+
+
+def test_a_run_whose_tails_alone_learn_costs_what_was_asked_for() -> None:
+    """Three epochs: what leaves of a training text is three messages, and its length."""
+    toy = TextToy(clients=1, hiding=lambda: DPForward(epsilon=2.0, releases=3))
+    strategy = DPForwardSL(toy.server(), device="cpu", evaluation="none")
+    (client,) = toy.clients_for(strategy, learns="tail")
+    strategy.fit([client], 3)
+    assert client.epsilon == pytest.approx(2.0, rel=1e-9)
+    hiding: Any = client.hiding
+    said = str(hiding.statement())
+    assert "lengths of texts" in said
+    for word in ("gradients returned", "did to the head", "heads and tails"):
+        assert word not in said
+
+
 def test_a_text_is_clipped_as_a_whole_and_what_it_holds_behind_its_end_is_nothing() -> None:
     hiding = DPForward(epsilon=1e9, clip_norm=0.5)
     message, hidden = sent(hiding, BATCH)
@@ -151,6 +172,7 @@ def test_a_plain_client_counts_nothing() -> None:
         ({"delta": 1.0}, r"delta is 1\.0; it must lie strictly between 0 and 1"),
         ({"clip_norm": 0.0}, r"clip_norm is 0\.0; it must be a number above 0"),
         ({"clip_norm": math.inf}, "clip_norm is inf; it must be a number above 0"),
+        ({"releases": 0}, "releases is 0; it must be at least 1"),
         ({"sensitivity": "C"}, "sensitivity is 'C'; allowed are 'replace' and 'published'"),
     ],
     ids=str,

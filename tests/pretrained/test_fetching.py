@@ -84,8 +84,8 @@ def registry(archive: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     server.server_close()
 
 
-def fetched(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["model", "fetch", *arguments])
+def fetched(*arguments: str, answer: str = "") -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["model", "fetch", *arguments], input=answer)
     return done.exit_code, done.output
 
 
@@ -101,6 +101,36 @@ def test_a_fetched_model_is_cut_by_its_name(home: Path) -> None:
     assert [p.name for p in (home / "models").iterdir() if p.name != ".downloads"] == [NAME]
     assert not list((home / "models" / ".downloads").iterdir())
     assert "already" in fetched(NAME)[1]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_without_a_stated_licence_it_asks_first(
+    registry: list[str], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODELS, NAME, replace(MODELS[NAME], license="none stated", stated=False))
+    for answer in ("n\n", ""):  # nobody answers where there is no terminal
+        status, said = fetched(NAME, answer=answer)
+        assert status == 1
+        assert "licence: none stated" in said
+        assert "Its packages state no licence" in said
+    assert not registry
+    assert not (home / "models" / NAME).exists()
+    assert fetched(NAME, answer="y\n")[0] == 0
+    assert (home / "models" / NAME / "config.json").exists()
+
+
+@pytest.mark.usefixtures("tiny", "registry")
+def test_it_does_not_ask_who_has_said_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS, NAME, replace(MODELS[NAME], license="none stated", stated=False))
+    status, said = fetched(NAME, "--yes")
+    assert status == 0
+    assert "Fetch it?" not in said
+
+
+def test_every_model_states_a_licence_or_is_asked_about() -> None:
+    for model in MODELS.values():
+        assert model.license
+        assert model.stated == ("stated" not in model.license)
 
 
 @pytest.mark.parametrize("there", [1000, 10**6], ids=["a part", "more than there is"])

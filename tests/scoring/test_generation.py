@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.data.texts.batch import TextBatch, TextSet
-from flwr_splitmix.scoring.answers import bleu, exact_match, final_number, rouge_l
+from flwr_splitmix.scoring.answers import bleu, exact_match, final_number, meteor, rouge_l
 from flwr_splitmix.scoring.generation import GenerationScores
 
 END, WORDS = 1, 12
@@ -147,3 +147,21 @@ def test_overlap_has_its_known_values() -> None:
     assert bleu(["the cat is on the mat now"], ["the cat is on the mat now"]) == pytest.approx(100)
     assert bleu(["nothing of that sort"], ["the cat is on the mat now"]) < 5
     assert rouge_l([], []) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("said", "right", "score"),
+    [
+        # Six words in six pieces, and in two: the penalty is half, and half of 1 / 27.
+        ("on the mat sat the cat", "the cat sat on the mat", 0.5),
+        ("the cat was sat on the mat", "the cat sat on the mat", 0.9654),
+        ("dogs running", "the dog runs", 2 / 3 / 0.9666667 * (1 - 0.5 / 8)),  # by their stems
+        ("automobile", "car", 0.0),  # no synonyms
+        ("", "car", 0.0),
+    ],
+)
+def test_meteor_is_that_of_its_paper_without_synonyms(said: str, right: str, score: float) -> None:
+    assert meteor([said], [right]) == pytest.approx(score, abs=5e-5)
+    assert meteor([said, right], [right, right]) == pytest.approx(
+        (score + meteor([right], [right])) / 2, abs=5e-5
+    )

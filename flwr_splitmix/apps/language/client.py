@@ -66,6 +66,7 @@ def client_fn(context: Context) -> UShapeClient:
         benchmark_data=benchmark_set(config) if benchmark else None,
         optimizer=config.optimizer(),
         schedule=config.schedule(),
+        learns=config.learns,
         device=config.client_device,
         scores=scores_of(config, tokenizer),
     )

@@ -8,13 +8,14 @@ from pydantic import Field, StrictBool, field_validator, model_validator
 
 from flwr_splitmix.apps.run_config import AppConfig, Count, CountOrAuto, NotNegative, Positive
 from flwr_splitmix.apps.suggestions import allowed
+from flwr_splitmix.clients.ushape_client import Learns
 from flwr_splitmix.data.texts.generated import GENERATED
 from flwr_splitmix.data.texts.rows import TextTask
 from flwr_splitmix.data.texts.sets import TextColumns
 from flwr_splitmix.data.texts.tokens import LongTexts
 from flwr_splitmix.hiding.dp_forward import Sensitivity
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
-from flwr_splitmix.hiding.mixguard.options import Decoding, TrunkMask
+from flwr_splitmix.hiding.mixguard.options import Decoding, Gradients, TrunkMask
 from flwr_splitmix.hiding.mixguard.sampler import Sampler
 from flwr_splitmix.schedule import WarmupCosine
 from flwr_splitmix.segments.language import LanguageCut
@@ -49,6 +50,7 @@ class LanguageConfig(AppConfig):
     lora_rank: CountOrAuto
     lora_alpha: Positive
     lora_parts: str
+    learns: Learns
     dtype: Literal["float32", "bfloat16"]
     gradient_checkpointing: StrictBool
     dataset: Annotated[str, Field(min_length=1)]
@@ -83,7 +85,7 @@ class LanguageConfig(AppConfig):
     refine_only: StrictBool
     perturbation: Literal["adaptive", "constant", "none"]
     strength: NotNegative
-    gradients: Literal["target", "all-sources"]
+    gradients: Gradients
     secret_per_sample: StrictBool
     sampler: Sampler
     support_scale: Positive
@@ -98,6 +100,7 @@ class LanguageConfig(AppConfig):
     delta: Annotated[float, Field(gt=0, lt=1)]
     clip_norm: Positive
     sensitivity: Sensitivity
+    releases: Count
     dcor_weight: NotNegative
     eta: Positive
     noise_multiplier: Positive

@@ -24,8 +24,7 @@ class Adaptive(TextAttack):
     other, and "cancelled", their sum. Where there is one message, which noise may cover, both are
     the same, and one network learns to read through the noise.
 
-    This is the offline attack. The online one, which learns from the messages of calibration on
-    public texts, is not here.
+    This is the offline attack; the online one is `AdaptiveOnline`.
     """
 
     name = "adaptive"

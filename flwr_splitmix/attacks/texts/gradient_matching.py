@@ -115,8 +115,9 @@ def targets_of(release: TextRelease, known: TextKnowledge) -> Iterator[tuple[str
     """Give what each message's labels must have the gradient of, and what their mean must.
 
     The gradient is in each case the sum of all messages': MixGuard's decoding weights, by which
-    they differ, sum to one. Words are counted by what a server is told: the masks of a step, and
-    how many secret tokens the method adds, which carry no loss.
+    they differ, sum to one. Where one message carries it, its sign is unknown: both are tried, and
+    its size is only an upper bound. Words are counted by what a server is told: the masks of a
+    step, and how many secret tokens the method adds, which carry no loss.
 
     Nothing of a release whose step was not finished, or of a text of one word.
     """
@@ -125,8 +126,13 @@ def targets_of(release: TextRelease, known: TextKnowledge) -> Iterator[tuple[str
     returned = release.gradients.sum(0)
     words = release.words or release.outputs.shape[1] - 1
     words -= int(known.options.get("secret_tokens", 0)) * known.batch_size
+    signs = {"": 1.0}
+    if known.options.get("gradients") == "one-message":
+        signs[", other sign"] = -1.0
     for way, output in readings_of(release.outputs).items():
-        yield way, TailGradient(known.parts(), output, returned, max(1, words))
+        for said, sign in signs.items():
+            target = TailGradient(known.parts(), output, sign * returned, max(1, words))
+            yield way + said, target
 
 
 def text_of_labels(labels: Tensor, begin: int | None) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.texts.view import TextRelease
+from flwr_splitmix.clients.ushape_client import Learns
 from flwr_splitmix.data.texts.batch import TextBatch, TextSet
 from flwr_splitmix.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.segments.language import LanguageParts
@@ -52,6 +53,7 @@ def release_texts(
     labels: Sequence[int] | Sequence[Tensor] | None = None,
     batch_size: int = 1,
     gradients: bool = False,
+    learns: Learns = "all",
     state: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
     seed: int = 0,
 ) -> Released:
@@ -74,6 +76,8 @@ def release_texts(
         Texts in a step, which share a secret where a method has one a batch.
     gradients
         Whether the step is finished: with the trunk's outputs and what the client returns.
+    learns
+        As of the client; "tail": it returns nothing.
     state
         Of the hiding, from which it goes on: its calibrator, its denoiser. None: it is new.
     seed
@@ -85,7 +89,16 @@ def release_texts(
     """
     head, trunk, tail = parts.all_here()
     hiding.attach(
-        ClientSide(head, tail, next(head.parameters()).device, parts.width, batch_size, seed, 0)
+        ClientSide(
+            head,
+            tail,
+            next(head.parameters()).device,
+            parts.width,
+            batch_size,
+            seed,
+            client=0,
+            returns=learns == "all",
+        )
     )
     if state is not None:
         hiding.restore(*state)
@@ -108,7 +121,7 @@ def release_texts(
                 TextRelease(
                     messages[:, row, :end],
                     None if outputs is None else outputs[:, row, :end],
-                    None if returned is None else returned[:, row, :end],
+                    None if returned is None or learns == "tail" else returned[:, row, :end],
                     words,
                 )
             )
@@ -135,7 +148,7 @@ def _finish(
     returned = torch.autograd.grad(
         recovered, leaves, hiding.perturb(gradient, hidden.detach(), sent)
     )
-    return outputs, torch.stack(returned)
+    return outputs, torch.stack(hiding.returned(returned, sent))
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ from flwr_splitmix.segments.language import LanguageParts
 from flwr_splitmix.segments.language.layout import Task
 
 __all__ = [
+    "PublicRelease",
     "PublicTexts",
     "Reading",
     "TextAttack",
@@ -36,6 +37,7 @@ TEXT_NEEDS: dict[str, str] = {
     "word labels": "no gradients of words, as its clients' labels are classes",
     "method": "no client half of the method, to simulate it",
     "public data": "no public texts",
+    "public releases": "no public texts that its clients sent both mixed and plain",
 }
 """What attacks on texts may need, and what is said of a view that lacks it."""
 
@@ -64,6 +66,22 @@ class TextRelease:
     outputs: Tensor | None = None
     gradients: Tensor | None = None
     words: int | None = None
+
+
+@dataclass(frozen=True)
+class PublicRelease:
+    """What a server has of a public text that a client calibrated on.
+
+    Parameters
+    ----------
+    messages
+        (m, T, d): as private texts are sent.
+    states
+        (t, d): the same text's hidden states, sent plain; secret tokens are among them.
+    """
+
+    messages: Tensor
+    states: Tensor
 
 
 @dataclass(frozen=True)
@@ -111,13 +129,22 @@ class TextKnowledge:
 
 @dataclass(frozen=True)
 class TextView(AnyView):
-    """All that a named adversary has; nothing of the truth can be reached from it."""
+    """All that a named adversary has; nothing of the truth can be reached from it.
+
+    Parameters
+    ----------
+    adversary, releases, knowledge
+        Who it is, what it received of private texts, what it knows.
+    public_releases
+        What it received of public ones, oldest first.
+    """
 
     lacks: ClassVar[Mapping[str, str]] = TEXT_NEEDS
 
     adversary: Adversary
     releases: Sequence[TextRelease]
     knowledge: TextKnowledge
+    public_releases: Sequence[PublicRelease] = ()
 
     @property
     def has(self) -> frozenset[str]:
@@ -131,6 +158,7 @@ class TextView(AnyView):
             "several messages": any(len(r.messages) > 1 for r in self.releases),
             "word labels": self.knowledge.task == "generation",
             "method": self.knowledge.client is not None,
+            "public releases": bool(self.public_releases),
         }
         return frozenset(name for name, here in held.items() if here)
 

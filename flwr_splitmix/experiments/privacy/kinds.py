@@ -30,7 +30,17 @@ class AnyRow:
     @property
     def equal_utility(self) -> bool:
         """Whether its noise must be searched for before it is run."""
-        return False
+        return self.brought_to is not None
+
+    @property
+    def brought_to(self) -> AnyRow | None:
+        """The row to whose utility its noise brings it, if it must be searched for."""
+        return None
+
+    @property
+    def utility(self) -> str:
+        """What is compared with that row."""
+        return "utility"
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
-"""How much noise a row has: as much as leaves its accuracy at CutMixSL's."""
+"""How much noise a row has: as much as leaves its utility at another row's (images: CutMixSL's)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from flwr_splitmix.experiments.cells import as_options
 from flwr_splitmix.experiments.privacy.cells import Place
+from flwr_splitmix.experiments.privacy.kinds import AnyRow
 from flwr_splitmix.experiments.privacy.rows import Row
 from flwr_splitmix.storage import write_json
 
@@ -19,7 +20,7 @@ LADDER: dict[str, tuple[float, ...]] = {
 """Standard deviations that are tried, by scale, in units of the smashed data."""
 
 TOLERANCE = 0.02
-"""By how much top-1, a fraction, may be below CutMixSL's: what a test set can tell."""
+"""By how much utility, a fraction, may be below the other row's: what a test set can tell."""
 
 
 def with_noise(row: Row, sigma: float) -> Row:
@@ -31,14 +32,11 @@ def resolved(row: Row, place: Place) -> Row:
     """Return a row as it is run: one of equal utility with the noise that was found for it."""
     if not row.equal_utility:
         return row
-    found = json.loads(place.noise(row).read_text())
-    return with_noise(row, float(found["sigma_s"]))
+    return with_noise(row, chosen_noise(row, place, "sigma_s"))
 
 
 def find_noise(row: Row, place: Place, target: float, accuracy: Callable[[Row], float]) -> float:
-    """Try more and more noise, and write down the most at which the row is accurate enough.
-
-    If none is, it is the least of all: there is no row without noise here.
+    """Find a row's standard deviation, as `climb` does.
 
     Parameters
     ----------
@@ -47,21 +45,55 @@ def find_noise(row: Row, place: Place, target: float, accuracy: Callable[[Row], 
     accuracy
         Trains a row and returns its top-1.
     """
+    ladder = LADDER[place.size.name]
+    return climb(
+        row, place, "sigma_s", ladder, target, lambda sigma: accuracy(with_noise(row, sigma))
+    )
+
+
+def climb(
+    row: AnyRow,
+    place: Place,
+    knob: str,
+    ladder: Sequence[float],
+    target: float,
+    utility: Callable[[float], float],
+) -> float:
+    """Try more and more noise, and write down the most at which the row is useful enough.
+
+    If none is, it is the least of all: there is no row without noise here.
+
+    Parameters
+    ----------
+    knob
+        The option that says how much noise there is.
+    ladder
+        Its values, from the least noise to the most.
+    target
+        Utility of the row that this one is brought to.
+    utility
+        Trains the row with a value of the option, and returns its utility.
+    """
     tried: dict[float, float] = {}
-    chosen = LADDER[place.size.name][0]
-    for sigma in LADDER[place.size.name]:
-        tried[sigma] = accuracy(with_noise(row, sigma))
-        if tried[sigma] < target - TOLERANCE:
+    chosen = ladder[0]
+    for value in ladder:
+        tried[value] = utility(value)
+        if tried[value] < target - TOLERANCE:
             break
-        chosen = sigma
+        chosen = value
     write_json(
         place.noise(row),
         {
             "row": row.name,
-            "sigma_s": chosen,
+            knob: chosen,
             "target": target,
             "tolerance": TOLERANCE,
-            "tried": {str(sigma): value for sigma, value in tried.items()},
+            "tried": {str(value): reached for value, reached in tried.items()},
         },
     )
     return chosen
+
+
+def chosen_noise(row: AnyRow, place: Place, knob: str) -> float:
+    """Return what `climb` has written down for a row."""
+    return float(json.loads(place.noise(row).read_text())[knob])

@@ -2,9 +2,10 @@
 
     python -m flwr_splitmix.experiments.privacy.page docs/attacks.md docs/results.md --run-dir DIR
 
-A block stands between `<!-- matrix: SCALE CELLS -->`, `<!-- findings: SCALE CELLS -->` or
-`<!-- experiment: SCALE NAME -->`, and `<!-- end of block -->`; CELLS is as for `--cells`, and
-`SCALE@FOLDER` names another data set than the scale's, `texts:SCALE` the matrix of texts.
+A block stands between `<!-- matrix: SCALE CELLS -->`, `<!-- findings: SCALE CELLS -->`,
+`<!-- holding: SCALE CELLS -->` or `<!-- experiment: SCALE NAME -->`, and `<!-- end of block -->`;
+CELLS is as for `--cells`, and `SCALE@FOLDER` names another data set than the scale's, `texts:SCALE`
+the matrix of texts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flwr_splitmix.experiments.privacy.cells import Place, choose
+from flwr_splitmix.experiments.privacy.holding import holding
 from flwr_splitmix.experiments.privacy.kinds import Matrix
 from flwr_splitmix.experiments.privacy.matrices import IMAGES, MATRICES
 from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
@@ -24,7 +26,8 @@ from flwr_splitmix.experiments.privacy.tables_of_papers import make_table
 from flwr_splitmix.experiments.privacy.tables_of_papers import to_markdown as experiment_markdown
 
 _BLOCK = re.compile(
-    r"(<!-- (matrix|findings|experiment): (\S+) (.*?) -->\n)(.*?)(<!-- end of block -->)", re.DOTALL
+    r"(<!-- (matrix|findings|holding|experiment): (\S+) (.*?) -->\n)(.*?)(<!-- end of block -->)",
+    re.DOTALL,
 )
 _SEEDS = range(100)
 
@@ -58,6 +61,8 @@ def _made(kind: str, where: str, what: str, home: Path | None) -> str:
         return experiment_markdown(make_table(PRIVACY_EXPERIMENTS[what], place, _SEEDS))
     cells = choose(what, list(_SEEDS), matrix)
     made = results([cell for cell in cells if cell.result(place) is not None], place)
+    if kind == "holding":
+        return holding(made, matrix) + "\n"
     return to_markdown(made, matrix) if kind == "matrix" else findings(made, matrix)
 
 

@@ -47,6 +47,16 @@ class Row(AnyRow):
     note: str = ""
 
     @property
+    def brought_to(self) -> Row | None:
+        """CutMixSL, where the noise is searched for."""
+        return ROWS[EQUAL] if self.equal_utility else None
+
+    @property
+    def utility(self) -> str:
+        """What is compared with CutMixSL's."""
+        return "top-1"
+
+    @property
     def frozen_edge(self) -> bool:
         """Whether labels are at the server and the edge is frozen: it needs two blocks."""
         return self.method in ("PatchShuffleSL", "BatchShuffleSL", "SpectralShuffleSL")

@@ -9,7 +9,6 @@ from typing import Literal
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
 from flwr_splitmix.experiments.privacy.kinds import AnyRow, Matrix
 from flwr_splitmix.experiments.privacy.matrices import IMAGES
-from flwr_splitmix.experiments.privacy.rows import EQUAL, ROWS
 
 Kind = Literal["noise", "victim", "attack"]
 Outcome = Literal["done", "not applicable"]
@@ -22,8 +21,8 @@ class Task:
     Parameters
     ----------
     kind
-        "noise": find the noise at which a row is as accurate as CutMixSL; "victim": train and
-        record a row's system; "attack": a cell.
+        "noise": find the noise at which a row's utility is that of the row it is brought to;
+        "victim": train and record a row's system; "attack": a cell.
     row, seed, cell
         What it is done for; `cell` for attacks alone.
     """
@@ -37,11 +36,16 @@ class Task:
     def needs(self) -> tuple[Task, ...]:
         """What must be done before it."""
         if self.kind == "noise":
-            return (Task("victim", ROWS[EQUAL], 0),)
+            return (Task("victim", self._equal, 0),)
         noise = (Task("noise", self.row, 0),) if self.row.equal_utility else ()
         if self.kind == "victim":
             return noise
         return (*noise, Task("victim", self.row, self.seed))
+
+    @property
+    def _equal(self) -> AnyRow:
+        assert self.row.brought_to is not None
+        return self.row.brought_to
 
     def done(self, place: Place) -> bool:
         """Whether its result is there."""
@@ -54,7 +58,7 @@ class Task:
 
     def __str__(self) -> str:
         if self.kind == "noise":
-            return f"{self.row.name}: noise at which top-1 is {EQUAL}'s"
+            return f"{self.row.name}: noise at which {self.row.utility} is {self._equal.name}'s"
         if self.kind == "victim":
             return f"{self.row.name}: training, seed {self.seed}"
         return str(self.cell)

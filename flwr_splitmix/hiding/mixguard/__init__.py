@@ -14,6 +14,7 @@ from flwr_splitmix.hiding.mixguard.calibration import (
     calibration_loss,
 )
 from flwr_splitmix.hiding.mixguard.leak import measured_leak
+from flwr_splitmix.hiding.mixguard.one_message import one_message
 from flwr_splitmix.hiding.mixguard.options import MixGuardOptions
 from flwr_splitmix.hiding.mixguard.padding import Padded, pad_together
 from flwr_splitmix.hiding.mixguard.perturbation import Perturbation, perturb
@@ -41,6 +42,7 @@ __all__ = [
     "calibration_loss",
     "draw_secret",
     "measured_leak",
+    "one_message",
     "pad_together",
     "perturb",
 ]

@@ -10,7 +10,7 @@ from flwr_splitmix.hiding.mixguard.perturbation import Perturbation
 from flwr_splitmix.hiding.mixguard.sampler import SCALE, Sampler, draw_secret
 from flwr_splitmix.hiding.mixguard.secret import Secret
 
-Gradients = Literal["target", "all-sources"]
+Gradients = Literal["target", "all-sources", "one-message"]
 Decoding = Literal["sum", "residual"]
 TrunkMask = Literal["union", "target"]
 
@@ -44,6 +44,8 @@ class MixGuardOptions:
     gradients
         "target" is the paper's. "all-sources", an extension that needs m >= k, adds to what goes
         back a public loss on the support texts, so that the messages' gradients have rank k.
+        "one-message", another, returns the gradient of one message that is drawn for each step
+        (of each text where secrets are), scaled so that its mean is the paper's; see `one_message`.
     secret_per_sample
         An extension: each text of a batch has a secret of its own.
     sampler
@@ -158,7 +160,8 @@ class MixGuardOptions:
             ("mask", get_args(TrunkMask)),
         ):
             if (value := getattr(self, name)) not in allowed:
-                listed = " and ".join(map(repr, allowed))
+                *others, last = map(repr, allowed)
+                listed = f"{', '.join(others)} and {last}"
                 raise ValueError(f"{name} is {value!r}; allowed are {listed}")
         if self.mask == "target" and self.pad_to is not None:
             raise ValueError(

@@ -19,6 +19,7 @@ from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.hiding.mixguard.all_sources import balance_gradients
 from flwr_splitmix.hiding.mixguard.calibration import CalibratedTrunk, Calibration, Calibrator
 from flwr_splitmix.hiding.mixguard.leak import measured_leak
+from flwr_splitmix.hiding.mixguard.one_message import one_message
 from flwr_splitmix.hiding.mixguard.options import MixGuardOptions
 from flwr_splitmix.hiding.mixguard.padding import pad_together
 from flwr_splitmix.hiding.mixguard.perturbation import perturb
@@ -251,6 +252,13 @@ class MixGuard(Hiding):
         secret = _mixtures(sent).secret
         place = secret.arrange(torch.ones_like(own), torch.zeros_like(gradient[1:])) > 0
         return balance_gradients(secret, torch.where(place, noisy, gradient))
+
+    def returned(self, gradients: Sequence[Tensor], sent: Sent) -> list[Tensor]:
+        """Return each message's gradient; with "one-message" of one that is drawn, for all."""
+        if self.options.gradients != "one-message":
+            return super().returned(gradients, sent)
+        each = self.options.secret_per_sample
+        return list(one_message(torch.stack(list(gradients)), per_sample=each))
 
     # Calibration: Stage I over all public texts, and refinement beside the training steps.
 

@@ -138,15 +138,16 @@ def public_groups(reply: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def read_gradients(reply: Mapping[str, Any], sent: Messages) -> list[Tensor]:
-    """Check the gradients that a client returns for its messages.
+    """Check the gradients that a client returns for its messages; none if its tail alone learns.
 
     Raises
     ------
     UploadError
-        If they are not one for each message, of its shape and dtype, or are not finite.
+        If they are neither none nor one for each message, of its shape and dtype, or are not
+        finite.
     """
     gradients = reply.get("gradients")
-    if not isinstance(gradients, (list, tuple)) or len(gradients) != len(sent.hidden):
+    if not isinstance(gradients, (list, tuple)) or len(gradients) not in (0, len(sent.hidden)):
         raise UploadError(f"returned no list of {len(sent.hidden)} gradients")
     like = sent.hidden[0]
     for tensor in gradients:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -103,6 +105,35 @@ def test_of_a_step_of_several_texts_the_words_are_counted(parts: LanguageParts) 
     for release, text in zip(released.releases, (PRIVATE[0], short), strict=True):
         assert release.words == len(PRIVATE[0]) + len(short) - 2
         assert float(target_of(release, parts).distance(one_hot(text))) < 1e-3
+
+
+@pytest.mark.parametrize("sampler", ["convex", "rotated"])
+def test_of_a_gradient_in_one_message_both_signs_are_tried(sampler: str) -> None:
+    parts, kinds = tiny_parts(1), {}
+    for kind in ("target", "one-message"):
+        with seeded():
+            kinds[kind] = release_texts(
+                parts, guard(sampler=sampler, gradients=kind), PRIVATE[:1], gradients=True
+            ).releases[0]
+    assert torch.equal(kinds["target"].messages, kinds["one-message"].messages)
+    known = replace(view_of(parts, []).knowledge, options={"gradients": "one-message"})
+    tried = dict(targets_of(kinds["one-message"], known))
+    assert tried.keys() == {
+        way + sign
+        for way in ("message 1", "message 2", "message 3", "mean")
+        for sign in ("", ", other sign")
+    }
+    (_, whole), *_ = targets_of(kinds["target"], view_of(parts, []).knowledge)
+    own = whole.returned
+    factors = {
+        way: float((tried[way].returned * own).sum() / own.square().sum())
+        for way in ("mean", "mean, other sign")
+    }
+    assert factors["mean"] == -factors["mean, other sign"]
+    factor = max(factors.values())
+    torch.testing.assert_close(tried["mean"].returned, factors["mean"] * own)
+    # Positive weights that sum to one have no greater sum of sizes; others have.
+    assert factor == pytest.approx(1.0, rel=1e-5) if sampler == "convex" else factor > 1.001
 
 
 def test_gradients_of_messages_sum_to_that_of_the_loss() -> None:

@@ -14,6 +14,7 @@ from flwr_splitmix.attacks.texts.sip import Sip
 from flwr_splitmix.attacks.texts.view import TextGuess, TextRelease
 from flwr_splitmix.attacks.texts.vocabulary import Vocabulary
 from flwr_splitmix.hiding import Hiding
+from flwr_splitmix.scoring.answers import meteor
 from flwr_splitmix.seeding import seeded_secrets
 from flwr_splitmix.segments.language import LanguageParts
 from tests.attacks.texts.tiny_decoder import (
@@ -138,6 +139,10 @@ def test_scores_are_exact_for_known_guesses() -> None:
     scored = score_texts(guesses, released.origins, TextFloors(parts, PUBLIC, BEGIN), decode)
     assert [row["token_accuracy"] for row in scored.rows] == pytest.approx([10 / 15, 1])
     assert scored.measure("ROUGE-L").value == pytest.approx((10 / 15 + 1) / 2)
+    said = [decode(ids[1:].tolist()) for ids in (half, PRIVATE[1])]
+    right = [decode(ids[1:].tolist()) for ids in PRIVATE[:2]]
+    assert scored.measure("METEOR").value == pytest.approx(meteor(said, right))
+    assert 0.5 < meteor(said, right) < 1
     assert scored.measure("exact").value == 0.5
     assert scored.rows[0]["picked_way"] == "mean"
     assert scored.rows[0]["picked_token_accuracy"] == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from flwr_splitmix.experiments.privacy.columns import COLUMNS
+from flwr_splitmix.experiments.privacy.holding import holding
+from flwr_splitmix.experiments.privacy.matrices import TEXTS
 from flwr_splitmix.experiments.privacy.page import findings, main, renewed
 from flwr_splitmix.experiments.privacy.results import Result
 from tests.experiments.privacy.test_matrix import DECODER, keep, place_in
@@ -52,6 +54,37 @@ def test_the_strongest_attack_that_counts_is_told() -> None:
     near = result("decoder", 0.068, around=0.005)  # the interval holds the floor
     assert "no better than without the releases" in findings([near])
     assert "nothing that counts was run" in findings([result("decoder", 0.01, passed=False)])
+
+
+def test_of_methods_that_hold_the_most_useful_is_first() -> None:
+    def result(method: str, attack: str, value: float | None, passed: bool = True) -> Result:
+        metric = "token accuracy" if value is not None else "not applicable"
+        return Result(method, attack, "server", metric, value, value, value, 0.01, passed, 1)
+
+    def of(method: str, utility: float, sip: float, keys: float | None) -> list[Result]:
+        fact = Result(method, "none", "none", "Matthews correlation", utility, seeds=1)
+        return [fact, result(method, "sip", sip), result(method, "key-search", keys)]
+
+    leaks = [*of("USplitSL", 0.5, 0.7, None), *of("MixGuard-k3", 0.4, 0.1, 0.9)]
+    assert holding(leaks, TEXTS) == (
+        "Of each of the 2 methods that were attacked in every way, an attack reads 0.2 of the "
+        "words or more."
+    )
+    unfinished = Result("SnDSL", "sip", "server", "token accuracy", 0.0, 0.0, 0.0, 0.01, True, 1)
+    said = holding(
+        [*leaks, *of("Dull", 0.1, 0.0, None), *of("Good", 0.3, 0.15, 0.19), unfinished], TEXTS
+    )
+    assert said == (
+        "Of the 4 methods that were attacked in every way, these let no attack read 0.2 of the "
+        "words, the most useful first: `Good` (Matthews correlation 0.3; `key-search` reads 0.19), "
+        "`Dull` (Matthews correlation 0.1; `sip` reads 0)."
+    )
+    # An attack that fails on the plain U shape too is no measure: it does not make a method hold.
+    weak = [
+        Result("Dull", "none", "none", "Matthews correlation", 0.1, seeds=1),
+        result("Dull", "sip", 0.0, passed=False),
+    ]
+    assert "these let no attack" not in holding(weak, TEXTS)
 
 
 def test_every_column_has_an_attack_of_that_name() -> None:

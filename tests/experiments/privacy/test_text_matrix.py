@@ -26,7 +26,12 @@ from flwr_splitmix.experiments.privacy.tables import to_markdown
 from flwr_splitmix.experiments.privacy.tasks import tasks_of, with_gates
 from flwr_splitmix.experiments.privacy.texts.columns import ATTACKS
 from flwr_splitmix.experiments.privacy.texts.data import load_matrix_texts
-from flwr_splitmix.experiments.privacy.texts.rows import TEXT_ROWS
+from flwr_splitmix.experiments.privacy.texts.rows import (
+    LADDERS,
+    TEXT_ROWS,
+    EqualRow,
+    ExtendedRow,
+)
 from flwr_splitmix.experiments.privacy.texts.sizes import SUMS, TEXT_SIZES
 from flwr_splitmix.experiments.privacy.texts.victims import base_parts, load_text_victim
 from flwr_splitmix.hiding.making import hiding_options
@@ -46,6 +51,11 @@ def test_rows_are_methods_with_options_of_theirs_and_columns_are_attacks() -> No
     for row in TEXT_ROWS.values():
         known = hiding_options(USHAPE_STRATEGIES[row.method].hiding)
         assert {name for name, _ in row.options} <= known, row.name
+        if isinstance(row, EqualRow):
+            assert row.knob in known - {name for name, _ in row.options}
+            assert all(row.knob in LADDERS[size] for size in TEXT_SIZES)
+        if isinstance(row, ExtendedRow):
+            assert "+" in row.name
     assert set(ATTACKS) == set(text_attacks())
     assert set(TEXTS.main) <= set(TEXT_ROWS)
 
@@ -179,12 +189,67 @@ def test_cells_run_through_and_only_once(tmp_path: Path) -> None:
     assert to_markdown(shown, TEXTS) in renewed(block, tmp_path)
 
 
+def test_extensions_send_what_they_say_and_their_attacks_know_it(tmp_path: Path) -> None:
+    place = place_in(tmp_path)
+    cells = choose(
+        "USplitSL+tail:vocabulary, USplitSL+tail:tag, MixGuard-k3+tail:gradient-ratio, "
+        "MixGuard-k3:gradient-ratio, MixGuard-k3+one-message:gradient-ratio, "
+        "MixGuard-k3+deep:vocabulary, DPForwardSL+tail:vocabulary",
+        [0],
+        TEXTS,
+    )
+    failures = run_tasks(tasks_of(cells, place), place, apart=False, on_progress=lambda _: None)
+    assert not failures
+    made = results(cells, place)
+    for name, attack in (("USplitSL+tail", "tag"), ("MixGuard-k3+tail", "gradient-ratio")):
+        reason = of(made, name, attack, "not applicable").reason
+        assert reason.endswith("has no gradients, without which there is no such attack")
+    # Heads did not move: what the base head knows of words is exact.
+    assert of(made, "USplitSL+tail", "vocabulary").value == 1.0
+    # A single message is read in place of the decoded target.
+    decoded = of(made, "MixGuard-k3", "gradient-ratio").value or 0
+    assert (of(made, "MixGuard-k3+one-message", "gradient-ratio").value or 0) < decoded / 2
+    deep = load_text_victim(
+        TEXT_ROWS["MixGuard-k3+deep"],
+        0,
+        place.victim(TEXT_ROWS["MixGuard-k3+deep"], 0),
+        SUMS,
+        SMOKE,
+    )
+    assert (deep.parts.cut.head, deep.parts.layers) == (3, 5)
+    # One epoch, one release of each text.
+    epsilon = of(made, "DPForwardSL+tail", "none", "epsilon of all messages of a text").value
+    assert epsilon == pytest.approx(8.0)
+    assert (of(made, "DPForwardSL+tail", "vocabulary").value or 0) < 0.3
+
+
+def test_a_defence_is_brought_to_mixguards_utility(tmp_path: Path) -> None:
+    place, row = place_in(tmp_path), TEXT_ROWS["NoPeekSL-equal"]
+    cells = choose("NoPeekSL-equal:vocabulary", [0], TEXTS)
+    tasks = tasks_of(cells, place)
+    assert [str(task) for task in tasks] == [
+        "MixGuard-k3: training, seed 0",
+        "NoPeekSL-equal: noise at which utility is MixGuard-k3's",
+        "NoPeekSL-equal: training, seed 0",
+        "NoPeekSL-equal: vocabulary, server, seed 0",
+    ]
+    assert not run_tasks(tasks, place, apart=False, on_progress=lambda _: None)
+    said = json.loads(place.noise(row).read_text())
+    assert said["dcor_weight"] == 1.0
+    assert list(said["tried"]) == ["1.0"]
+    kept = json.loads((place.victim(TEXT_ROWS["MixGuard-k3"], 0) / "done.json").read_text())
+    assert said["target"] == kept["accuracy"]
+    made = results(cells, place)
+    assert of(made, "NoPeekSL-equal", "none", "option found at equal utility").value == 1.0
+    assert "| found |" in to_markdown(made, TEXTS)
+
+
 def test_a_victim_is_kept_as_it_was_trained(tmp_path: Path) -> None:
     place, row = place_in(tmp_path), TEXT_ROWS["MixGuard-k3"]
     cell = MatrixCell(row, TEXTS.columns_of("vocabulary")[0], 0)
     tasks = [task for task in tasks_of([cell], place) if task.kind == "victim"]
     assert not run_tasks(tasks, place, apart=False, on_progress=lambda _: None)
-    victim = load_text_victim(0, place.victim(row, 0), SUMS, SMOKE)
+    victim = load_text_victim(row, 0, place.victim(row, 0), SUMS, SMOKE)
     base = base_parts(SMOKE, victim.texts, "generation")
     head, trunk, tail = victim.parts.all_here()
     ids = victim.texts.victims[0][0][None]

@@ -271,12 +271,24 @@ def test_gradients_have_the_rank_of_what_is_decoded(kind: Any, rank: int) -> Non
     assert rank_of(returned["gradients"]) == rank
 
 
+@pytest.mark.parametrize("each", [False, True])
+def test_one_message_carries_the_gradient_of_a_step(each: bool) -> None:
+    client = client_of(gradients="one-message", secret_per_sample=each)
+    sent = client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
+    returned = torch.stack(
+        client.run("decode", {"number": 0, "outputs": sent["messages"]})["gradients"]
+    )
+    carriers = returned.flatten(2).norm(dim=2) > 0  # (m, b)
+    assert carriers.sum(0).tolist() == [1] * returned.shape[1]
+    assert each or len({tuple(column) for column in carriers.T.tolist()}) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"k": 1}, "k is 1 and m is 3; both must be at least 2"),
         ({"m": 1}, "k is 3 and m is 1; both must be at least 2"),
-        ({"gradients": "both"}, "gradients is 'both'; allowed are 'target' and 'all-sources'"),
+        ({"gradients": "both"}, "gradients is 'both'; allowed are 'target', 'all-sources' and"),
         ({"gradients": "all-sources", "k": 4}, "'all-sources' needs m >= k, here m is 3 and k is"),
         ({"secret_tokens": -1}, "secret_tokens is -1; it must be a whole number, at least 0"),
         ({"calibration_epochs": 0}, "perturbation 'adaptive' follows the calibrator's residual"),

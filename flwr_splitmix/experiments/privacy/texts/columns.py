@@ -11,6 +11,7 @@ ATTACKS = (
     "lamp",
     "bisr",
     "adaptive",
+    "adaptive-online",
     "gradient-ratio",
     "blind-source",
     "key-search",

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from flwr_splitmix.experiments.cells import OptionValues, Value, as_options
 from flwr_splitmix.experiments.privacy.kinds import AnyRow
+
+Learns = Literal["all", "tail"]
+"""As of `flwr_splitmix.clients.UShapeClient`, which loads torch."""
 
 
 @dataclass(frozen=True)
@@ -27,18 +31,139 @@ class TextRow(AnyRow):
     note: str = ""
 
     @property
+    def learns(self) -> Learns:
+        """What of the model is trained; "tail": no gradient leaves the client."""
+        return "all"
+
+    @property
+    def deeper(self) -> int:
+        """Layers that the head has besides the size's."""
+        return 0
+
+    @property
+    def whole_run(self) -> bool:
+        """Whether epsilon is of all releases of a text in training, and not of one."""
+        return False
+
+    @property
     def victims_in_a_step(self) -> int:
         """Texts of one step when victims are attacked: two where a text's partner is another's."""
         return 2 if self.method == "NaiveMixSL" else 1
 
 
+@dataclass(frozen=True)
+class ExtendedRow(TextRow):
+    """A method with something added that its paper does not have; its name says what, behind a +.
+
+    Parameters
+    ----------
+    learns, deeper, whole_run
+        See `TextRow`.
+    """
+
+    learns: Learns = "all"
+    deeper: int = 0
+    whole_run: bool = False
+
+
+@dataclass(frozen=True)
+class EqualRow(TextRow):
+    """A defence with so much noise that its utility falls to MixGuard's.
+
+    Parameters
+    ----------
+    knob
+        The option that is searched for; `options` has all others.
+    """
+
+    knob: str = ""
+
+    @property
+    def brought_to(self) -> TextRow:
+        """MixGuard's row."""
+        return TEXT_ROWS[EQUAL]
+
+    def with_noise(self, value: float) -> TextRow:
+        """Return the row with a value of its option, under a name that says it."""
+        options = as_options({**dict(self.options), self.knob: value})
+        return TextRow(f"{self.method}-{self.knob}-{value:g}", self.method, options)
+
+
+EQUAL = "MixGuard-k3"
+"""The row to whose utility defences are brought."""
+
 NOTHING_HIDDEN = "USplitSL"
 """The row on which an attack must beat its floor: the gate."""
 
 
+_GUARD: dict[str, Value] = {"m": 3, "refine_every": 4}
+_THREE: dict[str, Value] = {**_GUARD, "k": 3, "secret_tokens": 0}
+
+
 def _guard(name: str, note: str = "", **options: Value) -> TextRow:
-    own: dict[str, Value] = {"m": 3, "refine_every": 4, **options}
-    return TextRow(f"MixGuard-{name}", "MixGuard", as_options(own), note)
+    return TextRow(f"MixGuard-{name}", "MixGuard", as_options({**_GUARD, **options}), note)
+
+
+def _plus(
+    name: str, method: str, options: dict[str, Value], note: str, **added: Any
+) -> ExtendedRow:
+    return ExtendedRow(name, method, as_options(options), note, **added)
+
+
+_EXTENSIONS = (
+    _plus("USplitSL+tail", "USplitSL", {}, "the tail alone is trained", learns="tail"),
+    _plus("USplitSL+deep", "USplitSL", {}, "two more layers in the head", deeper=2),
+    _plus("MixGuard-k3+tail", "MixGuard", _THREE, "the tail alone is trained", learns="tail"),
+    _plus(
+        "MixGuard-k3+one-message",
+        "MixGuard",
+        {**_THREE, "gradients": "one-message"},
+        "one message of a step carries the gradient",
+    ),
+    _plus("MixGuard-k3+deep", "MixGuard", _THREE, "two more layers in the head", deeper=2),
+    _plus(
+        "DPForwardSL+tail",
+        "DPForwardSL",
+        {"epsilon": 8.0, "delta": 1e-5, "clip_norm": 1.0},
+        "epsilon 8 of all that leaves of a text in training, but its length: the tail alone learns",
+        learns="tail",
+        whole_run=True,
+    ),
+)
+
+_AT_EQUAL_UTILITY = (
+    EqualRow(
+        "DPForwardSL-equal",
+        "DPForwardSL",
+        as_options({"delta": 1e-5, "clip_norm": 1.0}),
+        knob="epsilon",
+    ),
+    EqualRow("DPSGDSL-equal", "DPSGDSL", as_options({"clip_norm": 1.0}), knob="noise_multiplier"),
+    EqualRow("SnDSL-equal", "SnDSL", as_options({"refine_every": 4}), knob="eta"),
+    EqualRow("NoPeekSL-equal", "NoPeekSL", knob="dcor_weight"),
+)
+
+LADDERS: dict[str, dict[str, tuple[float, ...]]] = {
+    "smoke": {
+        "epsilon": (1e4,),
+        "noise_multiplier": (0.5,),
+        "eta": (100.0,),
+        "dcor_weight": (1.0,),
+    },
+    "cpu": {
+        "epsilon": (1e6, 1e5, 1e4, 1e3),
+        "noise_multiplier": (0.1, 0.5, 2.0, 8.0),
+        "eta": (1000.0, 300.0, 100.0, 30.0),
+        "dcor_weight": (1.0, 3.0, 10.0, 30.0),
+    },
+    "paper": {
+        "epsilon": (1e6, 1e5, 1e4, 1e3, 1e2, 8.0),
+        "noise_multiplier": (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
+        "eta": (3000.0, 1000.0, 300.0, 100.0, 30.0, 10.0),
+        "dcor_weight": (0.3, 1.0, 3.0, 10.0, 30.0),
+    },
+}
+"""Values that are tried for rows of equal utility, by scale and option, least noise first."""
 
 
 TEXT_ROWS: dict[str, TextRow] = {
@@ -85,6 +210,9 @@ TEXT_ROWS: dict[str, TextRow] = {
         ),
         TextRow("SnDSL", "SnDSL", as_options({"eta": 100.0, "refine_every": 4})),
         TextRow("NoPeekSL", "NoPeekSL", as_options({"dcor_weight": 1.0})),
+        *_AT_EQUAL_UTILITY,
+        *_EXTENSIONS,
     )
 }
-"""All rows by name. The defences have the options that are said here, not equal utility."""
+"""All rows by name: methods, defences with the options that are said here, the same defences at
+MixGuard's utility, and extensions."""

@@ -13,6 +13,8 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from flwr_splitmix.apps.language.client import make_client
+from flwr_splitmix.attacks.texts.public_releases import PublicReleases, load_public, save_public
+from flwr_splitmix.attacks.texts.view import PublicRelease
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.experiments.privacy.texts.data import MatrixTexts, load_matrix_texts
 from flwr_splitmix.experiments.privacy.texts.rows import TextRow
@@ -29,6 +31,9 @@ from flwr_splitmix.strategies import USHAPE_STRATEGIES
 
 _WEIGHT_DECAY = 0.01
 
+PUBLIC = "public.safetensors"
+"""In a victim's folder: the public texts that its client calibrated on, as its server saw them."""
+
 
 @dataclass(frozen=True)
 class TextVictim:
@@ -42,15 +47,24 @@ class TextVictim:
         Of the client's hiding: its calibrator, its denoiser; None where it has no weights.
     texts
         All texts of the run.
+    public_releases
+        What its server saw of public ones.
     """
 
     parts: LanguageParts
     state: tuple[dict[str, Tensor], dict[str, Any]] | None
     texts: MatrixTexts
+    public_releases: Sequence[PublicRelease] = ()
 
 
-def base_parts(size: TextSize, texts: MatrixTexts, task: Task) -> LanguageParts:
+def base_parts(size: TextSize, texts: MatrixTexts, task: Task, *, deeper: int = 0) -> LanguageParts:
     """Build all parts with the weights before any fine-tuning; those of the tiny model are random.
+
+    Parameters
+    ----------
+    deeper
+        Layers that the head has besides the size's: the trunk's first. The tiny model is made with
+        as many more.
 
     Raises
     ------
@@ -63,7 +77,7 @@ def base_parts(size: TextSize, texts: MatrixTexts, task: Task) -> LanguageParts:
             vocab_size=len(texts.tokenizer),
             hidden_size=48,
             intermediate_size=96,
-            num_hidden_layers=3,
+            num_hidden_layers=3 + deeper,
             num_attention_heads=4,
             num_key_value_heads=4,
             max_position_embeddings=256,
@@ -72,7 +86,7 @@ def base_parts(size: TextSize, texts: MatrixTexts, task: Task) -> LanguageParts:
         )
     return build_language_parts(
         source,
-        LanguageCut(size.head, size.tail),
+        LanguageCut(size.head + deeper, size.tail),
         task=task,
         num_labels=max(2, texts.classes),
         seed=0,
@@ -87,10 +101,12 @@ def still(parts: LanguageParts) -> LanguageParts:
 
 
 def _sources(
-    row: TextRow, texts: MatrixTexts, vocab_size: int, supports: Sequence[Tensor]
+    row: TextRow, size: TextSize, texts: MatrixTexts, vocab_size: int, supports: Sequence[Tensor]
 ) -> dict[str, Any]:
     """Return what a method's constructor may ask for, by name."""
     own: dict[str, Any] = dict(row.options)
+    if row.whole_run:
+        own["releases"] = size.epochs  # each epoch sends each text once
     return {
         "public": lambda: TextSet(list(supports), [0] * len(supports)),
         "vocab_size": lambda: vocab_size,
@@ -102,7 +118,7 @@ def _sources(
 
 
 def hiding_of(
-    row: TextRow, texts: MatrixTexts, vocab_size: int, supports: Sequence[Tensor]
+    row: TextRow, size: TextSize, texts: MatrixTexts, vocab_size: int, supports: Sequence[Tensor]
 ) -> Hiding:
     """Make a row's client half for releases of texts.
 
@@ -111,7 +127,7 @@ def hiding_of(
     if row.method == "DPSGDSL":
         return Hiding()
     kind = USHAPE_STRATEGIES[row.method].hiding
-    return make_hiding(kind, _sources(row, texts, vocab_size, supports))
+    return make_hiding(kind, _sources(row, size, texts, vocab_size, supports))
 
 
 def train_text_victim(
@@ -125,10 +141,11 @@ def train_text_victim(
         If data, model or options do not allow it.
     """
     texts = load_matrix_texts(source, size, seed)
-    parts = base_parts(size, texts, texts.task)
+    parts = base_parts(size, texts, texts.task, deeper=row.deeper)
     head, trunk, tail = parts.all_here()
     optimizer = adamw(size.lr, _WEIGHT_DECAY)
     schedule = WarmupCosine(0.1 * size.epochs)
+    seen = PublicReleases()
     strategy = USHAPE_STRATEGIES[row.method](
         trunk,
         optimizer=optimizer,
@@ -137,13 +154,15 @@ def train_text_victim(
         evaluation="benchmark",
         evaluate_every=size.epochs,
         seed=seed,
+        observers=[seen],
     )
     client = make_client(
         row.method,
         head,
         tail,
         texts.train,
-        sources=_sources(row, texts, parts.vocab_size, texts.supports),
+        sources=_sources(row, size, texts, parts.vocab_size, texts.supports),
+        learns=row.learns,
         optimizer=optimizer,
         schedule=schedule,
         batch_size=size.batch,
@@ -165,7 +184,13 @@ def train_text_victim(
     kept, meta = client.hiding.state()
     tensors |= {f"hiding.{name}": value for name, value in kept.items()}
     save_tensors(folder / "victim.safetensors", tensors, {"hiding": meta if kept else None})
-    facts = {"accuracy": said["top1"], "matthews": said.get("eval_matthews")}
+    if seen.releases:
+        save_public(folder / PUBLIC, list(seen.releases))
+    facts = {
+        "accuracy": said["top1"],
+        "matthews": said.get("eval_matthews"),
+        "epsilon": client.epsilon,
+    }
     write_json(
         folder / "done.json",
         {
@@ -176,8 +201,10 @@ def train_text_victim(
     )
 
 
-def load_text_victim(seed: int, folder: Path, source: str, size: TextSize) -> TextVictim:
-    """Read a trained system.
+def load_text_victim(
+    row: TextRow, seed: int, folder: Path, source: str, size: TextSize
+) -> TextVictim:
+    """Read a row's trained system.
 
     Raises
     ------
@@ -185,9 +212,9 @@ def load_text_victim(seed: int, folder: Path, source: str, size: TextSize) -> Te
         If it is not there.
     """
     texts = load_matrix_texts(source, size, seed)
-    parts = base_parts(size, texts, texts.task)
+    parts = base_parts(size, texts, texts.task, deeper=row.deeper)
     tensors, meta = load_tensors(folder / "victim.safetensors")
     for name, part in zip(("head", "trunk", "tail"), parts.all_here(), strict=True):
         part.load_state_dict(under(name, tensors))
     state = None if meta["hiding"] is None else (under("hiding", tensors), meta["hiding"])
-    return TextVictim(still(parts), state, texts)
+    return TextVictim(still(parts), state, texts, load_public(folder / PUBLIC))

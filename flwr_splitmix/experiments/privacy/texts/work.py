@@ -6,7 +6,9 @@ It is loaded once for all processes of a matrix, so it imports what they need.
 from __future__ import annotations
 
 import json
+import shutil
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,8 +22,9 @@ from flwr_splitmix.attacks.texts.view import TextKnowledge, TextView
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
 from flwr_splitmix.experiments.privacy.kinds import AnyRow
+from flwr_splitmix.experiments.privacy.noise import chosen_noise, climb
 from flwr_splitmix.experiments.privacy.tasks import Outcome, Task
-from flwr_splitmix.experiments.privacy.texts.rows import TextRow
+from flwr_splitmix.experiments.privacy.texts.rows import LADDERS, EqualRow, TextRow
 from flwr_splitmix.experiments.privacy.texts.sizes import TextSize
 from flwr_splitmix.experiments.privacy.texts.victims import (
     TextVictim,
@@ -37,6 +40,8 @@ from flwr_splitmix.storage import write_json
 
 def do(task: Task, place: Place) -> tuple[Outcome, str]:
     """Do a task and keep its result; returns what became of it, in words too."""
+    if task.kind == "noise":
+        return "done", _search(task.row, place)
     if task.kind == "victim":
         return "done", _train(_own(task.row), task.seed, place)
     assert task.cell is not None
@@ -48,6 +53,37 @@ def _own(row: AnyRow) -> TextRow:
     return row
 
 
+def _resolved(row: TextRow, place: Place) -> TextRow:
+    """Return a row as it is run: one of equal utility with the noise that was found for it."""
+    if not isinstance(row, EqualRow):
+        return row
+    return row.with_noise(chosen_noise(row, place, row.knob))
+
+
+def _search(row: AnyRow, place: Place) -> str:
+    """Find the noise at which a row's utility falls to that of the row it is brought to.
+
+    What is tried is kept as a victim of its own, so that a search goes on where it was.
+    """
+    assert isinstance(row, EqualRow)
+
+    def utility(value: float) -> float:
+        tried = row.with_noise(value)
+        if not Task("victim", tried, 0).done(place):
+            _train(tried, 0, place)
+        return _utility(place.victim(tried, 0))
+
+    target = _utility(place.victim(row.brought_to, 0))
+    chosen = climb(row, place, row.knob, LADDERS[place.size.name][row.knob], target, utility)
+    return f"{row.knob} {chosen:g}"
+
+
+def _utility(folder: Path) -> float:
+    """Return Matthews' correlation of a victim, or, where there are no classes, its accuracy."""
+    said = json.loads((folder / "done.json").read_text())
+    return float(said.get("matthews", said["accuracy"]))
+
+
 def _size(place: Place) -> TextSize:
     assert isinstance(place.size, TextSize)
     return place.size
@@ -57,7 +93,11 @@ def _train(row: TextRow, seed: int, place: Place) -> str:
     folder = place.victim(row, seed)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     device = pick_device(place.device).type
-    train_text_victim(row, seed, folder, place.source, _size(place), device)
+    run = _resolved(row, place)
+    if run != row and Task("victim", run, seed).done(place):  # it was tried in the search
+        shutil.copytree(place.victim(run, seed), folder, dirs_exist_ok=True)
+    else:
+        train_text_victim(run, seed, folder, place.source, _size(place), device)
     said = json.loads((folder / "done.json").read_text())
     matthews = f", Matthews {said['matthews']:.3f}" if "matthews" in said else ""
     accuracy = f"accuracy {100 * said['accuracy']:.1f} %"
@@ -67,7 +107,7 @@ def _train(row: TextRow, seed: int, place: Place) -> str:
 def attack_text_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
     """Run a cell's attack and write what it scored, or why there is no such attack."""
     row, size, began = _own(cell.row), _size(place), time.process_time()
-    folder = place.victim(row, cell.seed)
+    run, folder = _resolved(row, place), place.victim(row, cell.seed)
     utility = json.loads((folder / "done.json").read_text())
     facts = {
         **utility,
@@ -77,7 +117,9 @@ def attack_text_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
         "seed": cell.seed,
         "epochs": size.epochs,
     }
-    victim = load_text_victim(cell.seed, folder, place.source, size)
+    if isinstance(row, EqualRow):
+        facts["found"] = dict(run.options)[row.knob]
+    victim = load_text_victim(run, cell.seed, folder, place.source, size)
     try:
         scores = _attack(cell, place, victim)
     except NotApplicable as reason:
@@ -90,9 +132,9 @@ def attack_text_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
 
 def _attack(cell: MatrixCell, place: Place, victim: TextVictim) -> dict[str, Any]:
     """Fit the attack on public texts, run it, and score it against the truth."""
-    row, size, texts = _own(cell.row), _size(place), victim.texts
-    released = _released(row, victim, cell.seed)
-    base = still(base_parts(size, texts, "generation"))
+    row, size, texts = _resolved(_own(cell.row), place), _size(place), victim.texts
+    released = _released(row, size, victim, cell.seed)
+    base = still(base_parts(size, texts, "generation", deeper=row.deeper))
     begin = texts.tokenizer.bos_token_id
     view = TextView(
         "server",
@@ -103,9 +145,10 @@ def _attack(cell: MatrixCell, place: Place, victim: TextVictim) -> dict[str, Any
             base,
             begin=begin,
             task=texts.task,
-            client=lambda supports: hiding_of(row, texts, base.vocab_size, supports),
+            client=lambda supports: hiding_of(row, size, texts, base.vocab_size, supports),
             batch_size=row.victims_in_a_step,
         ),
+        victim.public_releases,
     )
     attack = text_attacks()[cell.column.attack]()
     attack.fit(view, texts.public, Budget(size.name, seconds=size.seconds), seed=cell.seed)
@@ -121,10 +164,10 @@ def _attack(cell: MatrixCell, place: Place, victim: TextVictim) -> dict[str, Any
     }
 
 
-def _released(row: TextRow, victim: TextVictim, seed: int) -> Released:
+def _released(row: TextRow, size: TextSize, victim: TextVictim, seed: int) -> Released:
     """Release the victims as the trained client would in a training step: with its gradients."""
     texts, labels = victim.texts.victims
-    hiding = hiding_of(row, victim.texts, victim.parts.vocab_size, victim.texts.supports)
+    hiding = hiding_of(row, size, victim.texts, victim.parts.vocab_size, victim.texts.supports)
     with seeded_secrets():
         torch.manual_seed(derive_seed(seed, f"releases of {row.name}"))
         return release_texts(
@@ -134,6 +177,7 @@ def _released(row: TextRow, victim: TextVictim, seed: int) -> Released:
             labels=labels,
             batch_size=row.victims_in_a_step,
             gradients=True,
+            learns=row.learns,
             state=victim.state,
             seed=seed,
         )

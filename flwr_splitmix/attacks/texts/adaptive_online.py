@@ -1,0 +1,128 @@
+"""The online adaptive attack: a network that learns while clients calibrate on public texts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flwr_splitmix.attacks.base import Budget
+from flwr_splitmix.attacks.texts.adaptive import OFFLINE_EPOCHS, seen
+from flwr_splitmix.attacks.texts.sip import BATCH, DROPOUT, HELD_OUT, HIDDEN, LEARNING_RATE
+from flwr_splitmix.attacks.texts.view import PublicTexts, Reading, TextRelease, TextView
+from flwr_splitmix.attacks.texts.vocabulary import ReaderAttack
+
+Pair = tuple[Tensor, Tensor]
+"""What is seen of a text's messages (T, D), and its plain states (t, d), t <= T."""
+
+
+class Restorer(nn.Module):
+    """Messages to hidden states: a linear map, and what a GRU adds to it.
+
+    Parameters
+    ----------
+    seen, width
+        D of what is seen of the messages, and d of the states.
+    """
+
+    def __init__(self, seen: int, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(seen, elementwise_affine=False)
+        self.gru = nn.GRU(seen, HIDDEN, batch_first=True)
+        self.dropout = nn.Dropout(DROPOUT)
+        self.output = nn.Linear(HIDDEN, width)
+        self.straight = nn.Linear(seen, width, bias=False)
+
+    def forward(self, messages: Tensor) -> Tensor:
+        """Return estimates (b, T, d), of whatever scale, of what is seen (b, T, D)."""
+        own = self.norm(messages)
+        read, _ = self.gru(own)
+        restored: Tensor = self.straight(own) + self.output(self.dropout(read))
+        return restored
+
+
+class AdaptiveOnline(ReaderAttack):
+    """Learn from the public texts that a client sends mixed and plain, then undo private mixtures.
+
+    Calibration shows the server true messages with true secrets, and beside them the hidden states
+    that decoding must give; so does refinement, with heads as they are then. Two networks learn
+    from that: "joint", of all messages beside each other, and "cancelled", of their sum; of one
+    message, which noise may cover, both are the same. What they restore of a private text is read
+    as by `vocabulary`, with the base model's head.
+    """
+
+    name = "adaptive-online"
+    needs: ClassVar[frozenset[str]] = frozenset({"base model", "decoder", "public releases"})
+    slow = False
+    source = "MixGuard, equation 30 and Table V (online); the network is ours"
+
+    def learn(self, view: TextView, public: PublicTexts | None) -> None:
+        """Train the networks."""
+        super().learn(view, public)
+        ways = ("joint", "cancelled") if "several messages" in view.has else ("joint",)
+        seconds = self.budget.seconds
+        self.restorers = {
+            way: train_restorer(
+                [(seen(one.messages, way).float(), one.states) for one in view.public_releases],
+                self.budget.again(None if seconds is None else seconds / len(ways)),
+                epochs=OFFLINE_EPOCHS[self.budget.scale],
+                seed=self.seed,
+            )
+            for way in ways
+        }
+
+    def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
+        """Read what each network restores."""
+        for way, restorer in self.restorers.items():
+            with torch.no_grad():
+                restored = restorer(seen(release.messages, way).float()[None])[0]
+            yield *self.reader.read(restored), way
+
+
+def train_restorer(
+    pairs: Sequence[Pair], budget: Budget, *, epochs: int, seed: int = 0
+) -> Restorer:
+    """Train a network; of all epochs the one that restores held-out texts best is returned.
+
+    Held out are the newest texts.
+    """
+    held = min(HELD_OUT, max(1, len(pairs) // 10))
+    held_out, own = pairs[-held:], pairs[:-held] or pairs
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Restorer(pairs[0][0].shape[1], pairs[0][1].shape[1])
+        optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+        per_epoch = -(-len(own) // BATCH)
+        best, reached = copy.deepcopy(model), float("inf")
+        for step in budget.steps(epochs * per_epoch, "adaptive-online"):
+            number = step % per_epoch
+            if number == 0:
+                order = torch.randperm(len(own)).tolist()
+            model.train()
+            rows = [own[i] for i in order[number * BATCH : (number + 1) * BATCH]]
+            loss = _distance(model, rows)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            if number == per_epoch - 1:
+                model.eval()
+                with torch.no_grad():
+                    now = float(_distance(model, held_out))
+                if now < reached:
+                    best, reached = copy.deepcopy(model), now
+    return (best if reached < float("inf") else model).eval()
+
+
+def _distance(model: Restorer, rows: Sequence[Pair]) -> Tensor:
+    """Return the mean over places of 1 - cos."""
+    messages = nn.utils.rnn.pad_sequence([m for m, _ in rows], batch_first=True)
+    restored = model(messages)
+    fits = [
+        F.cosine_similarity(one[: len(states)], states.float(), dim=1)
+        for one, (_, states) in zip(restored, rows, strict=True)
+    ]
+    return 1 - torch.cat(fits).mean()

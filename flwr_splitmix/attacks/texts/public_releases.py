@@ -1,0 +1,81 @@
+"""Public texts that clients send mixed and plain, to calibrate: what a server sees beside them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.attacks.texts.view import PublicRelease
+from flwr_splitmix.events import Exchange
+from flwr_splitmix.observers.observer import Observer
+from flwr_splitmix.storage import load_tensors, save_tensors
+
+LIMIT = 600
+"""Texts that are kept: the newest, whose heads are nearest to those that are attacked."""
+
+
+class PublicReleases(Observer):
+    """Keeps the newest public texts that travelled, as their server saw them.
+
+    A method that calibrates sends two groups of them: as private texts are sent, and plain.
+
+    Parameters
+    ----------
+    limit
+        Most texts that are kept.
+
+    Attributes
+    ----------
+    releases
+        Oldest first, on the CPU.
+    """
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.releases: deque[PublicRelease] = deque(maxlen=limit)
+
+    def on_exchange(self, event: Exchange) -> None:
+        """Keep the public texts of a reply, if there are any."""
+        groups = event.payload.get("public") if event.direction == "up" else None
+        if groups is None or len(groups) != 2:
+            return
+        sent, plain = groups
+        messages, states = torch.stack(list(sent["messages"])), plain["messages"][0]
+        for row in range(len(states)):
+            end, own = _end(sent["mask"][row]), _end(plain["mask"][row])
+            self.releases.append(
+                PublicRelease(
+                    messages[:, row, :end].detach().cpu().clone(),
+                    states[row, :own].detach().cpu().clone(),
+                )
+            )
+
+
+def _end(mask: Tensor) -> int:
+    return int(mask.nonzero().max()) + 1
+
+
+def save_public(path: Path, releases: Sequence[PublicRelease]) -> None:
+    """Keep them in one file."""
+    tensors = {}
+    for number, release in enumerate(releases):
+        tensors[f"messages.{number}"] = release.messages.contiguous()
+        tensors[f"states.{number}"] = release.states.contiguous()
+    save_tensors(path, tensors, {"texts": len(releases)})
+
+
+def load_public(path: Path) -> list[PublicRelease]:
+    """Read them; none if there is no file."""
+    if not path.exists():
+        return []
+    tensors: Mapping[str, Tensor]
+    meta: Mapping[str, Any]
+    tensors, meta = load_tensors(path)
+    return [
+        PublicRelease(tensors[f"messages.{number}"], tensors[f"states.{number}"])
+        for number in range(int(meta["texts"]))
+    ]

@@ -1,0 +1,56 @@
+"""Which methods hold: utility of those whose words no attack reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flwr_splitmix.experiments.privacy.kinds import Matrix
+from flwr_splitmix.experiments.privacy.results import Result
+from flwr_splitmix.experiments.privacy.tables import number, shown
+
+BOUND = 0.2
+"""The share of a text's words below which an attack is said to have read nothing of use."""
+
+
+def holding(made: Sequence[Result], matrix: Matrix) -> str:
+    """Return which methods hold, the most useful first, as a sentence for a page.
+
+    A method holds if no attack that counts reads `BOUND` of the words. Only methods are judged on
+    which every attack was run that was run on any of these.
+    """
+    attacks = {(r.attack, r.adversary) for r in made if r.attack != "none"}
+    held, judged = [], 0
+    for method in dict.fromkeys(r.method for r in made):
+        own = [r for r in made if r.method == method]
+        if {(r.attack, r.adversary) for r in own if r.attack != "none"} != attacks:
+            continue
+        judged += 1
+        main = [
+            shown([r for r in own if (r.attack, r.adversary) == key], matrix) for key in attacks
+        ]
+        counted = [r for r in main if r.passed_gate and r.value is not None]
+        strongest = max(counted, key=lambda r: r.value or 0.0, default=None)
+        if strongest is not None and (strongest.value or 0.0) < BOUND:
+            utility = next(
+                r
+                for fact in matrix.facts
+                for r in own
+                if (r.attack, r.metric) == ("none", fact.metric)
+            )
+            held.append((utility, strongest))
+    if not judged:
+        return "No method was attacked in every way that is shown here."
+    if not held:
+        return (
+            f"Of each of the {judged} methods that were attacked in every way, an attack reads "
+            f"{BOUND:g} of the words or more."
+        )
+    said = [
+        f"`{utility.method}` ({utility.metric} {number(utility.value)}; `{strongest.attack}` reads "
+        f"{number(strongest.value)})"
+        for utility, strongest in sorted(held, key=lambda one: -(one[0].value or 0.0))
+    ]
+    return (
+        f"Of the {judged} methods that were attacked in every way, these let no attack read "
+        f"{BOUND:g} of the words, the most useful first: {', '.join(said)}."
+    )

@@ -1,0 +1,126 @@
+"""What a server sees of calibration, and the attack that learns from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flwr_splitmix.attacks.base import Budget, NotApplicable
+from flwr_splitmix.attacks.texts.adaptive_online import AdaptiveOnline
+from flwr_splitmix.attacks.texts.public_releases import PublicReleases, load_public, save_public
+from flwr_splitmix.attacks.texts.releasing import release_texts
+from flwr_splitmix.attacks.texts.view import TextKnowledge, TextView
+from flwr_splitmix.clients import TextSet, UShapeClient
+from flwr_splitmix.hiding import Hiding, SnD
+from flwr_splitmix.segments.language import LanguageParts
+from flwr_splitmix.strategies import USplitSL
+from tests.attacks.texts.tiny_decoder import (
+    BEGIN,
+    LENGTH,
+    PUBLIC,
+    WORDS,
+    guard,
+    score_of,
+    seeded,
+    texts,
+    tiny_parts,
+)
+
+OWN = texts(60, 3)
+
+
+def hiding_of(kind: str) -> Hiding:
+    if kind == "SnD":
+        return SnD(TextSet(OWN, OWN), vocab_size=WORDS, eta=400.0, calibration_epochs=2)
+    return guard(
+        OWN,
+        sampler="convex",
+        support_scale=0.5,
+        calibration_epochs=2,
+        secret_tokens=3 if kind == "secret" else 0,
+    )
+
+
+def calibrated(parts: LanguageParts, hiding: Hiding, **limits: int) -> PublicReleases:
+    """Run a round of a real client and server, watched."""
+    head, trunk, tail = parts.all_here()
+    watching = PublicReleases(**limits)
+    private = texts(12, 9)
+    strategy = USplitSL(trunk, device="cpu", steps_per_round=1, observers=[watching])
+    client = UShapeClient(
+        head,
+        tail,
+        TextSet(private, private),
+        hiding=hiding,
+        batch_size=6,
+        device="cpu",
+        repeatable_secrets=True,
+    )
+    strategy.fit([client], 1)
+    return watching
+
+
+@pytest.mark.parametrize(("kind", "messages"), [("plain", 3), ("secret", 3), ("SnD", 1)])
+def test_what_is_seen_of_calibration_is_public_texts_mixed_and_plain(
+    kind: str, messages: int, tmp_path: Path
+) -> None:
+    parts = tiny_parts(0)
+    seen = list(calibrated(parts, hiding_of(kind)).releases)
+    refined = 6 if kind == "SnD" else 0  # a batch beside the one training step
+    assert len(seen) == 2 * len(OWN) + refined
+    length = LENGTH + (3 if kind == "secret" else 0)
+    assert {tuple(one.messages.shape) for one in seen} == {(messages, length, 48)}
+    assert {tuple(one.states.shape) for one in seen} == {(length, 48)}
+    if kind != "secret":
+        assert parts.head is not None
+        known = {tuple(parts.head(ids[None])[0, 1:3].flatten().tolist()) for ids in OWN}
+        assert {tuple(one.states[1:3].flatten().tolist()) for one in seen} == known
+    save_public(tmp_path / "public", seen)
+    for one, kept in zip(seen, load_public(tmp_path / "public"), strict=True):
+        assert torch.equal(one.messages, kept.messages)
+        assert torch.equal(one.states, kept.states)
+    assert load_public(tmp_path / "none") == []
+
+
+def test_the_newest_are_kept() -> None:
+    every = list(calibrated(tiny_parts(0), hiding_of("plain")).releases)
+    some = list(calibrated(tiny_parts(0), hiding_of("plain"), limit=7).releases)
+    assert len(some) == 7
+    for one, other in zip(some, every[-7:], strict=True):
+        assert torch.equal(one.states, other.states)
+
+
+def test_who_does_not_calibrate_shows_nothing() -> None:
+    assert not calibrated(tiny_parts(0), Hiding()).releases
+    view = TextView("server", [], TextKnowledge("USplitSL", {}, tiny_parts(0), begin=BEGIN))
+    with pytest.raises(NotApplicable, match="no public texts that its clients sent both mixed"):
+        AdaptiveOnline().fit(view, PUBLIC, Budget("smoke"))
+
+
+@pytest.mark.parametrize("kind", ["plain", "SnD"])
+def test_it_learns_from_calibration_to_read_private_texts(kind: str) -> None:
+    parts = tiny_parts(0)
+    seen = calibrated(parts, hiding_of(kind)).releases
+    private = texts(4, 2)
+    with seeded():
+        released = release_texts(parts, hiding_of(kind), private)
+
+    def accuracy(public: Any) -> float:
+        known = TextKnowledge(kind, {}, parts, begin=BEGIN)
+        view = TextView("server", released.releases, known, public)
+        attack = AdaptiveOnline()
+        attack.fit(view, PUBLIC, Budget("cpu"))
+        guesses = attack.run(view)
+        assert {guess.way for guess in guesses} <= {"joint", "cancelled"}
+        return score_of(guesses, parts, released).measure("token accuracy").value
+
+    assert accuracy(seen) > 0.6
+    # It is calibration that teaches it: messages beside others' states teach nothing.
+    wrong = [
+        type(one)(one.messages, other.states)
+        for one, other in zip(seen, [*list(seen)[17:], *list(seen)[:17]], strict=True)
+    ]
+    assert accuracy(wrong) < 0.3
