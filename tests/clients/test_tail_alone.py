@@ -14,8 +14,8 @@ from flwr_splitmix.hiding import MixGuardOptions
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy, USplitSL
 from flwr_splitmix.testing.laws import TextToy, check_ushape_equals_whole, check_ushape_wire, sgd
-from flwr_splitmix.testing.toy_texts import ToyTrunk, text_toy
 from flwr_splitmix.testing.recording import recorded_bytes
+from flwr_splitmix.testing.toy_texts import ToyTrunk, text_toy
 
 NAMES = sorted(USHAPE_STRATEGIES)
 

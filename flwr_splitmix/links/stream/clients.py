@@ -13,7 +13,8 @@ from flwr_splitmix.events import Phase
 from flwr_splitmix.links.frames.payload import payload_bytes
 from flwr_splitmix.links.frames.wire import WireDtype
 from flwr_splitmix.links.link import Clients, Observe, Outcome, Patience
-from flwr_splitmix.links.stream.line import Call, Line
+from flwr_splitmix.links.stream.call import Call
+from flwr_splitmix.links.stream.line import Line
 
 Changes = queue.SimpleQueue[int]
 """Indices of clients whose lines have changed."""

@@ -15,64 +15,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode
 from flwr_splitmix.links.frames.feedback import Feedback
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.frames.wire import WireDtype
 from flwr_splitmix.links.link import Outcome, tensor_bytes
+from flwr_splitmix.links.stream.call import Call, ClosedLineError, Connection, LiveLineError
 from flwr_splitmix.links.stream.limits import reply_limit
 from flwr_splitmix.links.stream.protocol import HELLO_BODY, in_pieces
 from flwr_splitmix.links.words import one_line
-
-
-class Connection(Protocol):
-    """What a line needs of a connection; its methods are called from any thread."""
-
-    def is_active(self) -> bool:
-        """Return whether the connection still stands."""
-
-    def wake(self) -> None:
-        """Have it ask what is to be sent, and whether a reply may be read.
-
-        Called under the line's lock, without delay.
-        """
-
-    def cancel(self) -> None:
-        """End it."""
-
-
-class LiveLineError(Exception):
-    """Another connection holds the line, and it stands."""
-
-
-class ClosedLineError(Exception):
-    """The client takes no part in the round any more; the sentence says why."""
-
-
-@dataclass
-class Call:
-    """A call, and what became of it.
-
-    Parameters
-    ----------
-    began
-        When it was submitted (`time.monotonic`).
-    longest_reply
-        Most bytes of tensors that its reply may have.
-    outcome
-        None while it is in flight.
-    """
-
-    number: int
-    method: str
-    payload: Mapping[str, Any]
-    began: float
-    longest_reply: int
-    frame: list[bytes] | None = None
-    outcome: Outcome | None = None
 
 
 class Line:

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from flwr_splitmix.links.frames.codec import Frame, decode, encode
-from flwr_splitmix.links.stream.line import ClosedLineError, Line, LiveLineError
+from flwr_splitmix.links.stream.call import ClosedLineError, LiveLineError
+from flwr_splitmix.links.stream.line import Line
 
 
 class Wire:
