@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -72,12 +75,13 @@ def check(
 
     What of network and speeds is not given is measured on this machine.
     """
-    from flwr_splitmix.apps.check import check_app
+    with _nothing_collected():
+        from flwr_splitmix.apps.check import check_app
 
-    given = _given(uplink, downlink, rtt, client_flops, server_flops) if cuts else None
-    report = check_app(
-        app, run_config or [], here=Path.cwd(), nodes=nodes, any_nodes=any_nodes, setting=given
-    )
+        given = _given(uplink, downlink, rtt, client_flops, server_flops) if cuts else None
+        report = check_app(
+            app, run_config or [], here=Path.cwd(), nodes=nodes, any_nodes=any_nodes, setting=given
+        )
     if output is not None and report.advice is not None:
         from flwr_splitmix.cli.cut_plot import plot_cuts
 
@@ -91,6 +95,20 @@ def check(
             _print_advice(report.advice, out)
     if not report.ok:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Suspend the garbage collector.
+
+    A check is short, and the collector would take a second of it: it looks at the half million
+    objects of torch and timm again and again while they are imported.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _given(

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from flwr_splitmix.clients.client import exchange
 from flwr_splitmix.events import Exchange, StepDone, StepResult
 from flwr_splitmix.links import StreamLink, polling
 from flwr_splitmix.links.ticket import to_arrays
@@ -131,11 +132,11 @@ class Watch(Observer):
 
 
 def run(
-    parts: Any, home: Path, name: str, *, over_stream: bool, toy: Toy = TOY, label: str = ""
+    parts: Any, home: Path, name: str, *, over_stream: bool, toy: Toy = TOY, **formats: Any
 ) -> tuple[Run, SplitStrategy, Watch]:
     """Train for two rounds, over a stream or in this process."""
     watch = Watch()
-    own = Run.create({}, name=f"{name}-{parts}-{over_stream}{label}", home=home)
+    own = Run.create({}, name=f"{name}-{parts}-{over_stream}", home=home)
     strategy = maker(name)(
         toy.upper(), optimizer=adamw(0.01), schedule=constant, server_update="mean",
         steps_per_round=3, device="cpu", seed=3, observers=[watch], run=own, micro_batches=parts,
@@ -147,7 +148,9 @@ def run(
         return own, strategy, watch
     states = {"state-dir": str(home / f"states-{own.id}")}
     grid = FakeGrid(toy_app(toy, Kept, **options), toy.clients, **states)
-    link = StreamLink(address="127.0.0.1:0", attach_timeout=60, step_timeout=60, run=own.id)
+    link = StreamLink(
+        address="127.0.0.1:0", attach_timeout=60, step_timeout=60, run=own.id, **formats
+    )
     strategy.link = OnFakeGrid(link, grid)
     strategy.start(None, arrays, 2)  # type: ignore[arg-type]
     grid.wait()
@@ -155,9 +158,17 @@ def run(
 
 
 class Kept(OneAtATime):
-    """Keeps what its segment was at the end of a round."""
+    """Keeps what its segment was at the end of a round, and the sum of a round's gradients."""
 
     kept: ClassVar[dict[int, Any]] = {}
+    heard: ClassVar[dict[int, Any]] = {}
+
+    @exchange
+    def learn_part(self, **arguments: Any) -> dict[str, Any]:
+        first = (arguments["number"], arguments["part"]) == (0, 0)
+        before = 0.0 if first else self.heard[self.order.client]
+        self.heard[self.order.client] = before + arguments["gradient"][0]
+        return super().learn_part(**arguments)
 
     def release(self) -> Any:
         self.kept[self.order.client] = self.weights()
@@ -203,6 +214,25 @@ def test_law_4_links_agree_bit_for_bit(name: str, parts: int, tmp_path: Path) ->
                 if key.startswith(f"client {client}: segment.")
             }
             check_same_tensors(f"client {client}", own, Kept.kept[client])
+
+
+@pytest.mark.usefixtures("_outside_of_a_run")
+@pytest.mark.parametrize("feedback", [True, False])
+def test_what_rounding_leaves_of_one_part_goes_with_the_next(
+    feedback: bool, tmp_path: Path
+) -> None:
+    """Only the last part's rest has not arrived at the end of a round: at most half a level."""
+    parts = 2
+    formats = {"wire_dtype_down": "int4", "wire_feedback": feedback}
+    _, _, watch = run(parts, tmp_path, "PSL", over_stream=True, **formats)
+    steps = [step for step in watch.steps if step.server_round == 2]
+    misses = []
+    for client, heard in Kept.heard.items():
+        sent = torch.cat([step.gradients[client][0] for step in steps])  # type: ignore[arg-type]
+        by_part = sent.unflatten(0, (parts * len(steps), -1))
+        level = by_part.abs().amax(dim=(0, -1)).unsqueeze(-1) / 7
+        misses.append(((heard - by_part.sum(dim=0)).abs() / level).max())
+    assert (max(misses) < 1) == feedback
 
 
 def test_one_part_is_the_step_that_it_was(tmp_path: Path) -> None:
