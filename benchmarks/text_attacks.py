@@ -119,9 +119,11 @@ def keys(bench: Bench, draws: int) -> dict[str, Any]:
             began = perf_counter()
             ways = search(release.messages, states, generator=generator, skip=1)
             seconds.append(perf_counter() - began)
-            found = [way.estimate[origin.places] for way in ways]
+            estimates = [way.estimate[origin.places] for way in ways]
             floor = other[: len(origin.ids)]
-            cut = [score(f[: len(floor)], origin.states[: len(floor)], floor).best for f in found]
+            cut = [
+                score(f[: len(floor)], origin.states[: len(floor)], floor).best for f in estimates
+            ]
             first.append(cut[0])
             best.append(max(cut))
         figures[row] = {

@@ -87,15 +87,17 @@ def test_a_text_is_classified_as_the_parts_would(tmp_path: Path) -> None:
     assert export(fitted, tmp_path / "model").exit_code == 0
     said = splitmix("predict", tmp_path / "model", "--text", "a dog", "--format", "json")
     assert said.exit_code == 0, said.output
-    (found,) = json.loads(said.stdout)
+    (prediction,) = json.loads(said.stdout)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     client = fitted.clients[0]
     client.ends.load(averaged(fitted), "the averaged weights do not fit")
     logits = logits_of(fitted, client, torch.tensor([tokenizer("a dog")["input_ids"]]))
     expected = logits[0].softmax(-1).tolist()
-    assert sorted(found["classes"].values()) == pytest.approx(sorted(expected), rel=1e-4)
+    assert sorted(prediction["classes"].values()) == pytest.approx(sorted(expected), rel=1e-4)
     facts = json.loads((tmp_path / "model" / "splitmix.json").read_text())
-    assert [found["classes"][name] for name in facts["classes"]] == pytest.approx(expected, 1e-4)
+    assert [prediction["classes"][name] for name in facts["classes"]] == pytest.approx(
+        expected, 1e-4
+    )
     refused = splitmix("predict", tmp_path / "model", APP / "pyproject.toml")
     assert 'holds a language model; give it --text "..."' in refused.stderr
 

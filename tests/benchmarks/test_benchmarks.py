@@ -54,17 +54,17 @@ def test_step_time_reports_every_figure_of_the_issue(tmp_path: Path) -> None:
 
 
 def test_waiting_threads_are_timed_alone_and_in_company(tmp_path: Path) -> None:
-    found = figures("waiting_threads", tmp_path / "waiting_threads.json")
-    settings = found["environments"]
+    written = figures("waiting_threads", tmp_path / "waiting_threads.json")
+    settings = written["environments"]
     assert settings["passive"] == POLICY
     assert settings["spinning"].keys() == {"GOMP_SPINCOUNT"}
-    assert found["ms"].keys() == settings.keys()
-    for row in found["ms"].values():
+    assert written["ms"].keys() == settings.keys()
+    for row in written["ms"].values():
         assert row.keys() == {"idle", "beside 2 busy loops"}
         assert all(0 < timed["min"] <= timed["median"] for timed in row.values())
-    passive, spinning = (found["ms"][name]["idle"]["median"] for name in ("passive", "spinning"))
-    assert found["idle_ratio"] == pytest.approx(passive / spinning)
-    assert found["targets"].keys() == {"idle_ratio", "busy_ratio"}
+    passive, spinning = (written["ms"][name]["idle"]["median"] for name in ("passive", "spinning"))
+    assert written["idle_ratio"] == pytest.approx(passive / spinning)
+    assert written["targets"].keys() == {"idle_ratio", "busy_ratio"}
 
 
 def test_scale_weighs_all_processes_after_every_client_has_trained(tmp_path: Path) -> None:

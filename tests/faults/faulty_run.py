@@ -49,9 +49,9 @@ def leftovers(deployment: LocalDeployment) -> list[str]:
 
 def server_process(deployment: LocalDeployment) -> psutil.Process:
     """Return the ServerApp's process."""
-    (found,) = [p for p in deployment.processes() if SERVER_APP in command(p)]
-    assert isinstance(found, psutil.Process)
-    return found
+    (process,) = [p for p in deployment.processes() if SERVER_APP in command(p)]
+    assert isinstance(process, psutil.Process)
+    return process
 
 
 def config_of(app: Path, **values: Any) -> dict[str, Any]:

@@ -121,8 +121,8 @@ def test_nodes_that_send_damaged_frames_disturb_no_other() -> None:
         peers = [good, *(rude(seed) for seed in range(first, first + AT_ONCE)), good]
         with a_round(link, peers) as clients:
             assert len(clients.alive) == AT_ONCE + 2
-            found = clients.call("echo", {client: {"value": 1} for client in clients.alive})
-            assert [found[client] for client in honest] == [{"echo": 1}] * 2
+            replies = clients.call("echo", {client: {"value": 1} for client in clients.alive})
+            assert [replies[client] for client in honest] == [{"echo": 1}] * 2
             # Who is left out is told why.
             assert clients.failures
             assert all(is_sentence(reason) for reason in clients.failures.values())

@@ -68,13 +68,13 @@ def test_a_supernode_that_is_killed_comes_back_with_its_state(
     deployed.flower.node(2).start()
     ended = deployed.finish(run_id, home)
     assert ended.status == "finished:completed", ended.log
-    found = alive(ended.run)
-    assert found[:2] == [3, 2]
-    assert found[-1] == 3
+    clients_alive = alive(ended.run)
+    assert clients_alive[:2] == [3, 2]
+    assert clients_alive[-1] == 3
     assert "is not connected to the SuperLink any more" in ended.log
     assert ended.run is not None
     assert [drawn(deployed, ended.run, client) for client in (0, 1)] == [120, 120]
-    assert drawn(deployed, ended.run, 2) == 20 * found.count(3)
+    assert drawn(deployed, ended.run, 2) == 20 * clients_alive.count(3)
 
 
 def test_a_clientapp_that_is_frozen_for_longer_than_the_deadline(

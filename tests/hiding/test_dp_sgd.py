@@ -50,9 +50,9 @@ def one_by_one(client: Any, batch: TextBatch, trunk: Any, bound: float) -> dict[
         sent = Hiding.obfuscate(client.hiding, text)
         loss = client.loss(trunk(sent.messages[0], text.mask), sent)
         own = torch.autograd.grad(loss, list(names.values()), allow_unused=True)
-        found = {n: g for n, g in zip(names, own, strict=True) if g is not None}
-        length = torch.stack([g.norm() for g in found.values()]).norm()
-        for name, g in found.items():
+        gradients = {n: g for n, g in zip(names, own, strict=True) if g is not None}
+        length = torch.stack([g.norm() for g in gradients.values()]).norm()
+        for name, g in gradients.items():
             total[name] += g * (bound / (length + 1e-6)).clamp(max=1) / len(batch.ids)
     client.hiding._watched.enable_hooks()
     return total
@@ -71,12 +71,12 @@ def test_each_texts_gradient_is_clipped_by_itself(bound: float) -> None:
     labels[1] = -100
     batch = TextBatch(ids, mask, labels)
     expected = one_by_one(client, batch, trunk, bound)
-    found = step(client, batch, trunk)
-    assert found.keys() == expected.keys()
-    for name, gradient in found.items():
+    gradients = step(client, batch, trunk)
+    assert gradients.keys() == expected.keys()
+    for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, expected[name], atol=1e-8, rtol=1e-6)
     if bound < 1:
-        norm = torch.stack([g.norm() for g in found.values()]).norm()
+        norm = torch.stack([g.norm() for g in gradients.values()]).norm()
         assert float(norm) <= bound
 
 
@@ -106,9 +106,9 @@ def test_real_models_keep_texts_apart(
     labels = ids if task == "generation" else torch.tensor([0, 2, 1])
     batch = TextBatch(ids, mask, labels)
     expected = one_by_one(client, batch, trunk, 0.5)
-    found = step(client, batch, trunk)
-    assert found
-    for name, gradient in found.items():
+    gradients = step(client, batch, trunk)
+    assert gradients
+    for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-3)
 
 

@@ -50,8 +50,8 @@ def test_the_correlation_is_that_of_the_definition(kind: str) -> None:
         x[5:12] = x[0]
     noise = rng.normal(size=(17, 3))
     y = {"linear": x[:, :3] * 2 + 0.1 * noise, "square": x[:, :1] ** 2}.get(kind, noise)
-    found = distance_correlation(torch.tensor(x), torch.tensor(y))
-    assert float(found) == pytest.approx(by_definition(x, y), rel=1e-12)
+    actual = distance_correlation(torch.tensor(x), torch.tensor(y))
+    assert float(actual) == pytest.approx(by_definition(x, y), rel=1e-12)
 
 
 def test_what_it_says_of_dependence() -> None:

@@ -72,8 +72,8 @@ def test_replies_carry_arrays_and_metrics_sorted_by_client() -> None:
     assert len(clients.replies) == 3
     for reply in clients.replies:
         assert reply.has_content()
-        (found,) = reply.content.array_records.values()
-        assert to_tensors(found).keys() == TOY.lower().state_dict().keys()
+        (record,) = reply.content.array_records.values()
+        assert to_tensors(record).keys() == TOY.lower().state_dict().keys()
         (metrics,) = reply.content.metric_records.values()
         assert dict(metrics) == {"num-examples": 12, "num-steps": 0}
 

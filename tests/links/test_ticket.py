@@ -86,11 +86,11 @@ def test_tensors_keep_shape_dtype_and_values(dtype: torch.dtype) -> None:
         "count": torch.tensor(1).to(dtype),
         "empty": torch.zeros(0, 4, dtype=dtype),
     }
-    found = to_tensors(to_arrays(tensors))
-    assert found.keys() == tensors.keys()
+    restored = to_tensors(to_arrays(tensors))
+    assert restored.keys() == tensors.keys()
     for name, tensor in tensors.items():
-        assert found[name].dtype == dtype
-        assert torch.equal(found[name], tensor)
+        assert restored[name].dtype == dtype
+        assert torch.equal(restored[name], tensor)
 
 
 def test_tensors_from_a_record_own_their_memory() -> None:
@@ -127,8 +127,8 @@ def test_arrays_can_be_read_in_several_threads() -> None:
 
 def test_arrays_are_found_whatever_they_are_called() -> None:
     content = RecordDict({"anything": to_arrays({"w": torch.ones(2)})})
-    found = arrays_of(content)
-    assert found is not None
-    assert found["w"].tolist() == [1, 1]
+    arrays = arrays_of(content)
+    assert arrays is not None
+    assert arrays["w"].tolist() == [1, 1]
     assert arrays_of(RecordDict({"none": ConfigRecord()})) is None
     assert arrays_of(RecordDict({"empty": ArrayRecord()})) == {}

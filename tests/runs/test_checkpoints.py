@@ -30,14 +30,14 @@ def test_a_checkpoint_loads_as_it_was_saved(tmp_path: Path) -> None:
         "empty": torch.empty(0, 5),
     }
     file = CheckpointStore(tmp_path).save(12, saved, {"seed": 3, "order": [2, 1], "lr": 0.1})
-    found = CheckpointStore(tmp_path).load()
+    checkpoint = CheckpointStore(tmp_path).load()
     assert file == tmp_path / "round-000012.safetensors"
-    assert found.round == 12
-    assert found.meta == {"seed": 3, "order": [2, 1], "lr": 0.1}
-    assert found.tensors.keys() == saved.keys()
+    assert checkpoint.round == 12
+    assert checkpoint.meta == {"seed": 3, "order": [2, 1], "lr": 0.1}
+    assert checkpoint.tensors.keys() == saved.keys()
     for name, tensor in saved.items():
-        assert found.tensors[name].dtype == tensor.dtype
-        assert torch.equal(found.tensors[name], tensor)
+        assert checkpoint.tensors[name].dtype == tensor.dtype
+        assert torch.equal(checkpoint.tensors[name], tensor)
 
 
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
     store.save(1, tensors(1), {})
     newest = store.save(2, tensors(2), {})
     truncate(newest)
-    found = store.load()
-    assert (found.round, found.tensors["weight"][0, 0].item()) == (1, 1.0)
+    checkpoint = store.load()
+    assert (checkpoint.round, checkpoint.tensors["weight"][0, 0].item()) == (1, 1.0)
     assert str(newest) in caplog.text
     with pytest.raises(StorageError, match=re.escape(str(newest))):
         store.load(2)
@@ -126,9 +126,9 @@ def test_a_full_disk_leaves_the_last_good_checkpoint_and_nothing_else(tmp_path: 
     )
     assert done.stdout.startswith("refused")
     assert [file.name for file in tmp_path.iterdir()] == ["round-000001.safetensors"]
-    found = CheckpointStore(tmp_path).load()
-    assert found.meta == {"seed": 3}
-    assert torch.equal(found.tensors["weight"], torch.arange(10.0))
+    checkpoint = CheckpointStore(tmp_path).load()
+    assert checkpoint.meta == {"seed": 3}
+    assert torch.equal(checkpoint.tensors["weight"], torch.arange(10.0))
 
 
 def test_a_client_loads_its_newest_state_up_to_a_round(tmp_path: Path) -> None:

@@ -167,10 +167,10 @@ def test_fedmedian_takes_the_median_of_the_lower_segments() -> None:
     clients = toy.make_clients(sgd(0.1))
     result = strategy.fit(clients, 1)
     assert result.arrays is not None
-    found = to_tensors(result.arrays)
+    aggregated = to_tensors(result.arrays)
     for name in dict(clients[0].segment.named_parameters()):
         own = np.stack([client.segment.state_dict()[name].numpy() for client in clients])
-        np.testing.assert_array_equal(found[name].numpy(), np.median(own, axis=0))
+        np.testing.assert_array_equal(aggregated[name].numpy(), np.median(own, axis=0))
         assert np.ptp(own, axis=0).any()
 
 
@@ -185,8 +185,8 @@ def test_krum_picks_one_of_the_lower_segments() -> None:
     clients = toy.make_clients(sgd(0.1))
     result = strategy.fit(clients, 1)
     assert result.arrays is not None
-    found = to_tensors(result.arrays)["embed.weight"]
-    assert any(torch.equal(found, c.segment.state_dict()["embed.weight"]) for c in clients)
+    picked = to_tensors(result.arrays)["embed.weight"]
+    assert any(torch.equal(picked, c.segment.state_dict()["embed.weight"]) for c in clients)
 
 
 def test_an_averaged_round_starts_from_one_segment_and_an_unaveraged_one_from_each_own() -> None:
@@ -214,11 +214,11 @@ def test_the_moments_of_fedadam_survive_a_checkpoint() -> None:
     second.m_t = second.v_t = None
     LowerAggregator(second).restore({"upper.weight": torch.zeros(1), **tensors})
     for name in ("m_t", "v_t", "current_arrays"):
-        expected, found = getattr(first, name), getattr(second, name)
-        assert expected.keys() == found.keys()
+        expected, restored = getattr(first, name), getattr(second, name)
+        assert expected.keys() == restored.keys()
         for key, array in expected.items():
-            assert found[key].dtype == array.dtype
-            np.testing.assert_array_equal(found[key], array)
+            assert restored[key].dtype == array.dtype
+            np.testing.assert_array_equal(restored[key], array)
 
 
 def test_records_lists_and_numbers_survive_a_checkpoint() -> None:

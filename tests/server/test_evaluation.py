@@ -58,29 +58,31 @@ def test_federated_evaluation_weights_each_pair_by_its_test_split(
         assert isinstance(data, Examples)
         client.tests["federated"] = Examples(data.inputs[:size], data.labels[:size])
     strategy, seen = fit(clients, evaluation="federated")
-    found = seen.events[-1].evaluation
-    assert found is not None
+    evaluation = seen.events[-1].evaluation
+    assert evaluation is not None
     parts = [score(c.segment, strategy.upper.module, c.tests["federated"]) for c in clients]
     each = [float(hits.double().mean()) for hits, _ in parts]
-    assert found.kind == "federated"
-    assert found.examples == 12
-    assert found.accuracy == pytest.approx(np.average(each, weights=sizes))
-    assert found.loss == pytest.approx(float(torch.cat([p[1] for p in parts]).mean()), rel=1e-5)
-    assert found.spread == pytest.approx(np.std(each))
+    assert evaluation.kind == "federated"
+    assert evaluation.examples == 12
+    assert evaluation.accuracy == pytest.approx(np.average(each, weights=sizes))
+    assert evaluation.loss == pytest.approx(
+        float(torch.cat([p[1] for p in parts]).mean()), rel=1e-5
+    )
+    assert evaluation.spread == pytest.approx(np.std(each))
 
 
 def test_benchmark_evaluation_is_the_mean_over_pairs_on_common_data() -> None:
     common = TOY.test_data(0)
     clients = TOY.make_clients(sgd(0.1), benchmark_data=common)
     strategy, seen = fit(clients, evaluation="benchmark")
-    found = seen.events[-1].evaluation
-    assert found is not None
+    evaluation = seen.events[-1].evaluation
+    assert evaluation is not None
     each = [
         float(score(c.segment, strategy.upper.module, common)[0].double().mean()) for c in clients
     ]
-    assert (found.kind, found.examples) == ("benchmark", 21)
-    assert found.accuracy == pytest.approx(np.mean(each))
-    assert found.spread == pytest.approx(np.std(each))
+    assert (evaluation.kind, evaluation.examples) == ("benchmark", 21)
+    assert evaluation.accuracy == pytest.approx(np.mean(each))
+    assert evaluation.spread == pytest.approx(np.std(each))
 
 
 def test_central_evaluation_scores_the_average() -> None:

@@ -152,8 +152,8 @@ def test_an_exaggerated_number_of_examples_is_capped_and_said(
     # Four honest clients of 48 examples, and one that counts as 100 times as many.
     honest = torch.stack([c.segment.state_dict()["position"] for c in clients[:LIAR]])
     expected = honest.mean(0) * 4 / 104
-    found = torch.tensor(result.arrays["position"].numpy())
-    torch.testing.assert_close(found, expected)
+    averaged = torch.tensor(result.arrays["position"].numpy())
+    torch.testing.assert_close(averaged, expected)
     said = [r.getMessage() for r in caplog.records if "examples" in r.getMessage()]
     assert (
         f"client {LIAR} says that it has {MANY} examples; in averages it counts as 4800"

@@ -66,10 +66,10 @@ def run(
 
 
 def weights(strategy: Any, clients: Any) -> dict[str, Tensor]:
-    found = {f"upper {n}": t for n, t in strategy.upper.module.state_dict().items()}
+    tensors = {f"upper {n}": t for n, t in strategy.upper.module.state_dict().items()}
     for index, client in enumerate(clients):
-        found |= {f"{index} {n}": t for n, t in client.segment.state_dict().items()}
-    return found
+        tensors |= {f"{index} {n}": t for n, t in client.segment.state_dict().items()}
+    return tensors
 
 
 @pytest.mark.parametrize("nonsense", [False, True], ids=["raises", "sends NaN"])

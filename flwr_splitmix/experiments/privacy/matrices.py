@@ -60,15 +60,15 @@ TEXTS = Matrix(
         _UPLINK,
         Fact("training_seconds", "processor seconds of training", "training", "seconds"),
         Fact("epsilon", "epsilon of all messages of a text", "epsilon"),
-        Fact("found", "option found at equal utility", "found"),
+        Fact("noise_option", "noise option at equal utility", "option"),
     ),
     metrics=("token accuracy",),
     legend=(
         "Shown is the share of a text's words that the attack has right at their places: the "
         "higher, the worse hidden. Of the guesses that it makes at a text (each message, their "
         "mean, each direction) the best counts. epsilon: of all messages of a text, where the "
-        "method counts them; found: the option's value at which utility is MixGuard's; behind a + "
-        f"stands what is in no paper. {_HOW_TO_READ}"
+        "method counts them; option: the noise option's value at which utility is MixGuard's; "
+        f"behind a + stands what is in no paper. {_HOW_TO_READ}"
     ),
     work=f"{_WORK}.texts.work",
     loads=("transformers", "sklearn.metrics", "sklearn.decomposition", "scipy.stats"),

@@ -96,8 +96,8 @@ def _strength(row: AnyRow, column: AnyColumn, seeds: Sequence[int], place: Place
     main = [
         metric
         for seed in seeds
-        if (found := MatrixCell(row, column, seed).result(place)) and found["state"] == "done"
-        for metric in found["metrics"]
+        if (result := MatrixCell(row, column, seed).result(place)) and result["state"] == "done"
+        for metric in result["metrics"]
         if metric["main"]
     ]
     if not main:
@@ -111,10 +111,10 @@ def _strength(row: AnyRow, column: AnyColumn, seeds: Sequence[int], place: Place
 
 
 def _facts(row: AnyRow, cells: Sequence[MatrixCell], place: Place) -> list[Result]:
-    by_seed = {cell.seed: found for cell in cells if (found := cell.result(place))}
+    by_seed = {cell.seed: result for cell in cells if (result := cell.result(place))}
     made = []
     for fact in place.matrix.facts:
-        values = [float(found[fact.key]) for found in by_seed.values() if fact.key in found]
+        values = [float(result[fact.key]) for result in by_seed.values() if fact.key in result]
         if values:
             mean, ends = statistics.fmean(values), (min(values), max(values))
             said = Result(row.name, "none", "none", fact.metric, mean, *ends, seeds=len(values))
@@ -125,8 +125,8 @@ def _facts(row: AnyRow, cells: Sequence[MatrixCell], place: Place) -> list[Resul
 def _of_column(
     row: AnyRow, column: AnyColumn, cells: Sequence[MatrixCell], place: Place, gate: bool | None
 ) -> list[Result]:
-    read = [found for cell in cells if (found := cell.result(place))]
-    done = [found["metrics"] for found in read if found["state"] == "done"]
+    read = [result for cell in cells if (result := cell.result(place))]
+    done = [result["metrics"] for result in read if result["state"] == "done"]
     if read and not done:
         return [
             Result(
@@ -148,12 +148,12 @@ def _of_column(
             column.shown,
             column.adversary,
             name,
-            statistics.fmean(each["value"] for each in found),
-            min(each["low"] for each in found),
-            max(each["high"] for each in found),
-            statistics.fmean(each["floor"] for each in found),
+            statistics.fmean(each["value"] for each in judged),
+            min(each["low"] for each in judged),
+            max(each["high"] for each in judged),
+            statistics.fmean(each["floor"] for each in judged),
             gate,
-            seeds=len(found),
+            seeds=len(judged),
         )
-        for name, found in by_metric.items()
+        for name, judged in by_metric.items()
     ]

@@ -122,12 +122,12 @@ def _line(entry: PrivacyEntry, place: matrix.Place, seeds: Sequence[int]) -> Pri
     for seed in seeds:
         if entry.victim is None or entry.attack is None:
             continue
-        found = MatrixCell(entry.victim, entry.attack, seed).result(place)
-        if found is None:
+        result = MatrixCell(entry.victim, entry.attack, seed).result(place)
+        if result is None:
             continue
-        if found["state"] != "done":
-            reason = found["reason"]
-        for metric in found.get("metrics", ()):
+        if result["state"] != "done":
+            reason = result["reason"]
+        for metric in result.get("metrics", ()):
             if metric["metric"] == entry.metric:
                 values.append(float(metric["value"]))
                 floors.append(float(metric["floor"]))

@@ -130,18 +130,18 @@ def _same(cell: MatrixCell, place: Place) -> dict[str, Any] | None:
         ),
         None,
     )
-    found = None if twin is None else replace(cell, column=twin).result(place)
-    return None if found is None or found["state"] != "done" else {"metrics": found["metrics"]}
+    result = None if twin is None else replace(cell, column=twin).result(place)
+    return None if result is None or result["state"] != "done" else {"metrics": result["metrics"]}
 
 
 def hints(case: Case) -> dict[tuple[int, int], int]:
     """Return one row of known label for each class: the first of each in the view."""
-    found: dict[int, tuple[int, int]] = {}
+    first: dict[int, tuple[int, int]] = {}
     for number, origin in enumerate(case.truth.origins):
         for row, source in enumerate(origin.sources[:, 0].tolist()):
             if source >= 0:
-                found.setdefault(int(case.truth.pictures.labels[source]), (number, row))
-    return {at: label for label, at in found.items()}
+                first.setdefault(int(case.truth.pictures.labels[source]), (number, row))
+    return {at: label for label, at in first.items()}
 
 
 def without(guess: Guess, known: Container[tuple[int, int]]) -> Guess:

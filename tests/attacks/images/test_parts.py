@@ -91,13 +91,13 @@ def test_releases_taken_together_hold_the_union_and_a_fraction_of_the_noise() ->
 def test_distances_are_those_of_the_patches_that_both_rows_hold() -> None:
     rows, masks = torch.randn(4, 9, 5), torch.rand(4, 9) < 0.7
     others, other_masks = torch.randn(3, 9, 5), torch.rand(3, 9) < 0.7
-    found = distances(rows * masks[..., None], masks, others * other_masks[..., None], other_masks)
+    actual = distances(rows * masks[..., None], masks, others * other_masks[..., None], other_masks)
     for i in range(4):
         for j in range(3):
             common = masks[i] & other_masks[j]
             expected = (rows[i, common] - others[j, common]).square().mean()
             if common.sum() < 4:  # too few to tell images apart
                 expected = torch.tensor(torch.inf)
-            assert float(found[i, j]) == pytest.approx(float(expected), rel=1e-4)
+            assert float(actual[i, j]) == pytest.approx(float(expected), rel=1e-4)
     nothing = torch.zeros(4, 9, dtype=torch.bool)
     assert distances(rows, nothing, others, other_masks).isinf().all()

@@ -162,7 +162,7 @@ def test_where_the_unprotected_method_has_no_such_attack_the_strongest_row_decid
 ) -> None:
     place = place_in(tmp_path)
     column = next(c for c in COLUMNS if c.attack == "attribute")
-    found: dict[str, Any] = {
+    judged: dict[str, Any] = {
         "value": 0.9,
         "low": 0.8,
         "high": 1.0,
@@ -170,8 +170,8 @@ def test_where_the_unprotected_method_has_no_such_attack_the_strongest_row_decid
         "lower_is_stronger": False,
     }
     keep(place, "PSL", column, 0, state="not applicable")
-    keep(place, "CutMixSL", column, 0, **found)
-    weak = keep(place, "CutMixSFL", column, 0, **{**found, "low": 0.5})
+    keep(place, "CutMixSL", column, 0, **judged)
+    weak = keep(place, "CutMixSFL", column, 0, **{**judged, "low": 0.5})
     made = results([weak, MatrixCell(ROWS["PSL"], column, 0)], place)
     assert of(made, "CutMixSFL", "attribute").passed_gate is True
     lacks = of(made, "PSL", "attribute")

@@ -240,8 +240,8 @@ def test_a_defence_is_brought_to_mixguards_utility(tmp_path: Path) -> None:
     kept = json.loads((place.victim(TEXT_ROWS["MixGuard-k3"], 0) / "done.json").read_text())
     assert said["target"] == kept["accuracy"]
     made = results(cells, place)
-    assert of(made, "NoPeekSL-equal", "none", "option found at equal utility").value == 1.0
-    assert "| found |" in to_markdown(made, TEXTS)
+    assert of(made, "NoPeekSL-equal", "none", "noise option at equal utility").value == 1.0
+    assert "| option |" in to_markdown(made, TEXTS)
 
 
 def test_a_victim_is_kept_as_it_was_trained(tmp_path: Path) -> None:

@@ -68,15 +68,15 @@ def _spoiled(smashed: Tensor, fault: str) -> Tensor:
 def make_clients(values: Values) -> list[FaultyClient]:
     """Make all clients, with the faults that the configuration names."""
     clients = TOY.make_clients(adamw(0.01), FaultyClient)
-    found = []
+    faulty = []
     for index, client in enumerate(clients):
         assert isinstance(client, FaultyClient)
         client.pause = float(values["pause"])
         client.faults = str(values["faults"])
         if values["run-dir"]:
             client.diary = Path(str(values["run-dir"]), f"client-{index}.txt")
-        found.append(client)
-    return found
+        faulty.append(client)
+    return faulty
 
 
 def make_strategy(values: Values, run: Run | None, link: StreamLink | None) -> SplitStrategy:

@@ -89,10 +89,10 @@ def test_activations_are_narrowed_labels_are_not(wire: WireDtype) -> None:
     payload = {"smashed": [smashed, None], "labels": labels, "nested": nested}
     frame = decode(encode(Frame("reply", 1, payload=payload), wire))
     assert frame.body_bytes == payload_bytes(payload, wire)
-    found: Any = frame.payload
-    assert torch.equal(found["labels"], labels)
-    assert torch.equal(found["nested"]["labels"][0], more)
-    for a, b in ((found["smashed"][0], smashed), (found["nested"]["gradient"], gradient)):
+    received: Any = frame.payload
+    assert torch.equal(received["labels"], labels)
+    assert torch.equal(received["nested"]["labels"][0], more)
+    for a, b in ((received["smashed"][0], smashed), (received["nested"]["gradient"], gradient)):
         assert a.dtype == torch.float32
         bits = level_bits(wire)
         level = float(b.abs().max()) / (7 if bits == 4 else 127)
@@ -134,9 +134,9 @@ def test_the_body_is_plain_safetensors() -> None:
     payload = {"a": torch.randn(3, 2).bfloat16(), "b": [torch.arange(3), torch.zeros(0, 2)]}
     data = encode(Frame("reply", payload=payload))
     header, body = PREFIX.unpack_from(data)[3:]
-    found = load(data[-body:])
-    assert sorted(found) == ["0", "1", "2"]
-    assert torch.equal(found["0"], payload["a"])  # type: ignore[arg-type]
+    loaded = load(data[-body:])
+    assert sorted(loaded) == ["0", "1", "2"]
+    assert torch.equal(loaded["0"], payload["a"])  # type: ignore[arg-type]
     assert json.loads(data[PREFIX.size : PREFIX.size + header])["kind"] == "reply"
 
 

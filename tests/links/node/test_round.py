@@ -65,9 +65,9 @@ def test_a_nodes_limit_ends_a_run_that_knows_nothing_of_it(tmp_path: Path) -> No
 
 
 def kept(nodes: Path) -> tuple[int, dict[str, Any]]:
-    found = ClientStore(nodes / "psl-1").load(0)
-    assert found is not None
-    return found[0], found[2]
+    stored = ClientStore(nodes / "psl-1").load(0)
+    assert stored is not None
+    return stored[0], stored[2]
 
 
 def test_who_is_left_out_keeps_what_it_has_sent(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ def context(**node_config: Any) -> Context:
     return Context(run_id=5, node_id=9, node_config=node_config, state=RecordDict(), run_config={})
 
 
-def check_same(found: Any, expected_round: int) -> None:
-    server_round, tensors, meta = found
+def check_same(stored: Any, expected_round: int) -> None:
+    server_round, tensors, meta = stored
     assert (server_round, meta) == (expected_round, META)
     assert tensors.keys() == TENSORS.keys()
     assert all(torch.equal(tensors[name], t) for name, t in TENSORS.items())

@@ -18,9 +18,9 @@ def test_a_tensor_comes_out_as_it_went_in(dtype: torch.dtype, shape: tuple[int, 
     tensor = (100 * torch.rand(shape)).to(dtype)
     packed = pack(tensor)
     assert all(piece.nbytes <= PIECE_BYTES for piece in packed.pieces)
-    found = unpack(packed)
-    assert found.dtype == dtype
-    assert torch.equal(found, tensor)
+    unpacked = unpack(packed)
+    assert unpacked.dtype == dtype
+    assert torch.equal(unpacked, tensor)
 
 
 def test_bools_and_views_too() -> None:

@@ -175,21 +175,21 @@ def test_a_round_over_ray_equals_one_in_this_process(start_host: Any, tmp_path: 
         same(states[0][1], states[1][1])
 
 
-def same(found: Any, expected: Any) -> None:
+def same(actual: Any, expected: Any) -> None:
     """Compare nested replies bit for bit."""
     if isinstance(expected, torch.Tensor):
-        assert found.dtype == expected.dtype
-        assert torch.equal(found, expected)
+        assert actual.dtype == expected.dtype
+        assert torch.equal(actual, expected)
     elif isinstance(expected, dict):
-        assert found.keys() == expected.keys()
+        assert actual.keys() == expected.keys()
         for key, value in expected.items():
-            same(found[key], value)
+            same(actual[key], value)
     elif isinstance(expected, (list, tuple)):
-        assert len(found) == len(expected)
-        for a, b in zip(found, expected, strict=True):
+        assert len(actual) == len(expected)
+        for a, b in zip(actual, expected, strict=True):
             same(a, b)
     else:
-        assert found == expected
+        assert actual == expected
 
 
 def test_a_client_fn_that_raises_is_a_sentence(host: Any) -> None:

@@ -47,9 +47,9 @@ def attached(line: Line, number: int = 0) -> Wire:
 
 
 def sent(line: Line, wire: Wire) -> Frame:
-    found = line.next_frame(wire)
-    assert found is not None
-    return decode(found[0])
+    outgoing = line.next_frame(wire)
+    assert outgoing is not None
+    return decode(outgoing[0])
 
 
 @pytest.fixture

@@ -292,7 +292,7 @@ def test_large_frames_travel_over_tls(files: Certificates) -> None:
     link = secured(files)
     value = numbers(20)
     with a_round(link, [good, good]) as clients:
-        assert all(torch.equal(found, value) for found in call(clients, value).values())
+        assert all(torch.equal(echoed, value) for echoed in call(clients, value).values())
     link.close()
 
 

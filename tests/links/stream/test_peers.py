@@ -129,18 +129,18 @@ def test_a_token_is_good_for_one_round(link: StreamLink) -> None:
 
 
 def test_another_protocol_is_refused_with_both_versions(link: StreamLink) -> None:
-    found: list[grpc.RpcError] = []
+    refusals: list[grpc.RpcError] = []
 
     def old(ticket: Ticket, node: int) -> None:
         raw = Raw(ticket, node, splitmix_protocol="99")
-        found.append(raw.refusal())
+        refusals.append(raw.refusal())
         raw.close()
         raise LinkError("refused")
 
     with a_round(link, [old]) as clients:
         assert clients.alive == ()
-    assert found[0].code() == grpc.StatusCode.FAILED_PRECONDITION
-    assert found[0].details() == (
+    assert refusals[0].code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert refusals[0].details() == (
         f"the ServerApp speaks version {PROTOCOL} of the stream link, this node 99; "
         "install the same flwr-splitmix on both"
     )
@@ -155,23 +155,23 @@ def test_another_service_is_not_there(link: StreamLink) -> None:
 
 
 def test_a_live_connection_is_not_taken_over(link: StreamLink) -> None:
-    found: list[Any] = []
+    outcomes: list[Any] = []
 
     def twice(ticket: Ticket, node: int) -> None:
         first = Raw(ticket, node)
         first.hello()
         second = Raw(ticket, node)
-        found.append(second.refusal())
+        outcomes.append(second.refusal())
         second.close()
         frame = first.hear()
         first.say(encode(Frame("reply", frame.number, payload={"echo": "first"})))
-        found.append(first.hear().kind)
+        outcomes.append(first.hear().kind)
         first.close()
 
     with a_round(link, [twice]) as clients:
         assert call(clients, 1) == {0: "first"}
-    assert found[0].code() == grpc.StatusCode.ALREADY_EXISTS
-    assert found[1] == "finish"
+    assert outcomes[0].code() == grpc.StatusCode.ALREADY_EXISTS
+    assert outcomes[1] == "finish"
 
 
 def test_repeated_and_old_frames_change_nothing(link: StreamLink) -> None:

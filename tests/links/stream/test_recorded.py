@@ -87,8 +87,8 @@ class Recorded:
 
     def recording(self) -> Recording:
         """Read the recording of the round out of the bytes on the network."""
-        found = Recording()
-        found.steps = self.seen.steps
+        recording = Recording()
+        recording.steps = self.seen.steps
         for client in self.proxies:
             hello, *replies = self.frames(client, "up")
             assert decode(hello).kind == "hello"
@@ -102,9 +102,9 @@ class Recorded:
                 told = call.payload["arguments"]
                 there = Exchange(1, client, "step", "down", told, tensor_bytes(down))
                 back = Exchange(1, client, "step", "up", reply.payload, tensor_bytes(up))
-                found.down[client].append(there)
-                found.up[client].append(back)
-        return found
+                recording.down[client].append(there)
+                recording.up[client].append(back)
+        return recording
 
 
 CUTMIX_FORMS: dict[str, MakeStrategy] = {
@@ -119,13 +119,13 @@ KINDS = ("PSL", "MixupSL", "VanillaCutMixSFL", "CutMixSFL", "DPCutMixSL", "Patch
 def test_the_network_carries_kept_patches_and_labels_only(name: str, tmp_path: Path) -> None:
     toy = toy_for(name)
     recorded = Recorded(CUTMIX_FORMS.get(name) or maker(name), toy, tmp_path)
-    found = recorded.recording()
+    recording = recorded.recording()
     unchecked = check_recording(
-        found, [recorded.made[i] for i in range(toy.clients)], recorded.strategy, toy, STEPS
+        recording, [recorded.made[i] for i in range(toy.clients)], recorded.strategy, toy, STEPS
     )
     assert len(unchecked) == name.startswith("DP")  # noise is drawn anew
     # What the library's observers were told is what crossed.
-    for seen, heard in ((recorded.seen.up, found.up), (recorded.seen.down, found.down)):
+    for seen, heard in ((recorded.seen.up, recording.up), (recorded.seen.down, recording.down)):
         for client, events in heard.items():
             assert [e.nbytes for e in events] == [recorded_bytes(e.payload) for e in seen[client]]
 

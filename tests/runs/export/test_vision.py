@@ -73,9 +73,9 @@ def test_pictures_are_classified_as_the_run_would(
     classes = load_images("fashion-mnist-small").classes
     for row, picture in enumerate(json.loads(said.stdout)):
         assert picture["input"] == str(pictures[row])
-        found = [picture["classes"][name] for name in classes]
-        np.testing.assert_allclose(found, expected[row].numpy(), rtol=1e-4)
-        assert list(picture["classes"].values()) == sorted(found, reverse=True)
+        actual = [picture["classes"][name] for name in classes]
+        np.testing.assert_allclose(actual, expected[row].numpy(), rtol=1e-4)
+        assert list(picture["classes"].values()) == sorted(actual, reverse=True)
     printed = splitmix("predict", tmp_path / "model", pictures[0], "--top", "1").stdout
     likely = classes[int(expected[0].argmax())]
     assert likely in printed
@@ -123,9 +123,9 @@ def test_a_client_of_its_own_is_exported_by_its_number(
     assert "after round 1, with the segment of client 1\n" in done.stdout
     model = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).eval()
     with torch.no_grad():
-        found = model(first_images())
-    torch.testing.assert_close(found, logits_of(exported, 1), rtol=1e-4, atol=1e-5)
-    assert (found - logits_of(exported, 0)).abs().max() > 1e-3
+        logits = model(first_images())
+    torch.testing.assert_close(logits, logits_of(exported, 1), rtol=1e-4, atol=1e-5)
+    assert (logits - logits_of(exported, 0)).abs().max() > 1e-3
     assert "with the segment of client 1" in (tmp_path / "model" / "README.md").read_text()
 
 
@@ -153,8 +153,8 @@ def test_models_that_timm_has_not_are_exported_in_segments(
     assert not (tmp_path / "model" / "model.safetensors").exists()
     lower, upper = load_segments(tmp_path / "model")
     with torch.no_grad():
-        found = upper(lower(first_images()))
-    torch.testing.assert_close(found, logits_of(exported), rtol=1e-4, atol=1e-5)
+        logits = upper(lower(first_images()))
+    torch.testing.assert_close(logits, logits_of(exported), rtol=1e-4, atol=1e-5)
     assert splitmix("predict", tmp_path / "model", *pictures).exit_code == 0
 
 

@@ -45,8 +45,8 @@ def by_hand(model: nn.Module, mixed: Mixed, group: int) -> tuple[Tensor, Tensor,
     return loss.detach(), first, others
 
 
-def close(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize(("update", "factor"), [("sum", 1.0), ("mean", 1 / GROUPS)])
@@ -78,8 +78,8 @@ def test_sequential_steps_follow_one_another_in_random_order() -> None:
         with torch.no_grad():
             for parameter, gradient in zip(model.parameters(), others, strict=True):
                 parameter.sub_(LR * gradient)
-    for expected, found in zip(model.parameters(), segment.module.parameters(), strict=True):
-        close(found, expected)
+    for expected, actual in zip(model.parameters(), segment.module.parameters(), strict=True):
+        close(actual, expected)
     close(result.gradient, gradients)
     close(result.loss, torch.stack(losses).mean())
 

@@ -118,7 +118,7 @@ def attack_text_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
         "epochs": size.epochs,
     }
     if isinstance(row, EqualRow):
-        facts["found"] = dict(run.options)[row.knob]
+        facts["noise_option"] = dict(run.options)[row.knob]
     victim = load_text_victim(run, cell.seed, folder, place.source, size)
     try:
         scores = _attack(cell, place, victim)
