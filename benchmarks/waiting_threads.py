@@ -27,7 +27,7 @@ WARM_UP = 3
 SETTINGS: dict[str, Mapping[str, str]] = {
     SPINNING: {"GOMP_SPINCOUNT": "300000"},  # what libgomp does when nothing is set
     PASSIVE: POLICY,
-    **{f"passive, {n} spins": {**POLICY, "GOMP_SPINCOUNT": str(n)} for n in (0, 1000, 10000)},
+    **{f"passive, {n} spins": {**POLICY, "GOMP_SPINCOUNT": str(n)} for n in (0, 3000, 10000)},
     "one thread": {**POLICY, "OMP_NUM_THREADS": "1"},
 }
 TARGETS = {"idle_ratio": 1.02, "busy_ratio": 2.5}

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-POLICY: Mapping[str, str] = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}
+POLICY: Mapping[str, str] = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
 """What OpenMP libraries read from the environment, once, when torch loads them.
 
 Spins are libgomp's turns of a loop, some microseconds in all: with none a step on an idle machine
