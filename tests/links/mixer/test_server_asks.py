@@ -105,13 +105,14 @@ def test_a_server_that_breaks_the_order_or_sends_other_gradients_gets_nothing(
     wait_until_attached(channel)
     assert channel.ask("begin")["groups"] == 1
     gradient = torch.zeros(2, 6, 3, dtype=torch.float64)
-    for wrong, said in [
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"number": 1}, "the next step is number 0"),
         ({"progress": "now"}, "progress is no number"),
         ({"progress": float("nan")}, "progress is no number"),
         ({"gradients": None}, "must say its gradients"),
         ({"gradients": {"0": gradient}}, "no mixture that these gradients are of"),
-    ]:
+    ]
+    for wrong, said in refused:
         with pytest.raises(LinkError, match=said):
             channel.ask("step", {**FIRST, **wrong})
     assert nodes.sent == []
