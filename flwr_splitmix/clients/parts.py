@@ -1,8 +1,9 @@
-"""A client's batch that goes up in parts: which were sent, and which have been learned from."""
+"""A client's batch that was sent, whole or in parts, and has not been learned from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +16,14 @@ MAX_PARTS = 64
 
 WireShares = Sequence[Mapping[str, Any] | None]
 """A share of each pass, as plain values."""
+
+
+@dataclass
+class Pending:
+    """The graph of a whole batch in flight."""
+
+    anchors: list[Tensor | None]
+    progress: float
 
 
 class PartedBatch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from flwr_splitmix.clients.graphs import backward, upload
 from flwr_splitmix.clients.guarded_client import GuardedClient
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.clients.lower import describe_segment, describe_tests, load_segment
-from flwr_splitmix.clients.parts import PartedBatch, WireShares
+from flwr_splitmix.clients.parts import PartedBatch, Pending, WireShares
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.requests import (
     check_numbers,
@@ -36,14 +35,6 @@ from flwr_splitmix.schedule import (
 )
 from flwr_splitmix.segments.batch_norm import needs_whole_batch
 from flwr_splitmix.storage import under
-
-
-@dataclass
-class _Pending:
-    """The graph of the step in flight."""
-
-    anchors: list[Tensor | None]
-    progress: float
 
 
 class SplitClient(GuardedClient):
@@ -113,7 +104,7 @@ class SplitClient(GuardedClient):
         )
         self.steps = 0
         self.peers: Sequence[SplitClient] | None = None
-        self._pending: _Pending | None = None
+        self._pending: Pending | None = None
         self._parted: PartedBatch | None = None
         self._drawn: tuple[int, Example] | None = None
 
@@ -176,7 +167,7 @@ class SplitClient(GuardedClient):
         if not self._admits(shares, smashed):
             return {"budget-spent": True}
         reply, anchors = upload(shares, smashed, labels, ids)
-        self._pending = _Pending(anchors, progress)
+        self._pending = Pending(anchors, progress)
         return reply
 
     @exchange

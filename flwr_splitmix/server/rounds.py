@@ -1,4 +1,8 @@
-"""The loop of rounds that every strategy shares: link, messages, aggregation, checkpoints."""
+"""The loop of rounds that every strategy shares: link, messages, aggregation, checkpoints.
+
+One class and longer than other files, because the messages of a round are a part of it: a subclass
+overrides `configure_train` and its like in the class that calls them, as in Flower's strategies.
+"""
 
 from __future__ import annotations
 

@@ -14,11 +14,12 @@ from flwr_splitmix.hiding.mixguard.calibration import (
     calibration_loss,
 )
 from flwr_splitmix.hiding.mixguard.leak import measured_leak
+from flwr_splitmix.hiding.mixguard.mixtures import Mixtures
 from flwr_splitmix.hiding.mixguard.one_message import one_message
 from flwr_splitmix.hiding.mixguard.options import MixGuardOptions
 from flwr_splitmix.hiding.mixguard.padding import Padded, pad_together
 from flwr_splitmix.hiding.mixguard.perturbation import Perturbation, perturb
-from flwr_splitmix.hiding.mixguard.protocol import MixGuard, Mixtures
+from flwr_splitmix.hiding.mixguard.protocol import MixGuard
 from flwr_splitmix.hiding.mixguard.residual import ResidualKernel
 from flwr_splitmix.hiding.mixguard.sampler import SCALE, draw_secret
 from flwr_splitmix.hiding.mixguard.secret import Secret

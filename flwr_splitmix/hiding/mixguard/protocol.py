@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.hiding.mixguard.all_sources import balance_gradients
 from flwr_splitmix.hiding.mixguard.calibration import CalibratedTrunk, Calibration, Calibrator
 from flwr_splitmix.hiding.mixguard.leak import measured_leak
+from flwr_splitmix.hiding.mixguard.mixtures import Mixtures, as_mixtures
 from flwr_splitmix.hiding.mixguard.one_message import one_message
 from flwr_splitmix.hiding.mixguard.options import MixGuardOptions
 from flwr_splitmix.hiding.mixguard.padding import pad_together
@@ -36,28 +36,6 @@ RECENT = 20
 
 REDRAWS = 64
 """Secrets tried for a batch whose texts leak more than they may."""
-
-
-@dataclass
-class Mixtures(Sent):
-    """What a client has sent of a batch, and what it alone knows.
-
-    Parameters
-    ----------
-    secret
-        How the messages were mixed.
-    hidden
-        (b, T, d) of the target; in the head's graph only where decoding adds to it.
-    own_mask
-        (b, T): where the target has tokens of its own.
-    positions
-        int64 (b, t): where its tokens are among the secret ones.
-    """
-
-    secret: Secret
-    hidden: Tensor
-    own_mask: Tensor
-    positions: Tensor
 
 
 class MixGuard(Hiding):
@@ -189,9 +167,9 @@ class MixGuard(Hiding):
 
     def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
         """Decode the target's hidden states (b, T, d); with "all-sources" all of them (k, ...)."""
-        secret, stacked = _mixtures(sent).secret, torch.stack(list(outputs))
+        secret, stacked = as_mixtures(sent).secret, torch.stack(list(outputs))
         if self.kernel is not None:
-            mixtures = _mixtures(sent)
+            mixtures = as_mixtures(sent)
             mixtures.local, added = self.kernel.decode(
                 stacked, torch.stack(sent.messages), mixtures.hidden, mixtures.own_mask, secret
             )
@@ -204,7 +182,7 @@ class MixGuard(Hiding):
 
     def _target(self, decoded: Tensor, sent: Sent) -> Tensor:
         """Return the target's part of what `recover` returned, or of its gradient."""
-        return _mixtures(sent).secret.target_of(decoded) if self._reads_supports else decoded
+        return as_mixtures(sent).secret.target_of(decoded) if self._reads_supports else decoded
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
         """Return the loss of the calibrated target; with "all-sources" also a public one.
@@ -229,7 +207,7 @@ class MixGuard(Hiding):
 
     def _tail(self, target: Tensor, sent: Sent) -> Tensor:
         """Return the logits of the texts themselves, without the secret tokens."""
-        mixtures = _mixtures(sent)
+        mixtures = as_mixtures(sent)
         logits: Tensor = self.side.tail(target, mixtures.own_mask)
         return logits if logits.dim() == 2 else self.tokens.remove(logits, mixtures.positions)
 
@@ -249,7 +227,7 @@ class MixGuard(Hiding):
             )
         if not self._reads_supports:
             return noisy
-        secret = _mixtures(sent).secret
+        secret = as_mixtures(sent).secret
         place = secret.arrange(torch.ones_like(own), torch.zeros_like(gradient[1:])) > 0
         return balance_gradients(secret, torch.where(place, noisy, gradient))
 
@@ -288,7 +266,7 @@ class MixGuard(Hiding):
 
     def public_groups(self, sent: Sent) -> list[Sent]:
         """Return the mixtures, and the texts' plain hidden states: what decoding should give."""
-        mixtures = _mixtures(sent)
+        mixtures = as_mixtures(sent)
         return [mixtures, Sent([mixtures.hidden.detach()], mixtures.own_mask, mixtures.batch)]
 
     def learn_public(
@@ -296,7 +274,7 @@ class MixGuard(Hiding):
     ) -> None:
         """Take one step of the calibrator (MixGuard, section 4.3)."""
         assert self.calibration is not None
-        mixtures, (decoded_from, (plain,)) = _mixtures(groups[0]), outputs
+        mixtures, (decoded_from, (plain,)) = as_mixtures(groups[0]), outputs
         if self.kernel is None:
             decoded = mixtures.secret.decode(torch.stack(list(decoded_from)))
         else:
@@ -350,8 +328,3 @@ class MixGuard(Hiding):
     def local_trunk(self, trunk: nn.Module) -> nn.Module:
         """Return the trunk with the calibrator behind it: what the tail was trained behind."""
         return trunk if self.calibration is None else CalibratedTrunk(trunk, self.calibration)
-
-
-def _mixtures(sent: Sent) -> Mixtures:
-    assert isinstance(sent, Mixtures)
-    return sent

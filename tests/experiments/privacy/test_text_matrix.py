@@ -181,7 +181,9 @@ def test_cells_run_through_and_only_once(tmp_path: Path) -> None:
 
     text = to_markdown(made, TEXTS)
     heads = text.splitlines()[0]
-    assert heads.startswith("| method | accuracy | uplink/epoch | training | vocabulary, server |")
+    assert heads.startswith(
+        "| method | accuracy | uplink/epoch | training | epsilon | vocabulary, server |"
+    )
     assert text.rstrip().endswith(TEXTS.legend)
     names = "USplitSL:vocabulary, NoPeekSL:vocabulary"
     block = f"<!-- matrix: texts:smoke@{SUMS} {names} -->\n<!-- end of block -->"
