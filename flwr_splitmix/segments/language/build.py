@@ -86,10 +86,7 @@ def build_language_parts(
         config.num_labels = num_labels
     model = skeleton(model_class(config, task), config, dtype, attn_implementation)
     if gradient_checkpointing:
-        model.activation_checkpointing_enable({"use_reentrant": False})
-        # It makes embeddings ask for gradients even where they are frozen; only the reentrant
-        # kind of checkpointing needs that.
-        model.disable_input_require_grads()
+        checkpoint_layers(model)
     built = cut_language_model(model, cut, parts=parts)
     everywhere, trunk_devices = _devices(built, device_map)
     modules = list(_modules(model, built))
@@ -118,6 +115,19 @@ def skeleton(made_by: type[Any], config: Any, dtype: str, attn_implementation: s
         )
     model.tie_weights()
     return model
+
+
+def checkpoint_layers(model: Any) -> None:
+    """Have the layers of a transformers model keep only their inputs for the backward pass.
+
+    transformers 5.23 renamed the method.
+    """
+    name = "activation_checkpointing_enable"
+    enable = getattr(model, name, None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+    # It makes embeddings ask for gradients even where they are frozen; only the reentrant kind of
+    # checkpointing needs that.
+    model.disable_input_require_grads()
 
 
 def _layout(built: LanguageParts) -> Layout:

@@ -25,6 +25,7 @@ from transformers import (
 )
 
 from flwr_splitmix.segments.language import LanguageCut, cut_language_model
+from flwr_splitmix.segments.language.build import checkpoint_layers
 from flwr_splitmix.segments.language.decoders import DECODERS as DECODER_LAYOUT
 from flwr_splitmix.segments.language.trial import agrees
 from tests.segments.language.tiny_models import (
@@ -78,7 +79,7 @@ def test_gradients_through_detached_cuts_equal_the_wholes(
     for padded in (False, True):
         model, batch = whole_model(config_of(name, task), task).train(), texts(padded)
         if checkpointing:
-            model.activation_checkpointing_enable({"use_reentrant": False})
+            checkpoint_layers(model)
         torch.manual_seed(1)
         torch.autograd.backward(logits_of(model, *batch).square().sum())
         expected = gradients(model)
@@ -96,7 +97,7 @@ def test_checkpointing_keeps_only_the_layers_inputs() -> None:
     def saved(checkpointing: bool) -> int:
         model = whole_model(config_of("llama")).train()
         if checkpointing:
-            model.activation_checkpointing_enable({"use_reentrant": False})
+            checkpoint_layers(model)
         trunk = cut_language_model(model, LanguageCut(1, 1)).trunk
         assert trunk is not None
         total = 0
