@@ -30,9 +30,9 @@ class PrivacyBudget:
         Whether the client's own test split is public. If not, sending it unmixed and without noise
         ends every bound, and is refused where there is a `max_epsilon`.
     allow_averaging
-        Whether, with a `max_epsilon`, the lower segment may be sent to be averaged, and replaced
-        within a run. No epsilon covers what it has learned of the client's data: through crafted
-        gradients a server can read them from it.
+        Whether the lower segment may be sent to be averaged, and replaced within a run; None: yes,
+        unless there is a `max_epsilon` or nothing may be sent plain. No epsilon covers what it has
+        learned of the client's data: through crafted gradients a server can read them from it.
     allow_plain
         Whether anything may be sent that has no epsilon. With a `max_epsilon` nothing may.
 
@@ -46,13 +46,20 @@ class PrivacyBudget:
     max_epsilon: float | None = None
     relation: Relation = "replace"
     public_evaluation: bool = False
-    allow_averaging: bool = False
+    allow_averaging: bool | None = None
     allow_plain: bool = True
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
         if self.max_epsilon is not None and not self.max_epsilon > 0:
             raise ValueError(f"max_epsilon is {self.max_epsilon}; a budget must be above 0")
+
+    @property
+    def averages(self) -> bool:
+        """Whether the lower segment may be sent to be averaged, and replaced within a run."""
+        if self.allow_averaging is None:
+            return self.max_epsilon is None and self.allow_plain
+        return self.allow_averaging
 
     @classmethod
     def on_node(cls, run: PrivacyBudget | None, policy: NodePolicy) -> PrivacyBudget:
@@ -67,7 +74,15 @@ class PrivacyBudget:
             max_epsilon=min(limits, default=None),
             relation="replace",
             public_evaluation=policy.allow_evaluation is True,
-            allow_averaging=policy.allow_averaging is True
-            and (own.allow_averaging or own.max_epsilon is None),
+            allow_averaging=_both(own, policy),
             allow_plain=own.allow_plain and policy.plain,
         )
+
+
+def _both(run: PrivacyBudget, policy: NodePolicy) -> bool | None:
+    """Return whether run and node let the lower segment be averaged; a run's yes is not enough."""
+    if policy.allow_averaging is None:
+        return False if run.allow_averaging is False else None
+    if run.allow_averaging is None:
+        return policy.allow_averaging and run.max_epsilon is None
+    return policy.allow_averaging and run.allow_averaging

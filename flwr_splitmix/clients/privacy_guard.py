@@ -113,16 +113,15 @@ class PrivacyGuard:
         Raises
         ------
         ClientError
-            If there is a `max_epsilon` and averaging is not allowed.
+            If averaging is not allowed.
         """
-        limit = self.budget.max_epsilon
-        if limit is None or self.budget.allow_averaging:
+        if self.budget.averages:
             return
         if order.averaged:
             raise ClientError(
-                f"this client has max_epsilon = {limit:g}, and averaging would send its lower "
-                "segment, from which crafted gradients read its data; take a strategy that does "
-                "not average, or allow it (a node: allow-averaging)"
+                f"this client has {self._allowance}, and averaging would send its lower segment, "
+                "from which crafted gradients read its data; take a strategy that does not "
+                "average, or allow it (a node: allow-averaging)"
             )
         if arrays is None:
             return
@@ -130,9 +129,8 @@ class PrivacyGuard:
         first = self._first_weights(digest)
         if first != digest:
             raise ClientError(
-                f"this client has max_epsilon = {limit:g}, and the server sends another lower "
-                "segment within the run; that is averaging, which must be allowed (a node: "
-                "allow-averaging)"
+                f"this client has {self._allowance}, and the server sends another lower segment "
+                "within the run; that is averaging, which must be allowed (a node: allow-averaging)"
             )
 
     def _first_weights(self, digest: str) -> str:
@@ -213,8 +211,10 @@ class PrivacyGuard:
 
     @property
     def _allowance(self) -> str:
-        limit = self.budget.max_epsilon
-        return "allow_plain = false" if limit is None else f"max_epsilon = {limit:g}"
+        """Why something is refused."""
+        if self.budget.max_epsilon is not None:
+            return f"max_epsilon = {self.budget.max_epsilon:g}"
+        return f"allow_{'averaging' if self.budget.allow_plain else 'plain'} = false"
 
     def admit_evaluation(self) -> None:
         """Charge unmixed test data without noise, or refuse to send them.

@@ -30,9 +30,12 @@ class NodePolicy:
     delta
         Of the (epsilon, delta) that is accounted for.
     allow_averaging
-        Whether the lower segment may be sent to be averaged, and replaced within a run.
+        Whether the node's segments may be sent to be averaged, and replaced within a run; None is
+        "yes, unless there is a limit, or nothing is sent plain, or the node uploads to a mixer
+        only".
     allow_evaluation
-        Whether the node's own test data may be sent without noise.
+        Whether the node's own test data may be sent without noise; None is "yes, unless there is a
+        limit or nothing is sent plain".
     allow_plain
         Whether anything may be sent without noise; None is "yes, unless there is a limit".
 

@@ -226,7 +226,7 @@ class VisionConfig(AppConfig):
             delta=self.delta,
             max_epsilon=limit,
             relation=self.relation,
-            allow_averaging=self.allow_averaging,
+            allow_averaging=self.allow_averaging or None,
         )
 
     @property

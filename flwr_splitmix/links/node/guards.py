@@ -9,9 +9,10 @@ from typing import Any
 
 from flwr.app import Context
 
-from flwr_splitmix.clients import Client
+from flwr_splitmix.clients import Client, ClientError
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.node.audit import AuditLog
+from flwr_splitmix.links.node.pinned import MIXER
 from flwr_splitmix.links.node.state import node_folder
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.privacy.policy import NodePolicy, PolicyError
@@ -50,6 +51,11 @@ class NodeGuards:
             self.policy = NodePolicy.of_node(context.node_config)
         except PolicyError as error:
             raise LinkError(f"this node's configuration: {error}") from None
+        self._pinned = bool(context.node_config.get(MIXER))
+        self._averaged = ticket.returns_arrays
+        if self._pinned and self.policy.allow_averaging is None:
+            # A server whose uploads go elsewhere must not get the segment that made them.
+            self.policy = replace(self.policy, allow_averaging=False)
         self.run = ticket.run or f"flwr-{context.run_id}"
         self._folder = node_folder(context)
         self._config = dict(context.run_config)
@@ -67,12 +73,40 @@ class NodeGuards:
         Raises
         ------
         ClientError
-            As `make` does, or because the policy does not allow such a client.
+            As `make` does, or because the policy does not allow such a client, or such a round.
         """
+        if self._averaged and self.policy.allow_averaging is False:
+            why = f"{MIXER} is set, and allow-averaging is not true"
+            raise ClientError(
+                "this node does not send its segments to be averaged "
+                f"({why if self._pinned else 'allow-averaging = false'}): take a strategy that "
+                "does not average"
+            )
         self._client = make()
         if isinstance(self._client, Client):
             self._client.govern(self.policy, self._folder, self._index, self._records_of_run)
         return self._client
+
+    def answer(
+        self, method: str, arguments: Mapping[str, Any], ask: Callable[[], Outcome]
+    ) -> Outcome:
+        """Answer a call of the server's, unless the node does not allow it, and write it down.
+
+        Parameters
+        ----------
+        ask
+            Calls the client.
+        """
+        why = self._refusal(arguments)
+        return self._note(method, arguments, Outcome(None, why) if why else ask())
+
+    def _refusal(self, arguments: Mapping[str, Any]) -> str:
+        if arguments.get("kind") == "federated" and self.policy.allow_evaluation is False:
+            return (
+                "this node does not send its own test data (allow-evaluation = false); measure on "
+                "public data (benchmark or central evaluation)"
+            )
+        return ""
 
     @property
     def _records_of_run(self) -> str:
@@ -80,7 +114,7 @@ class NodeGuards:
         text = repr(sorted(self._config.items()))
         return f"{self.run}:{blake2b(text.encode(), digest_size=8).hexdigest()}"
 
-    def note(self, method: str, arguments: Mapping[str, Any], outcome: Outcome) -> Outcome:
+    def _note(self, method: str, arguments: Mapping[str, Any], outcome: Outcome) -> Outcome:
         """Write down a reply, or why there is none; what cannot be written down is withheld."""
         step, part = (
             value if isinstance(value := arguments.get(name), int) else None

@@ -15,12 +15,16 @@ from flwr_splitmix.links.ticket import Ticket
 MIXER, MIXER_CA = "link-via", "link-via-ca"
 """Keys of a node's configuration: the mixer's address, and the authority of its certificate."""
 
+PUBLIC = "public"
+"""The authorities that gRPC comes with."""
+
 
 def pinned(ticket: Ticket, node: Mapping[str, Any]) -> Ticket:
     """Return a ticket as the node's configuration allows it.
 
     A server names what nodes dial and whom they trust there, so it could name itself. A node with
-    `link-via` dials nothing else, with TLS, and trusts the authority that `link-via-ca` names.
+    `link-via` dials nothing else, with TLS, and trusts the authority that `link-via-ca` names,
+    never one that came with the ticket. On the loopback it needs neither.
 
     Raises
     ------
@@ -41,6 +45,13 @@ def pinned(ticket: Ticket, node: Mapping[str, Any]) -> Ticket:
     if not ticket.tls and not is_loopback(host):
         raise LinkError(f"this node uploads to the mixer at {address} with TLS only")
     if not node.get(MIXER_CA):
-        return ticket
+        if is_loopback(host):
+            return ticket
+        raise LinkError(
+            f"this node's {MIXER} is set without {MIXER_CA}: name the file of the authority that "
+            f"signed the mixer's certificate, or {PUBLIC!r} for those that gRPC comes with"
+        )
+    if node[MIXER_CA] == PUBLIC:
+        return replace(ticket, tls=True, ca="")
     authority = read_authority(Path(str(node[MIXER_CA])), MIXER_CA)
     return replace(ticket, tls=True, ca=authority.decode("ascii", "replace"))

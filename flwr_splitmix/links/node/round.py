@@ -82,8 +82,10 @@ def _serve(
     guards: NodeGuards,
 ) -> None:
     def answer(method: str, arguments: Mapping[str, Any]) -> Outcome:
-        outcome = host.call(method, {ticket.client: arguments})[ticket.client]
-        return guards.note(method, arguments, outcome)
+        def ask() -> Outcome:
+            return host.call(method, {ticket.client: arguments})[ticket.client]
+
+        return guards.answer(method, arguments, ask)
 
     Session(ticket, context.node_id, description, answer, _identity(context)).run()
 

@@ -199,15 +199,59 @@ def test_averaging_and_other_weights_within_a_run_need_the_nodes_word(tmp_path: 
         trusting.end(finish=False)
 
 
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"allow-averaging": False}, "allow-averaging = false"),
+        ({"allow-plain": False}, "allow_plain = false"),
+        ({"link-via": "mixer.example:9444"}, "link-via is set, and allow-averaging is not true"),
+    ],
+)
+def test_what_is_not_to_be_averaged_stays_without_a_limit_too(
+    tmp_path: Path, config: dict[str, Any], why: str
+) -> None:
+    """Of these only a `max-epsilon` kept the lower segment on the node."""
+    weights = TOY.lower().state_dict()
+    others = {name: t + 1 if t.is_floating_point() else t for name, t in weights.items()}
+    node = Node(tmp_path, config)
+    with pytest.raises((ClientError, LinkError), match=why):
+        node.begin(returns_arrays=True)
+    node.end(finish=False)
+    node.begin(arrays=weights)
+    node.end(finish=False)
+    with pytest.raises(ClientError, match="another lower segment within the run"):
+        node.begin(arrays=others)
+    node.end(finish=False)
+    trusting = Node(tmp_path / "trusting", {**config, "allow-averaging": True})
+    trusting.begin(arrays=weights, returns_arrays=True)
+    trusting.end(finish=False)
+
+
+def test_a_run_cannot_allow_what_its_node_does_not(tmp_path: Path) -> None:
+    node = Node(tmp_path, {"allow-plain": False})
+    node.options = {"privacy": PrivacyBudget(allow_averaging=True)}
+    with pytest.raises(ClientError, match="allow_plain = false, and averaging would send"):
+        node.begin(returns_arrays=True)
+    node.end(finish=False)
+    strict = Node(tmp_path / "strict", {"allow-averaging": True})
+    strict.options = {"privacy": PrivacyBudget(allow_averaging=False)}
+    with pytest.raises(ClientError, match="allow_averaging = false, and averaging would send"):
+        strict.begin(returns_arrays=True)
+    strict.end(finish=False)
+
+
+@pytest.mark.parametrize("limit", [{}, {"max-epsilon": 1.0}])
 @pytest.mark.parametrize("allowed", [None, False, True])
 def test_own_test_data_leave_only_where_the_node_allows_it(
-    tmp_path: Path, allowed: bool | None
+    tmp_path: Path, allowed: bool | None, limit: dict[str, float]
 ) -> None:
+    """Without a limit a node's "no" was not heard."""
     config = {} if allowed is None else {"allow-evaluation": allowed}
-    node = Node(tmp_path, {"max-epsilon": 1.0, **config})
+    node = Node(tmp_path, {**limit, **config})
     node.begin()
     outcome = node.ask("encode_test", kind="federated", start=0, stop=2)
-    assert (outcome.reply is not None) == (allowed is True)
+    assert (outcome.reply is not None) == (allowed is True or (allowed is None and not limit))
+    assert node.audit()[-1].get("refused") == outcome.error
     node.end(finish=False)
 
 
@@ -272,7 +316,9 @@ def test_a_policy_may_be_a_file(tmp_path: Path) -> None:
     file.write_text("max-epsilon = 0.25\nallow-averaging = true\n")
     node = Node(tmp_path / "node", {"privacy-policy": str(file), "allow-averaging": False})
     node.begin()
-    assert node.client.privacy == PrivacyBudget(max_epsilon=0.25, allow_plain=False)
+    assert node.client.privacy == PrivacyBudget(
+        max_epsilon=0.25, allow_averaging=False, allow_plain=False
+    )
     node.end(finish=False)
     file.write_text("max-epsilom = 0.25\n")
     with pytest.raises(LinkError, match="unknown key 'max-epsilom'; allowed are max-epsilon"):

@@ -27,6 +27,11 @@ def test_a_node_trusts_its_own_authority_and_not_the_one_it_is_sent(tmp_path: Pa
     assert pinned(TICKET, own).tls
 
 
+def test_public_authorities_are_named_as_such() -> None:
+    own = {"link-via": "mixer.example:9444", "link-via-ca": "public"}
+    assert pinned(TICKET, own).ca == ""
+
+
 @pytest.mark.parametrize(
     ("changes", "node", "said"),
     [
@@ -34,6 +39,7 @@ def test_a_node_trusts_its_own_authority_and_not_the_one_it_is_sent(tmp_path: Pa
         ({"tls": False}, {}, "with TLS only"),
         ({}, {"link-via": "", "link-via-ca": "/ca.crt"}, "link-via-ca is set without link-via"),
         ({}, {"link-via-ca": "/no/such.crt"}, "cannot read /no/such.crt"),
+        ({}, {}, "is set without link-via-ca: name the file of the authority"),
     ],
 )
 def test_a_server_that_names_another_place_gets_nothing(

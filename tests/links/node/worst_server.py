@@ -70,8 +70,9 @@ class Node:
 
     def ask(self, method: str, **arguments: Any) -> Outcome:
         """Call the client as a server does; what it may not answer is withheld."""
-        outcome = self.host.call(method, {0: arguments})[0]
-        return self.guards.note(method, arguments, outcome)
+        return self.guards.answer(
+            method, arguments, lambda: self.host.call(method, {0: arguments})[0]
+        )
 
     def step(self, plan: Any, number: int = 0, gradient: Any = None) -> Outcome:
         return self.ask("step", number=number, progress=0.0, gradient=gradient, plan=plan)
