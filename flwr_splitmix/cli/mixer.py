@@ -35,8 +35,8 @@ def mixer(
         typer.Option(
             envvar="SPLITMIX_MIXER_SEED_FILE",
             help="The secret seed of groups, ratios and masks: a file with a whole number of "
-            "2**48 to 2**63 - 1. Only for runs that are to repeat; without it one is drawn at "
-            "every start, and nobody knows it.",
+            "2**48 to 2**63 - 1. Only for runs that are to repeat: a server can then rehearse a "
+            "round with nodes of its own. Without it each round has a seed that nobody knows.",
         ),
     ] = None,
     ssl_certfile: Annotated[
@@ -62,6 +62,15 @@ def mixer(
             "small alpha, one client of a group may keep all patches but one.",
         ),
     ] = 1,
+    most_ratio: Annotated[
+        float,
+        typer.Option(
+            min=0.5,
+            max=1.0,
+            help="Make no mixture of which one client's mixing ratio is larger: with a small alpha "
+            "it would be that client's upload, or nearly.",
+        ),
+    ] = 0.95,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow plaintext off the loopback.")
     ] = False,
@@ -94,6 +103,7 @@ def mixer(
             insecure=insecure,
             least_members=least_members,
             least_patches=least_patches,
+            most_ratio=most_ratio,
         )
     except LinkError as error:
         raise RunError(str(error)) from error

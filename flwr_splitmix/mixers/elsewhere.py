@@ -135,9 +135,18 @@ def mixer_of(description: Mapping[str, Any]) -> Mixer:
     kind = KINDS.get(str(options.pop("mixer", None)))
     if kind is None:
         raise ValueError(f"there is no such mixer here; there are {', '.join(KINDS)}")
-    try:
-        mixer = kind(**options)
-    except TypeError:
-        raise ValueError(f"{kind.__name__} has other options, or values of other types") from None
+    known = inspect.signature(kind).parameters
+    if not all(
+        name in known and _fits(value, known[name].default) for name, value in options.items()
+    ):
+        raise ValueError(f"{kind.__name__} has other options, or values of other types")
+    mixer = kind(**options)
     check_hides(mixer)
     return mixer
+
+
+def _fits(value: Any, default: Any) -> bool:
+    """Return whether a value has the type of an option; alpha may be any number, or None."""
+    if isinstance(default, float):
+        return value is None or type(value) in (int, float)
+    return type(value) is type(default)

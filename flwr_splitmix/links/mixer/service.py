@@ -11,12 +11,18 @@ from typing import Any, Protocol
 
 import grpc
 
-from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode
+from flwr_splitmix.links.frames.codec import Frame, decode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
 from flwr_splitmix.links.stream.protocol import Messages, in_pieces
 
 log = logging.getLogger("flwr.splitmix")
+
+SMALL_CALL = 2**20
+"""Largest body in bytes of a call without gradients."""
+
+MOST_STREAMS = 64
+"""How many ServerApps are answered at once; each holds a thread, and a round's mixtures."""
 
 
 class RefusedError(ValueError):
@@ -24,7 +30,15 @@ class RefusedError(ValueError):
 
 
 class Room(Protocol):
-    """What answers the calls of one stream; a round is mixed in it."""
+    """What answers the calls of one stream; a round is mixed in it.
+
+    Attributes
+    ----------
+    longest_call
+        Largest body in bytes that the next call may have.
+    """
+
+    longest_call: int
 
     def answer(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the reply to a call; RefusedError if there is none."""
@@ -42,14 +56,12 @@ class MixerService(grpc.GenericRpcHandler):  # type: ignore[misc]
         Compared in constant time, before the first frame is read.
     make_room
         Makes what answers a stream's calls.
-    max_body
-        Largest body in bytes of a frame.
     """
 
-    def __init__(self, token: str, make_room: Callable[[], Room], max_body: int = MAX_BODY) -> None:
+    def __init__(self, token: str, make_room: Callable[[], Room]) -> None:
         self._token = token.encode()
         self._make_room = make_room
-        self._max_body = max_body
+        self._streams = 0
         self._handler = grpc.stream_stream_rpc_method_handler(self._serve)
 
     def service(self, handler_call_details: Any) -> Any:
@@ -63,9 +75,10 @@ class MixerService(grpc.GenericRpcHandler):  # type: ignore[misc]
         room = self._make_room()
         # Calls wait for nodes: in a thread, for the event loop is all nodes'.
         thread = ThreadPoolExecutor(1, thread_name_prefix="splitmix-mixer")
+        self._streams += 1
         try:
             number = 0
-            while (pieces := await self._frame(context)) is not None:
+            while (pieces := await self._frame(context, room.longest_call)) is not None:
                 number += 1
                 reply = await loop.run_in_executor(thread, self._reply, room, number, pieces)
                 for message in reply:
@@ -73,6 +86,7 @@ class MixerService(grpc.GenericRpcHandler):  # type: ignore[misc]
         except grpc.aio.InternalError:
             log.warning("the connection to a ServerApp broke")
         finally:
+            self._streams -= 1
             room.leave()
             thread.shutdown(wait=False)
 
@@ -89,10 +103,14 @@ class MixerService(grpc.GenericRpcHandler):  # type: ignore[misc]
             await context.abort(
                 grpc.StatusCode.UNAUTHENTICATED, "this is not the mixer's token (link-via-token)"
             )
+        if self._streams >= MOST_STREAMS:
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"the mixer has {MOST_STREAMS} rounds in hand"
+            )
 
-    async def _frame(self, context: Any) -> list[bytes] | None:
+    async def _frame(self, context: Any, max_body: int) -> list[bytes] | None:
         """Read a frame; None where the ServerApp has ended its stream."""
-        frame = Messages(self._max_body)
+        frame = Messages(max_body)
         while True:
             message = await context.read()
             if message is grpc.aio.EOF:
@@ -102,7 +120,7 @@ class MixerService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _reply(self, room: Room, number: int, pieces: Sequence[bytes]) -> list[bytes]:
         try:
-            call = decode(pieces, self._max_body)
+            call = decode(pieces, room.longest_call)
             if call.kind != "call" or call.number != number:
                 raise RefusedError(f"expected call {number}")
             return in_pieces(Frame("reply", number, payload=room.answer(call.text, call.payload)))

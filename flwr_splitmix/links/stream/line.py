@@ -117,6 +117,12 @@ class Line:
         if connection is not None:
             connection.cancel()
 
+    def abandon(self, reason: str) -> None:
+        """Wait for no answer any more: calls in flight fail, and so does the line with them."""
+        with self._lock:
+            if self._in_flight:
+                self._fail(reason)
+
     def drop(self) -> None:
         """End the connection, if there is one."""
         with self._lock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from pathlib import Path
 
 from flwr_splitmix.links.link import LinkError
@@ -12,7 +11,8 @@ from flwr_splitmix.links.mixer.service import MixerService
 from flwr_splitmix.links.stream.endpoint import Endpoint, is_loopback, join_address, split_address
 from flwr_splitmix.links.stream.server import StreamServer, StreamService
 from flwr_splitmix.links.stream.token import TokenMint
-from flwr_splitmix.server.mixing.room import MixingRoom, Policy
+from flwr_splitmix.server.mixing.policy import Policy
+from flwr_splitmix.server.mixing.room import MixingRoom
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -23,13 +23,13 @@ LEAST_SEED = 2**48
 """Smaller seeds can be tried, one after the other."""
 
 
-def read_seed(path: Path | None) -> int:
+def read_seed(path: Path | None) -> int | None:
     """Return the secret seed of groups, ratios and masks.
 
     Parameters
     ----------
     path
-        A file that holds one whole number; None draws one from the operating system.
+        A file that holds one whole number; None: each round is drawn with a seed of its own.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def read_seed(path: Path | None) -> int:
         If it cannot be read, others may read it, or it is no number, or one that can be guessed.
     """
     if path is None:
-        return secrets.randbits(63) | 1 << 62
+        return None
     text = read_secret(path, "--seed-file")
     if not (text.isascii() and text.isdigit() and LEAST_SEED <= int(text) < 2**63):
         raise LinkError(
@@ -60,7 +60,7 @@ class MixerServer:
         See `read_seed`.
     certificate, key, client_ca, insecure
         As of `Endpoint`; with `client_ca` ServerApps must show a certificate too.
-    least_members, least_patches
+    least_members, least_patches, most_ratio
         See `Policy`.
 
     Raises
@@ -81,6 +81,7 @@ class MixerServer:
         insecure: bool = False,
         least_members: int = 2,
         least_patches: int = 1,
+        most_ratio: float = 0.95,
     ) -> None:
         host, port = split_address(listen, "--listen")
         if port is None:
@@ -91,7 +92,7 @@ class MixerServer:
                 "--ssl-keyfile, or listen on 127.0.0.1, or allow it with --insecure"
             )
         endpoint = Endpoint(listen, None, certificate, key, None, client_ca, insecure)
-        policy = Policy(read_seed(seed_file), least_members, least_patches)
+        policy = Policy(read_seed(seed_file), least_members, least_patches, most_ratio)
         mint = TokenMint(TOKEN_SECONDS)
         nodes = StreamService(mint, endpoint.names_nodes)
         servers = MixerService(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import queue
 import secrets
+import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.frames.feedback import Feedback
-from flwr_splitmix.links.mixer.service import RefusedError
+from flwr_splitmix.links.mixer.service import SMALL_CALL, RefusedError
 from flwr_splitmix.links.stream.clients import Changes, StreamClients
 from flwr_splitmix.links.stream.line import Line
 from flwr_splitmix.links.stream.replies import is_plain
@@ -21,32 +21,12 @@ from flwr_splitmix.links.stream.token import Admission, TokenMint
 from flwr_splitmix.links.words import one_line
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.mixing.opening import Opening
+from flwr_splitmix.server.mixing.policy import Policy, draw_seed
 from flwr_splitmix.server.mixing.steps import MixedSteps
 
 log = logging.getLogger("flwr.splitmix")
 
 Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What the operator of a mixer has decided, whatever a ServerApp asks for.
-
-    Parameters
-    ----------
-    seed
-        Of groups, ratios and masks; the server must not know it.
-    least_members
-        Fewest members of a group, 2 at least: a smaller one is not asked, and of one that has lost
-        members no mixture is made.
-    least_patches
-        Fewest patches that each member of a group of patch CutMix keeps (`min_patches`): with few,
-        another member may keep nearly all.
-    """
-
-    seed: int = field(repr=False)
-    least_members: int = 2
-    least_patches: int = 1
 
 
 class MixingRoom:
@@ -70,6 +50,10 @@ class MixingRoom:
         self._changes: Changes = queue.SimpleQueue()
         self._failures: dict[int, str] = {}
         self._told: set[int] = set()
+        # The stream may end, in another thread, in the midst of a call.
+        self._lock = threading.Lock()
+        self._left = False
+        self.longest_call = SMALL_CALL
 
     def answer(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the reply to a call.
@@ -88,10 +72,13 @@ class MixingRoom:
             raise RefusedError(str(error)) from None
 
     def leave(self) -> None:
-        """Let the nodes go, if the round has not been closed."""
-        for line in self._lines.values():
-            line.end("leave", "the ServerApp has ended the round")
-        self._service.close(self._admissions.values())
+        """Let the nodes go, if the round has not been closed, and wait for none of them."""
+        with self._lock:
+            self._left = True
+            for line in self._lines.values():
+                line.end("leave", "the ServerApp has ended the round")
+                line.abandon("the ServerApp has ended the round")
+            self._service.close(self._admissions.values())
 
     def _open(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Let the nodes of a round attach; returns the token of each."""
@@ -115,16 +102,20 @@ class MixingRoom:
         log.info("round %d: %s of %d nodes", order.round, order.mixing, len(order.nodes))
         # New for every stream: a token of another round, or of this one once more, admits nobody.
         kind = f"train {secrets.token_hex(8)}"
-        for client, node in order.clients.items():
-            self._admissions[client] = self._mint.admission(node, client, order.round, kind)
-            self._lines[client] = Line(
-                partial(self._changes.put, client),
-                order.wire_dtype,
-                seed=derive_seed(order.seed, "wire down", client, order.round),
-                feedback=Feedback(order.wire_dtype) if order.wire_feedback else None,
-            )
-        self._service.open({self._admissions[c]: line for c, line in self._lines.items()})
-        steps = partial(MixedSteps, self._policy.seed, least, order, mixer, geometry)
+        with self._lock:
+            if self._left:
+                raise RefusedError("the ServerApp has ended the round")
+            for client, node in order.clients.items():
+                self._admissions[client] = self._mint.admission(node, client, order.round, kind)
+                self._lines[client] = Line(
+                    partial(self._changes.put, client),
+                    order.wire_dtype,
+                    seed=derive_seed(order.seed, "wire down", client, order.round),
+                    feedback=Feedback(order.wire_dtype) if order.wire_feedback else None,
+                )
+            self._service.open({self._admissions[c]: line for c, line in self._lines.items()})
+        seed = draw_seed() if self._policy.seed is None else self._policy.seed
+        steps = partial(MixedSteps, seed, self._policy, order, mixer, geometry)
         begin: Answer = partial(self._begin, order, steps)
         self._answers = {"attach": self._attach, "begin": begin}
         admissions = self._admissions.items()
@@ -181,6 +172,7 @@ class MixingRoom:
             reattach_timeout=order.reattach_timeout,
         )
         steps = make_steps(clients)
+        self.longest_call += steps.gradient_bytes
 
         def step(arguments: Mapping[str, Any]) -> dict[str, Any]:
             mixtures = steps.take(arguments)

@@ -16,6 +16,7 @@ from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Mixer, Plan, Upload
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.split import UploadIntake, agree_on_shape
 from flwr_splitmix.server.mixing.opening import DTYPES, Opening
+from flwr_splitmix.server.mixing.policy import Policy
 from flwr_splitmix.server.planning import Planner, RoundLength
 from flwr_splitmix.server.whole_batches import WholeBatches
 
@@ -30,8 +31,8 @@ class MixedSteps:
     ----------
     seed
         Of groups, ratios and masks.
-    least
-        Fewest members of a group.
+    policy
+        The operator's.
     order
         What the ServerApp asked for.
     mixer, geometry
@@ -43,6 +44,8 @@ class MixedSteps:
     ----------
     sizes
         What the ServerApp is told of the mixtures; "num-examples" are those of the mean client.
+    gradient_bytes
+        Of the gradients of a step's mixtures.
 
     Raises
     ------
@@ -55,13 +58,13 @@ class MixedSteps:
     def __init__(
         self,
         seed: int,
-        least: int,
+        policy: Policy,
         order: Opening,
         mixer: Mixer,
         geometry: Geometry | None,
         clients: Clients,
     ) -> None:
-        self._least = least
+        self._policy = policy
         self._order = order
         self._mixer = mixer
         self._clients = clients
@@ -76,7 +79,10 @@ class MixedSteps:
         groups = len(self._plan(clients.alive).passes[0])
         if not groups:
             n = len(clients.alive)
-            raise RefusedError(f"{n} nodes are too few for a group of at least {least}")
+            raise RefusedError(
+                f"{n} nodes are too few for a group of at least {policy.least_members}"
+            )
+        self.gradient_bytes = groups * math.prod(shape.size) * DTYPES[order.dtype].itemsize
         self.sizes: dict[str, Any] = {
             "groups": groups,
             "batch-size": shape.batch,
@@ -109,13 +115,13 @@ class MixedSteps:
             raise RefusedError("a step's progress is no number")
         self._owe(arguments)
         members = [c for c in self._clients.alive if c not in self._uploads.spent]
-        plan = self._plan(members)
+        plan = self._hiding(self._plan(members))
         came = dict(sorted(self._batches.take(self._number, float(progress), plan)))
         self._number += 1
         group_of: dict[int, int] = {}
         for number, group in enumerate(plan.passes[0]):
             here = [member.client for member in group.members if member.client in came]
-            if len(here) >= self._least:
+            if len(here) >= self._policy.least_members:
                 group_of |= dict.fromkeys(here, number)
         mixed = self._merged({client: came[client] for client in group_of}, plan)
         if mixed is None:
@@ -142,7 +148,19 @@ class MixedSteps:
             plan = self._planner.plan(members, self._number)
         except ValueError as error:  # an option that these sizes do not allow
             raise RefusedError(str(error)) from None
-        groups = tuple(group for group in plan.passes[0] if len(group.members) >= self._least)
+        groups = tuple(
+            group for group in plan.passes[0] if len(group.members) >= self._policy.least_members
+        )
+        return replace(plan, passes=(groups,))
+
+    def _hiding(self, plan: Plan) -> Plan:
+        """Leave out the groups of which one member's upload is all but the mixture."""
+        most = self._policy.most_ratio
+        groups = tuple(
+            group
+            for group in plan.passes[0]
+            if max(member.share.lam for member in group.members) <= most
+        )
         return replace(plan, passes=(groups,))
 
     def _merged(self, uploads: Mapping[int, Upload], plan: Plan) -> Mixed | None:

@@ -43,17 +43,30 @@ FIRST: dict[str, Any] = {"number": 0, "progress": 0.0, "gradients": {}}
 class Nodes:
     """Two nodes: what node i uploads is i + 1 everywhere, of class i.
 
+    Parameters
+    ----------
+    opening
+        What the round's opening has other than `OPENING`.
+
     Attributes
     ----------
     tickets
         By client index.
     sent
         All that was uploaded.
+    plans
+        All shares that were asked for.
+    answers
+        Nodes answer while it is set.
     """
 
-    def __init__(self, mixer: MixerServer, channel: MixerChannel) -> None:
+    def __init__(self, mixer: MixerServer, channel: MixerChannel, **opening: Any) -> None:
         self.sent: list[torch.Tensor] = []
-        tokens = channel.open(OPENING)["tokens"]
+        self.plans: list[Any] = []
+        self.answers = threading.Event()
+        self.answers.set()
+        changes = {name.replace("_", "-"): value for name, value in opening.items()}
+        tokens = channel.open({**OPENING, **changes})["tokens"]
         self.tickets = [
             Ticket(c, 7, 1, 9, address=mixer.address, tls=False, token=tokens[str(c)], timeout=5.0)
             for c in (0, 1)
@@ -66,7 +79,9 @@ class Nodes:
             if arguments["plan"] is None:
                 return Outcome({})
             (share,) = arguments["plan"]
-            kept = share["stop"] - share["start"]
+            self.plans.append(share)
+            self.answers.wait(60)
+            kept = share["stop"] - share["start"] if "stop" in share else 6
             sent = torch.full((2, kept, 3), float(index + 1), dtype=torch.float64)
             self.sent.append(sent)
             return Outcome({"smashed": [sent], "labels": torch.tensor([index, index])})

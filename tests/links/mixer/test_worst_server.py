@@ -1,0 +1,157 @@
+"""Servers that hang up, rehearse a round, or choose ratios at which one member is the mixture."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.links.mixer import service
+from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
+from flwr_splitmix.links.stream.server import StreamService
+from flwr_splitmix.mixers import Mixup, PatchCutMix
+from flwr_splitmix.mixers.elsewhere import describe
+from flwr_splitmix.server.mixing.opening import Opening
+from flwr_splitmix.server.mixing.process import MixerServer
+from tests.links.mixer.nodes import FIRST, OPENING, Nodes, wait_until_attached
+from tests.links.mixer.third_party import TOKEN
+from tests.waiting import wait_for
+
+Start = Callable[..., MixerServer]
+
+
+def stream_to(mixer: MixerServer) -> MixerChannel:
+    return MixerChannel(Dialled(mixer.address, tls=False, token=TOKEN), 5.0)
+
+
+def step_with(nodes: Nodes, channel: MixerChannel) -> dict[str, Any]:
+    """Take the round's first step with both nodes; returns its mixtures."""
+    for index in (0, 1):
+        nodes.start(index)
+    wait_until_attached(channel)
+    channel.ask("begin")
+    mixtures: dict[str, Any] = channel.ask("step", FIRST)["mixtures"]
+    return mixtures
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 1e-3])
+def test_no_mixture_is_made_that_is_one_members_upload(
+    alpha: float, plain: MixerServer, channel: MixerChannel
+) -> None:
+    """Ratios of 1 and 0: the server got the upload itself, bit for bit."""
+    nodes = Nodes(plain, channel, mixing=describe(Mixup(alpha=alpha)))
+    assert step_with(nodes, channel) == {}
+    assert nodes.sent == []
+
+
+def test_the_operator_may_ask_for_more_even_ratios(start_mixer: Start) -> None:
+    mixing = describe(Mixup(alpha=1.0))
+    shown = []
+    for most in (1.0, 0.5):
+        mixer = start_mixer(certificate=None, key=None, most_ratio=most)
+        channel = stream_to(mixer)
+        shown.append(step_with(Nodes(mixer, channel, mixing=mixing), channel).keys())
+        channel.close()
+    assert shown == [{"0"}, set()]
+
+
+def test_a_round_cannot_be_rehearsed(start_mixer: Start) -> None:
+    """With its own nodes in place of the real ones a server saw every mask of the real round."""
+    mixer = start_mixer(certificate=None, key=None, seed_file=None)
+    plans = []
+    for _ in range(4):
+        channel = stream_to(mixer)
+        nodes = Nodes(mixer, channel, mixing=describe(PatchCutMix(min_patches=1, alpha=1.0)))
+        step_with(nodes, channel)
+        channel.close()
+        plans.append(sorted(map(repr, nodes.plans)))
+    assert any(plan != plans[0] for plan in plans)
+
+
+def test_nobody_waits_for_nodes_of_a_server_that_has_hung_up(
+    plain: MixerServer, channel: MixerChannel
+) -> None:
+    """The call's thread stayed for as long as the server said that nodes may take: up to a day."""
+    nodes = Nodes(plain, channel, step_timeout=3600.0, reattach_timeout=3600.0)
+    nodes.answers.clear()
+    for index in (0, 1):
+        nodes.start(index)
+    wait_until_attached(channel)
+    channel.ask("begin")
+    with ThreadPoolExecutor(1) as pool:
+        step = pool.submit(channel.ask, "step", FIRST)
+        wait_for("the nodes to be asked", lambda: len(nodes.plans) == 2, 10)
+        assert any(map(_is_call, threading.enumerate()))
+        channel.close()
+        assert step.exception(10) is not None
+    wait_for("the call's end", lambda: not any(map(_is_call, threading.enumerate())), 10)
+    nodes.answers.set()
+
+
+def _is_call(thread: threading.Thread) -> bool:
+    return thread.name.startswith("splitmix-mixer")
+
+
+def test_a_server_that_hangs_up_while_it_opens_leaves_no_line_behind(
+    plain: MixerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a thousand nodes; nothing ever took them back."""
+    begun, go_on = threading.Event(), threading.Event()
+    read = Opening.read
+
+    def slow(values: Any) -> Opening:
+        begun.set()
+        go_on.wait(10)
+        return read(values)
+
+    monkeypatch.setattr(Opening, "read", slow)
+    registered: list[Any] = []
+    monkeypatch.setattr(StreamService, "open", lambda self, lines: registered.append(lines))
+    channel = stream_to(plain)
+    with ThreadPoolExecutor(1) as pool:
+        many = {str(client): 100 + client for client in range(1000)}
+        opened = pool.submit(channel.open, {**OPENING, "nodes": many})
+        assert begun.wait(10)
+        channel.close()
+        assert opened.exception(10) is not None
+        go_on.set()
+    wait_for("the call's end", lambda: not any(map(_is_call, threading.enumerate())), 10)
+    assert not registered
+
+
+def test_a_large_call_is_not_read_before_there_are_mixtures(
+    plain: MixerServer, channel: MixerChannel
+) -> None:
+    with pytest.raises(LinkError, match="refuses: a frame's body has"):
+        channel.open({**OPENING, "more": torch.zeros(service.SMALL_CALL)})
+
+
+def test_so_many_streams_and_no_more(
+    start_mixer: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(service, "MOST_STREAMS", 2)
+    mixer = start_mixer(certificate=None, key=None)
+    streams = [stream_to(mixer) for _ in range(3)]
+    for stream in streams[:2]:
+        stream.open(OPENING)
+    with pytest.raises(LinkError, match="the mixer has 2 rounds in hand"):
+        streams[2].open(OPENING)
+    streams[0].close()
+    wait_for("a place", lambda: _opens(stream_to(mixer)), 10)
+    streams[1].close()
+
+
+def _opens(channel: MixerChannel) -> bool:
+    try:
+        channel.open(OPENING)
+    except LinkError:
+        return False
+    finally:
+        channel.close()
+    return True
