@@ -12,7 +12,7 @@ open     `Opening`: the round, the mixing, nodes  "tokens": by client, with whic
 attach   "gone": by client, why it will not come  "waiting": clients still to come; "failures"
 begin    none                                     the shape of the mixtures, "groups", "failures"
 step     "number", "progress", "gradients"        "mixtures": by group; "failures"
-finish   "number", "progress", "gradients"        "failures"
+finish   "number", "progress", "gradients"        "failures"; with noise "account": `RunAccount`
 close    none                                     nothing: clients were told that they are done
 ======== ======================================== ==============================================
 
@@ -29,7 +29,7 @@ from pathlib import Path
 from flwr_splitmix.links.link import LinkError
 
 METHOD = "/flwr_splitmix.Mixer/Serve"
-PROTOCOL = 1
+PROTOCOL = 2
 
 TOKEN_KEY = "splitmix-mixer-token"
 PROTOCOL_KEY = "splitmix-mixer-protocol"
