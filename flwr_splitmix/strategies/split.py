@@ -266,6 +266,10 @@ class SplitStrategy(RoundLoop):
                 self.over = f"the privacy budget of {name_clients(sorted(spent))} is spent"
                 steps = number
                 break
+            if clients.spent and len(clients.nodes) - clients.spent < max(self.min_nodes, 2):
+                self.over = f"the privacy budget of {clients.spent} clients is spent"
+                steps = number
+                break
             members = self.pace.members(clients, members, least)
             plan = planner.plan(members, number)
             if self.mixer.min_members > 1:

@@ -118,7 +118,13 @@ class MixedGroups(Clients):
         self._hear(account)
 
     def _note(self, reply: Mapping[str, Any]) -> None:
-        """Take note of the clients that the mixer has left out since its last reply."""
+        """Take note of who has been left out since the last reply, and how many budgets are spent.
+
+        With "finish" the mixer does not say it again.
+        """
+        self.spent = reply.get("spent", self.spent)
+        if type(self.spent) is not int:
+            raise LinkError("the mixer does not say how many nodes' budgets are spent")
         failures = dictionary(reply, "failures")
         for client in self._asked:
             if str(client) in failures:

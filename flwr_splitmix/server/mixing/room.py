@@ -206,7 +206,8 @@ class MixingRoom:
 
         def step(arguments: Mapping[str, Any]) -> dict[str, Any]:
             mixtures = steps.take(arguments)
-            return {"mixtures": mixtures, "failures": self._new(clients.failures)}
+            new = self._new(clients.failures)
+            return {"mixtures": mixtures, "failures": new, "spent": steps.spent}
 
         def finish(arguments: Mapping[str, Any]) -> dict[str, Any]:
             steps.finish(arguments)
@@ -217,7 +218,8 @@ class MixingRoom:
             return reply
 
         self._answers = {"step": step, "finish": finish}
-        return {**steps.sizes, "failures": self._new(clients.failures)}
+        new = self._new(clients.failures)
+        return {**steps.sizes, "failures": new, "spent": steps.spent}
 
     def _close(self, clients: StreamClients, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Tell the nodes that the round is finished."""

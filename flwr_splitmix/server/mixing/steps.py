@@ -91,6 +91,11 @@ class MixedSteps:
             "num-examples": batches * shape.batch,
         }
 
+    @property
+    def spent(self) -> int:
+        """How many of the nodes that are left have spent their privacy budget."""
+        return len(self._uploads.spent & set(self._clients.alive))
+
     def take(self, arguments: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
         """Take a step.
 

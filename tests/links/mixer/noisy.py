@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from flwr_splitmix import Run, adamw
-from flwr_splitmix.clients import ClientError, exchange
+from flwr_splitmix.clients import ClientError, PrivacyBudget, exchange
 from flwr_splitmix.links import MixerLink, StreamLink
 from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.observers import LedgerElsewhere
@@ -48,6 +48,7 @@ class Leaves(OneAtATime):
         gradient: Sequence[Tensor | None] | None,
         plan: Sequence[Mapping[str, Any] | None] | None,
     ) -> dict[str, Any]:
+        assert self._order is not None
         if self._order.client == 1 and (self._order.server_round, number) == self.leaves:
             raise ClientError("goes for a walk")
         return super().step(number=number, progress=progress, gradient=gradient, plan=plan)
@@ -87,24 +88,29 @@ def direct(
     """Run over a stream, with nodes and without a mixer; as `alone` otherwise."""
     strategy = noised(kind, **options)
     grid = _grid(nodes, clients, secrets=False)
-    strategy.link = OnFakeGrid(StreamLink(address="127.0.0.1:0"), grid)
-    strategy.start(None, to_arrays(QUIET.lower().state_dict()), rounds)  # type: ignore[arg-type]
-    grid.wait()
+    run = strategy.recorder.run
+    link = StreamLink(address="127.0.0.1:0", run="" if run is None else run.id)
+    strategy.link = OnFakeGrid(link, grid)
+    try:
+        strategy.start(None, to_arrays(QUIET.lower().state_dict()), rounds)  # type: ignore[arg-type]
+    finally:
+        grid.wait()
     return strategy
 
 
-def _grid(nodes: Path, clients: type[OneAtATime], secrets: bool) -> FakeGrid:
-    app = toy_app(QUIET, clients, optimizer=adamw(0.01), repeatable_secrets=secrets)
+def _grid(nodes: Path, clients: type[OneAtATime], secrets: bool, **own: Any) -> FakeGrid:
+    app = toy_app(QUIET, clients, optimizer=adamw(0.01), repeatable_secrets=secrets, **own)
     return FakeGrid(app, QUIET.clients, **{"state-dir": str(nodes)})
 
 
 def through(
     link: MixerLink, nodes: Path, kind: str, rounds: int = 3,
-    clients: type[OneAtATime] = OneAtATime, secrets: bool = False, **options: Any,
+    clients: type[OneAtATime] = OneAtATime, secrets: bool = False,
+    privacy: PrivacyBudget | None = None, **options: Any,
 ) -> SplitStrategy:  # fmt: skip
-    """Run over a mixer."""
+    """Run over a mixer; `privacy` is every client's."""
     strategy = noised(kind, link, **options)
-    grid = _grid(nodes, clients, secrets)
+    grid = _grid(nodes, clients, secrets, privacy=privacy)
     try:
         start(strategy, grid, rounds, QUIET)
     finally:
@@ -122,6 +128,11 @@ def elsewhere(strategy: SplitStrategy) -> LedgerElsewhere:
     assert strategy.ledger is None
     assert strategy.ledger_elsewhere is not None
     return strategy.ledger_elsewhere
+
+
+def summary_of(run: Run) -> dict[str, Any]:
+    assert run.summary is not None
+    return run.summary
 
 
 def new_run(home: Path, name: str) -> Run:

@@ -19,7 +19,7 @@ from flwr_splitmix.links.mixer.channel import MixerChannel
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.sandbox.superlink import free_port
 from flwr_splitmix.server.mixing.process import MixerServer
-from tests.links.mixer.noisy import alone, elsewhere, epsilons, new_run, through
+from tests.links.mixer.noisy import alone, direct, elsewhere, epsilons, new_run, summary_of, through
 from tests.links.mixer.test_lost import In
 
 Start = Callable[..., MixerServer]
@@ -68,8 +68,8 @@ def test_a_mixer_that_is_replaced_between_rounds_leaves_no_number(
         "a new one. Not covered: gradients sent to clients"
     )
     assert said in caplog.text
-    assert said in run.summary["privacy"]
-    assert run.summary["epsilon"] == "inf"
+    assert said in summary_of(run)["privacy"]
+    assert summary_of(run)["epsilon"] == "inf"
 
 
 def test_a_round_that_is_lost_with_its_mixer_is_not_known(
@@ -82,8 +82,8 @@ def test_a_round_that_is_lost_with_its_mixer_is_not_known(
     mixed = through(link, tmp_path / "nodes", KIND, 2, run=run, observers=observers)
     (known,) = epsilons(mixed)
     assert known < math.inf
-    assert run.summary["epsilon"] == "inf"
-    assert "the mixer's ledger lacks round 2;" in run.summary["privacy"]
+    assert summary_of(run)["epsilon"] == "inf"
+    assert "the mixer's ledger lacks round 2;" in summary_of(run)["privacy"]
 
 
 def test_a_round_that_is_lost_and_not_its_mixer_is_counted(
@@ -142,9 +142,14 @@ def test_a_resumed_run_pays_for_the_round_that_it_repeats(
     last = epsilons(resumed)[-1]
     if replaced:
         assert last == math.inf
-        assert "the mixer's ledger lacks rounds 1 to 2;" in again.summary["privacy"]
+        assert "the mixer's ledger lacks rounds 1 to 2;" in summary_of(again)["privacy"]
     else:
         assert epsilons(alone(KIND))[-1] < last < math.inf
+        # Not below that of a server's own ledger, which forgets the attempt and is told of it.
+        own, nodes = new_run(tmp_path, "own"), tmp_path / "own-nodes"
+        with pytest.raises(ZeroDivisionError):
+            direct(nodes, KIND, run=own, observers=[In(3, 1, stop)])
+        assert epsilons(direct(nodes, KIND, run=Run.open(own.id, home=tmp_path)))[-1] <= last
 
 
 def test_a_resumed_run_without_a_checkpoint_pays_for_the_first_attempt(

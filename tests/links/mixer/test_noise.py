@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from flwr_splitmix.attacks.recorder import Recorder
+from flwr_splitmix.attacks.steps import Step
+from flwr_splitmix.clients import PrivacyBudget
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.links import LinkError, MixerLink
 from flwr_splitmix.links.mixer.channel import MixerChannel
@@ -19,6 +22,7 @@ from flwr_splitmix.server.mixing.process import MixerServer
 from flwr_splitmix.testing.agreement import check_same_results, read_results
 from tests.links.fake_grid import OneAtATime
 from tests.links.mixer.noisy import (
+    DELTA,
     EVERYWHERE,
     KEPT,
     KINDS,
@@ -29,6 +33,7 @@ from tests.links.mixer.noisy import (
     elsewhere,
     epsilons,
     new_run,
+    summary_of,
     through,
 )
 from tests.links.mixer.test_agreement import results
@@ -117,6 +122,26 @@ def test_an_upload_that_is_in_no_mixture_costs_nothing(
     assert epsilons(mixed) == [max(spent[client] for client in pair)]
 
 
+@pytest.mark.parametrize(("share", "trained"), [(1.5, 1), (0.1, 0)])
+def test_a_run_whose_budgets_are_spent_ends_as_one_without_a_mixer(
+    share: float, trained: int, start_mixer: Start, link_to: LinkTo, tmp_path: Path
+) -> None:
+    """The server is told how many budgets are spent, and not whose."""
+    single = alone("DPMixSL", 1, trusted_mixer=False).ledger
+    assert single is not None
+    budget = PrivacyBudget(delta=DELTA, max_epsilon=share * max(single.epsilons.values()))
+    run = new_run(tmp_path, "spent")
+    link = link_to(start_mixer(), run=run.id)
+    mixed = through(link, tmp_path / "nodes", "DPMixSL", 9, run=run, privacy=budget)
+    assert mixed.over.startswith("the privacy budget of ")
+    assert mixed.over.endswith(" clients is spent")
+    assert trained < len(run.rows) < 9
+    assert run.rows[-1]["steps"] < 3
+    # The smaller budget is not enough for a single upload, and then there is no mixture.
+    assert bool(trained) == (epsilons(mixed)[-1] > 0)
+    assert summary_of(run)["epsilon"] == epsilons(mixed)[-1]
+
+
 def test_noise_that_bounds_nothing_is_said_to_have_no_epsilon(
     start_mixer: Start, link_to: LinkTo, tmp_path: Path
 ) -> None:
@@ -126,7 +151,23 @@ def test_noise_that_bounds_nothing_is_said_to_have_no_epsilon(
     mixed = through(link, tmp_path / "nodes", "DPCutMixSL", 1, run=run, noise=noise)
     assert epsilons(mixed) == [math.inf]
     assert "no epsilon: no noise on the labels (sigma_y = 0)" in elsewhere(mixed).report()
-    assert run.summary["epsilon"] == "inf"
+    assert summary_of(run)["epsilon"] == "inf"
+
+
+def test_the_servers_record_of_mixtures_with_noise_can_be_read(
+    start_mixer: Start, link_to: LinkTo, tmp_path: Path
+) -> None:
+    """Their labels may be anything: sums of noise, not clamped."""
+    kept = tmp_path / "trace"
+    recorder = Recorder(directory=kept)
+    through(link_to(start_mixer()), tmp_path, "DPMixSL", 1, observers=[recorder])
+    steps = [step for step in Recorder(directory=kept).trace.steps() if isinstance(step, Step)]
+    assert len(steps) == 3
+    labels = torch.cat(
+        [t for s in steps for u in s.uploads.values() for t in u.labels if t is not None]
+    )
+    assert labels.min() < 0
+    assert labels.max() > 1
 
 
 def scalars(value: Any) -> list[Any]:
@@ -185,7 +226,7 @@ def test_the_server_receives_one_number_and_words_about_nobody(
     assert not numbers & (ratios.of_members - {0.0, 1.0})
     for name, reply in heard:
         if name == "step":
-            assert reply.keys() == {"mixtures", "failures"}
+            assert reply.keys() == {"mixtures", "failures", "spent"}
             for mixture in reply["mixtures"].values():
                 assert mixture.keys() == {"smashed", "labels"}
     assert all("epsilon_by_client" not in row for row in run.rows)

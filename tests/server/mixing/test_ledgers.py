@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -119,5 +120,6 @@ def test_a_round_that_was_begun_before_is_paid_for(attempt: int, unfinished: boo
 
 def test_a_client_that_describes_itself_in_no_numbers_is_named() -> None:
     ledger = RoundLedger(RunLedgers().of("one", "replace"), 1, DELTA, {})
+    described: dict[int, dict[str, Any]]
     described = {0: DESCRIBED, 1: {**DESCRIBED, "state-round": -1}, 2: {**DESCRIBED, "width": "4"}}
     assert ledger.begin(described) == (1, 2)
