@@ -71,6 +71,8 @@ class RoundBegun:
     segment
         Makes the averaged lower segment's arrays, with which all clients begin the round: for
         those that want them. None where nothing is averaged.
+    nodes
+        Client indices of the nodes that take part: the clients', or those behind mixing groups.
     """
 
     server_round: int
@@ -78,6 +80,7 @@ class RoundBegun:
     averaged: bool
     descriptions: Mapping[int, Mapping[str, Any]]
     segment: Callable[[], Mapping[str, Tensor]] | None = None
+    nodes: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -207,7 +210,10 @@ class RoundDone:
         By client index, the Euclidean norm of what it changed in the lower segment; empty where
         segments are not averaged.
     epsilons
-        By client index, what the ledger says it has spent; empty without a ledger.
+        By client index, what the ledger says it has spent; empty without a ledger, and where it
+        does not say whose is which.
+    epsilon
+        The largest of any client; None without a ledger.
     late
         By client index, how many of its uploads came too late and were left out; empty where all
         are waited for.
@@ -232,6 +238,7 @@ class RoundDone:
     client_means: Mapping[str, float] = field(default_factory=dict)
     update_norms: Mapping[int, float] = field(default_factory=dict)
     epsilons: Mapping[int, float] = field(default_factory=dict)
+    epsilon: float | None = None
     late: Mapping[int, int] = field(default_factory=dict)
     loss: float | None = None
     uplink_bytes: int = 0

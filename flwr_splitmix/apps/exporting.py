@@ -133,7 +133,7 @@ def facts_of(
         },
         "epsilon": epsilon,
         "delta": values.get("delta"),
-        "trusted_mixer": values.get("trusted-mixer", False),
+        "trusted_mixer": values.get("trusted-mixer", False) or bool(values.get("link-via")),
         "versions": {"flwr-splitmix": version("flwr-splitmix"), "torch": torch.__version__},
     }
 

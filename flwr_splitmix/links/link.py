@@ -80,6 +80,9 @@ class Clients(ABC):
         By client index, seconds spent in its calls.
     late
         By client index, how many of its answers were not waited for.
+    spent
+        How many nodes behind mixing groups have said that their privacy budget is spent; which
+        those are only the mixer knows.
     replies
         After the round, the clients' reply messages, sorted by client index.
     """
@@ -98,6 +101,7 @@ class Clients(ABC):
         self.failures = {client: one_line(why) for client, why in failures.items()}
         self.seconds = dict.fromkeys(self.descriptions, 0.0)
         self.late: Counter[int] = Counter()
+        self.spent = 0
         self.replies: list[Message] = []
         self._observe = observe
         self._waiting: deque[tuple[str, Mapping[int, Mapping[str, Any]], Phase]] = deque()

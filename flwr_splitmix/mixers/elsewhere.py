@@ -16,9 +16,11 @@ import numpy as np
 
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.mixup import Mixup
+from flwr_splitmix.mixers.noisy import Noisy
 from flwr_splitmix.mixers.patch_cutmix import PatchCutMix
 from flwr_splitmix.mixers.plan import Plan, SmashedShape, each_alone
-from flwr_splitmix.mixers.share import FullShare, LabelKind, Plain, Share
+from flwr_splitmix.mixers.share import FullShare, LabelKind, Share
+from flwr_splitmix.privacy.noise import GaussianNoise
 
 KINDS: dict[str, type[Mixer]] = {kind.__name__: kind for kind in (PatchCutMix, Mixup)}
 """The mixers that a third party can be."""
@@ -41,7 +43,19 @@ class _GroupShare(FullShare):
         return True
 
 
-GROUP_SHARES: tuple[type[Share], ...] = (_GroupShare,)
+@dataclass(frozen=True, kw_only=True)
+class _NoisyGroupShare(_GroupShare):
+    """A mixture to which the members have added noise, to the labels as well."""
+
+    name: ClassVar[str] = "noisy-group"
+
+    @property
+    def labels_clamped(self) -> bool:
+        """False: a sum of noisy labels may be anything, also where each of them is clamped."""
+        return False
+
+
+GROUP_SHARES: tuple[type[Share], ...] = (_GroupShare, _NoisyGroupShare)
 """The shares of groups: no client knows them, and they never travel to one."""
 
 
@@ -80,11 +94,14 @@ class MixedElsewhere(Mixer):
         order_rng: np.random.Generator | None = None,
     ) -> Plan:
         """Ask each group for its mixture; nothing is drawn here."""
-        return each_alone(shape, ((group, _GroupShare()) for group in members))
+        share = _NoisyGroupShare() if isinstance(self.mixer, Noisy) else _GroupShare()
+        return each_alone(shape, ((group, share) for group in members))
 
 
-def describe(mixer: Mixer) -> dict[str, Plain]:
+def describe(mixer: Mixer) -> dict[str, Any]:
     """Return a mixer as plain values: its "mixer", and its constructor's arguments.
+
+    Where its clients add noise, also "noise": that by name.
 
     Raises
     ------
@@ -92,11 +109,14 @@ def describe(mixer: Mixer) -> dict[str, Plain]:
         If a third party cannot be such a mixer, or one upload could be a whole mixture with it;
         the sentence names the key and what to do.
     """
+    if isinstance(mixer, Noisy):
+        return {**describe(mixer.mixer), "noise": mixer.noise.to_plain()}
     name = type(mixer).__name__
     if KINDS.get(name) is not type(mixer):
         raise ValueError(
             f"link-via is set, but a mixer elsewhere cannot be {mixer}; allowed with it are "
-            f"{', '.join(KINDS)} (strategies CutMixSL and MixupSL), or link-via ''"
+            f"{', '.join(KINDS)} (strategies CutMixSL and MixupSL, with or without noise), or "
+            "link-via ''"
         )
     options = {
         name: getattr(mixer, name)
@@ -124,14 +144,16 @@ def check_hides(mixer: Mixer) -> None:
 
 
 def mixer_of(description: Mapping[str, Any]) -> Mixer:
-    """Make a mixer from what `describe` returned; only kinds in `KINDS` are made.
+    """Make a mixer from what `describe` returned; only kinds in `KINDS` are made, or with noise.
 
     Raises
     ------
     ValueError
-        If it is none of them, an option is unknown or out of its range, or as `check_hides`.
+        If it is none of them, an option or the noise is unknown or out of its range, or as
+        `check_hides`.
     """
     options = dict(description)
+    noise = _noise_of(options.pop("noise")) if "noise" in options else None
     kind = KINDS.get(str(options.pop("mixer", None)))
     if kind is None:
         raise ValueError(f"there is no such mixer here; there are {', '.join(KINDS)}")
@@ -142,7 +164,16 @@ def mixer_of(description: Mapping[str, Any]) -> Mixer:
         raise ValueError(f"{kind.__name__} has other options, or values of other types")
     mixer = kind(**options)
     check_hides(mixer)
-    return mixer
+    return mixer if noise is None else Noisy(mixer, noise)
+
+
+def _noise_of(values: Any) -> GaussianNoise:
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+        raise ValueError("noise must be a dictionary of its values by name")
+    try:
+        return GaussianNoise.from_plain(values)
+    except OverflowError:
+        raise ValueError("a value of the noise is too large to be a number of its own") from None
 
 
 def _fits(value: Any, default: Any) -> bool:

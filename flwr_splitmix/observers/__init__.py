@@ -14,6 +14,7 @@ from flwr_splitmix.events import (
 )
 from flwr_splitmix.observers.client_times import ClientTimes
 from flwr_splitmix.observers.ledger import PrivacyLedger
+from flwr_splitmix.observers.ledger_elsewhere import LedgerElsewhere
 from flwr_splitmix.observers.message_kinds import MessageKinds
 from flwr_splitmix.observers.metrics import Metrics, progress_line
 from flwr_splitmix.observers.mixtures import KeptMixtures
@@ -25,6 +26,7 @@ __all__ = [
     "EvaluationResult",
     "Exchange",
     "KeptMixtures",
+    "LedgerElsewhere",
     "MessageKinds",
     "Messages",
     "Metrics",

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, StepDone
-from flwr_splitmix.mixers import SHARES, Share, share_from_wire
+from flwr_splitmix.mixers import SHARES, Mixed, Plan, Share, share_from_wire
 from flwr_splitmix.mixers.accounting import earlier_releases, release_of
 from flwr_splitmix.observers.observer import Observer
-from flwr_splitmix.privacy import Event, Exposure, Ledger, Relation, Release
+from flwr_splitmix.privacy import Event, Exposure, Ledger, Relation, Release, RunAccount
 from flwr_splitmix.privacy.accountant import check_delta
 
 log = logging.getLogger("flwr.splitmix")
@@ -115,10 +115,40 @@ class PrivacyLedger(Observer):
 
     def on_begin(self, event: RoundBegun) -> None:
         """Note where each client stands in its data."""
-        for client, described in event.descriptions.items():
+        attempts = {c: event.attempt + self.unfinished(c) for c in event.descriptions}
+        self.begin(event.server_round, event.descriptions, attempts, averaged=event.averaged)
+
+    def begin(
+        self,
+        server_round: int,
+        descriptions: Mapping[int, Mapping[str, Any]],
+        attempts: Mapping[int, int],
+        *,
+        averaged: bool = False,
+    ) -> tuple[int, ...]:
+        """Begin a round: note where each client stands in its data.
+
+        Parameters
+        ----------
+        descriptions
+            What each client says of itself, by client index.
+        attempts
+            By client index, how often it may have sent this round's batches before, with other
+            noise.
+        averaged
+            Whether the lower segments are sent at the end of the round.
+
+        Returns
+        -------
+        Clients whose descriptions are no numbers. Nothing can be charged to them, and so nothing
+        may be asked of them.
+        """
+        strange = []
+        for client, described in descriptions.items():
             numbers: list[Any] = [described.get(key) for key in _NUMBERS]
             if not all(type(number) is int and number >= 0 for number in numbers):
-                continue  # nothing will be asked of a client that describes itself so
+                strange.append(client)
+                continue
             batch, examples, prefix, patches, width, state_round = numbers
             per_epoch = examples // max(batch, 1)
             place = self._passes.setdefault(client, _Pass())
@@ -131,14 +161,15 @@ class PrivacyLedger(Observer):
             place.tokens, place.width = prefix + patches, width
             # A repeated round sends the same batches again, with fresh noise unless it repeats too.
             repeats = described.get("repeatable-secrets") is True
-            place.attempts = 0 if repeats else event.attempt + place.unfinished
+            place.attempts = 0 if repeats else attempts[client]
             place.unfinished += 1
-            place.finished = event.server_round
+            place.finished = server_round
             place.public_tests = described.get("public-evaluation") is True
-            if event.averaged:
+            if averaged:
                 ledger.charge(Exposure("lower-segments"))
             if described.get("batch-norm") is True:
                 ledger.charge(Exposure("batch-norm"))
+        return tuple(strange)
 
     def unfinished(self, client: int) -> int:
         """Return how often a client has begun a round since the last one that it finished.
@@ -164,7 +195,7 @@ class PrivacyLedger(Observer):
         elif event.direction == "down":
             plan = event.payload.get("plan")
             if plan is not None and not event.payload.get("part"):
-                self._passes[event.client].drawn += 1
+                self.draw(event.client)
                 self._asked[event.client] = [
                     None if share is None else share_from_wire(share, self._shares)
                     for share in plan
@@ -176,6 +207,10 @@ class PrivacyLedger(Observer):
                 self._charge(event.client, self._asked[event.client], {})
         elif event.nbytes:
             self._ledger_of(event.client).charge(Exposure("uncounted"))
+
+    def draw(self, client: int) -> None:
+        """Count a batch that a client, which has begun the round, is asked for."""
+        self._passes[client].drawn += 1
 
     def _begins_batch(self, client: int) -> bool:
         """Count the parts of a batch that have come; returns whether one was the first."""
@@ -193,19 +228,31 @@ class PrivacyLedger(Observer):
 
     def on_step(self, event: StepDone) -> None:
         """Charge the sums, where only they are seen."""
-        if not self.trusted_mixer or event.plan is None or event.mixed is None:
-            return
-        passes = len(event.plan.passes)
+        if self.trusted_mixer and event.plan is not None and event.mixed is not None:
+            self.charge_sums(event.plan, event.mixed)
+
+    def charge_sums(self, plan: Plan, mixed: Mixed, *, rounded: bool = False) -> None:
+        """Charge a step's mixtures to those whose uploads are in them, and to nobody else.
+
+        Each hides in the noise of the members that came. A sum of one is charged as seen alone.
+
+        Parameters
+        ----------
+        rounded
+            Whether each upload was rounded before it was added. A sum of rounded numbers is no
+            function of the sum of plain ones: each upload is then charged as seen alone.
+        """
+        passes = len(plan.passes)
         shares: dict[int, list[Share | None]] = {}
         groups: dict[int, dict[int, _Ratios]] = {}
-        for source in event.mixed.sources:
+        for source in mixed.sources:
             ratios = tuple(member.share.lam for member in source.members)
             for member in source.members:
                 own = shares.setdefault(member.client, [None] * passes)
                 own[source.index] = member.share
                 groups.setdefault(member.client, {})[source.index] = ratios
         for client, seen in shares.items():
-            self._charge(client, seen, groups[client])
+            self._charge(client, seen, {} if rounded else groups[client])
 
     def _charge(
         self, client: int, shares: Sequence[Share | None], groups: Mapping[int, _Ratios]
@@ -225,14 +272,37 @@ class PrivacyLedger(Observer):
 
     def on_round(self, event: RoundDone) -> None:
         """Note who finished; say in the log what no number covers, whenever there is more of it."""
-        for client, place in self._passes.items():
-            if place.finished == event.server_round and client not in event.failures:
-                place.unfinished = 0
+        self.finish(event.server_round, event.failures)
         statements = [ledger.statement(self.delta) for ledger in self.ledgers.values()]
         words = {said.unbounded_because + said.outside for said in statements}
         if words - self._said:
             self._said |= words
             log.info("privacy of %s", self.report())
+
+    def finish(self, server_round: int, failures: Collection[int]) -> None:
+        """Note that a round is over, and that all who began it have finished, but for failures."""
+        for client, place in self._passes.items():
+            if place.finished == server_round and client not in failures:
+                place.unfinished = 0
+
+    def account(self, rounds: Collection[int]) -> RunAccount:
+        """Return the largest epsilon and all clients' words, without a word about which client.
+
+        Parameters
+        ----------
+        rounds
+            Those that this ledger has been told of.
+        """
+        statements = [ledger.statement(self.delta) for ledger in self.ledgers.values()]
+        because = dict.fromkeys(word for said in statements for word in said.unbounded_because)
+        outside = dict.fromkeys(word for said in statements for word in said.outside)
+        return RunAccount(
+            epsilon=max((float(said.epsilon) for said in statements), default=0.0),
+            # Sorted: their order would be that of the clients.
+            unbounded_because=tuple(sorted(because)),
+            outside=tuple(sorted(outside)),
+            rounds=frozenset(rounds),
+        )
 
     def facts(self) -> Mapping[str, Any]:
         """Return "privacy": what `report` says."""

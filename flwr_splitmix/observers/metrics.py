@@ -125,9 +125,9 @@ def _updates(event: RoundDone) -> dict[str, Any]:
 
 
 def _spent(event: RoundDone) -> dict[str, Any]:
-    """Return the largest epsilon, and all of them by client as JSON text, if there is a ledger."""
+    """Return the largest epsilon, and all of them by client as JSON text, as far as known."""
     if not event.epsilons:
-        return {}
+        return {} if event.epsilon is None else {"epsilon": event.epsilon}
     by_client = {
         # JSON has no infinity.
         str(client): epsilon if math.isfinite(epsilon) else "inf"

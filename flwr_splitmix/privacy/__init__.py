@@ -5,6 +5,7 @@ papers' formulas are in `flwr_splitmix.privacy.paper`, and what speaks to Flower
 in `flwr_splitmix.privacy.flower`.
 """
 
+from flwr_splitmix.privacy.account import RunAccount
 from flwr_splitmix.privacy.calibration import ReleasePlan
 from flwr_splitmix.privacy.events import Event, Exposure, Gaussian, Relation, Release
 from flwr_splitmix.privacy.ledger import Ledger
@@ -22,5 +23,6 @@ __all__ = [
     "Relation",
     "Release",
     "ReleasePlan",
+    "RunAccount",
     "Statement",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flwr_splitmix.privacy.events import Relation
@@ -37,9 +38,22 @@ class Statement:
     outside: tuple[str, ...]
 
     def __str__(self) -> str:
-        who = "is replaced" if self.relation == "replace" else "is added or removed"
-        if self.unbounded_because:
-            said = f"no epsilon: {'; '.join(self.unbounded_because)}"
-        else:
-            said = f"epsilon {self.epsilon:.4g} at delta {self.delta:g} when a record {who}"
-        return f"{said}. Not covered: {'; '.join(self.outside)}" if self.outside else said
+        return in_words(
+            self.epsilon, self.delta, self.relation, self.unbounded_because, self.outside
+        )
+
+
+def in_words(
+    epsilon: float,
+    delta: float,
+    relation: Relation,
+    unbounded_because: Sequence[str],
+    outside: Sequence[str],
+) -> str:
+    """Say a number with its words, as a sentence or two; parameters as of `Statement`."""
+    who = "is replaced" if relation == "replace" else "is added or removed"
+    if unbounded_because:
+        said = f"no epsilon: {'; '.join(unbounded_because)}"
+    else:
+        said = f"epsilon {epsilon:.4g} at delta {delta:g} when a record {who}"
+    return f"{said}. Not covered: {'; '.join(outside)}" if outside else said

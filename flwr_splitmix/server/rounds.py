@@ -216,6 +216,7 @@ class RoundLoop(Shape):
                     averages,
                     {client: clients.descriptions[client] for client in clients.alive},
                     partial(to_tensors, result.arrays) if averages else None,
+                    clients.nodes,
                 )
             )
             attached = time.perf_counter()
@@ -244,6 +245,7 @@ class RoundLoop(Shape):
             client_means=means,
             update_norms=norms,
             epsilons=self.epsilons(),
+            epsilon=self.epsilon(),
             late=dict(sorted(clients.late.items())),
         )
         event = self.recorder.metrics.completed(event)

@@ -54,6 +54,10 @@ class Shape(flower.Strategy):
         """Return by client index what of its privacy it has spent; empty without a ledger."""
         return {}
 
+    def epsilon(self) -> float | None:
+        """Return what the client that spent most has spent; None without a ledger."""
+        return max(self.epsilons().values(), default=None)
+
     def unfinished(self, client: int) -> int:
         """Return how often a client has begun a round since the last one that it finished."""
         return 0

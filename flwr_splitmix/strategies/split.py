@@ -15,7 +15,7 @@ from flwr_splitmix.device import Precision
 from flwr_splitmix.links import Clients, MixerLink
 from flwr_splitmix.mixers import EmptyMixtureError, Mixer, Noisy, NoMixing
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
-from flwr_splitmix.observers import EvaluationResult, PrivacyLedger
+from flwr_splitmix.observers import EvaluationResult, LedgerElsewhere, PrivacyLedger
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.server.aggregation import fedavg
@@ -83,7 +83,8 @@ class SplitStrategy(RoundLoop):
         Clipping and Gaussian noise, which every client adds to what it sends; None is none. With
         it, a ledger says what each client has spent.
     delta, trusted_mixer, relation
-        Of the ledger; see `PrivacyLedger`.
+        Of the ledger; see `PrivacyLedger`. With a `MixerLink` the mixer keeps it, and the server
+        sees sums whatever `trusted_mixer` says.
     pace
         What to do about clients that are not equally fast; None waits for all.
     micro_batches
@@ -138,12 +139,17 @@ class SplitStrategy(RoundLoop):
         mixer = mixer or NoMixing()
         self._check_positions(upper, mixer)
         self.ledger: PrivacyLedger | None = None
+        self.ledger_elsewhere: LedgerElsewhere | None = None
         if noise is not None:
             mixer = Noisy(mixer, noise)
-            self.ledger = PrivacyLedger(
-                delta, trusted_mixer=trusted_mixer, relation=relation, shares=mixer.shares
-            )
-            options["observers"] = [self.ledger, *options.get("observers", ())]
+            own: PrivacyLedger | LedgerElsewhere
+            if isinstance(options.get("link"), MixerLink):
+                own = self.ledger_elsewhere = LedgerElsewhere(delta, relation=relation)
+            else:
+                own = self.ledger = PrivacyLedger(
+                    delta, trusted_mixer=trusted_mixer, relation=relation, shares=mixer.shares
+                )
+            options["observers"] = [own, *options.get("observers", ())]
         check_counts(
             steps_per_round=steps_per_round, epochs_per_round=epochs_per_round, min_nodes=min_nodes
         )
@@ -169,7 +175,7 @@ class SplitStrategy(RoundLoop):
                 lengths=(steps_per_round, epochs_per_round),
                 averages=aggregator is not None,
                 evaluation=self.evaluation,
-                noisy=noise is not None,
+                ledger=self.ledger_elsewhere,
                 pace=self.pace,
                 parts=micro_batches,
             )
@@ -216,16 +222,24 @@ class SplitStrategy(RoundLoop):
 
     @property
     def keeps_ledger(self) -> bool:
-        """Whether there is noise, and so a ledger."""
-        return self.ledger is not None
+        """Whether there is noise, and so a ledger, here or at a mixer."""
+        return self._any_ledger is not None
+
+    @property
+    def _any_ledger(self) -> PrivacyLedger | LedgerElsewhere | None:
+        return self.ledger or self.ledger_elsewhere
 
     def epsilons(self) -> Mapping[int, float]:
-        """Return what the ledger says, if there is one."""
+        """Return what the ledger says, if there is one here: a mixer's says nothing of clients."""
         return {} if self.ledger is None else self.ledger.epsilons
+
+    def epsilon(self) -> float | None:
+        """Return the largest, which a mixer says too."""
+        return super().epsilon() if (there := self.ledger_elsewhere) is None else there.epsilon
 
     def unfinished(self, client: int) -> int:
         """Return how often a client has begun a round since the last one that it finished."""
-        return 0 if self.ledger is None else self.ledger.unfinished(client)
+        return 0 if (ledger := self._any_ledger) is None else ledger.unfinished(client)
 
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train for one round; returns the number of steps.
@@ -252,6 +266,10 @@ class SplitStrategy(RoundLoop):
                 self.over = f"the privacy budget of {name_clients(sorted(spent))} is spent"
                 steps = number
                 break
+            if clients.spent and len(clients.nodes) - clients.spent < max(self.min_nodes, 2):
+                self.over = f"the privacy budget of {clients.spent} clients is spent"
+                steps = number
+                break
             members = self.pace.members(clients, members, least)
             plan = planner.plan(members, number)
             if self.mixer.min_members > 1:
@@ -265,7 +283,7 @@ class SplitStrategy(RoundLoop):
         taken.finish(steps)
         self._uploads.end_round(clients)
         self._seconds |= {c: clients.seconds[c] / max(steps, 1) for c in clients.alive}
-        self._remarks.on_unmixed(server_round, unmixed, noisy=self.ledger is not None)
+        self._remarks.on_unmixed(server_round, unmixed, noisy=self.keeps_ledger)
         return steps
 
     def _steps(self, clients: Clients, batch: int) -> Steps:
@@ -315,7 +333,8 @@ class SplitStrategy(RoundLoop):
             str(self.upper.dtype).removeprefix("torch."),
             self.upper.server_update,
         )
-        if self.ledger is not None:
-            log.info("noise: the ledger is kept at delta %g", self.ledger.delta)
+        if (ledger := self._any_ledger) is not None:
+            where = "" if self.ledger_elsewhere is None else " by the mixer"
+            log.info("noise: the ledger is kept%s at delta %g", where, ledger.delta)
         if self.recorder.run is not None:
             log.info("run %s: %s", self.recorder.run.id, self.recorder.run.path)

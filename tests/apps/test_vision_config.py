@@ -203,7 +203,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({**VIA, "strategy": "CutMixSFL"}, ["averages lower segments", "CutMixSL for CutMixSFL"]),
     ({**VIA, "evaluation": "federated"}, ["evaluation is 'federated'", "set evaluation to 'none'"]),
     ({**VIA, "evaluation": "benchmark"}, ["evaluation is 'benchmark'", "come to the server"]),
-    ({**VIA, **NOISE}, ["sigma-s or sigma-y is above 0", "set both to 0.0, or link-via to ''"]),
+    ({**VIA, **NOISE, "strategy": "DPSL"}, ["cannot be NoMixing", "with or without noise"]),
     ({**VIA, "straggler": "skip"}, ["straggler is 'skip'", "set straggler to 'wait'"]),
     (
         {**VIA, "group_order": "arrival"},
@@ -263,6 +263,9 @@ def test_a_wrong_value_is_named(wrong: dict[str, Any], said: list[str]) -> None:
     [
         ({"link_via": "mixer"}, "link-via is 'mixer'; it must be host:port"),
         ({}, "link-via-token: /no/token cannot be read: No such file"),
+        # Noise goes with a mixer, whatever is said of trust in it.
+        ({**NOISE, "strategy": "DPCutMixSL"}, "link-via-token: /no/token cannot be read"),
+        ({**NOISE, "strategy": "DPMixSL", "trusted_mixer": True}, "link-via-token: /no/token"),
     ],
 )
 def test_a_mixer_that_cannot_be_dialled_is_named(wrong: dict[str, Any], said: str) -> None:

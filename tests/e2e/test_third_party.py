@@ -50,17 +50,21 @@ def mixer(deployed: Deployed, tmp_path: Path) -> Iterator[MixerProcess]:
         assert process.end() == 0
 
 
+def over(mixer: MixerProcess) -> dict[str, Any]:
+    """Return the keys of a run whose mixer it is."""
+    # The authority that the nodes are told is the mixer's; a certificate the run has none.
+    return {
+        "link-via": mixer.address,
+        "link-via-token": str(mixer.token),
+        "ssl-certfile": "",
+        "ssl-keyfile": "",
+    }
+
+
 def test_a_run_over_a_mixer_equals_one_in_this_process(
     deployed: Deployed, mixer: MixerProcess, tmp_path: Path
 ) -> None:
-    values = {
-        **VALUES,
-        "link-via": mixer.address,
-        "link-via-token": str(mixer.token),
-        "record-attacks": True,
-    }
-    # The authority that the nodes are told is the mixer's; a certificate the run has none.
-    values |= {"ssl-certfile": "", "ssl-keyfile": ""}
+    values = {**VALUES, **over(mixer), "record-attacks": True}
     ended = deployed.run(values, tmp_path / "deployed")
     assert ended.status == "finished:completed", ended.details + ended.log + mixer.log()
     assert ended.run is not None
@@ -82,3 +86,25 @@ def test_a_run_over_a_mixer_equals_one_in_this_process(
         kept = [item["shape"][1] for item in sent if item["name"] == "smashed"]
         assert len(kept) == len(steps)
         assert all(0 < patches < 16 for patches in kept)
+
+
+def test_with_noise_the_mixers_epsilon_is_that_of_sums(
+    deployed: Deployed, mixer: MixerProcess, tmp_path: Path
+) -> None:
+    noise = {
+        "strategy": "DPCutMixSL",
+        "sigma-s": 9.0,
+        "sigma-y": 4.0,
+        "smashed-noise": "all",
+        "clamp-labels": False,
+    }
+    ended = deployed.run({**VALUES, **noise, **over(mixer)}, tmp_path / "deployed")
+    assert ended.status == "finished:completed", ended.details + ended.log + mixer.log()
+    assert ended.run is not None
+    (row,) = ended.run.rows
+    trusted = run_here({**VALUES, **noise, "trusted-mixer": True}, NODES, tmp_path / "sums")
+    single = run_here({**VALUES, **noise}, NODES, tmp_path / "single")
+    assert row["epsilon"] == trusted.rows[0]["epsilon"] < single.rows[0]["epsilon"]
+    assert row.get("epsilon_by_client") is None
+    assert ended.run.summary is not None
+    assert "by the mixer's ledger, of mixtures alone: epsilon" in ended.run.summary["privacy"]

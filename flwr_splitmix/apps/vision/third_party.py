@@ -51,7 +51,6 @@ def check_third_party(config: VisionConfig, mixer: Mixer) -> None:
     check_goes_elsewhere(
         averages=config.averages,
         evaluation="federated" if config.evaluation_kind == "central" else config.evaluation_kind,
-        noisy=config.noise is not None,
         pace=config.pace,
         parts=config.micro_batches,
     )

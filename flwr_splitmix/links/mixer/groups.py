@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from flwr_splitmix.links.link import Clients, LinkError, Observe, Outcome
 from flwr_splitmix.links.mixer.channel import MixerChannel, dictionary
+from flwr_splitmix.privacy import RunAccount
 
 SIZES = ("batch-size", "patches", "width", "prefix", "num-examples")
 """What the mixer says of the mixtures."""
@@ -30,6 +31,9 @@ class MixedGroups(Clients):
         Client index -> node id, of all nodes that were sent to the mixer.
     failures
         By client index, why some of them are not there.
+    hear
+        Told what the mixer's ledger has of the run, which it says with "finish"; None without
+        noise.
 
     Raises
     ------
@@ -45,6 +49,7 @@ class MixedGroups(Clients):
         failures: Mapping[int, str],
         observe: Observe | None,
         channel: MixerChannel,
+        hear: Callable[[RunAccount], None] | None = None,
     ) -> None:
         groups = began.get("groups")
         sizes = {name: began.get(name) for name in SIZES}
@@ -57,6 +62,7 @@ class MixedGroups(Clients):
         self._groups = groups
         self._asked = sorted(asked)
         self._channel = channel
+        self._hear = hear
         self._note(began)
 
     @property
@@ -89,7 +95,7 @@ class MixedGroups(Clients):
             },
         }
         if first["plan"] is None:
-            self._note(self._channel.ask("finish", arguments))
+            self._finished(self._channel.ask("finish", arguments))
             return {group: Outcome({}) for group in payloads}
         reply = self._channel.ask("step", arguments)
         self._note(reply)
@@ -101,8 +107,24 @@ class MixedGroups(Clients):
             if str(group + self._groups) in mixtures
         }
 
+    def _finished(self, reply: Mapping[str, Any]) -> None:
+        self._note(reply)
+        if self._hear is None:
+            return
+        try:
+            account = RunAccount.from_plain(dictionary(reply, "account"))
+        except ValueError as error:
+            raise LinkError(f"the mixer's account of privacy is none: {error}") from None
+        self._hear(account)
+
     def _note(self, reply: Mapping[str, Any]) -> None:
-        """Take note of the clients that the mixer has left out since its last reply."""
+        """Take note of who has been left out since the last reply, and how many budgets are spent.
+
+        With "finish" the mixer does not say it again.
+        """
+        self.spent = reply.get("spent", self.spent)
+        if type(self.spent) is not int:
+            raise LinkError("the mixer does not say how many nodes' budgets are spent")
         failures = dictionary(reply, "failures")
         for client in self._asked:
             if str(client) in failures:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from flwr_splitmix.links.stream.endpoint import is_loopback, join_address, split
 from flwr_splitmix.links.stream.pairs import read_authority, read_pair
 from flwr_splitmix.links.stream.replies import LOST, POLL_SECONDS, collect, why_not_attached
 from flwr_splitmix.links.ticket import Ticket, with_record
+from flwr_splitmix.privacy import RunAccount
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -55,7 +57,10 @@ class MixerLink(Link):
     ----------
     mixing
         What the mixer is asked to do, which the strategy says: "mixing", "classes", "dtype",
-        "geometry", "steps-per-round" and "epochs-per-round".
+        "geometry", "steps-per-round", "epochs-per-round", and with noise the "ledger": its delta
+        and relation.
+    hear
+        Told behind a round's last step what the mixer's ledger has of the run; None without noise.
 
     Raises
     ------
@@ -108,6 +113,9 @@ class MixerLink(Link):
         self.step_timeout = step_timeout
         self.reattach_timeout = reattach_timeout
         self.mixing: Mapping[str, Any] | None = None
+        self.hear: Callable[[RunAccount], None] | None = None
+        # Of a run without an id: the mixer must not put two into one ledger.
+        self._nameless = secrets.token_hex(8)
         self.nodes = Directory()
         self._unread: set[str] = set()
 
@@ -145,14 +153,16 @@ class MixerLink(Link):
         channel = MixerChannel(self._dialled, self.attach_timeout)
         mail: Mail | None = None
         try:
-            tokens = dictionary(channel.open(self._opening(tickets[0], nodes)), "tokens")
+            tokens = dictionary(channel.open(self._opening(tickets, nodes)), "tokens")
             for ticket, message in zip(tickets, messages, strict=True):
                 own = self._ticket(ticket, str(tokens.get(str(ticket.client))))
                 message.content = with_record(message.content, own.to_record())
             mail = Mail(grid, messages, self._unread)
             failures = self._attach(grid, mail, nodes, channel)
             began = channel.ask("begin")
-            clients = MixedGroups(tickets[0].server_round, began, nodes, failures, observe, channel)
+            clients = MixedGroups(
+                tickets[0].server_round, began, nodes, failures, observe, channel, self.hear
+            )
             yield clients
             channel.ask("close")
             left = {client: nodes[client] for client in clients.nodes}
@@ -162,9 +172,11 @@ class MixerLink(Link):
                 self._unread = mail.unread
             channel.close()
 
-    def _opening(self, ticket: Ticket, nodes: Mapping[int, int]) -> dict[str, Any]:
+    def _opening(self, tickets: Sequence[Ticket], nodes: Mapping[int, int]) -> dict[str, Any]:
+        ticket = tickets[0]
         return {
             **(self.mixing or {}),
+            "ledger": self._ledger(tickets),
             "round": ticket.server_round,
             "seed": ticket.seed,
             "nodes": {str(client): node for client, node in nodes.items()},
@@ -172,6 +184,18 @@ class MixerLink(Link):
             "wire-feedback": self.wire_feedback,
             "step-timeout": self.step_timeout,
             "reattach-timeout": self.reattach_timeout,
+        }
+
+    def _ledger(self, tickets: Sequence[Ticket]) -> dict[str, Any] | None:
+        asked = (self.mixing or {}).get("ledger")
+        if asked is None:
+            return None
+        attempts = {str(ticket.client): ticket.attempt for ticket in tickets}
+        return {
+            **asked,
+            "run": self.run or self._nameless,
+            "attempts": attempts,
+            "wire-dtype": self.wire_dtype,
         }
 
     def _ticket(self, ticket: Ticket, token: str) -> Ticket:

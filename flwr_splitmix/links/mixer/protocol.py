@@ -10,14 +10,14 @@ call     arguments                                reply
 ======== ======================================== ==============================================
 open     `Opening`: the round, the mixing, nodes  "tokens": by client, with which it may attach
 attach   "gone": by client, why it will not come  "waiting": clients still to come; "failures"
-begin    none                                     the shape of the mixtures, "groups", "failures"
-step     "number", "progress", "gradients"        "mixtures": by group; "failures"
-finish   "number", "progress", "gradients"        "failures"
+begin    none                                     the mixtures' shape, "groups", "failures", "spent"
+step     "number", "progress", "gradients"        "mixtures": by group; "failures"; "spent"
+finish   "number", "progress", "gradients"        "failures"; with noise "account": `RunAccount`
 close    none                                     nothing: clients were told that they are done
 ======== ======================================== ==============================================
 
 Groups are numbered from 0; clients and groups are the keys of dictionaries, as text. "failures" are
-new ones, by client, each a sentence.
+new ones, by client, each a sentence; "spent" is how many nodes have no privacy budget left.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 from flwr_splitmix.links.link import LinkError
 
 METHOD = "/flwr_splitmix.Mixer/Serve"
-PROTOCOL = 1
+PROTOCOL = 2
 
 TOKEN_KEY = "splitmix-mixer-token"
 PROTOCOL_KEY = "splitmix-mixer-protocol"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from flwr_splitmix.links import MixerLink
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
+from flwr_splitmix.observers import LedgerElsewhere
 from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.pace import Pace
 from flwr_splitmix.server.part_count import PartsAsked
@@ -19,7 +20,7 @@ def mix_elsewhere(
     lengths: tuple[int | None, int],
     averages: bool,
     evaluation: Evaluation,
-    noisy: bool,
+    ledger: LedgerElsewhere | None,
     pace: Pace,
     parts: PartsAsked,
 ) -> MixedElsewhere:
@@ -31,8 +32,8 @@ def mix_elsewhere(
         The strategy's `steps_per_round` and `epochs_per_round`.
     averages
         Whether lower segments are averaged.
-    noisy
-        Whether clients add noise, for which the server keeps a ledger.
+    ledger
+        Where clients add noise, what shows the mixer's ledger.
     parts
         `micro_batches`.
 
@@ -42,9 +43,7 @@ def mix_elsewhere(
         If one of the strategy's options would show the server a single client, or needs what only
         the mixer knows; the sentence names the key and what to do.
     """
-    check_goes_elsewhere(
-        averages=averages, evaluation=evaluation, noisy=noisy, pace=pace, parts=parts
-    )
+    check_goes_elsewhere(averages=averages, evaluation=evaluation, pace=pace, parts=parts)
     elsewhere = MixedElsewhere(mixer)
     steps, epochs = lengths
     geometry = upper.geometry
@@ -62,12 +61,14 @@ def mix_elsewhere(
         },
         "steps-per-round": steps or 0,
         "epochs-per-round": epochs,
+        "ledger": None if ledger is None else ledger.asked,
     }
+    link.hear = None if ledger is None else ledger.hear
     return elsewhere
 
 
 def check_goes_elsewhere(
-    *, averages: bool, evaluation: Evaluation, noisy: bool, pace: Pace, parts: PartsAsked
+    *, averages: bool, evaluation: Evaluation, pace: Pace, parts: PartsAsked
 ) -> None:
     """Raise ValueError for an option that does not go with a mixer elsewhere."""
     because = [
@@ -80,11 +81,6 @@ def check_goes_elsewhere(
             evaluation != "none",
             f"evaluation is {evaluation!r}, for which each client's test data come to the server "
             "unmixed; set evaluation to 'none', or link-via to ''",
-        ),
-        (
-            noisy,
-            "sigma-s or sigma-y is above 0, and the server's ledger must know each client's masks; "
-            "set both to 0.0, or link-via to ''",
         ),
         (
             pace.skips,

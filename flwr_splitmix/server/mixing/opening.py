@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+)
 
 from flwr_splitmix.links.frames.wire import WireDtype
 from flwr_splitmix.links.mixer.service import RefusedError
@@ -14,6 +23,7 @@ from flwr_splitmix.links.words import one_line
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.mixers.elsewhere import mixer_of
 from flwr_splitmix.mixers.share import MAX_CLASSES
+from flwr_splitmix.privacy import Relation
 from flwr_splitmix.segments.geometry import Geometry
 
 DTYPES = {
@@ -30,6 +40,32 @@ Count = Annotated[StrictInt, Field(ge=1, le=MOST)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
+class LedgerAsked(BaseModel):
+    """The ledger that a mixer is to keep of a run with noise.
+
+    Attributes
+    ----------
+    run
+        Whose; rounds of one run are in one ledger.
+    delta, relation
+        As of `PrivacyLedger`.
+    attempts
+        Client index, as text -> how often it may have sent this round's batches before.
+    wire_dtype
+        Of uploads.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, alias_generator=lambda name: name.replace("_", "-")
+    )
+
+    run: Annotated[StrictStr, Field(min_length=1, max_length=200)]
+    delta: Annotated[StrictFloat, Field(gt=0, lt=1)]
+    relation: Relation
+    attempts: dict[str, Whole] = Field(max_length=MAX_NODES)
+    wire_dtype: WireDtype
+
+
 class Opening(BaseModel):
     """The round that a mixer is to mix.
 
@@ -37,6 +73,8 @@ class Opening(BaseModel):
     ----------
     mixing
         The mixer, as `flwr_splitmix.mixers.elsewhere.describe` says it.
+    ledger
+        Of a mixing with noise; None of one without.
     classes, dtype, geometry
         Number L of classes; dtype of smashed data; (patches, width, prefix) and, if there is one,
         the grid that the upper segment expects, None where it expects nothing.
@@ -57,6 +95,7 @@ class Opening(BaseModel):
     )
 
     mixing: dict[str, Any]
+    ledger: LedgerAsked | None
     classes: Annotated[StrictInt, Field(ge=2, le=MAX_CLASSES)]
     dtype: str
     geometry: dict[str, Any] | None
@@ -85,6 +124,10 @@ class Opening(BaseModel):
             raise RefusedError(f"smashed data cannot be {one_line(read.dtype)[:40]}")
         if not all(name.isascii() and name.isdigit() and len(name) < 10 for name in read.nodes):
             raise RefusedError("clients must be numbers from 0")
+        if (read.ledger is None) == ("noise" in read.mixing):
+            raise RefusedError("a mixing with noise needs a ledger, and one without has none")
+        if read.ledger is not None and read.ledger.attempts.keys() != read.nodes.keys():
+            raise RefusedError("the ledger's attempts must be those of the nodes")
         return read
 
     @property

@@ -11,6 +11,7 @@ from flwr_splitmix.links.mixer.service import MixerService
 from flwr_splitmix.links.stream.endpoint import Endpoint, is_loopback, join_address, split_address
 from flwr_splitmix.links.stream.server import StreamServer, StreamService
 from flwr_splitmix.links.stream.token import TokenMint
+from flwr_splitmix.server.mixing.ledgers import RunLedgers
 from flwr_splitmix.server.mixing.policy import Policy
 from flwr_splitmix.server.mixing.room import MixingRoom
 
@@ -95,8 +96,10 @@ class MixerServer:
         policy = Policy(read_seed(seed_file), least_members, least_patches, most_ratio)
         mint = TokenMint(TOKEN_SECONDS)
         nodes = StreamService(mint, endpoint.names_nodes)
+        ledgers = RunLedgers()
         servers = MixerService(
-            read_token(token_file, "--token-file"), lambda: MixingRoom(policy, nodes, mint)
+            read_token(token_file, "--token-file"),
+            lambda: MixingRoom(policy, ledgers, nodes, mint),
         )
         self._server: StreamServer | None = None
         try:

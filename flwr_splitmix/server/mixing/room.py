@@ -19,7 +19,9 @@ from flwr_splitmix.links.stream.replies import is_plain
 from flwr_splitmix.links.stream.server import StreamService
 from flwr_splitmix.links.stream.token import Admission, TokenMint
 from flwr_splitmix.links.words import one_line
+from flwr_splitmix.mixers import Noisy
 from flwr_splitmix.seeding import derive_seed
+from flwr_splitmix.server.mixing.ledgers import RoundLedger, RunLedgers
 from flwr_splitmix.server.mixing.opening import Opening
 from flwr_splitmix.server.mixing.policy import Policy, draw_seed
 from flwr_splitmix.server.mixing.steps import MixedSteps
@@ -36,12 +38,17 @@ class MixingRoom:
     ----------
     policy
         The operator's.
+    ledgers
+        Of the mixer's runs.
     service, mint
         Admit the nodes of the round.
     """
 
-    def __init__(self, policy: Policy, service: StreamService, mint: TokenMint) -> None:
+    def __init__(
+        self, policy: Policy, ledgers: RunLedgers, service: StreamService, mint: TokenMint
+    ) -> None:
         self._policy = policy
+        self._ledgers = ledgers
         self._service = service
         self._mint = mint
         self._answers: dict[str, Answer] = {"open": self._open}
@@ -84,13 +91,14 @@ class MixingRoom:
         """Let the nodes of a round attach; returns the token of each."""
         order = Opening.read(arguments)
         mixer, geometry = order.mixer(), order.smashed_geometry()
+        bare = mixer.mixer if isinstance(mixer, Noisy) else mixer
         least = self._policy.least_members
-        if (size := int(getattr(mixer, "k", 0))) < least or len(order.nodes) < least:
+        if (size := int(getattr(bare, "k", 0))) < least or len(order.nodes) < least:
             raise RefusedError(
                 f"this mixer makes no mixture of fewer than {least} members: it is asked for "
                 f"groups of {size} out of {len(order.nodes)} nodes (k, min-nodes)"
             )
-        if getattr(mixer, "min_patches", self._policy.least_patches) < self._policy.least_patches:
+        if getattr(bare, "min_patches", self._policy.least_patches) < self._policy.least_patches:
             raise RefusedError(
                 f"this mixer leaves each member {self._policy.least_patches} patches: set "
                 "min-patches to as many"
@@ -99,6 +107,7 @@ class MixingRoom:
             mixer.check_clients(len(order.nodes))
         except ValueError as error:
             raise RefusedError(str(error)) from None
+        ledger = self._ledger(order)
         log.info("round %d: %s of %d nodes", order.round, order.mixing, len(order.nodes))
         # New for every stream: a token of another round, or of this one once more, admits nobody.
         kind = f"train {secrets.token_hex(8)}"
@@ -116,10 +125,20 @@ class MixingRoom:
             self._service.open({self._admissions[c]: line for c, line in self._lines.items()})
         seed = draw_seed() if self._policy.seed is None else self._policy.seed
         steps = partial(MixedSteps, seed, self._policy, order, mixer, geometry)
-        begin: Answer = partial(self._begin, order, steps)
+        begin: Answer = partial(self._begin, order, ledger, steps)
         self._answers = {"attach": self._attach, "begin": begin}
         admissions = self._admissions.items()
         return {"tokens": {str(client): self._mint.token(own) for client, own in admissions}}
+
+    def _ledger(self, order: Opening) -> RoundLedger | None:
+        """Return the round's ledger, if its clients add noise."""
+        if (asked := order.ledger) is None:
+            return None
+        attempts = {int(client): number for client, number in asked.attempts.items()}
+        run = self._ledgers.of(asked.run, asked.relation)
+        return RoundLedger(
+            run, order.round, asked.delta, attempts, rounded=asked.wire_dtype != "keep"
+        )
 
     def _attach(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Say who is still to come; who will not come, the ServerApp says."""
@@ -146,7 +165,8 @@ class MixingRoom:
     def _begin(
         self,
         order: Opening,
-        make_steps: Callable[[StreamClients], MixedSteps],
+        ledger: RoundLedger | None,
+        make_steps: Callable[[StreamClients, RoundLedger | None], MixedSteps],
         arguments: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Begin to mix with the nodes that are there; the others are left out of the round."""
@@ -164,27 +184,34 @@ class MixingRoom:
             order.round,
             descriptions,
             failures,
-            None,
+            None if ledger is None else ledger.observe,
             lines=self._lines,
             changes=self._changes,
             wire_dtype=order.wire_dtype,
             step_timeout=order.step_timeout,
             reattach_timeout=order.reattach_timeout,
         )
-        steps = make_steps(clients)
+        for client in () if ledger is None else ledger.begin(descriptions):
+            clients.fail(client, "described itself in numbers that no ledger can count with")
+        steps = make_steps(clients, ledger)
         self.longest_call += steps.gradient_bytes
 
         def step(arguments: Mapping[str, Any]) -> dict[str, Any]:
             mixtures = steps.take(arguments)
-            return {"mixtures": mixtures, "failures": self._new(clients.failures)}
+            new = self._new(clients.failures)
+            return {"mixtures": mixtures, "failures": new, "spent": steps.spent}
 
         def finish(arguments: Mapping[str, Any]) -> dict[str, Any]:
             steps.finish(arguments)
             self._answers = {"close": partial(self._close, clients)}
-            return {"failures": self._new(clients.failures)}
+            reply: dict[str, Any] = {"failures": self._new(clients.failures)}
+            if ledger is not None:
+                reply["account"] = ledger.finish(clients.failures).to_plain()
+            return reply
 
         self._answers = {"step": step, "finish": finish}
-        return {**steps.sizes, "failures": self._new(clients.failures)}
+        new = self._new(clients.failures)
+        return {**steps.sizes, "failures": new, "spent": steps.spent}
 
     def _close(self, clients: StreamClients, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Tell the nodes that the round is finished."""

@@ -15,6 +15,7 @@ from flwr_splitmix.links.mixer.service import RefusedError
 from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Mixer, Plan, Upload
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.split import UploadIntake, agree_on_shape
+from flwr_splitmix.server.mixing.ledgers import RoundLedger
 from flwr_splitmix.server.mixing.opening import DTYPES, Opening
 from flwr_splitmix.server.mixing.policy import Policy
 from flwr_splitmix.server.planning import Planner, RoundLength
@@ -39,6 +40,8 @@ class MixedSteps:
         Made from it.
     clients
         The nodes that have attached.
+    ledger
+        What is handed on is charged there; None where there is no noise.
 
     Attributes
     ----------
@@ -63,11 +66,13 @@ class MixedSteps:
         mixer: Mixer,
         geometry: Geometry | None,
         clients: Clients,
+        ledger: RoundLedger | None,
     ) -> None:
         self._policy = policy
         self._order = order
         self._mixer = mixer
         self._clients = clients
+        self._ledger = ledger
         self._uploads = UploadIntake(order.classes, DTYPES[order.dtype])
         self._uploads.begin_round(clients)
         shape, batches = agree_on_shape(clients, geometry, order.classes)
@@ -91,6 +96,11 @@ class MixedSteps:
             "prefix": shape.prefix,
             "num-examples": batches * shape.batch,
         }
+
+    @property
+    def spent(self) -> int:
+        """How many of the nodes that are left have spent their privacy budget."""
+        return len(self._uploads.spent & set(self._clients.alive))
 
     def take(self, arguments: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
         """Take a step.
@@ -126,6 +136,8 @@ class MixedSteps:
         mixed = self._merged({client: came[client] for client in group_of}, plan)
         if mixed is None:
             return {}
+        if self._ledger is not None:
+            self._ledger.charge(plan, mixed)
         groups = [group_of[source.members[0].client] for source in mixed.sources]
         self._last = plan, mixed, groups
         batch = plan.shape.batch

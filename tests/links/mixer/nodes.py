@@ -19,6 +19,7 @@ from tests.waiting import wait_for
 
 OPENING: dict[str, Any] = {
     "mixing": describe(PatchCutMix(min_patches=1)),
+    "ledger": None,
     "classes": 3,
     "dtype": "float64",
     "geometry": None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,11 +12,37 @@ import pytest
 from flwr_splitmix import Run
 from flwr_splitmix.links import MixerLink
 from flwr_splitmix.links.stream.certificates import make_certificates
+from flwr_splitmix.testing.agreement import check_same_results, read_results
+from tests.links.mixer.noisy import alone, elsewhere, epsilons, new_run, through
 from tests.links.mixer.process import MixerProcess
+from tests.links.mixer.test_agreement import results
+from tests.links.mixer.test_ledger_lost import After
 from tests.links.mixer.test_lost import In
 from tests.links.mixer.third_party import grid_of, make, start
 
 pytestmark = pytest.mark.slow
+
+
+def test_a_mixer_process_that_is_replaced_has_no_number_for_the_run(tmp_path: Path) -> None:
+    """With its seed it mixes as the one before did; what that one handed on it does not know."""
+    files = make_certificates(tmp_path / "certificates")
+    run = new_run(tmp_path, "replaced")
+    with ExitStack() as stack:
+        first = stack.enter_context(MixerProcess(tmp_path, files))
+
+        def replace() -> None:
+            assert first.end() == 0
+            stack.enter_context(MixerProcess(tmp_path, files, first.address))
+
+        link = MixerLink(first.address, first.token, ca=files.ca, run=run.id)
+        observers = [After(1, replace)]
+        nodes = tmp_path / "nodes"
+        mixed = through(link, nodes, "DPMixSL", 2, run=run, secrets=True, observers=observers)
+    here = alone("DPMixSL", 2, secrets=True, run=new_run(tmp_path, "local"))
+    assert here.recorder.run is not None
+    check_same_results(read_results(here.recorder.run), results(run, nodes))
+    assert epsilons(mixed) == [epsilons(here)[0], math.inf]
+    assert "the mixer's ledger lacks round 1;" in elsewhere(mixed).report()
 
 
 def test_a_killed_mixer_costs_its_round_and_the_next_one_finds_another(

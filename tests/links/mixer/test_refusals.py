@@ -11,7 +11,7 @@ import pytest
 
 from flwr_splitmix import adamw
 from flwr_splitmix.links import LinkError, MixerLink
-from flwr_splitmix.mixers import Mixup, NoMixing, PatchCutMix
+from flwr_splitmix.mixers import Mixup, Noisy, NoMixing, PatchCutMix
 from flwr_splitmix.mixers.elsewhere import describe, mixer_of
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.server.aggregation import fedavg
@@ -31,7 +31,6 @@ def link(tmp_path: Path) -> MixerLink:
     [
         ({"aggregator": fedavg()}, "averages lower segments"),
         ({"evaluation": "federated"}, "evaluation is 'federated'"),
-        ({"noise": GaussianNoise(sigma_s=1.0, sigma_y=1.0)}, "sigma-s or sigma-y is above 0"),
         ({"pace": Pace(straggler="skip")}, "straggler is 'skip'"),
         ({"pace": Pace(group_order="arrival")}, "group-order is 'arrival'"),
         ({"pace": Pace(grouping="speed")}, "grouping is 'speed'"),
@@ -100,6 +99,25 @@ def test_a_description_makes_the_same_mixer(mixer: Any) -> None:
     made = mixer_of(describe(mixer))
     assert type(made) is type(mixer)
     assert vars(made) == vars(mixer)
+    noise = GaussianNoise(sigma_s=2.0, sigma_y=0.5, clip="range", smashed_noise="all")
+    noisy = mixer_of(describe(Noisy(mixer, noise)))
+    assert isinstance(noisy, Noisy)
+    assert noisy.noise == noise
+    assert vars(noisy.mixer) == vars(mixer)
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_with_noise_the_ledger_is_the_mixers_whatever_is_said_of_it(
+    trusted: bool, link: MixerLink
+) -> None:
+    noise = GaussianNoise(sigma_s=1.0, sigma_y=1.0)
+    strategy = make("CutMixSL", link, noise=noise, delta=1e-4, trusted_mixer=trusted)
+    assert strategy.ledger is None
+    assert strategy.ledger_elsewhere is not None
+    assert link.mixing is not None
+    assert link.mixing["ledger"] == {"delta": 1e-4, "relation": "replace"}
+    assert link.mixing["mixing"]["noise"] == noise.to_plain()
+    assert strategy.keeps_ledger
 
 
 def test_only_listed_mixers_can_be_described_and_made() -> None:

@@ -15,6 +15,7 @@ from flwr_splitmix.links.frames.codec import Frame, decode, encode
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
 from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
 from flwr_splitmix.links.stream.certificates import Certificates
+from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.server.mixing.process import MixerServer
 from flwr_splitmix.server.mixing.steps import MixedSteps
 from tests.links.mixer.nodes import FIRST, OPENING, Nodes, wait_until_attached
@@ -44,9 +45,62 @@ def test_a_mixer_without_the_right_certificate_is_not_dialled(
 CUTMIX: dict[str, Any] = {"mixer": "PatchCutMix", "min_patches": 1}
 
 
+NOISE = GaussianNoise(sigma_s=1.0, sigma_y=1.0).to_plain()
+NOISY: dict[str, Any] = {**CUTMIX, "noise": NOISE}
+LEDGER: dict[str, Any] = {
+    "run": "r", "delta": 1e-5, "relation": "replace", "attempts": {"0": 0, "1": 0},
+    "wire-dtype": "keep",
+}  # fmt: skip
+
+
+def with_noise(**changes: Any) -> dict[str, Any]:
+    return {"mixing": {**CUTMIX, "noise": {**NOISE, **changes}}, "ledger": LEDGER}
+
+
+def with_ledger(**changes: Any) -> dict[str, Any]:
+    return {"mixing": NOISY, "ledger": {**LEDGER, **changes}}
+
+
+def test_an_opening_with_noise_is_none_that_is_refused(channel: MixerChannel) -> None:
+    """What the refusals below change one value of."""
+    assert channel.open({**OPENING, **with_ledger()})["tokens"].keys() == {"0", "1"}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
+        (with_noise(sigma_s="1"), "sigma_s is '1'; a standard deviation is a number"),
+        (with_noise(sigma_s=-1.0), "sigma_s is -1.0; a standard deviation is a number of at least"),
+        (with_noise(sigma_y=float("nan")), "sigma_y is nan"),
+        (with_noise(sigma_y=float("inf")), "sigma_y is inf"),
+        (with_noise(sigma_y=True), "sigma_y is True"),
+        (with_noise(sigma_y=None), "sigma_y is None"),
+        (with_noise(sigma_s=10**400), "too large"),
+        (with_noise(clip="mine"), "clip is 'mine'; allowed are patch"),
+        (with_noise(clip=["patch"]), "clip is ['patch']"),
+        (with_noise(clip_norm=0.0), "clip_norm is 0.0; it must be a number above 0"),
+        (with_noise(clamp_labels=1), "clamp_labels is 1; it must be true or false"),
+        (with_noise(seed=7), "noise has no seed"),
+        ({"mixing": {**CUTMIX, "noise": {"sigma_s": 1.0}}, "ledger": LEDGER}, "needs sigma_y"),
+        ({"mixing": {**CUTMIX, "noise": None}, "ledger": LEDGER}, "noise must be a dictionary"),
+        ({"mixing": {**CUTMIX, "noise": [1.0, 1.0]}, "ledger": LEDGER}, "must be a dictionary"),
+        ({"mixing": NOISY}, "a mixing with noise needs a ledger"),
+        ({"ledger": LEDGER}, "one without has none"),
+        (with_ledger(delta=0.0), "ledger.delta is wrong"),
+        (with_ledger(delta=float("nan")), "ledger.delta is wrong"),
+        (with_ledger(relation="none"), "ledger.relation is wrong"),
+        (with_ledger(run=""), "ledger.run is wrong"),
+        (with_ledger(run="r" * 201), "ledger.run is wrong"),
+        (with_ledger(attempts={"0": 0}), "attempts must be those of the nodes"),
+        (with_ledger(attempts={"0": -1, "1": 0}), "ledger.attempts.0 is wrong"),
+        (with_ledger(attempts={"0": 0.5, "1": 0}), "ledger.attempts.0 is wrong"),
+        (with_ledger(**{"wire-dtype": "none"}), "ledger.wire-dtype is wrong"),
+        ({"mixing": {"mixer": "NoMixing", "noise": NOISE}, "ledger": LEDGER}, "no such mixer here"),
+        (
+            {"mixing": {**NOISY, "min_patches": 0}, "ledger": LEDGER},
+            "min-patches is 0: a member of a group may",
+        ),
+        ({"mixing": {**NOISY, "k": 3}, "ledger": LEDGER}, "k is 3, but only 2 clients take part"),
         ({"mixing": {"mixer": "NoMixing"}}, "there is no such mixer here"),
         ({"mixing": {**CUTMIX, "k": 1}}, "k is 1; a mixing group needs at least 2"),
         ({"mixing": {**CUTMIX, "min_patches": 0}}, "min-patches is 0: a member of a group may"),
@@ -83,13 +137,14 @@ def test_a_round_that_would_hide_nobody_or_is_none_is_refused(
         ({"least_patches": 2}, "leaves each member 2 patches: set min-patches to as many"),
     ],
 )
+@pytest.mark.parametrize("changes", [{}, with_ledger()], ids=["plain", "with noise"])
 def test_an_operator_may_ask_for_more(
-    policy: dict[str, int], said: str, start_mixer: Start
+    changes: dict[str, Any], policy: dict[str, int], said: str, start_mixer: Start
 ) -> None:
     mixer = start_mixer(certificate=None, key=None, **policy)
     channel = MixerChannel(Dialled(mixer.address, tls=False, token=TOKEN), 5.0)
     with pytest.raises(LinkError, match=said):
-        channel.open(OPENING)
+        channel.open({**OPENING, **changes})
     channel.close()
 
 

@@ -121,8 +121,8 @@ def test_everything_that_goes_to_the_server_is_on_a_list(
     allowed = {
         "open": {"tokens"},
         "attach": {"waiting", "failures"},
-        "begin": {*sizes, "failures"},
-        "step": {"mixtures", "failures"},
+        "begin": {*sizes, "failures", "spent"},
+        "step": {"mixtures", "failures", "spent"},
         "finish": {"failures"},
         "close": set(),
     }

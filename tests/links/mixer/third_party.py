@@ -47,8 +47,8 @@ def grid_of(nodes: Path, **options: Any) -> FakeGrid:
     return FakeGrid(app, TOY.clients, **{"state-dir": str(nodes)})
 
 
-def start(strategy: SplitStrategy, grid: FakeGrid, rounds: int) -> None:
+def start(strategy: SplitStrategy, grid: FakeGrid, rounds: int, toy: Toy = TOY) -> None:
     """Run a strategy that was made with a `MixerLink` on a grid of this process."""
     assert isinstance(strategy.link, MixerLink)
     strategy.link = OnFakeGrid(strategy.link, grid)
-    strategy.start(None, to_arrays(TOY.lower().state_dict()), rounds)  # type: ignore[arg-type]
+    strategy.start(None, to_arrays(toy.lower().state_dict()), rounds)  # type: ignore[arg-type]

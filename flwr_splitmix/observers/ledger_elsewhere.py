@@ -1,0 +1,149 @@
+"""The ledger of a run whose mixing a third party does: what the mixer's own ledger has said."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import Any
+
+from flwr_splitmix.events import RoundBegun, RoundDone
+from flwr_splitmix.observers.observer import Observer
+from flwr_splitmix.privacy import Relation, RunAccount
+from flwr_splitmix.privacy.accountant import check_delta
+from flwr_splitmix.privacy.events import check_relation
+from flwr_splitmix.privacy.statement import in_words
+
+log = logging.getLogger("flwr.splitmix")
+
+
+class LedgerElsewhere(Observer):
+    """Shows the largest epsilon of any client, as the mixer has told it behind each round.
+
+    What a client has spent only the mixer knows, and of whom the number is, it does not say. A
+    mixer keeps its ledger in memory: once a round has begun that the newest account lacks, epsilon
+    is infinite, since nobody knows what was sent in it.
+
+    Parameters
+    ----------
+    delta
+        Of the (epsilon, delta) that the mixer is asked for.
+    relation
+        Neighbouring data sets, as of `PrivacyLedger`.
+
+    Raises
+    ------
+    ValueError
+        If delta is not strictly between 0 and 1, or the relation is unknown.
+    """
+
+    def __init__(self, delta: float = 1e-5, *, relation: Relation = "replace") -> None:
+        check_delta(delta)
+        check_relation(relation)
+        self.delta = delta
+        self.relation: Relation = relation
+        self._begun: set[int] = set()
+        self._account: RunAccount | None = None
+        self._unfinished: Counter[int] = Counter()
+        self._said: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What the mixer is asked for, as plain values."""
+        return {"delta": self.delta, "relation": self.relation}
+
+    def hear(self, account: RunAccount) -> None:
+        """Take what the mixer says behind the last step of a round."""
+        self._account = account
+
+    @property
+    def unknown(self) -> tuple[int, ...]:
+        """Rounds that have begun and are not in the mixer's newest account, sorted."""
+        known = frozenset[int]() if self._account is None else self._account.rounds
+        return tuple(sorted(self._begun - known))
+
+    @property
+    def epsilon(self) -> float:
+        """The largest of any client at `delta`; infinite if there is no bound, or none known."""
+        if self.unknown:
+            return math.inf
+        return 0.0 if self._account is None else self._account.epsilon
+
+    def report(self) -> str:
+        """Say what the client that spent most has spent, and what no number covers."""
+        if not self._begun:
+            return "nothing was released"
+        because, outside = self._words()
+        said = in_words(self.epsilon, self.delta, self.relation, because, outside)
+        return f"the client that spent most, by the mixer's ledger, of mixtures alone: {said}"
+
+    def _words(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        account = self._account
+        because = () if account is None else account.unbounded_because
+        outside = () if account is None else account.outside
+        if unknown := self.unknown:
+            named = f"{'round' if len(unknown) == 1 else 'rounds'} {_ranges(unknown)}"
+            missing = (
+                f"the mixer's ledger lacks {named}; a mixer that is started again begins a new one"
+            )
+            return (missing, *because), outside
+        return because, outside
+
+    def unfinished(self, client: int) -> int:
+        """Return how often a client has begun a round since the last one that it finished."""
+        return self._unfinished[client]
+
+    def on_begin(self, event: RoundBegun) -> None:
+        """Note that nodes may upload from now on."""
+        self._begun.add(event.server_round)
+        self._unfinished.update(event.nodes)
+
+    def on_round(self, event: RoundDone) -> None:
+        """Note who finished; say in the log what no number covers, whenever that changes."""
+        for client in [c for c in self._unfinished if c not in event.failures]:
+            del self._unfinished[client]
+        because, outside = self._words()
+        if because + outside != self._said:
+            self._said = because + outside
+            log.info("privacy of %s", self.report())
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return "privacy", what `report` says, and the "epsilon" of all that has begun."""
+        epsilon = self.epsilon
+        return {
+            "privacy": self.report(),
+            "epsilon": epsilon if math.isfinite(epsilon) else "inf",
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return the rounds, the newest account, and who has not finished."""
+        account = self._account
+        plain = None if account is None else account.to_plain()
+        if plain is not None and math.isinf(plain["epsilon"]):
+            plain["epsilon"] = "inf"
+        return {
+            "begun": sorted(self._begun),
+            "account": plain,
+            "unfinished": {str(client): n for client, n in self._unfinished.items()},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`."""
+        plain = state["account"]
+        if plain is not None:
+            plain = {**plain, "epsilon": float(plain["epsilon"])}
+        self._account = None if plain is None else RunAccount.from_plain(plain)
+        self._begun = set(state["begun"])
+        self._unfinished = Counter({int(c): n for c, n in state["unfinished"].items()})
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Return sorted numbers as text: "1, 3 to 7"."""
+    parts = []
+    for _, run in groupby(enumerate(numbers), key=lambda place: place[1] - place[0]):
+        of_run = [number for _, number in run]
+        first, last = of_run[0], of_run[-1]
+        parts.append(str(first) if first == last else f"{first} to {last}")
+    return ", ".join(parts)

@@ -1,0 +1,139 @@
+"""Runs with noise of a toy whose mixing somebody else does, and the same runs without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from flwr_splitmix import Run, adamw
+from flwr_splitmix.clients import ClientError, PrivacyBudget, exchange
+from flwr_splitmix.links import MixerLink, StreamLink
+from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.observers import LedgerElsewhere
+from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.strategies import DPCutMixSL, DPMixSL, SplitStrategy
+from flwr_splitmix.testing.toy import Toy
+from tests.links.fake_grid import FakeGrid, OneAtATime, OnFakeGrid, toy_app
+from tests.links.mixer.third_party import SEED, start
+
+QUIET = Toy(clients=4, batch_norm=False)
+"""Without BatchNorm, through which no epsilon would be finite."""
+
+DELTA = 1e-5
+
+# On all positions, and not clamped: then the sum hides more than an upload alone.
+EVERYWHERE = GaussianNoise(sigma_s=9.0, sigma_y=4.0, smashed_noise="all", clamp_labels=False)
+KEPT = GaussianNoise(sigma_s=9.0, sigma_y=4.0)
+
+KINDS: dict[str, Any] = {
+    "DPCutMixSL": lambda **options: DPCutMixSL(QUIET.upper(), min_patches=1, **options),
+    "DPMixSL": lambda **options: DPMixSL(QUIET.upper(), **options),
+}
+
+
+class Leaves(OneAtATime):
+    """Client 1 leaves the second round in its second step, and is back in the third."""
+
+    leaves = (2, 1)
+
+    @exchange
+    def step(
+        self,
+        *,
+        number: int,
+        progress: float,
+        gradient: Sequence[Tensor | None] | None,
+        plan: Sequence[Mapping[str, Any] | None] | None,
+    ) -> dict[str, Any]:
+        assert self._order is not None
+        if self._order.client == 1 and (self._order.server_round, number) == self.leaves:
+            raise ClientError("goes for a walk")
+        return super().step(number=number, progress=progress, gradient=gradient, plan=plan)
+
+
+class LeavesAtOnce(Leaves):
+    """Client 1 leaves the first round before it has sent anything."""
+
+    leaves = (1, 0)
+
+
+def noised(kind: str, link: MixerLink | None = None, **more: Any) -> SplitStrategy:
+    """Make a strategy with noise, with the seed that the mixer has, too."""
+    usual = {
+        "optimizer": adamw(0.01), "device": "cpu", "seed": SEED, "server_update": "sum",
+        "noise": EVERYWHERE, "delta": DELTA, "trusted_mixer": link is None,
+    }  # fmt: skip
+    strategy = KINDS[kind](link=link, **{**usual, **more})
+    assert isinstance(strategy, SplitStrategy)
+    return strategy
+
+
+def alone(
+    kind: str, rounds: int = 3, clients: type[OneAtATime] = OneAtATime, secrets: bool = False,
+    **options: Any,
+) -> SplitStrategy:  # fmt: skip
+    """Run without a mixer; the strategy's ledger trusts that only the sums are seen."""
+    strategy = noised(kind, **options)
+    toy_clients = QUIET.make_clients(adamw(0.01), clients, repeatable_secrets=secrets)
+    strategy.fit(toy_clients, rounds)
+    return strategy
+
+
+def direct(
+    nodes: Path, kind: str, rounds: int = 3, clients: type[OneAtATime] = OneAtATime, **options: Any
+) -> SplitStrategy:
+    """Run over a stream, with nodes and without a mixer; as `alone` otherwise."""
+    strategy = noised(kind, **options)
+    grid = _grid(nodes, clients, secrets=False)
+    run = strategy.recorder.run
+    link = StreamLink(address="127.0.0.1:0", run="" if run is None else run.id)
+    strategy.link = OnFakeGrid(link, grid)
+    try:
+        strategy.start(None, to_arrays(QUIET.lower().state_dict()), rounds)  # type: ignore[arg-type]
+    finally:
+        grid.wait()
+    return strategy
+
+
+def _grid(nodes: Path, clients: type[OneAtATime], secrets: bool, **own: Any) -> FakeGrid:
+    app = toy_app(QUIET, clients, optimizer=adamw(0.01), repeatable_secrets=secrets, **own)
+    return FakeGrid(app, QUIET.clients, **{"state-dir": str(nodes)})
+
+
+def through(
+    link: MixerLink, nodes: Path, kind: str, rounds: int = 3,
+    clients: type[OneAtATime] = OneAtATime, secrets: bool = False,
+    privacy: PrivacyBudget | None = None, **options: Any,
+) -> SplitStrategy:  # fmt: skip
+    """Run over a mixer; `privacy` is every client's."""
+    strategy = noised(kind, link, **options)
+    grid = _grid(nodes, clients, secrets, privacy=privacy)
+    try:
+        start(strategy, grid, rounds, QUIET)
+    finally:
+        grid.wait()
+    return strategy
+
+
+def epsilons(strategy: SplitStrategy) -> list[float]:
+    """Return the column of the rows."""
+    return [row["epsilon"] for row in strategy.recorder.metrics.rows]
+
+
+def elsewhere(strategy: SplitStrategy) -> LedgerElsewhere:
+    """Return what the strategy shows of the mixer's ledger."""
+    assert strategy.ledger is None
+    assert strategy.ledger_elsewhere is not None
+    return strategy.ledger_elsewhere
+
+
+def summary_of(run: Run) -> dict[str, Any]:
+    assert run.summary is not None
+    return run.summary
+
+
+def new_run(home: Path, name: str) -> Run:
+    return Run.create({}, name=name, home=home)

@@ -1,0 +1,173 @@
+"""Runs with noise whose mixer is replaced, or that are interrupted: what the number is then."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flwr_splitmix import Run
+from flwr_splitmix.events import RoundDone
+from flwr_splitmix.links import MixerLink
+from flwr_splitmix.links.link import RoundLostError
+from flwr_splitmix.links.mixer.channel import MixerChannel
+from flwr_splitmix.observers import Observer
+from flwr_splitmix.sandbox.superlink import free_port
+from flwr_splitmix.server.mixing.process import MixerServer
+from tests.links.mixer.noisy import alone, direct, elsewhere, epsilons, new_run, summary_of, through
+from tests.links.mixer.test_lost import In
+
+Start = Callable[..., MixerServer]
+LinkTo = Callable[..., MixerLink]
+KIND = "DPCutMixSL"
+
+
+class After(Observer):
+    """Does something behind a round."""
+
+    def __init__(self, server_round: int, do: Callable[[], object]) -> None:
+        self.server_round = server_round
+        self.do = do
+
+    def on_round(self, event: RoundDone) -> None:
+        if event.server_round == self.server_round:
+            self.do()
+
+
+class Replaced:
+    """A mixer whose operator starts it again, at the same address."""
+
+    def __init__(self, start_mixer: Start) -> None:
+        self.listen = f"127.0.0.1:{free_port()}"
+        self._start = start_mixer
+        self.mixer = start_mixer(listen=self.listen)
+
+    def again(self) -> None:
+        self.mixer.stop()
+        self.mixer = self._start(listen=self.listen)
+
+
+def test_a_mixer_that_is_replaced_between_rounds_leaves_no_number(
+    start_mixer: Start, link_to: LinkTo, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mixer, run = Replaced(start_mixer), new_run(tmp_path, "replaced")
+    link = link_to(mixer.mixer, run=run.id)
+    observers = [After(2, mixer.again)]
+    with caplog.at_level(logging.INFO, "flwr.splitmix"):
+        mixed = through(link, tmp_path / "nodes", KIND, 4, run=run, observers=observers)
+    first, second, *others = epsilons(mixed)
+    assert 0 < first < second < math.inf
+    assert others == [math.inf, math.inf]
+    said = (
+        "no epsilon: the mixer's ledger lacks rounds 1 to 2; a mixer that is started again begins "
+        "a new one. Not covered: gradients sent to clients"
+    )
+    assert said in caplog.text
+    assert said in summary_of(run)["privacy"]
+    assert summary_of(run)["epsilon"] == "inf"
+
+
+def test_a_round_that_is_lost_with_its_mixer_is_not_known(
+    start_mixer: Start, link_to: LinkTo, tmp_path: Path
+) -> None:
+    """Also the last one, which has no row of its own."""
+    mixer, run = Replaced(start_mixer), new_run(tmp_path, "lost")
+    link = link_to(mixer.mixer, run=run.id, reattach_timeout=2.0)
+    observers = [In(2, 1, mixer.again)]
+    mixed = through(link, tmp_path / "nodes", KIND, 2, run=run, observers=observers)
+    (known,) = epsilons(mixed)
+    assert known < math.inf
+    assert summary_of(run)["epsilon"] == "inf"
+    assert "the mixer's ledger lacks round 2;" in summary_of(run)["privacy"]
+
+
+def test_a_round_that_is_lost_and_not_its_mixer_is_counted(
+    start_mixer: Start, link_to: LinkTo, tmp_path: Path
+) -> None:
+    def lose() -> None:
+        raise RoundLostError("the line broke")
+
+    # A second step's mixtures were sent in round 2, and none after them.
+    lost = through(link_to(start_mixer()), tmp_path, KIND, observers=[In(2, 1, lose)])
+    ledger = elsewhere(lost)
+    assert ledger.unknown == ()
+    first, third = epsilons(lost)
+    assert first < third < math.inf
+    # Less than a whole round was sent twice: it costs more than the two rounds that have a row.
+    assert third > epsilons(alone(KIND, 2))[-1]
+
+
+def openings(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Return the list to which every opening of a round is added."""
+    heard: list[dict[str, Any]] = []
+    opened = MixerChannel.open
+
+    def listen(self: MixerChannel, arguments: Any) -> dict[str, Any]:
+        heard.append(json.loads(json.dumps(arguments)))
+        return opened(self, arguments)
+
+    monkeypatch.setattr(MixerChannel, "open", listen)
+    return heard
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["the same mixer", "another one"])
+def test_a_resumed_run_pays_for_the_round_that_it_repeats(
+    replaced: bool, start_mixer: Start, link_to: LinkTo, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    mixer, run, nodes = Replaced(start_mixer), new_run(tmp_path, "stopped"), tmp_path / "nodes"
+    heard = openings(monkeypatch)
+
+    def stop() -> None:
+        raise ZeroDivisionError
+
+    link = link_to(mixer.mixer, run=run.id)
+    with pytest.raises(ZeroDivisionError):
+        through(link, nodes, KIND, run=run, observers=[In(3, 1, stop)])
+    if replaced:
+        mixer.again()
+    again = Run.open(run.id, home=tmp_path)
+    link = link_to(mixer.mixer, run=run.id)
+    resumed = through(link, nodes, KIND, run=again)
+    attempts = [opening["ledger"]["attempts"] for opening in heard]
+    once, twice = dict.fromkeys("0123", 0), dict.fromkeys("0123", 1)
+    assert [opening["round"] for opening in heard] == [1, 2, 3, 3]
+    assert attempts == [once, once, once, twice]
+    assert {opening["ledger"]["run"] for opening in heard} == {run.id}
+    last = epsilons(resumed)[-1]
+    if replaced:
+        assert last == math.inf
+        assert "the mixer's ledger lacks rounds 1 to 2;" in summary_of(again)["privacy"]
+    else:
+        assert epsilons(alone(KIND))[-1] < last < math.inf
+        # Not below that of a server's own ledger, which forgets the attempt and is told of it.
+        own, nodes = new_run(tmp_path, "own"), tmp_path / "own-nodes"
+        with pytest.raises(ZeroDivisionError):
+            direct(nodes, KIND, run=own, observers=[In(3, 1, stop)])
+        assert epsilons(direct(nodes, KIND, run=Run.open(own.id, home=tmp_path)))[-1] <= last
+
+
+def test_a_resumed_run_without_a_checkpoint_pays_for_the_first_attempt(
+    start_mixer: Start, link_to: LinkTo, tmp_path: Path
+) -> None:
+    """Also at a mixer that has never seen it: the ServerApp says how often there was one."""
+    mixer, run, nodes = Replaced(start_mixer), new_run(tmp_path, "first"), tmp_path / "nodes"
+
+    def stop() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        through(
+            link_to(mixer.mixer, run=run.id), nodes, KIND, 1, run=run, observers=[In(1, 1, stop)]
+        )
+    mixer.again()
+    link = link_to(mixer.mixer, run=run.id)
+    resumed = through(link, nodes, KIND, 1, run=Run.open(run.id, home=tmp_path))
+    whole = alone(KIND, 1)
+    (epsilon,) = epsilons(resumed)
+    assert epsilons(whole)[0] < epsilon < math.inf
