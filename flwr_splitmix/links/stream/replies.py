@@ -30,7 +30,8 @@ def why_not_attached(reply: Message) -> str:
 def is_plain(description: Mapping[str, Any]) -> bool:
     """Return whether a client described itself in plain values, and said where its state is."""
     plain = all(isinstance(value, (bool, int, float, str)) for value in description.values())
-    return plain and isinstance(description.get("state-round"), int)
+    state_round = description.get("state-round")
+    return plain and type(state_round) is int and state_round >= 0
 
 
 def collect(

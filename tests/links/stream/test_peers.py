@@ -282,7 +282,14 @@ def test_a_peer_that_never_reads_holds_nobody_up(link: StreamLink) -> None:
 
 @pytest.mark.parametrize(
     "description",
-    [{}, {"state-round": "0"}, {"state-round": 0, "a": torch.ones(2)}, {"state-round": 0, "b": {}}],
+    [
+        {},
+        {"state-round": "0"},
+        {"state-round": -1},  # it ended a run with noise: no ledger could count with it
+        {"state-round": False},
+        {"state-round": 0, "a": torch.ones(2)},
+        {"state-round": 0, "b": {}},
+    ],
 )
 def test_who_describes_itself_oddly_is_refused(
     link: StreamLink, description: dict[str, Any]
