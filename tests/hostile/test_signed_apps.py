@@ -29,7 +29,7 @@ from tests.e2e.flower_run import TINY, Deployed, Ended
 pytestmark = pytest.mark.slow
 
 REVIEWER = "fpk_00000000-0000-0000-0000-000000000000"
-VALUES = {**TINY, "strategy": "PSL", "num-server-rounds": 1, "min-nodes": 1, "attach-timeout": 20.0}
+VALUES = {**TINY, "strategy": "PSL", "num-server-rounds": 1, "min-nodes": 1}
 REFUSED = "The FAB could not be verified."
 
 
@@ -95,8 +95,8 @@ def deployed(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dep
         yield Deployed(deployment)
 
 
-def run(deployed: Deployed, app: Path, home: Path) -> Ended:
-    return deployed.run(VALUES, home, app=app)
+def run(deployed: Deployed, app: Path, home: Path, attach_timeout: float = 20.0) -> Ended:
+    return deployed.run({**VALUES, "attach-timeout": attach_timeout}, home, app=app)
 
 
 FROM_HUB = Path("@flwr-splitmix") / "splitmix-vision==1.0.0"
@@ -110,7 +110,8 @@ def test_an_app_without_a_signature_is_not_run(deployed: Deployed, tmp_path: Pat
 
 
 def test_a_signed_app_is_run(deployed: Deployed, tmp_path: Path) -> None:
-    ended = run(deployed, FROM_HUB, tmp_path)
+    # On a busy machine a node needs longer to start its ClientApp.
+    ended = run(deployed, FROM_HUB, tmp_path, attach_timeout=240.0)
     assert ended.status == "finished:completed", ended.log
 
 
