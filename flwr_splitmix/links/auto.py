@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from flwr_splitmix.links.in_run import RunLink, needed
 from flwr_splitmix.links.link import Clients, Link, LinkError, Observe
 from flwr_splitmix.links.polling import Directory
 from flwr_splitmix.links.ray.link import RayLink
@@ -21,6 +22,8 @@ if TYPE_CHECKING:  # a node has no use for results, nor for what reads them
     from flwr_splitmix.runs import Run
 
 log = logging.getLogger("flwr.splitmix")
+
+NAME = "link 'auto'"
 
 
 def in_simulation(grid: Grid, nodes: Directory, min_nodes: int, timeout: float) -> bool:
@@ -98,7 +101,7 @@ class AutoLink(Link):
 
     def open(self, grid: Grid | None) -> None:
         """Check that there are nodes to ask; how many a round needs, `directory` knows."""
-        _needed(grid)
+        needed(grid, NAME)
 
     def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
         """Return the nodes that can be asked; at first, ask what they are and open their link.
@@ -109,11 +112,11 @@ class AutoLink(Link):
             If fewer than `min_nodes` answer in time, or the link cannot be opened.
         """
         if self._chosen is None:
-            grid = _needed(grid)
+            grid = needed(grid, NAME)
             simulated = in_simulation(grid, self._nodes, min_nodes, self._timeout)
             self._chosen = self._makers[simulated]()
             log.info("link: %s", type(self._chosen).__name__)
-            if isinstance(self._chosen, (RayLink, StreamLink)):
+            if isinstance(self._chosen, RunLink):
                 self._chosen.nodes = self._nodes
             self._chosen.open(grid)
         return self._chosen.directory(grid, min_nodes)
@@ -148,9 +151,3 @@ def default_link(run: Run | None, attach_timeout: float) -> AutoLink:
         ),
         attach_timeout,
     )
-
-
-def _needed(grid: Grid | None) -> Grid:
-    if grid is None:
-        raise LinkError("link 'auto' works inside a Flower run only; use strategy.fit(clients)")
-    return grid

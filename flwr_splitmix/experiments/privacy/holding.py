@@ -16,7 +16,7 @@ def holding(made: Sequence[Result], matrix: Matrix) -> str:
     """Return which methods hold, the most useful first, as a sentence for a page.
 
     A method holds if no attack that counts reads `BOUND` of the words. Only methods are judged on
-    which every attack was run that was run on any of these.
+    which every attack was run that was run on any of these, and one of them counts.
     """
     attacks = {(r.attack, r.adversary) for r in made if r.attack != "none"}
     held, judged = [], 0
@@ -24,13 +24,15 @@ def holding(made: Sequence[Result], matrix: Matrix) -> str:
         own = [r for r in made if r.method == method]
         if {(r.attack, r.adversary) for r in own if r.attack != "none"} != attacks:
             continue
-        judged += 1
         main = [
             shown([r for r in own if (r.attack, r.adversary) == key], matrix) for key in attacks
         ]
         counted = [r for r in main if r.passed_gate and r.value is not None]
-        strongest = max(counted, key=lambda r: r.value or 0.0, default=None)
-        if strongest is not None and (strongest.value or 0.0) < BOUND:
+        if not counted:
+            continue
+        judged += 1
+        strongest = max(counted, key=lambda r: r.value or 0.0)
+        if (strongest.value or 0.0) < BOUND:
             utility = next(
                 r
                 for fact in matrix.facts
@@ -39,7 +41,7 @@ def holding(made: Sequence[Result], matrix: Matrix) -> str:
             )
             held.append((utility, strongest))
     if not judged:
-        return "No method was attacked in every way that is shown here."
+        return "No method was attacked in every way that is shown here, by one that counts."
     if not held:
         return (
             f"Of each of the {judged} methods that were attacked in every way, an attack reads "

@@ -16,11 +16,12 @@ from flwr.serverapp import Grid
 
 from flwr_splitmix.links.frames.feedback import check_feedback
 from flwr_splitmix.links.frames.wire import check_wire_dtype
-from flwr_splitmix.links.link import Clients, Link, LinkError, Observe
+from flwr_splitmix.links.in_run import RunLink
+from flwr_splitmix.links.link import Clients, LinkError, Observe
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel, dictionary
 from flwr_splitmix.links.mixer.groups import MixedGroups
 from flwr_splitmix.links.mixer.protocol import read_token
-from flwr_splitmix.links.polling import Directory, Mail, Online
+from flwr_splitmix.links.polling import Mail, Online
 from flwr_splitmix.links.stream.endpoint import is_loopback, join_address, split_address
 from flwr_splitmix.links.stream.pairs import read_authority, read_pair
 from flwr_splitmix.links.stream.replies import LOST, POLL_SECONDS, collect, why_not_attached
@@ -30,7 +31,7 @@ from flwr_splitmix.privacy import RunAccount
 log = logging.getLogger("flwr.splitmix")
 
 
-class MixerLink(Link):
+class MixerLink(RunLink):
     """Sends nodes to a mixer (`splitmix mixer`), and gets mixtures from it.
 
     What the strategy calls its clients are mixing groups: see `MixedGroups`.
@@ -87,6 +88,7 @@ class MixerLink(Link):
         step_timeout: float = 120.0,
         reattach_timeout: float = 20.0,
     ) -> None:
+        super().__init__(attach_timeout)
         host, port = split_address(via, "link-via")
         if not port:
             raise LinkError(f"link-via is {via!r}; it must be host:port, e.g. mixer.example:9444")
@@ -109,14 +111,12 @@ class MixerLink(Link):
         if wire_feedback:
             check_feedback(self.wire_dtype_down)
         self.run = run
-        self.attach_timeout = attach_timeout
         self.step_timeout = step_timeout
         self.reattach_timeout = reattach_timeout
         self.mixing: Mapping[str, Any] | None = None
         self.hear: Callable[[RunAccount], None] | None = None
         # Of a run without an id: the mixer must not put two into one ledger.
         self._nameless = secrets.token_hex(8)
-        self.nodes = Directory()
         self._unread: set[str] = set()
 
     def open(self, grid: Grid | None) -> None:
@@ -135,16 +135,12 @@ class MixerLink(Link):
     def close(self) -> None:
         """Do nothing: every round has ended its connection."""
 
-    def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
-        """Ask every node for its partition-id, once."""
-        return self.nodes.update(_needed(grid), min_nodes, self.attach_timeout)
-
     @contextmanager
     def round(
         self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
     ) -> Iterator[Clients]:
         """Have the nodes dial the mixer; at the end collect their replies to the messages."""
-        grid = _needed(grid)
+        grid = self.needed(grid)
         tickets = [Ticket.from_message(message) for message in messages]
         nodes = {
             ticket.client: message.metadata.dst_node_id
@@ -238,9 +234,3 @@ class MixerLink(Link):
                 elif time.monotonic() > deadline:
                     gone[str(client)] = f"did not attach within {self.attach_timeout:g} s"
             time.sleep(0.0 if gone else POLL_SECONDS)
-
-
-def _needed(grid: Grid | None) -> Grid:
-    if grid is None:
-        raise LinkError("link-via works inside a Flower run only; use strategy.fit(clients, ...)")
-    return grid

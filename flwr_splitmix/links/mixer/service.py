@@ -70,13 +70,14 @@ class MixerService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _serve(self, requests: Any, context: Any) -> None:
         await self._admit(context)
-        await context.send_initial_metadata(())
+        # Counted before anybody else is admitted: nothing is awaited in between.
+        self._streams += 1
         loop = asyncio.get_running_loop()
         room = self._make_room()
         # Calls wait for nodes: in a thread, for the event loop is all nodes'.
         thread = ThreadPoolExecutor(1, thread_name_prefix="splitmix-mixer")
-        self._streams += 1
         try:
+            await context.send_initial_metadata(())
             number = 0
             while (pieces := await self._frame(context, room.longest_call)) is not None:
                 number += 1

@@ -16,8 +16,9 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from flwr_splitmix.links.link import Clients, Link, LinkError, Observe, Outcome
-from flwr_splitmix.links.polling import Directory, error_sentence, send_and_wait
+from flwr_splitmix.links.in_run import RunLink
+from flwr_splitmix.links.link import Clients, LinkError, Observe, Outcome
+from flwr_splitmix.links.polling import error_sentence, send_and_wait
 from flwr_splitmix.links.ray.actor import Packed, RayHost, convert_all, pack, unpack
 from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
 from flwr_splitmix.links.words import one_line
@@ -99,7 +100,7 @@ class RayClients(Clients):
         return outcomes
 
 
-class RayLink(Link):
+class RayLink(RunLink):
     """Reaches the virtual clients of a Flower simulation through `ClientHost` actors.
 
     Joins the Ray session that the simulation has started (or the cluster that it joined with
@@ -130,13 +131,12 @@ class RayLink(Link):
         attach_timeout: float = 120.0,
         step_timeout: float = 120.0,
     ) -> None:
+        super().__init__(attach_timeout)
         self.num_hosts = num_hosts
         self.host_gpus = host_gpus
         self.host_threads = host_threads
         self.state_dir = state_dir
-        self.attach_timeout = attach_timeout
         self.step_timeout = step_timeout
-        self.nodes = Directory()
         self._hosts: list[_Host] = []
         self._names = _names()
 
@@ -248,16 +248,12 @@ class RayLink(Link):
                 ray.kill(handle)
         self._hosts = []
 
-    def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
-        """Ask every virtual node for its partition-id, once."""
-        return self.nodes.update(_needed(grid), min_nodes, self.attach_timeout)
-
     @contextmanager
     def round(
         self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
     ) -> Iterator[Clients]:
         """Have the ClientApps attach their clients to hosts, at the end collect their replies."""
-        grid = _needed(grid)
+        grid = self.needed(grid)
         self._replace_lost_hosts()
         tickets, handle_of = {}, {}
         for message in messages:
@@ -315,12 +311,6 @@ def _alive_nodes(ray: Any) -> list[_Node]:
 
 def _has(reply: Message) -> bool:
     return RECORD in reply.content.config_records
-
-
-def _needed(grid: Grid | None) -> Grid:
-    if grid is None:
-        raise LinkError("RayLink works inside a Flower run only; use strategy.fit(clients, ...)")
-    return grid
 
 
 def _read_descriptions(

@@ -18,8 +18,9 @@ from flwr.serverapp import Grid
 from flwr_splitmix.links.frames.codec import MAX_BODY
 from flwr_splitmix.links.frames.feedback import Feedback, check_feedback
 from flwr_splitmix.links.frames.wire import check_wire_dtype
-from flwr_splitmix.links.link import Clients, Link, LinkError, Observe
-from flwr_splitmix.links.polling import Directory, Mail, Online
+from flwr_splitmix.links.in_run import RunLink
+from flwr_splitmix.links.link import Clients, LinkError, Observe
+from flwr_splitmix.links.polling import Mail, Online
 from flwr_splitmix.links.stream.clients import Changes, StreamClients, next_changes
 from flwr_splitmix.links.stream.endpoint import Endpoint
 from flwr_splitmix.links.stream.line import Line
@@ -49,7 +50,7 @@ class _Seat:
     line: Line
 
 
-class StreamLink(Link):
+class StreamLink(RunLink):
     """Reaches the clients of deployed SuperNodes: they dial in over gRPC, with TLS and a token.
 
     Parameters
@@ -107,6 +108,7 @@ class StreamLink(Link):
         token_seconds: float = 86_400.0,
         max_body: int = MAX_BODY,
     ) -> None:
+        super().__init__(attach_timeout)
         self.endpoint = Endpoint(address, advertise, certificate, key, ca, client_ca, insecure)
         self.wire_dtype = check_wire_dtype(wire_dtype)
         self.wire_dtype_down = check_wire_dtype(wire_dtype_down or wire_dtype)
@@ -114,11 +116,9 @@ class StreamLink(Link):
         if wire_feedback:
             check_feedback(self.wire_dtype_down)
         self.run = run
-        self.attach_timeout = attach_timeout
         self.step_timeout = step_timeout
         self.reattach_timeout = reattach_timeout
         self.max_body = max_body
-        self.nodes = Directory()
         self.dialled = ""
         self._mint = TokenMint(token_seconds)
         self._service = StreamService(self._mint, self.endpoint.names_nodes)
@@ -149,16 +149,12 @@ class StreamLink(Link):
             self._server.stop(grace=1.0)
             self._server = None
 
-    def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
-        """Ask every node for its partition-id, once."""
-        return self.nodes.update(_needed(grid), min_nodes, self.attach_timeout)
-
     @contextmanager
     def round(
         self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
     ) -> Iterator[Clients]:
         """Have the nodes dial in; at the end tell them to finish and collect their replies."""
-        grid = _needed(grid)
+        grid = self.needed(grid)
         changes: Changes = queue.SimpleQueue()
         seats = [self._seat(message, changes) for message in messages]
         self._service.open({seat.admission: seat.line for seat in seats})
@@ -254,9 +250,3 @@ class StreamLink(Link):
             if seat.client in failures:
                 seat.line.end("leave", one_line(failures[seat.client]))
         return descriptions, failures
-
-
-def _needed(grid: Grid | None) -> Grid:
-    if grid is None:
-        raise LinkError("StreamLink works inside a Flower run only; use strategy.fit(clients, ...)")
-    return grid

@@ -84,7 +84,7 @@ def test_of_methods_that_hold_the_most_useful_is_first() -> None:
         Result("Dull", "none", "none", "Matthews correlation", 0.1, seeds=1),
         result("Dull", "sip", 0.0, passed=False),
     ]
-    assert "these let no attack" not in holding(weak, TEXTS)
+    assert holding(weak, TEXTS).startswith("No method was attacked in every way")
 
 
 def test_every_column_has_an_attack_of_that_name() -> None:

@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from flwr_splitmix import Run, adamw
 from flwr_splitmix.links import MixerLink, StreamLink
 from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.privacy.journal import read_journal
-from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.server.mixing.process import MixerServer
-from flwr_splitmix.testing.agreement import Results, check_same_results, read_results
+from flwr_splitmix.testing.agreement import check_same_results, read_results
 from tests.links.fake_grid import OnFakeGrid
+from tests.links.kept import results
 from tests.links.mixer.third_party import MAKERS, TOY, grid_of, make, secret, start
 
 Start = Callable[..., MixerServer]
 LinkTo = Callable[..., MixerLink]
-
-
-def results(run: Run, nodes: Path) -> Results:
-    """Read what the server and the nodes have kept of a run."""
-    kept_here = read_results(run)
-    tensors = dict(kept_here.tensors)
-    store = ClientStore(nodes / run.id)
-    for index in range(TOY.clients):
-        kept = store.load(index)
-        assert kept is not None
-        tensors |= {f"client {index}: {name}": t for name, t in kept[1].items()}
-        tensors[f"client {index}: batches drawn"] = torch.tensor(kept[2]["drawn"])
-    return replace(kept_here, tensors=tensors)
 
 
 @pytest.mark.parametrize("update", ["sum", "mean", "sequential"])

@@ -13,9 +13,9 @@ from flwr_splitmix import Run
 from flwr_splitmix.links import MixerLink
 from flwr_splitmix.links.stream.certificates import make_certificates
 from flwr_splitmix.testing.agreement import check_same_results, read_results
+from tests.links.kept import results
 from tests.links.mixer.noisy import alone, elsewhere, epsilons, new_run, through
 from tests.links.mixer.process import MixerProcess
-from tests.links.mixer.test_agreement import results
 from tests.links.mixer.test_ledger_lost import After
 from tests.links.mixer.test_lost import In
 from tests.links.mixer.third_party import grid_of, make, start

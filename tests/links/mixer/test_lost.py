@@ -14,6 +14,8 @@ from flwr_splitmix.links import LinkError, MixerLink
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.sandbox.superlink import free_port
 from flwr_splitmix.server.mixing.process import MixerServer
+from flwr_splitmix.testing.agreement import check_same_results
+from tests.links.kept import results
 from tests.links.mixer.third_party import TOY, grid_of, make, start
 
 Start = Callable[..., MixerServer]
@@ -73,9 +75,6 @@ def test_a_run_that_was_stopped_goes_on_over_a_mixer_with_the_same_seed(
     start_mixer: Start, link_to: LinkTo, tmp_path: Path
 ) -> None:
     """Law 5."""
-    from flwr_splitmix.testing.agreement import check_same_results
-    from tests.links.mixer.test_agreement import results
-
     nodes = tmp_path / "nodes"
     whole = Run.create({}, name="whole", home=tmp_path)
     start(make("CutMixSL", link_to(start_mixer(), run=whole.id), whole), grid_of(nodes), 3)

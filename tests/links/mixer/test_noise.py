@@ -21,6 +21,7 @@ from flwr_splitmix.privacy import GaussianNoise, RunAccount
 from flwr_splitmix.server.mixing.process import MixerServer
 from flwr_splitmix.testing.agreement import check_same_results, read_results
 from tests.links.fake_grid import OneAtATime
+from tests.links.kept import results
 from tests.links.mixer.noisy import (
     DELTA,
     EVERYWHERE,
@@ -36,7 +37,6 @@ from tests.links.mixer.noisy import (
     summary_of,
     through,
 )
-from tests.links.mixer.test_agreement import results
 
 Start = Callable[..., MixerServer]
 LinkTo = Callable[..., MixerLink]

@@ -17,6 +17,8 @@ from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.links.node.guards import NodeGuards
 from flwr_splitmix.links.node.state import open_store
 from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.mixers import FullShare, NoisyShare, Share
+from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.privacy.journal import read_journal
 from flwr_splitmix.testing.toy import Toy, sgd
 
@@ -24,6 +26,19 @@ TOY = Toy(clients=1, batch_norm=False, examples=12, tests=6)
 TICKET = Ticket(
     client=0, seed=7, server_round=1, num_rounds=3, arrays="initial", returns_arrays=False, run="r"
 )
+
+N, L = TOY.patches, TOY.classes
+NOISE = GaussianNoise(sigma_s=40.0, sigma_y=20.0)
+
+
+def noisy(inner: Share | None = None, **changes: Any) -> dict[str, Any]:
+    return NoisyShare.around(inner or FullShare(), replace(NOISE, **changes), L).to_wire()
+
+
+def refused(outcome: Outcome, why: str) -> None:
+    assert outcome.reply is None
+    assert outcome.error is not None
+    assert why in outcome.error
 
 
 class Node:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from flwr_splitmix import Run, SplitClient, adamw
@@ -15,10 +13,8 @@ from flwr_splitmix.events import StepDone
 from flwr_splitmix.links import StreamLink
 from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.strategies import SplitStrategy
-from flwr_splitmix.testing.agreement import Results, read_results
 from flwr_splitmix.testing.toy import Toy
 from tests.laws.makers import maker
 from tests.links.fake_grid import FakeGrid, OneAtATime, OnFakeGrid, toy_app
@@ -46,19 +42,6 @@ def start_from(
 ) -> None:
     strategy.link = OnFakeGrid(link, grid)
     strategy.start(None, to_arrays(weights), rounds)  # type: ignore[arg-type]
-
-
-def results(run: Run, nodes: Path) -> Results:
-    """Read what the server and the nodes have kept of a run."""
-    kept_by_server = read_results(run)
-    tensors = dict(kept_by_server.tensors)
-    store = ClientStore(nodes / run.id)
-    for index in range(TOY.clients):
-        kept = store.load(index)
-        assert kept is not None
-        tensors |= {f"client {index}: {name}": t for name, t in kept[1].items()}
-        tensors[f"client {index}: batches drawn"] = torch.tensor(kept[2]["drawn"])
-    return replace(kept_by_server, tensors=tensors)
 
 
 def grid_of(

@@ -16,7 +16,8 @@ from flwr_splitmix.testing.toy import sgd
 from flwr_splitmix.testing.toy_texts import text_toy
 from tests.laws.makers import NAMES, toy_for
 from tests.links.fake_grid import FakeGrid, text_app, toy_app
-from tests.links.rounds.streamed import TOY, StopIn, grid_of, make, results, start, start_from
+from tests.links.kept import results
+from tests.links.rounds.streamed import TOY, StopIn, grid_of, make, start, start_from
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,48 @@
+"""What all links have in common that reach the nodes of a Flower run."""
+
+from __future__ import annotations
+
+from flwr.serverapp import Grid
+
+from flwr_splitmix.links.link import Link, LinkError
+from flwr_splitmix.links.polling import Directory
+
+
+class RunLink(Link):
+    """A link to the nodes of a Flower run; each says by its `partition-id` whose client it has.
+
+    Parameters
+    ----------
+    attach_timeout
+        Seconds to wait for nodes to answer.
+
+    Attributes
+    ----------
+    nodes
+        Which node has which client, as far as they were asked.
+    """
+
+    def __init__(self, attach_timeout: float) -> None:
+        self.attach_timeout = attach_timeout
+        self.nodes = Directory()
+
+    def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
+        """Ask every node for its partition-id, once."""
+        return self.nodes.update(self.needed(grid), min_nodes, self.attach_timeout)
+
+    def needed(self, grid: Grid | None) -> Grid:
+        """Return the run's grid.
+
+        Raises
+        ------
+        LinkError
+            If there is none.
+        """
+        return needed(grid, type(self).__name__)
+
+
+def needed(grid: Grid | None, name: str) -> Grid:
+    """Return the grid of a run; LinkError, with the link's name, if there is none."""
+    if grid is None:
+        raise LinkError(f"{name} works inside a Flower run only; use strategy.fit(clients, ...)")
+    return grid

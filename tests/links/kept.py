@@ -1,0 +1,28 @@
+"""What a run of a toy has left behind, at the server and on the nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from flwr_splitmix import Run
+from flwr_splitmix.runs.checkpoints import ClientStore
+from flwr_splitmix.testing.agreement import Results, read_results
+
+CLIENTS = 4
+"""Of every toy whose runs are compared so."""
+
+
+def results(run: Run, nodes: Path) -> Results:
+    """Read what the server and the nodes have kept of a run."""
+    kept_by_server = read_results(run)
+    tensors = dict(kept_by_server.tensors)
+    store = ClientStore(nodes / run.id)
+    for index in range(CLIENTS):
+        kept = store.load(index)
+        assert kept is not None
+        tensors |= {f"client {index}: {name}": t for name, t in kept[1].items()}
+        tensors[f"client {index}: batches drawn"] = torch.tensor(kept[2]["drawn"])
+    return replace(kept_by_server, tensors=tensors)

@@ -1,0 +1,150 @@
+"""What a node's operator has said of averaging, evaluation and plain uploads holds over any run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flwr_splitmix.clients import ClientError, PrivacyBudget
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.mixers import FullShare
+from tests.links.node.worst_server import TOY, Node, noisy, refused
+
+
+@pytest.mark.parametrize(
+    ("run", "own", "meant"), [(0.5, 1.0, 0.5), (50.0, 1.0, 1.0), (None, 1.0, 1.0), (2.0, None, 2.0)]
+)
+def test_the_stricter_of_node_and_run_holds(
+    tmp_path: Path, run: float | None, own: float | None, meant: float
+) -> None:
+    node = Node(tmp_path, {} if own is None else {"max-epsilon": own, "delta": 1e-6})
+    budget = PrivacyBudget(
+        max_epsilon=run, relation="add-remove", public_evaluation=True, allow_averaging=True
+    )
+    node.options = {"privacy": None if run is None else budget}
+    node.begin()
+    assert node.client.privacy is not None
+    assert node.client.privacy.max_epsilon == meant
+    assert node.client.privacy.delta == (1e-5 if own is None else 1e-6)
+    assert node.client.privacy.relation == "replace"
+    assert not node.client.privacy.allow_averaging
+    node.end(finish=False)
+
+
+def test_averaging_and_other_weights_within_a_run_need_the_nodes_word(tmp_path: Path) -> None:
+    """Crafted gradients and averaging read raw pixels."""
+    weights = TOY.lower().state_dict()
+    others = {name: t + 1 if t.is_floating_point() else t for name, t in weights.items()}
+    node = Node(tmp_path / "a", {"max-epsilon": 1.0})
+    with pytest.raises(ClientError, match="averaging would send its lower segment, from which"):
+        node.begin(returns_arrays=True)
+    node.end(finish=False)
+    node.begin(arrays=weights)
+    node.end(finish=False)
+    node.begin(arrays=weights)
+    node.end(finish=False)
+    with pytest.raises(ClientError, match="another lower segment within the run"):
+        node.begin(arrays=others)
+    node.end(finish=False)
+    trusting = Node(tmp_path / "b", {"max-epsilon": 1.0, "allow-averaging": True})
+    for arrays in (weights, others):
+        trusting.begin(arrays=arrays, returns_arrays=True)
+        trusting.end(finish=False)
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"allow-averaging": False}, "allow-averaging = false"),
+        ({"allow-plain": False}, "allow_plain = false"),
+        ({"link-via": "mixer.example:9444"}, "link-via is set, and allow-averaging is not true"),
+    ],
+)
+def test_what_is_not_to_be_averaged_stays_without_a_limit_too(
+    tmp_path: Path, config: dict[str, Any], why: str
+) -> None:
+    """Of these only a `max-epsilon` kept the lower segment on the node."""
+    weights = TOY.lower().state_dict()
+    others = {name: t + 1 if t.is_floating_point() else t for name, t in weights.items()}
+    node = Node(tmp_path, config)
+    with pytest.raises((ClientError, LinkError), match=why):
+        node.begin(returns_arrays=True)
+    node.end(finish=False)
+    node.begin(arrays=weights)
+    node.end(finish=False)
+    with pytest.raises(ClientError, match="another lower segment within the run"):
+        node.begin(arrays=others)
+    node.end(finish=False)
+    trusting = Node(tmp_path / "trusting", {**config, "allow-averaging": True})
+    trusting.begin(arrays=weights, returns_arrays=True)
+    trusting.end(finish=False)
+
+
+def test_a_run_cannot_allow_what_its_node_does_not(tmp_path: Path) -> None:
+    node = Node(tmp_path, {"allow-plain": False})
+    node.options = {"privacy": PrivacyBudget(allow_averaging=True)}
+    with pytest.raises(ClientError, match="allow_plain = false, and averaging would send"):
+        node.begin(returns_arrays=True)
+    node.end(finish=False)
+    strict = Node(tmp_path / "strict", {"allow-averaging": True})
+    strict.options = {"privacy": PrivacyBudget(allow_averaging=False)}
+    with pytest.raises(ClientError, match="allow_averaging = false, and averaging would send"):
+        strict.begin(returns_arrays=True)
+    strict.end(finish=False)
+
+
+@pytest.mark.parametrize("limit", [{}, {"max-epsilon": 1.0}])
+@pytest.mark.parametrize("allowed", [None, False, True])
+def test_own_test_data_leave_only_where_the_node_allows_it(
+    tmp_path: Path, allowed: bool | None, limit: dict[str, float]
+) -> None:
+    """Without a limit a node's "no" was not heard."""
+    config = {} if allowed is None else {"allow-evaluation": allowed}
+    node = Node(tmp_path, {**limit, **config})
+    node.begin()
+    outcome = node.ask("encode_test", kind="federated", start=0, stop=2)
+    assert (outcome.reply is not None) == (allowed is True or (allowed is None and not limit))
+    assert node.audit()[-1].get("refused") == outcome.error
+    node.end(finish=False)
+
+
+def test_a_node_that_allows_nothing_plain_takes_noise_only(tmp_path: Path) -> None:
+    node = Node(tmp_path, {"allow-plain": False})
+    node.begin()
+    refused(node.step([FullShare().to_wire()]), "allow_plain = false")
+    assert node.step([noisy()]).reply
+    node.end(finish=False)
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"max-epsilon": 0}, "max-epsilon is 0; allowed is a number above 0"),
+        ({"max-epsilon": "1"}, "max-epsilon is '1'"),
+        ({"delta": 2.0}, "delta is 2.0"),
+        ({"allow-averaging": "yes"}, "allow-averaging is 'yes'; allowed are true and false"),
+        ({"max-epsilon": 1.0, "allow-plain": True}, "only one of the two can hold"),
+        ({"privacy-policy": "/nowhere.toml"}, "privacy-policy /nowhere.toml cannot be read"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_wrong_policy_names_its_key(tmp_path: Path, config: dict[str, Any], why: str) -> None:
+    with pytest.raises(LinkError) as caught:
+        Node(tmp_path, config).begin()
+    assert why in str(caught.value)
+
+
+def test_a_policy_may_be_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text("max-epsilon = 0.25\nallow-averaging = true\n")
+    node = Node(tmp_path / "node", {"privacy-policy": str(file), "allow-averaging": False})
+    node.begin()
+    assert node.client.privacy == PrivacyBudget(
+        max_epsilon=0.25, allow_averaging=False, allow_plain=False
+    )
+    node.end(finish=False)
+    file.write_text("max-epsilom = 0.25\n")
+    with pytest.raises(LinkError, match="unknown key 'max-epsilom'; allowed are max-epsilon"):
+        node.begin()
