@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -25,13 +25,14 @@ def test_a_round_that_raises_frees_its_nodes(tls: dict[str, Any], tmp_path: Path
     assert "the ServerApp has ended the round" in str(grid.errors())
 
 
-STEP_SECONDS, LATE_SECONDS = 4, 6
+STEP_SECONDS = 4
 
 
 class Odd(OneAtATime):
-    """Client 1 does something odd."""
+    """Client 1 does something odd; where it is late, until the test says so."""
 
     fault = ""
+    enough: ClassVar[threading.Event]
 
     def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
         self.index = order.client
@@ -42,7 +43,7 @@ class Odd(OneAtATime):
     def run(self, *arguments: Any) -> dict[str, Any]:
         reply = super().run(*arguments)
         if self.fault == "late" and self.index == 1:
-            time.sleep(LATE_SECONDS)
+            self.enough.wait(120)
         return reply
 
     @exchange
@@ -78,12 +79,14 @@ class Odd(OneAtATime):
 def test_a_faulty_client_costs_its_own_contribution(
     fault: str, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kind = type("Faulty", (Odd,), {"fault": fault})
+    enough = threading.Event()
+    kind = type("Faulty", (Odd,), {"fault": fault, "enough": enough})
     grid = grid_of("PSL", tmp_path / "nodes", kind)
     strategy = make("PSL", None, evaluation="none", steps_per_round=2)
     link = StreamLink(address="127.0.0.1:0", step_timeout=STEP_SECONDS, reattach_timeout=1)
     caplog.set_level("WARNING", logger="flwr.splitmix")
     start(strategy, link, grid, 1)
+    enough.set()
     row = strategy.recorder.metrics.rows[0]
     assert (row["clients_alive"], row["clients_failed"]) == (3, 1)
     assert f"round 1 went on without client 1: {reason}" in caplog.text
@@ -109,6 +112,7 @@ def test_below_min_nodes_the_run_ends_with_a_sentence(tmp_path: Path) -> None:
 def test_a_client_that_missed_a_round_takes_part_in_the_next(tmp_path: Path) -> None:
     class Sometimes(Odd):
         fault = "late"
+        enough = threading.Event()
 
     grid = grid_of("PSL", tmp_path / "nodes", Sometimes)
     strategy = make("PSL", None, evaluation="none", steps_per_round=1)
@@ -116,6 +120,7 @@ def test_a_client_that_missed_a_round_takes_part_in_the_next(tmp_path: Path) -> 
     class Recover(Observer):
         def on_round(self, event: Any) -> None:
             Sometimes.fault = ""
+            Sometimes.enough.set()
 
     strategy.observers.append(Recover())
     link = StreamLink(address="127.0.0.1:0", step_timeout=STEP_SECONDS, reattach_timeout=1)
