@@ -34,10 +34,15 @@ class TableScore:
     factor: float = 100.0
     digits: int = 2
 
+    def value(self, summary: Mapping[str, Any]) -> float | None:
+        """Return the score in the summary's units; None where a run has none."""
+        value = {**summary.get("client-costs", {}), **summary}.get(self.key)
+        return None if value is None else float(value)
+
     def of(self, summary: Mapping[str, Any]) -> float | None:
         """Return the score as it is shown; None where a run has none."""
-        value = {**summary.get("client-costs", {}), **summary}.get(self.key)
-        return None if value is None else self.factor * float(value)
+        value = self.value(summary)
+        return None if value is None else self.factor * value
 
 
 TOP1 = TableScore("top-1 (%)", "top1")

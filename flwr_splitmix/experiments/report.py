@@ -6,10 +6,9 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from flwr_splitmix.experiments.cell_runs import find_runs
-from flwr_splitmix.experiments.cells import Cell
 from flwr_splitmix.experiments.experiment import (
     Entry,
     Experiment,
@@ -18,6 +17,7 @@ from flwr_splitmix.experiments.experiment import (
     TableScore,
     paper_dataset,
 )
+from flwr_splitmix.experiments.measured import Measured, of_run
 from flwr_splitmix.experiments.scales import Scale
 from flwr_splitmix.runs import Run
 
@@ -139,6 +139,36 @@ def make_tables(
     return [_table(experiment, scale, {}, name, length, [])]
 
 
+def table_of(
+    experiment: Experiment,
+    scale: Scale,
+    dataset: str,
+    epochs: int,
+    measured_at: Mapping[Place, Sequence[Measured]],
+    begun_at: Mapping[Place, int] | None = None,
+) -> Table:
+    """Make a table of what was measured at each of its places.
+
+    Parameters
+    ----------
+    measured_at
+        Of each place one for each seed, in the order in which they are to be shown.
+    begun_at
+        How many seeds of a place are begun and not finished; None is none of any.
+    """
+    lines = tuple(
+        _line(
+            entry,
+            measured_at.get(entry.place, ()),
+            (begun_at or {}).get(entry.place, 0),
+            experiment.scores,
+        )
+        for entry in experiment.entries
+    )
+    claims = tuple(_claims(experiment, lines, dataset))
+    return Table(experiment, scale, dataset, epochs, lines, claims)
+
+
 def _table(
     experiment: Experiment,
     scale: Scale,
@@ -147,59 +177,38 @@ def _table(
     epochs: int,
     seeds: Sequence[int],
 ) -> Table:
-    by_place: dict[Place, list[tuple[Cell, Run]]] = {
-        entry.place: [] for entry in experiment.entries
-    }
+    done: dict[Place, list[Measured]] = {}
+    begun: dict[Place, int] = {}
     for entry, cell in experiment.cells(scale, seeds=seeds, source=dataset, epochs=epochs):
         if cell.id in runs:
-            by_place[entry.place].append((cell, runs[cell.id]))
-    lines = tuple(
-        _line(entry, by_place[entry.place], experiment.scores) for entry in experiment.entries
-    )
-    claims = tuple(_claims(experiment, lines, dataset))
-    return Table(experiment, scale, dataset, epochs, lines, claims)
+            one = of_run(entry, experiment.scores, cell, runs[cell.id])
+            if one is None:
+                begun[entry.place] = begun.get(entry.place, 0) + 1
+            else:
+                done.setdefault(entry.place, []).append(one)
+    return table_of(experiment, scale, dataset, epochs, done, begun)
 
 
 def _line(
-    entry: Entry, runs: Sequence[tuple[Cell, Run]], scores: Sequence[TableScore]
+    entry: Entry, done: Sequence[Measured], begun: int, scores: Sequence[TableScore]
 ) -> TableLine:
-    done = [(cell, run.summary or {}) for cell, run in runs if run.status == "finished"]
-    done = [(cell, summary) for cell, summary in done if scores[0].of(summary) is not None]
-    shown = [_values(score, [summary for _, summary in done]) for score in scores]
-    newest = done[-1][1] if done else None
+    shown = [_values(score, done) for score in scores]
     return TableLine(
         entry=entry,
-        seeds=tuple(cell.seed for cell, _ in done),
+        seeds=tuple(one.seed for one in done),
         values=shown[0],
-        begun=len(runs) - len(done),
-        uplink=_bytes("uplink_bytes", done),
-        downlink=_bytes("downlink_bytes", done),
-        client=newest.get("client-costs") if newest else None,
-        epsilon=_epsilon(entry, [run for _, run in runs if run.status == "finished"]),
+        begun=begun,
+        uplink=statistics.fmean(one.uplink for one in done) if done else None,
+        downlink=statistics.fmean(one.downlink for one in done) if done else None,
+        client=done[-1].client if done else None,
+        epsilon=max((one.epsilon for one in done if one.epsilon is not None), default=None),
         further=tuple(shown[1:]),
     )
 
 
-def _values(score: TableScore, summaries: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
-    values = [score.of(summary) for summary in summaries]
+def _values(score: TableScore, done: Sequence[Measured]) -> tuple[float, ...]:
+    values = [score.of(one.scores) for one in done]
     return tuple(value for value in values if value is not None)
-
-
-def _epsilon(entry: Entry, runs: Sequence[Run]) -> float | None:
-    if entry.variant is None or "sigma_s" not in dict(entry.variant.options):
-        return None
-    last = [run.rows[-1].get("epsilon") for run in runs if run.rows]
-    return max((value for value in last if value is not None), default=None)
-
-
-def _bytes(name: str, done: Sequence[tuple[Cell, Mapping[str, Any]]]) -> float | None:
-    """Return the mean over seeds of the bytes that all clients exchange in an epoch, one way."""
-    if not done:
-        return None
-    totals = [summary[name] + summary.get("averaging_bytes", 0) for _, summary in done]
-    return statistics.fmean(
-        total / summary["rounds"] for total, (_, summary) in zip(totals, done, strict=True)
-    )
 
 
 def _claims(experiment: Experiment, lines: Sequence[TableLine], dataset: str) -> Iterator[Claim]:
