@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flwr_splitmix.experiments.experiment import TableScore
@@ -15,8 +16,8 @@ NOTHING = "-"
 
 def headings(table: Table) -> list[str]:
     """Return the column names of `rows`; the paper's data sets are columns of their own."""
-    papers = [f"paper, {name}" for name in _papers(table)]
-    noise = ["epsilon", "paper's epsilon"] if _has_noise(table) else []
+    papers = [f"paper, {name}" for name in papers_of(table)]
+    noise = ["epsilon", "paper's epsilon"] if has_noise(table) else []
     first, *others = (score.name for score in table.experiment.scores)
     shown = ["method", "at", first, *others, "seeds"]
     return [*shown, *papers, *noise, "uplink/epoch", "downlink/epoch"]
@@ -28,10 +29,10 @@ def rows(table: Table) -> list[list[str]]:
         [
             line.entry.row,
             line.entry.column,
-            *_scores(line, table.experiment.scores),
+            *shown_scores(line, table.experiment.scores),
             line.state,
-            *(_number(line.entry.paper.get(name), 2) for name in _papers(table)),
-            *([_bound(line.epsilon), _bound(line.entry.epsilon)] if _has_noise(table) else []),
+            *(number(line.entry.paper.get(name), 2) for name in papers_of(table)),
+            *([bound(line.epsilon), bound(line.entry.epsilon)] if has_noise(table) else []),
             _megabytes(line.uplink),
             _megabytes(line.downlink),
         ]
@@ -61,8 +62,8 @@ def cost_rows(table: Table) -> list[list[str]]:
                 _megabytes(line.client["parameter_bytes"]),
                 _megabytes(line.client["optimizer_bytes"]),
                 _megabytes(line.client["activation_bytes"]),
-                _number(line.client["forward_macs"] / 1e6, 2),
-                _number(line.client["training_macs"] / 1e6, 2),
+                number(line.client["forward_macs"] / 1e6, 2),
+                number(line.client["training_macs"] / 1e6, 2),
             )
             merged.setdefault(key, []).append(line.entry.row)
     return [[", ".join(methods), *key] for key, methods in merged.items()]
@@ -70,10 +71,10 @@ def cost_rows(table: Table) -> list[list[str]]:
 
 def claim_rows(claims: Sequence[Claim]) -> list[list[str]]:
     """Return the claims as text: ordering, verdict, margin."""
-    return [[str(claim.ordering), claim.verdict, _margin(claim)] for claim in claims]
+    return [[str(claim.ordering), claim.verdict, shown_margin(claim)] for claim in claims]
 
 
-def _scores(line: TableLine, scores: Sequence[TableScore]) -> list[str]:
+def shown_scores(line: TableLine, scores: Sequence[TableScore]) -> list[str]:
     """Return "72.41 ± 0.53", or as much of it as there is, for each score."""
     by_score = zip(scores, (line.values, *line.further), strict=True) if line.further else ()
     shown = {score.name: _mean(values, score.digits) for score, values in by_score}
@@ -90,10 +91,13 @@ def _mean(values: Sequence[float], digits: int) -> str:
 
 def tally(claims: Sequence[Claim]) -> str:
     """Count the verdicts: "12 agree, 3 disagree, 2 not run"."""
+    return counted(claim.verdict for claim in claims)
+
+
+def counted(verdicts: Iterable[str]) -> str:
+    """Count verdicts: "12 agree, 3 disagree, 2 not run"."""
     words = {"agrees": "agree", "disagrees": "disagree"}
-    counts: dict[str, int] = {}
-    for claim in claims:
-        counts[claim.verdict] = counts.get(claim.verdict, 0) + 1
+    counts = Counter(verdicts)
     return ", ".join(f"{count} {words.get(name, name)}" for name, count in counts.items())
 
 
@@ -110,15 +114,15 @@ def to_markdown(tables: Sequence[Table]) -> str:
     parts = []
     for table in tables:
         parts += [f"### {title(table)}", ""]
-        parts += _grid(headings(table), rows(table))
+        parts += grid(headings(table), rows(table))
         if table.experiment.note:
             parts += [table.experiment.note, ""]
         if costs := cost_rows(table):
             parts += ["What one client needs (MB of 10^6 bytes; multiply-adds per sample):", ""]
-            parts += _grid(COST_HEADINGS, costs)
+            parts += grid(COST_HEADINGS, costs)
         if table.claims:
             parts += [f"The paper's orderings: {tally(table.claims)}.", ""]
-            parts += _grid(("ordering", "here", "margin"), claim_rows(table.claims))
+            parts += grid(("ordering", "here", "margin"), claim_rows(table.claims))
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -172,26 +176,31 @@ def _line_json(line: TableLine) -> dict[str, Any]:
     }
 
 
-def _grid(names: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+def grid(names: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table's lines in Markdown, with an empty one behind them."""
     made = [names, ["---"] * len(names), *lines]
     return [*("| " + " | ".join(cells) + " |" for cells in made), ""]
 
 
-def _has_noise(table: Table) -> bool:
+def has_noise(table: Table) -> bool:
+    """Return whether any line has an epsilon, of ours or of the paper's."""
     return any(line.epsilon is not None or line.entry.epsilon is not None for line in table.lines)
 
 
-def _bound(epsilon: float | None) -> str:
+def bound(epsilon: float | None) -> str:
+    """Return an epsilon as text; "none" if it is infinite."""
     if epsilon is None:
         return NOTHING
     return "none" if epsilon == math.inf else f"{epsilon:.4g}"
 
 
-def _papers(table: Table) -> list[str]:
+def papers_of(table: Table) -> list[str]:
+    """Return the data sets for which the paper prints a number."""
     return list(dict.fromkeys(name for line in table.lines for name in line.entry.paper))
 
 
-def _margin(claim: Claim) -> str:
+def shown_margin(claim: Claim) -> str:
+    """Return a claim's margin as text, with the unit if that is bytes."""
     if claim.margin is None:
         return NOTHING
     if claim.ordering.measure == "uplink":
@@ -199,7 +208,8 @@ def _margin(claim: Claim) -> str:
     return f"{claim.margin:+.2f}"
 
 
-def _number(value: float | None, digits: int) -> str:
+def number(value: float | None, digits: int) -> str:
+    """Return a number with so many digits, or `NOTHING`."""
     return NOTHING if value is None else f"{value:.{digits}f}"
 
 

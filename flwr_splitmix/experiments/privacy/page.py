@@ -1,17 +1,13 @@
-"""Pages with the matrix in them: tables and findings are written from the cells that were run.
+"""Blocks of pages with the matrix in them, written from the cells that were run.
 
-    python -m flwr_splitmix.experiments.privacy.page docs/attacks.md docs/results.md --run-dir DIR
-
-A block stands between `<!-- matrix: SCALE CELLS -->`, `<!-- findings: SCALE CELLS -->`,
-`<!-- holding: SCALE CELLS -->` or `<!-- experiment: SCALE NAME -->`, and `<!-- end of block -->`;
-CELLS is as for `--cells`, and `SCALE@FOLDER` names another data set than the scale's, `texts:SCALE`
-the matrix of texts.
+`python -m flwr_splitmix.experiments.pages` puts them in their places. Of a block
+`<!-- KIND: SCALE CELLS -->` the kind is `matrix`, `findings` or `holding`, and CELLS as for
+`--cells`; of `<!-- experiment: SCALE NAME -->` NAME is an experiment's. `SCALE@FOLDER` names
+another data set than the scale's, `texts:SCALE` the matrix of texts.
 """
 
 from __future__ import annotations
 
-import argparse
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,10 +21,9 @@ from flwr_splitmix.experiments.privacy.tables import number, shown, to_markdown
 from flwr_splitmix.experiments.privacy.tables_of_papers import make_table
 from flwr_splitmix.experiments.privacy.tables_of_papers import to_markdown as experiment_markdown
 
-_BLOCK = re.compile(
-    r"(<!-- (matrix|findings|holding|experiment): (\S+) (.*?) -->\n)(.*?)(<!-- end of block -->)",
-    re.DOTALL,
-)
+KINDS = ("matrix", "findings", "holding", "experiment")
+"""Of the blocks."""
+
 _SEEDS = range(100)
 
 _GOALS = {
@@ -41,28 +36,37 @@ _GOALS = {
 }
 
 
-def renewed(page: str, home: Path | None) -> str:
-    """Return a page with its blocks as the cells below a directory have them."""
+def matrix_block(kind: str, words: str, home: Path | None) -> str | None:
+    """Return what stands in a block of one of the `KINDS`; None if nothing of it was run.
 
-    def block(match: re.Match[str]) -> str:
-        begin, kind, where, what, _, end = match.groups()
-        return f"{begin}\n{_made(kind, where, what, home)}\n{end}"
+    Parameters
+    ----------
+    words
+        What stands behind the kind: scale, and cells or name.
+    home
+        Directory that holds attacks/; None is the environment's SPLITMIX_HOME, else ~/.splitmix.
 
-    return _BLOCK.sub(block, page)
-
-
-def _made(kind: str, where: str, what: str, home: Path | None) -> str:
+    Raises
+    ------
+    ExperimentError
+        If there is no such scale, row, attack or experiment.
+    """
+    where, _, what = words.partition(" ")
     scale, _, source = where.partition("@")
     name, _, scale = scale.rpartition(":")
     matrix = MATRICES[name or IMAGES.name]
     size = matrix.size(scale)
     place = Place(home, size, source or size.source)
     if kind == "experiment":
-        return experiment_markdown(make_table(PRIVACY_EXPERIMENTS[what], place, _SEEDS))
-    cells = choose(what, list(_SEEDS), matrix)
-    made = results([cell for cell in cells if cell.result(place) is not None], place)
+        table = make_table(PRIVACY_EXPERIMENTS[what], place, _SEEDS)
+        begun = any(line.values or line.reason for line in table.lines)
+        return experiment_markdown(table) if begun else None
+    cells = [cell for cell in choose(what, list(_SEEDS), matrix) if cell.result(place) is not None]
+    if not cells:
+        return None
+    made = results(cells, place)
     if kind == "holding":
-        return holding(made, matrix) + "\n"
+        return holding(made, matrix)
     return to_markdown(made, matrix) if kind == "matrix" else findings(made, matrix)
 
 
@@ -124,18 +128,3 @@ def _sentence(result: Result) -> str:
         f"{what} with {result.metric} {number(result.value)} {between}, floor "
         f"{number(result.floor)}{beats} ({cell})"
     )
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Renew pages; `arguments` default to those of the process."""
-    parser = argparse.ArgumentParser(prog="python -m flwr_splitmix.experiments.privacy.page")
-    parser.add_argument("pages", type=Path, nargs="+")
-    parser.add_argument("--run-dir", type=Path, default=None)
-    options = parser.parse_args(arguments)
-    for page in options.pages:
-        text = page.read_text(encoding="utf-8")
-        page.write_text(renewed(text, options.run_dir), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

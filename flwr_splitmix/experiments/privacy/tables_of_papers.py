@@ -13,6 +13,7 @@ from flwr_splitmix.experiments.privacy import cells as matrix
 from flwr_splitmix.experiments.privacy.cells import MatrixCell
 from flwr_splitmix.experiments.privacy.columns import Column
 from flwr_splitmix.experiments.privacy.rows import Row
+from flwr_splitmix.experiments.tables import counted, grid
 
 
 @dataclass(frozen=True)
@@ -172,12 +173,7 @@ def title(table: PrivacyTable) -> str:
 
 def tally(table: PrivacyTable) -> str:
     """Count the verdicts: "12 agree, 3 disagree"."""
-    words = {"agrees": "agree", "disagrees": "disagree"}
-    counts: dict[str, int] = {}
-    for _, verdict, _ in table.claims:
-        name = words.get(verdict, verdict)
-        counts[name] = counts.get(name, 0) + 1
-    return ", ".join(f"{count} {name}" for name, count in counts.items())
+    return counted(verdict for _, verdict, _ in table.claims)
 
 
 def to_json(table: PrivacyTable) -> dict[str, Any]:
@@ -217,18 +213,13 @@ def to_json(table: PrivacyTable) -> dict[str, Any]:
 
 def to_markdown(table: PrivacyTable) -> str:
     """Return the table in Markdown."""
-    parts = [f"### {title(table)}", "", *_grid(HEADINGS, rows(table))]
+    parts = [f"### {title(table)}", "", *grid(HEADINGS, rows(table))]
     if table.experiment.note:
         parts += [table.experiment.note, ""]
     if table.claims:
         parts += [f"The paper's orderings: {tally(table)}.", ""]
-        parts += _grid(("ordering", "here", "margin"), claim_rows(table))
+        parts += grid(("ordering", "here", "margin"), claim_rows(table))
     return "\n".join(parts).rstrip() + "\n"
-
-
-def _grid(names: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    made = [names, ["---"] * len(names), *lines]
-    return [*("| " + " | ".join(cells) + " |" for cells in made), ""]
 
 
 def _state(line: PrivacyLine) -> str:

@@ -1,0 +1,1 @@
+"""Pages on results: what runs measured is kept in small files, from which the pages are made."""

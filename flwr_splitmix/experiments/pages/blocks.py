@@ -1,0 +1,54 @@
+"""Blocks of a page: what stands between two comments is written by a command, the rest by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from flwr_splitmix.experiments.cells import ExperimentError
+
+END = "<!-- end of block -->"
+_BEGIN = re.compile(r"^<!-- (\w+): (.*?) -->$", re.MULTILINE)
+_BLOCK = re.compile(rf"(<!-- (\w+): ([^\n]*?) -->\n)((?:(?!<!-- ).)*){END}", re.DOTALL)
+
+Maker = Callable[[str], str | None]
+"""Makes a block's text of the words behind its kind; None leaves the block as it is."""
+
+
+def renewed(page: str, makers: Mapping[str, Maker]) -> tuple[str, list[str]]:
+    """Return a page with its blocks renewed, and the blocks that were left as they are.
+
+    A block begins with a line `<!-- KIND: WORDS -->` and ends with `<!-- end of block -->`.
+
+    Parameters
+    ----------
+    makers
+        By kind.
+
+    Raises
+    ------
+    ExperimentError
+        If a block is of no kind that there is, or has no end, or if a maker raises it; the message
+        names the block.
+    """
+    kept: list[str] = []
+
+    def block(match: re.Match[str]) -> str:
+        begin, kind, words, old = match.groups()
+        name = f"{kind}: {words}"
+        if kind not in makers:
+            raise ExperimentError(f"block {name!r}: kinds of blocks are {', '.join(makers)}")
+        try:
+            made = makers[kind](words)
+        except ExperimentError as error:
+            raise ExperimentError(f"block {name!r}: {error}") from error
+        if made is None:
+            kept.append(name)
+            return f"{begin}{old}{END}"
+        return f"{begin}\n{made.strip()}\n\n{END}"
+
+    begun = len(_BEGIN.findall(page))
+    text, ended = _BLOCK.subn(block, page)
+    if ended != begun:
+        raise ExperimentError(f"{begun} blocks begin and {ended} end; each ends with {END}")
+    return text, kept

@@ -1,0 +1,156 @@
+"""A block of a page: an experiment's table from its result file, and the paper's orderings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flwr_splitmix.experiments.experiment import Experiment, Ordering
+from flwr_splitmix.experiments.pages.result_files import ResultFile
+from flwr_splitmix.experiments.report import Claim, Table, TableLine
+from flwr_splitmix.experiments.scales import Scale
+from flwr_splitmix.experiments.tables import (
+    NOTHING,
+    bound,
+    grid,
+    has_noise,
+    number,
+    papers_of,
+    shown_margin,
+    shown_scores,
+    tally,
+)
+
+_NAMED = ("fashion-mnist-small", "generated")
+"""Data sets that are read by their names; of others that are not a hub's the folder is named."""
+
+
+def table_block(result: ResultFile, link: str) -> str:
+    """Return the table with the command that makes it, and which orderings hold.
+
+    Parameters
+    ----------
+    link
+        From the page to the result file.
+    """
+    table, made_with = result.table, ", ".join(result.versions)
+    parts = [
+        f"{table.experiment.source}: {table.experiment.title}. Scale `{table.scale.name}`, data "
+        f"set {table.dataset}, {table.epochs} epochs"
+        + (f", flwr-splitmix {made_with}" if made_with else "")
+        + f" ([result file]({link})).",
+        "",
+        *_command(table.experiment, table.scale, table.dataset, _seeds(table)),
+        *grid(_headings(table), [_row(table, line) for line in table.lines if line.values]),
+    ]
+    parts += [line for said in _missing(table) for line in (said, "")]
+    if table.experiment.note:
+        parts += [table.experiment.note, ""]
+    if table.claims:
+        parts += [f"The paper's orderings: {tally(table.claims)}.", ""]
+        unit = ", points" if table.experiment.scores[0].factor == 100 else ""
+        names = ("ordering", "here", f"margin{unit}", "seeds that agree")
+        parts += grid(names, list(_claim_rows(table)))
+    return "\n".join(parts)
+
+
+def not_run_block(experiment: Experiment, scale: Scale) -> str:
+    """Return what stands in place of a table for which there is no result file."""
+    said = f"{experiment.source}: {experiment.title}. Scale `{scale.name}`: not run yet."
+    command = _command(experiment, scale, scale.source(experiment.track), (0, 1, 2))
+    return "\n".join([said, "", *command])
+
+
+def _command(experiment: Experiment, scale: Scale, dataset: str, seeds: Sequence[int]) -> list[str]:
+    parts = ["splitmix experiment run", experiment.name, "--scale", scale.name]
+    if dataset not in _NAMED and "/" not in dataset:
+        parts.append(f"--dataset FOLDER/{dataset}")
+    elif dataset != scale.source(experiment.track):
+        parts.append(f"--dataset {dataset}")
+    parts.append(f"--seeds {','.join(map(str, seeds))}")
+    return ["```sh", " ".join(parts), "```", ""]
+
+
+def _seeds(table: Table) -> list[int]:
+    return sorted({seed for line in table.lines for seed in line.seeds})
+
+
+def _headings(table: Table) -> list[str]:
+    first, *others = (score.name for score in table.experiment.scores)
+    return [
+        "method",
+        "at",
+        f"{first}, mean ± s.d. over seeds",
+        "each seed",
+        *others,
+        *(f"paper, {name}" for name in papers_of(table)),
+        *(("epsilon", "paper's epsilon") if has_noise(table) else ()),
+        "MB up an epoch",
+    ]
+
+
+def _row(table: Table, line: TableLine) -> list[str]:
+    scores = table.experiment.scores
+    mean, *others = shown_scores(line, scores)
+    each = ", ".join(number(value, scores[0].digits) for value in line.values)
+    if list(line.seeds) != _seeds(table):
+        each += f" (of {', '.join(map(str, line.seeds))})"
+    return [
+        line.entry.row,
+        line.entry.column,
+        mean,
+        each,
+        *others,
+        *(number(line.entry.paper.get(name), 2) for name in papers_of(table)),
+        *((bound(line.epsilon), bound(line.entry.epsilon)) if has_noise(table) else ()),
+        NOTHING if line.uplink is None else number(line.uplink / 1e6, 2),
+    ]
+
+
+def _missing(table: Table) -> Iterator[str]:
+    """Say which places were not run, and which are not offered."""
+    can_run = [line for line in table.lines if line.entry.variant is not None]
+    done = {line.entry.column for line in can_run if line.values}
+    empty = list(dict.fromkeys(e.entry.column for e in can_run if e.entry.column not in done))
+    by_row: dict[str, list[str]] = {}
+    for line in can_run:
+        if not line.values and line.entry.column in done:
+            by_row.setdefault(line.entry.row, []).append(line.entry.column)
+    said = [f"every method at {', '.join(empty)}"] if empty else []
+    said += [f"{row} at {', '.join(columns)}" for row, columns in by_row.items()]
+    if said:
+        yield f"Not run: {'; '.join(said)}."
+    rows = dict.fromkeys(line.entry.row for line in table.lines if line.entry.variant is None)
+    if rows:
+        yield f"Not offered here: {', '.join(rows)}."
+
+
+def _claim_rows(table: Table) -> Iterator[list[str]]:
+    """Return a row for each ordering; those that were not run are one row for all columns."""
+    waiting: dict[tuple[str, str, str, float], list[Ordering]] = {}
+    for claim in table.claims:
+        ordering = claim.ordering
+        if claim.margin is not None:
+            yield [str(ordering), claim.verdict, shown_margin(claim), _agreeing(table, claim)]
+            continue
+        (low, at), (high, there) = ordering.low, ordering.high
+        other = f"{ordering.measure} of {high}" if at == there else str(ordering)
+        key = (low, other, claim.verdict, ordering.slack)
+        waiting.setdefault(key, []).append(ordering)
+    for (_, _, verdict, _), orderings in waiting.items():
+        columns = ", ".join(ordering.low[1] for ordering in orderings)
+        said = str(orderings[0])
+        if len(orderings) > 1:
+            said = said.removesuffix(f"({orderings[0].low[1]})") + f"({columns})"
+        yield [said, verdict, NOTHING, NOTHING]
+
+
+def _agreeing(table: Table, claim: Claim) -> str:
+    """Return in how many of the seeds that both places have the ordering holds."""
+    if claim.ordering.measure == "uplink":
+        return NOTHING
+    by_place = {
+        line.entry.place: dict(zip(line.seeds, line.values, strict=True)) for line in table.lines
+    }
+    low, high = by_place[claim.ordering.low], by_place[claim.ordering.high]
+    both = [low[seed] < high[seed] + claim.ordering.slack for seed in low if seed in high]
+    return f"{sum(both)} of {len(both)}"
