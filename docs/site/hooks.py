@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -53,18 +54,21 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     """Have links to files outside docs/ lead into the repository."""
     if page.file.src_uri == "index.md" or page.file.src_uri.endswith(".ipynb"):
         return markdown
-    return LINK.sub(lambda match: _from_docs(match[1], config), markdown)
+    return LINK.sub(lambda match: _from_docs(match[1], page.file.src_uri, config), markdown)
 
 
 def _from_top(target: str, config: Any) -> str:
     return target.removeprefix("docs/") if target.startswith("docs/") else _there(target, config)
 
 
-def _from_docs(target: str, config: Any) -> str:
-    if not target.startswith("../"):
+def _from_docs(target: str, page: str, config: Any) -> str:
+    """Return where a link of a page leads on the site; one that stays in docs/ is left as it is."""
+    path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), target))
+    if path.startswith("docs/"):
         return target
-    path = target.removeprefix("../")
-    return "index.md" if path == "README.md" else _there(path, config)
+    if path == "README.md":
+        return posixpath.relpath("index.md", posixpath.dirname(page) or ".")
+    return _there(path, config)
 
 
 def _there(path: str, config: Any) -> str:
