@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flwr_splitmix.experiments.experiment import TableScore
-from flwr_splitmix.experiments.report import Claim, Table, TableLine
+from flwr_splitmix.experiments.report import Claim, Table, TableLine, Verdict
 
 NOTHING = "-"
 
@@ -94,11 +94,18 @@ def tally(claims: Sequence[Claim]) -> str:
     return counted(claim.verdict for claim in claims)
 
 
+_VERDICTS: dict[Verdict, str] = {
+    "agrees": "agree",
+    "disagrees": "disagree",
+    "not run": "not run",
+    "not offered": "not offered",
+}
+
+
 def counted(verdicts: Iterable[str]) -> str:
     """Count verdicts: "12 agree, 3 disagree, 2 not run"."""
-    words = {"agrees": "agree", "disagrees": "disagree"}
     counts = Counter(verdicts)
-    return ", ".join(f"{count} {words.get(name, name)}" for name, count in counts.items())
+    return ", ".join(f"{counts[name]} {word}" for name, word in _VERDICTS.items() if counts[name])
 
 
 def title(table: Table) -> str:

@@ -20,7 +20,7 @@ from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place, choose
 from flwr_splitmix.experiments.privacy.grid import Progress, run_tasks
 from flwr_splitmix.experiments.privacy.kinds import Fact
 from flwr_splitmix.experiments.privacy.matrices import TEXTS
-from flwr_splitmix.experiments.privacy.page import renewed
+from flwr_splitmix.experiments.privacy.page import matrix_block
 from flwr_splitmix.experiments.privacy.results import Result, results
 from flwr_splitmix.experiments.privacy.tables import to_markdown
 from flwr_splitmix.experiments.privacy.tasks import tasks_of, with_gates
@@ -186,9 +186,9 @@ def test_cells_run_through_and_only_once(tmp_path: Path) -> None:
     )
     assert text.rstrip().endswith(TEXTS.legend)
     names = "USplitSL:vocabulary, NoPeekSL:vocabulary"
-    block = f"<!-- matrix: texts:smoke@{SUMS} {names} -->\n<!-- end of block -->"
     shown = results(choose(names, [0], TEXTS), place)
-    assert to_markdown(shown, TEXTS) in renewed(block, tmp_path)
+    block = matrix_block("matrix", f"texts:smoke@{SUMS} {names}", tmp_path)
+    assert block == to_markdown(shown, TEXTS)
 
 
 def test_extensions_send_what_they_say_and_their_attacks_know_it(tmp_path: Path) -> None:

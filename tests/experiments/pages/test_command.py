@@ -1,0 +1,145 @@
+"""The command: from finished runs to result files and pages, and the pages that are committed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from flwr_splitmix.experiments import EXPERIMENTS, experiment_named
+from flwr_splitmix.experiments.cell_runs import held_run
+from flwr_splitmix.experiments.pages.__main__ import keep_results, main, renew_pages
+from flwr_splitmix.experiments.pages.papers import PAGES, AnyExperiment, paper_of
+from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
+from flwr_splitmix.experiments.running import run_cell
+from tests.experiments.pages.toy import SMALL, SMOKE, finish, toy
+
+__all__ = ["toy"]
+
+DOCS = Path(__file__).parents[3] / "docs"
+EVERY: list[AnyExperiment] = [*EXPERIMENTS.values(), *PRIVACY_EXPERIMENTS.values()]
+
+
+def page_of(tmp_path: Path, *blocks: str) -> Path:
+    """Write docs/results/page.md with empty blocks."""
+    page = tmp_path / "docs" / "results" / "page.md"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(f"by hand\n\n<!-- {block} -->\nold\n<!-- end of block -->\n" for block in blocks)
+    page.write_text(text + "\nthe end\n", encoding="utf-8")
+    return page
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = [file for file in sorted(folder.rglob("*")) if file.suffix in (".md", ".json")]
+    return {str(file.relative_to(folder)): file.read_text(encoding="utf-8") for file in files}
+
+
+def call(tmp_path: Path, *arguments: str) -> None:
+    main(["--docs", str(tmp_path / "docs"), "--scales", "smoke", *arguments])
+
+
+def test_a_finished_run_comes_into_a_file_and_onto_the_page(tmp_path: Path) -> None:
+    (cell,) = (
+        cell
+        for entry, cell in experiment_named("cutmixsl-table2").cells(SMOKE)
+        if entry.place == ("Parallel SL", "n = 2")
+    )
+    with held_run(cell, tmp_path, SMALL) as run:
+        run_cell(cell, run, SMALL, device="cpu", on_round=lambda event: None)
+    top1 = 100 * (run.summary or {})["top1"]
+    page = page_of(tmp_path, "table: cutmixsl-table2 smoke", "experiments: CutMixSL")
+    call(tmp_path, "--run-dir", str(tmp_path))
+    first = contents(tmp_path / "docs")
+    assert cell.id in first["results/data/cutmixsl-table2-smoke-fashion-mnist-small.json"]
+    for word in (str(tmp_path), run.id):
+        assert not [name for name, text in first.items() if word in text], "nothing of the machine"
+    text = page.read_text()
+    assert f"| Parallel SL | n = 2 | {top1:.2f} | {top1:.2f} | 52.91 |" in text
+    assert "1 of 35 places, 1 seed |" in text
+    assert text.count("by hand\n") == 2
+    assert text.endswith("\nthe end\n")
+    assert "\nold\n" not in text
+
+    call(tmp_path, "--run-dir", str(tmp_path))
+    assert contents(tmp_path / "docs") == first
+    shutil.rmtree(tmp_path / "runs")
+    call(tmp_path, "--run-dir", str(tmp_path))
+    call(tmp_path)
+    assert contents(tmp_path / "docs") == first, "pages are made without the runs"
+
+
+@pytest.mark.usefixtures("toy")
+def test_seeds_of_another_run_directory_are_added(tmp_path: Path) -> None:
+    page = page_of(tmp_path, "table: toy smoke")
+    finish(tmp_path / "a", "PSL", "n = 2", 0, 0.40)
+    finish(tmp_path / "b", "PSL", "n = 2", 1, 0.44)
+    for home in ("a", "b"):
+        call(tmp_path, "--run-dir", str(tmp_path / home))
+    assert "| PSL | n = 2 | 42.00 ± 2.83 | 40.00, 44.00 |" in page.read_text()
+
+
+@pytest.mark.usefixtures("toy")
+def test_one_data_set_can_be_asked_for(tmp_path: Path) -> None:
+    other = "uoft-cs/cifar10"
+    finish(tmp_path, "PSL", "n = 2", 0, 0.40)
+    finish(tmp_path, "PSL", "n = 2", 0, 0.25, source=other)
+    page = page_of(tmp_path, "table: toy smoke")
+    call(tmp_path, "--run-dir", str(tmp_path))
+    assert "| 40.00 |" in page.read_text()
+    assert "| 25.00 |" in page.read_text()
+    page = page_of(tmp_path, f"table: toy smoke@{other}")
+    call(tmp_path)
+    assert "| 40.00 |" not in page.read_text()
+    assert f"--dataset {other} " in page.read_text()
+
+
+def test_a_block_of_the_matrix_that_nothing_was_run_for_stays_and_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = ("matrix: cpu PSL", "findings: cpu PSL", "experiment: cpu cutmixsl-table3")
+    page = page_of(tmp_path, *blocks)
+    before = page.read_text()
+    call(tmp_path, "--run-dir", str(tmp_path))
+    said = capsys.readouterr().out.splitlines()
+    assert page.read_text() == before
+    assert said == [
+        f"{page}: left as it is, {tmp_path} has no results of it: {block}" for block in blocks
+    ]
+    call(tmp_path)
+    assert page.read_text() == before
+    assert "no run directory was given: matrix: cpu PSL" in capsys.readouterr().out
+
+
+def test_a_table_without_a_file_says_that_it_was_not_run(tmp_path: Path) -> None:
+    page = page_of(tmp_path, "table: cutmixsl-table1 cpu")
+    call(tmp_path)
+    assert "Scale `cpu`: not run yet." in page.read_text()
+
+
+def test_a_wrong_block_is_one_clear_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = page_of(tmp_path, "table: cutmixsl-tabel1 cpu")
+    with pytest.raises(SystemExit) as error:
+        call(tmp_path)
+    assert error.value.code == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"{page}: block 'table: cutmixsl-tabel1 cpu': there is no experiment")
+    assert "did you mean cutmixsl-table1" in said
+
+
+def test_committed_pages_are_what_the_command_makes_of_the_committed_files(tmp_path: Path) -> None:
+    """If not: `python -m flwr_splitmix.experiments.pages` renews them."""
+    before = contents(DOCS)
+    shutil.copytree(DOCS, tmp_path / "docs")
+    keep_results(tmp_path / "docs", None, ())
+    renew_pages(tmp_path / "docs", None)
+    after = contents(tmp_path / "docs")
+    assert [name for name in after if after[name] != before.get(name)] == []
+
+
+@pytest.mark.parametrize("experiment", EVERY, ids=lambda experiment: experiment.name)
+def test_every_experiment_is_on_the_page_of_its_paper(experiment: AnyExperiment) -> None:
+    page = DOCS / PAGES[paper_of(experiment)]
+    assert f"| `{experiment.name}` |" in page.read_text(encoding="utf-8")
