@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from flwr_splitmix.experiments.privacy import cells as matrix
 from flwr_splitmix.experiments.privacy.cells import MatrixCell
 from flwr_splitmix.experiments.privacy.columns import Column
 from flwr_splitmix.experiments.privacy.rows import Row
+from flwr_splitmix.experiments.report import Verdict
 from flwr_splitmix.experiments.tables import counted, grid
 
 
@@ -75,6 +76,39 @@ class PrivacyExperiment:
 
 
 @dataclass(frozen=True)
+class Reached:
+    """What an attack reached at a place of a table, with one seed.
+
+    Parameters
+    ----------
+    cell, seed
+        Name of the cell's result, which follows from all that defines it; its seed.
+    value, floor
+        Of the place's metric; None where there is no such attack.
+    reason
+        Why there is none; "" if there is.
+    """
+
+    cell: str
+    seed: int
+    value: float | None = None
+    floor: float | None = None
+    reason: str = ""
+
+
+def reached(entry: PrivacyEntry, cell: MatrixCell, place: matrix.Place) -> Reached | None:
+    """Read what a cell reached by an entry's metric; None if it was not run."""
+    result = cell.result(place)
+    if result is None:
+        return None
+    name = cell.file(place).stem
+    for metric in result.get("metrics", ()):
+        if metric["metric"] == entry.metric:
+            return Reached(name, cell.seed, float(metric["value"]), float(metric["floor"]))
+    return Reached(name, cell.seed, reason=result.get("reason") or f"no {entry.metric}")
+
+
+@dataclass(frozen=True)
 class PrivacyLine:
     """An entry with what was measured for it, by seed."""
 
@@ -96,16 +130,29 @@ class PrivacyTable:
     experiment: PrivacyExperiment
     place: matrix.Place
     lines: tuple[PrivacyLine, ...]
-    claims: tuple[tuple[Ordering, str, float | None], ...]
+    claims: tuple[tuple[Ordering, Verdict, float | None], ...]
 
 
 def make_table(
     experiment: PrivacyExperiment, place: matrix.Place, seeds: Sequence[int]
 ) -> PrivacyTable:
     """Read what was run of an experiment."""
-    lines = tuple(_line(entry, place, seeds) for entry in experiment.entries)
+    at: dict[Place, list[Reached]] = {}
+    for entry, cell in experiment.cells(seeds):
+        if one := reached(entry, cell, place):
+            at.setdefault(entry.place, []).append(one)
+    return table_of(experiment, place, at)
+
+
+def table_of(
+    experiment: PrivacyExperiment,
+    place: matrix.Place,
+    reached_at: Mapping[Place, Sequence[Reached]],
+) -> PrivacyTable:
+    """Make a table of what was reached at each of its places, with every seed."""
+    lines = tuple(_line(entry, reached_at.get(entry.place, ())) for entry in experiment.entries)
     by_place = {line.entry.place: line for line in lines}
-    claims: list[tuple[Ordering, str, float | None]] = []
+    claims: list[tuple[Ordering, Verdict, float | None]] = []
     for ordering in experiment.orderings:
         below, above = (by_place[at] for at in (ordering.low, ordering.high))
         if below.entry.victim is None or above.entry.victim is None:
@@ -118,22 +165,11 @@ def make_table(
     return PrivacyTable(experiment, place, lines, tuple(claims))
 
 
-def _line(entry: PrivacyEntry, place: matrix.Place, seeds: Sequence[int]) -> PrivacyLine:
-    values, floors, reason = [], [], ""
-    for seed in seeds:
-        if entry.victim is None or entry.attack is None:
-            continue
-        result = MatrixCell(entry.victim, entry.attack, seed).result(place)
-        if result is None:
-            continue
-        if result["state"] != "done":
-            reason = result["reason"]
-        for metric in result.get("metrics", ()):
-            if metric["metric"] == entry.metric:
-                values.append(float(metric["value"]))
-                floors.append(float(metric["floor"]))
+def _line(entry: PrivacyEntry, every: Sequence[Reached]) -> PrivacyLine:
+    values = tuple(one.value for one in every if one.value is not None)
+    floors = [one.floor for one in every if one.floor is not None]
     floor = statistics.fmean(floors) if floors else None
-    return PrivacyLine(entry, tuple(values), floor, reason)
+    return PrivacyLine(entry, values, floor, next((one.reason for one in every if one.reason), ""))
 
 
 HEADINGS = ("method", "at", "here", "floor", "seeds", "paper")
