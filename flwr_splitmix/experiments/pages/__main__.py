@@ -2,8 +2,9 @@
 
     python -m flwr_splitmix.experiments.pages --run-dir DIR
 
-It takes the finished cells below DIR into the result files, `docs/results/data/*.json`, beside the
-seeds that these have already, and renews the blocks of `docs/*.md` and `docs/results/*.md`:
+It takes the finished cells below DIR, of training and of attacks, into the result files,
+`docs/results/data/*.json`, beside the seeds that these have already, and renews the blocks of
+`docs/*.md` and `docs/results/*.md`:
 
 - `<!-- table: NAME SCALE -->`, or `SCALE@DATASET`: an experiment's table and the paper's orderings;
 - `<!-- experiments: PAPER -->`: all experiments of a paper, run or not;
@@ -18,65 +19,22 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from flwr_splitmix.experiments.cell_runs import find_runs
 from flwr_splitmix.experiments.cells import ExperimentError
-from flwr_splitmix.experiments.named import EXPERIMENTS, experiment_named
+from flwr_splitmix.experiments.named import experiment_named
 from flwr_splitmix.experiments.pages.blocks import END, Maker, renewed
+from flwr_splitmix.experiments.pages.commands import not_run_block
 from flwr_splitmix.experiments.pages.papers import experiments_block, overview_block
-from flwr_splitmix.experiments.pages.result_files import (
-    FOLDER,
-    ResultFile,
-    exported,
-    read_results,
-)
-from flwr_splitmix.experiments.pages.table_block import not_run_block, table_block
+from flwr_splitmix.experiments.pages.result_files import FOLDER, keep_results, read_results
+from flwr_splitmix.experiments.pages.results import Results
+from flwr_splitmix.experiments.privacy.matrices import IMAGES
+from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
 from flwr_splitmix.experiments.privacy.page import KINDS, matrix_block
 from flwr_splitmix.experiments.scales import scale_named
-
-
-def keep_results(docs: Path, home: Path | None, scales: Iterable[str]) -> list[str]:
-    """Take what was run into the result files; returns what was done, a line for each file.
-
-    Results of cells that an experiment no longer has are taken out.
-
-    Parameters
-    ----------
-    docs
-        Folder of the pages.
-    home
-        Directory that holds runs/; None if there are none to be taken in.
-    scales
-        Whose runs are.
-
-    Raises
-    ------
-    ExperimentError, RunError
-        If a result file or a run cannot be read, or there is no such scale.
-    OSError
-        If a file cannot be written.
-    """
-    older = {result.name: result for result in read_results(docs / FOLDER)}
-    runs = () if home is None else find_runs(home).values()
-    newer = {
-        result.name: result
-        for result in exported(EXPERIMENTS.values(), map(scale_named, scales), runs)
-    }
-    said = []
-    for name in sorted({*older, *newer}):
-        old, new = older.get(name), newer.get(name)
-        result = old.merged(new) if old and new else old or new
-        assert result is not None
-        file, text = docs / FOLDER / name, result.to_json()
-        if file.exists() and file.read_text(encoding="utf-8") == text:
-            continue
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-        said.append(f"{file}: {result.count} runs, {result.count - (old.count if old else 0)} new")
-    return said
 
 
 def renew_pages(docs: Path, home: Path | None) -> list[str]:
@@ -113,19 +71,22 @@ def renew_pages(docs: Path, home: Path | None) -> list[str]:
 
 
 def _makers(
-    page: Path, docs: Path, results: Sequence[ResultFile], home: Path | None
+    page: Path, docs: Path, results: Sequence[Results[Any]], home: Path | None
 ) -> Mapping[str, Maker]:
     def table(words: str) -> str:
         name, _, where = words.partition(" ")
         scale, _, dataset = where.partition("@")
-        experiment, size = experiment_named(name), scale_named(scale)
         tables = [
-            table_block(result, os.path.relpath(docs / FOLDER / result.name, page.parent))
+            result.block(os.path.relpath(docs / FOLDER / result.name, page.parent))
             for result in results
-            if result.experiment.name == name and result.scale == size and result.count
+            if (result.experiment.name, result.scale.name) == (name, scale) and result.count
             if dataset in ("", result.dataset)
         ]
-        return "\n".join(tables) if tables else not_run_block(experiment, size)
+        if tables:
+            return "\n".join(tables)
+        if name in PRIVACY_EXPERIMENTS:
+            return not_run_block(PRIVACY_EXPERIMENTS[name], IMAGES.size(scale))
+        return not_run_block(experiment_named(name), scale_named(scale))
 
     def of_matrix(kind: str, words: str) -> str | None:
         return None if home is None else matrix_block(kind, words, home)

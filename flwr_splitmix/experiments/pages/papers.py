@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from flwr_splitmix.experiments.cells import ExperimentError
-from flwr_splitmix.experiments.experiment import Experiment
-from flwr_splitmix.experiments.named import EXPERIMENTS
-from flwr_splitmix.experiments.pages.result_files import ResultFile
-from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
+from flwr_splitmix.experiments.pages.accuracy import AccuracyResults
+from flwr_splitmix.experiments.pages.attacks import PrivacyResults
+from flwr_splitmix.experiments.pages.result_files import every_experiment
+from flwr_splitmix.experiments.pages.results import AnyExperiment, Results
+from flwr_splitmix.experiments.privacy.matrices import IMAGES
 from flwr_splitmix.experiments.privacy.tables_of_papers import PrivacyExperiment
-from flwr_splitmix.experiments.report import table_of
 from flwr_splitmix.experiments.scales import Scale
 from flwr_splitmix.experiments.tables import NOTHING, counted, grid
 
@@ -25,8 +26,6 @@ PAGES: dict[str, str] = {
 }
 """By paper, as the sources of experiments name it, the page that its experiments are on."""
 
-AnyExperiment = Experiment | PrivacyExperiment
-
 
 def experiments_of(paper: str) -> list[AnyExperiment]:
     """Return a paper's experiments.
@@ -36,8 +35,7 @@ def experiments_of(paper: str) -> list[AnyExperiment]:
     ExperimentError
         If it has none.
     """
-    every: list[AnyExperiment] = [*EXPERIMENTS.values(), *PRIVACY_EXPERIMENTS.values()]
-    own = [experiment for experiment in every if paper_of(experiment) == paper]
+    own = [each for each in every_experiment().values() if paper_of(each) == paper]
     if not own:
         raise ExperimentError(f"no experiment is of {paper!r}; papers are {', '.join(PAGES)}")
     return own
@@ -48,29 +46,33 @@ def paper_of(experiment: AnyExperiment) -> str:
     return experiment.source.partition(",")[0]
 
 
-def experiments_block(paper: str, results: Sequence[ResultFile]) -> str:
+def experiments_block(paper: str, results: Sequence[Results[Any]]) -> str:
     """Return a table of all experiments of a paper: what was run of each, what it agrees with."""
     rows = []
     for experiment in experiments_of(paper):
-        own = [result for result in results if result.experiment.name == experiment.name]
+        own = [result for result in results if result.experiment == experiment and result.count]
         source = experiment.source.removeprefix(paper).removeprefix(", ")
         head = [f"`{experiment.name}`", experiment.title, source or NOTHING]
         for result in own:
-            rows.append([*head, _extent(result), _verdicts(result)])
+            rows.append([*head, _extent(result), counted(result.verdicts) or NOTHING])
             head = ["", "", ""]
         if not own:
             rows.append([*head, "not run", NOTHING])
     return "\n".join(grid(("experiment", "shows", "where", "run", "orderings"), rows))
 
 
-def overview_block(scale: Scale, results: Sequence[ResultFile]) -> str:
+def overview_block(scale: Scale, results: Sequence[Results[Any]]) -> str:
     """Return a table of all papers: how much was run at a scale, and how many orderings hold."""
     rows = []
     for paper, page in PAGES.items():
-        own = [r for r in results if r.scale == scale and paper_of(r.experiment) == paper]
+        own = [
+            result
+            for result in results
+            if result.scale.name == scale.name and paper_of(result.experiment) == paper
+        ]
         every = experiments_of(paper)
-        verdicts = Counter(claim.verdict for result in own for claim in result.table.claims)
-        run = {result.experiment.name for result in own}
+        verdicts = Counter(verdict for result in own for verdict in result.verdicts)
+        run = {result.experiment.name for result in own if result.count}
         verdicts["not run"] += sum(
             _unjudged(experiment, scale) for experiment in every if experiment.name not in run
         )
@@ -88,25 +90,21 @@ def overview_block(scale: Scale, results: Sequence[ResultFile]) -> str:
 
 
 def _unjudged(experiment: AnyExperiment, scale: Scale) -> int:
-    """Return how many orderings of an experiment wait that was not run at all."""
+    """Return how many orderings wait of an experiment that was not run at all."""
     if isinstance(experiment, PrivacyExperiment):
-        offered = {e.place for e in experiment.entries if e.victim is not None}
-        return sum(o.low in offered and o.high in offered for o in experiment.orderings)
-    table = table_of(experiment, scale, scale.source(experiment.track), 1, {})
-    return sum(claim.verdict == "not run" for claim in table.claims)
+        size = IMAGES.size(scale.name)
+        empty: Results[Any] = PrivacyResults(experiment, size, size.source, {})
+    else:
+        empty = AccuracyResults(experiment, scale, scale.source(experiment.track), {})
+    return empty.verdicts.count("not run")
 
 
-def _extent(result: ResultFile) -> str:
+def _extent(result: Results[Any]) -> str:
     """Say how much was run: "`cpu`, fashion_mnist: 7 of 35 places, 1 to 3 seeds"."""
     counts = [len(seeds) for seeds in result.measured_at.values()]
-    offered = sum(entry.variant is not None for entry in result.experiment.entries)
     seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     plural = "" if seeds == "1" else "s"
     return (
-        f"`{result.scale.name}`, {result.dataset}: {len(counts)} of {offered} places, "
+        f"`{result.scale.name}`, {result.dataset}: {len(counts)} of {result.offered} places, "
         f"{seeds} seed{plural}"
     )
-
-
-def _verdicts(result: ResultFile) -> str:
-    return counted(claim.verdict for claim in result.table.claims) or NOTHING

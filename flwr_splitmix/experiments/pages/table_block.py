@@ -1,13 +1,12 @@
-"""A block of a page: an experiment's table from its result file, and the paper's orderings."""
+"""A block of a page: the table of an experiment that trains, and the paper's orderings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flwr_splitmix.experiments.experiment import Experiment, Ordering
-from flwr_splitmix.experiments.pages.result_files import ResultFile
+from flwr_splitmix.experiments.experiment import Ordering
+from flwr_splitmix.experiments.pages.commands import command
 from flwr_splitmix.experiments.report import Claim, Table, TableLine
-from flwr_splitmix.experiments.scales import Scale
 from flwr_splitmix.experiments.tables import (
     NOTHING,
     bound,
@@ -20,26 +19,25 @@ from flwr_splitmix.experiments.tables import (
     tally,
 )
 
-_NAMED = ("fashion-mnist-small", "generated")
-"""Data sets that are read by their names; of others that are not a hub's the folder is named."""
 
-
-def table_block(result: ResultFile, link: str) -> str:
-    """Return the table with the command that makes it, and which orderings hold.
+def table_block(table: Table, versions: Sequence[str], link: str) -> str:
+    """Return a table with the command that makes it, and which orderings hold.
 
     Parameters
     ----------
+    versions
+        Of this package, that it was run with.
     link
         From the page to the result file.
     """
-    table, made_with = result.table, ", ".join(result.versions)
+    made_with = ", ".join(versions)
     parts = [
         f"{table.experiment.source}: {table.experiment.title}. Scale `{table.scale.name}`, data "
         f"set {table.dataset}, {table.epochs} epochs"
         + (f", flwr-splitmix {made_with}" if made_with else "")
         + f" ([result file]({link})).",
         "",
-        *_command(table.experiment, table.scale, table.dataset, _seeds(table)),
+        *command(table.experiment, table.scale, table.dataset, _seeds(table)),
         *grid(_headings(table), [_row(table, line) for line in table.lines if line.values]),
     ]
     parts += [line for said in _missing(table) for line in (said, "")]
@@ -51,23 +49,6 @@ def table_block(result: ResultFile, link: str) -> str:
         names = ("ordering", "here", f"margin{unit}", "seeds that agree")
         parts += grid(names, list(_claim_rows(table)))
     return "\n".join(parts)
-
-
-def not_run_block(experiment: Experiment, scale: Scale) -> str:
-    """Return what stands in place of a table for which there is no result file."""
-    said = f"{experiment.source}: {experiment.title}. Scale `{scale.name}`: not run yet."
-    command = _command(experiment, scale, scale.source(experiment.track), (0, 1, 2))
-    return "\n".join([said, "", *command])
-
-
-def _command(experiment: Experiment, scale: Scale, dataset: str, seeds: Sequence[int]) -> list[str]:
-    parts = ["splitmix experiment run", experiment.name, "--scale", scale.name]
-    if dataset not in _NAMED and "/" not in dataset:
-        parts.append(f"--dataset FOLDER/{dataset}")
-    elif dataset != scale.source(experiment.track):
-        parts.append(f"--dataset {dataset}")
-    parts.append(f"--seeds {','.join(map(str, seeds))}")
-    return ["```sh", " ".join(parts), "```", ""]
 
 
 def _seeds(table: Table) -> list[int]:
@@ -115,8 +96,11 @@ def _missing(table: Table) -> Iterator[str]:
     for line in can_run:
         if not line.values and line.entry.column in done:
             by_row.setdefault(line.entry.row, []).append(line.entry.column)
+    by_columns: dict[str, list[str]] = {}
+    for row, columns in by_row.items():
+        by_columns.setdefault(", ".join(columns), []).append(f"*{row}*")
     said = [f"every method at {', '.join(empty)}"] if empty else []
-    said += [f"{row} at {', '.join(columns)}" for row, columns in by_row.items()]
+    said += [f"{', '.join(rows)} at {columns}" for columns, rows in by_columns.items()]
     if said:
         yield f"Not run: {'; '.join(said)}."
     rows = dict.fromkeys(line.entry.row for line in table.lines if line.entry.variant is None)

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from flwr_splitmix.experiments import EXPERIMENTS, experiment_named
+from flwr_splitmix.experiments import experiment_named
 from flwr_splitmix.experiments.cell_runs import held_run
-from flwr_splitmix.experiments.pages.__main__ import keep_results, main, renew_pages
-from flwr_splitmix.experiments.pages.papers import PAGES, AnyExperiment, paper_of
-from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
+from flwr_splitmix.experiments.pages.__main__ import main, renew_pages
+from flwr_splitmix.experiments.pages.papers import PAGES, paper_of
+from flwr_splitmix.experiments.pages.result_files import every_experiment, keep_results
+from flwr_splitmix.experiments.pages.results import AnyExperiment
 from flwr_splitmix.experiments.running import run_cell
 from tests.experiments.pages.toy import SMALL, SMOKE, finish, toy
 
 __all__ = ["toy"]
 
 DOCS = Path(__file__).parents[3] / "docs"
-EVERY: list[AnyExperiment] = [*EXPERIMENTS.values(), *PRIVACY_EXPERIMENTS.values()]
 
 
 def page_of(tmp_path: Path, *blocks: str) -> Path:
@@ -139,7 +139,7 @@ def test_committed_pages_are_what_the_command_makes_of_the_committed_files(tmp_p
     assert [name for name in after if after[name] != before.get(name)] == []
 
 
-@pytest.mark.parametrize("experiment", EVERY, ids=lambda experiment: experiment.name)
+@pytest.mark.parametrize("experiment", every_experiment().values(), ids=lambda each: each.name)
 def test_every_experiment_is_on_the_page_of_its_paper(experiment: AnyExperiment) -> None:
     page = DOCS / PAGES[paper_of(experiment)]
     assert f"| `{experiment.name}` |" in page.read_text(encoding="utf-8")

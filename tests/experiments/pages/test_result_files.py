@@ -5,23 +5,32 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flwr_splitmix.experiments import EXPERIMENTS, Experiment, ExperimentError
 from flwr_splitmix.experiments.cell_runs import find_runs
-from flwr_splitmix.experiments.pages.result_files import ResultFile, exported, read_results
+from flwr_splitmix.experiments.pages.accuracy import AccuracyResults, accuracy_results
+from flwr_splitmix.experiments.pages.attacks import PrivacyResults, privacy_results
+from flwr_splitmix.experiments.pages.result_files import read_results
+from flwr_splitmix.experiments.pages.results import Results
+from flwr_splitmix.experiments.privacy.matrices import IMAGES
+from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
+from flwr_splitmix.experiments.privacy.tables_of_papers import make_table
 from flwr_splitmix.experiments.report import make_tables
+from flwr_splitmix.storage import write_json
 from tests.experiments.pages.toy import SMALL, SMOKE, TOY, finish, toy
+from tests.experiments.privacy.test_matrix import place_in
 
 __all__ = ["toy"]
 
 
-def export(home: Path) -> list[ResultFile]:
-    return list(exported([TOY], [SMOKE], find_runs(home).values()))
+def export(home: Path) -> list[AccuracyResults]:
+    return list(accuracy_results([TOY], [SMOKE], find_runs(home).values()))
 
 
-def write(folder: Path, result: ResultFile) -> Path:
+def write(folder: Path, result: Results[Any]) -> Path:
     file = folder / result.name
     file.write_text(result.to_json(), encoding="utf-8")
     return file
@@ -73,6 +82,7 @@ def test_a_table_of_a_file_that_was_read_is_that_of_the_runs(tmp_path: Path) -> 
     write(tmp_path, made)
     (read,) = read_results(tmp_path)
     assert read == made
+    assert isinstance(read, AccuracyResults)
     (of_runs,) = make_tables(TOY, SMOKE, tmp_path)
     assert read.table == of_runs
 
@@ -126,12 +136,44 @@ def test_an_infinite_epsilon_is_kept(tmp_path: Path) -> None:
     assert read_results(tmp_path)[0].measured_at == unbounded.measured_at
 
 
+def test_what_attacks_reached_is_kept_too(tmp_path: Path) -> None:
+    """With the floor, or why there is no such attack; and gives the table that the cells give."""
+    experiment = PRIVACY_EXPERIMENTS["cutmixsl-table3"]
+    place = place_in(tmp_path)
+    cells = {entry.place: cell for entry, cell in experiment.cells([3])}
+    first, second, *_ = cells
+    metric = {"metric": "MSE", "value": 0.0123, "floor": 0.07}
+    write_json(cells[first].file(place), {"state": "done", "metrics": [metric], "seconds": 9.5})
+    write_json(cells[second].file(place), {"state": "not applicable", "reason": "it lacks"})
+    (made,) = privacy_results([experiment], [IMAGES.size("smoke")], tmp_path)
+    file = write(tmp_path, made)
+    assert file.name == "cutmixsl-table3-smoke-fashion-mnist-small.json"
+    kept = [one for each in json.loads(file.read_text())["places"] for one in each["seeds"]]
+    names = [cells[at].file(place).stem for at in (first, second)]
+    assert kept == [
+        {"seed": 3, "cell": names[0], "value": 0.0123, "floor": 0.07},
+        {"seed": 3, "cell": names[1], "reason": "it lacks"},
+    ]
+    (read,) = read_results(tmp_path)
+    assert read == made
+    assert isinstance(read, PrivacyResults)
+    assert read.table.lines == make_table(experiment, place, range(5)).lines
+    text = read.block("data/file.json")
+    assert "splitmix experiment run cutmixsl-table3 --scale smoke --seeds 3" in text
+    assert "| 0.0123 | 0.0700 | 1 |" in text
+    file.write_text(file.read_text().replace(names[0], "of-another-attack"))
+    assert [*read_results(tmp_path)[0].measured_at] == [second]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("{", "is not a result file"),
         ('{"experiment": "cutmixsl-table1"}', "is not a result file (KeyError('scale'))"),
-        ('{"experiment": "cutmixsl-tabel1"}', "did you mean cutmixsl-table1"),
+        (
+            '{"experiment": "cutmixsl-tabel1", "scale": "cpu", "dataset": "x", "places": []}',
+            "did you mean cutmixsl-table1",
+        ),
     ],
 )
 def test_a_file_that_is_none_is_named_with_what_to_do(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flwr_splitmix.experiments import SCALES, experiment_named
-from flwr_splitmix.experiments.pages.table_block import not_run_block, table_block
+from flwr_splitmix.experiments.pages.commands import not_run_block
 from tests.experiments.pages.test_result_files import export
 from tests.experiments.pages.toy import finish
 
@@ -20,7 +20,7 @@ def lines(tmp_path: Path) -> list[str]:
         finish(tmp_path, "SFL", "n = 2", seed, top1)
     finish(tmp_path, "PSL", "n = 4", 0, 0.30)
     (result,) = export(tmp_path)
-    return table_block(result, "data/file.json").splitlines()
+    return result.block("data/file.json").splitlines()
 
 
 def test_a_row_has_mean_each_seed_the_papers_number_and_bytes(lines: list[str]) -> None:
@@ -50,7 +50,7 @@ def test_orderings_have_a_verdict_a_margin_and_the_seeds_that_agree(lines: list[
 
 
 def test_what_was_not_run_is_said(lines: list[str]) -> None:
-    assert "Not run: every method at n = 3; SFL at n = 4; CutMixSL at n = 2, n = 4." in lines
+    assert "Not run: every method at n = 3; *SFL* at n = 4; *CutMixSL* at n = 2, n = 4." in lines
     assert "Not offered here: other." in lines
     assert "a note" in lines
 

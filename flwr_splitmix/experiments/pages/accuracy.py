@@ -1,0 +1,140 @@
+"""Results of experiments that train: scores, bytes and epsilon of cells that were run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flwr_splitmix.experiments.experiment import Experiment, Place
+from flwr_splitmix.experiments.measured import Measured, of_run
+from flwr_splitmix.experiments.pages.results import Results
+from flwr_splitmix.experiments.pages.table_block import table_block
+from flwr_splitmix.experiments.report import Table, Verdict, table_of
+from flwr_splitmix.experiments.scales import Scale
+from flwr_splitmix.runs import Run
+
+
+@dataclass(frozen=True)
+class AccuracyResults(Results[Measured]):
+    """What runs measured of an experiment, over the scale's own number of epochs."""
+
+    experiment: Experiment
+    scale: Scale
+
+    @property
+    def table(self) -> Table:
+        """The results beside the paper's numbers, and its claims judged."""
+        epochs = self.scale.recipes[self.experiment.track].epochs
+        return table_of(self.experiment, self.scale, self.dataset, epochs, self.measured_at)
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """Versions of this package that the runs were made with."""
+        every = {one.version for measured in self.measured_at.values() for one in measured}
+        return tuple(sorted(every - {""}))
+
+    @property
+    def offered(self) -> int:
+        """Number of the table's places that can be run."""
+        return sum(entry.variant is not None for entry in self.experiment.entries)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """Whether the paper's orderings hold, one after the other."""
+        return [claim.verdict for claim in self.table.claims]
+
+    def block(self, link: str) -> str:
+        """Return the table in Markdown, with the orderings; `link` leads to the file."""
+        return table_block(self.table, self.versions, link)
+
+    def plain(self, one: Measured) -> dict[str, Any]:
+        """Return what is kept of a seed, as plain JSON values."""
+        values: dict[str, Any] = {
+            "seed": one.seed,
+            "cell": one.cell,
+            "version": one.version,
+            "scores": dict(one.scores),
+            "uplink_bytes_per_epoch": one.uplink,
+            "downlink_bytes_per_epoch": one.downlink,
+        }
+        if one.epsilon is not None:
+            values["epsilon"] = "inf" if one.epsilon == math.inf else one.epsilon
+        return values
+
+    @classmethod
+    def of_plain(
+        cls,
+        experiment: Experiment,
+        scale: Scale,
+        dataset: str,
+        seeds_at: Mapping[Place, Sequence[Mapping[str, Any]]],
+    ) -> AccuracyResults:
+        """Make results of what is kept, without seeds of other cells than the places have today.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If a value is missing or is none.
+        """
+        made = {place: [_measured(one) for one in seeds] for place, seeds in seeds_at.items()}
+        seeds = sorted({one.seed for each in made.values() for one in each})
+        current = {
+            (entry.place, cell.id)
+            for entry, cell in experiment.cells(scale, seeds=seeds, source=dataset)
+        }
+        kept = {
+            entry.place: tuple(
+                one for one in made.get(entry.place, ()) if (entry.place, one.cell) in current
+            )
+            for entry in experiment.entries
+        }
+        return cls(experiment, scale, dataset, {at: some for at, some in kept.items() if some})
+
+
+def accuracy_results(
+    experiments: Iterable[Experiment], scales: Iterable[Scale], runs: Iterable[Run]
+) -> Iterator[AccuracyResults]:
+    """Return what finished runs measured of experiments, one for each data set.
+
+    Runs of another number of epochs than the scale's are left out.
+
+    Parameters
+    ----------
+    runs
+        Of cells, at most one of each; see `find_runs`.
+
+    Raises
+    ------
+    RunError
+        If a run cannot be read.
+    """
+    by_cell = {run.config["cell"]: run for run in runs if run.status == "finished"}
+    every = list(experiments)
+    for scale in scales:
+        own = [run for run in by_cell.values() if run.config.get("scale") == scale.name]
+        seeds = sorted({run.config["seed"] for run in own})
+        for dataset in sorted({run.config["dataset"] for run in own}):
+            for experiment in every:
+                made: dict[Place, tuple[Measured, ...]] = {e.place: () for e in experiment.entries}
+                for entry, cell in experiment.cells(scale, seeds=seeds, source=dataset):
+                    run = by_cell.get(cell.id)
+                    one = run and of_run(entry, experiment.scores, cell, run)
+                    if one:
+                        made[entry.place] += (one,)
+                if some := {at: measured for at, measured in made.items() if measured}:
+                    yield AccuracyResults(experiment, scale, dataset, some)
+
+
+def _measured(one: Mapping[str, Any]) -> Measured:
+    epsilon = one.get("epsilon")
+    return Measured(
+        cell=one["cell"],
+        seed=one["seed"],
+        version=one["version"],
+        scores=one["scores"],
+        uplink=one["uplink_bytes_per_epoch"],
+        downlink=one["downlink_bytes_per_epoch"],
+        epsilon=None if epsilon is None else float(epsilon),
+    )

@@ -1,0 +1,114 @@
+"""Results of experiments on privacy: what attacks reached in cells of the matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr_splitmix.experiments.experiment import Place
+from flwr_splitmix.experiments.pages.privacy_block import privacy_block
+from flwr_splitmix.experiments.pages.results import Results
+from flwr_splitmix.experiments.privacy import cells as matrix
+from flwr_splitmix.experiments.privacy.kinds import AnySize
+from flwr_splitmix.experiments.privacy.tables_of_papers import (
+    PrivacyExperiment,
+    PrivacyTable,
+    Reached,
+    reached,
+    table_of,
+)
+from flwr_splitmix.experiments.report import Verdict
+
+_SEEDS = range(100)
+
+
+@dataclass(frozen=True)
+class PrivacyResults(Results[Reached]):
+    """What attacks reached of an experiment."""
+
+    experiment: PrivacyExperiment
+    scale: AnySize
+
+    @property
+    def table(self) -> PrivacyTable:
+        """The results beside the paper's numbers, and its claims judged."""
+        place = matrix.Place(None, self.scale, self.dataset)
+        return table_of(self.experiment, place, self.measured_at)
+
+    @property
+    def offered(self) -> int:
+        """Number of the table's places that can be run."""
+        return sum(entry.victim is not None for entry in self.experiment.entries)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """Whether the paper's orderings hold, one after the other."""
+        return [verdict for _, verdict, _ in self.table.claims]
+
+    def block(self, link: str) -> str:
+        """Return the table in Markdown, with the orderings; `link` leads to the file."""
+        return privacy_block(self.table, self.seeds, link)
+
+    def plain(self, one: Reached) -> dict[str, Any]:
+        """Return what is kept of a seed, as plain JSON values."""
+        values: dict[str, Any] = {"seed": one.seed, "cell": one.cell}
+        if one.reason:
+            return {**values, "reason": one.reason}
+        return {**values, "value": one.value, "floor": one.floor}
+
+    @classmethod
+    def of_plain(
+        cls,
+        experiment: PrivacyExperiment,
+        size: AnySize,
+        dataset: str,
+        seeds_at: Mapping[Place, Sequence[Mapping[str, Any]]],
+    ) -> PrivacyResults:
+        """Make results of what is kept, without seeds of other cells than the places have today.
+
+        Raises
+        ------
+        KeyError, TypeError
+            If a value is missing or is none.
+        """
+        made = {
+            place: [Reached(**{"reason": "", **one}) for one in seeds]
+            for place, seeds in seeds_at.items()
+        }
+        place = matrix.Place(None, size, dataset)
+        seeds = sorted({one.seed for each in made.values() for one in each})
+        current = {(entry.place, cell.file(place).stem) for entry, cell in experiment.cells(seeds)}
+        kept = {
+            entry.place: tuple(
+                one for one in made.get(entry.place, ()) if (entry.place, one.cell) in current
+            )
+            for entry in experiment.entries
+        }
+        return cls(experiment, size, dataset, {at: some for at, some in kept.items() if some})
+
+
+def privacy_results(
+    experiments: Iterable[PrivacyExperiment], sizes: Iterable[AnySize], home: Path
+) -> Iterator[PrivacyResults]:
+    """Return what attacks reached of experiments, one for each data set.
+
+    Parameters
+    ----------
+    home
+        Directory that holds attacks/.
+    """
+    every = list(experiments)
+    for size in sizes:
+        # A folder is named by size and data set.
+        folders = sorted((home / "attacks" / size.matrix).glob(f"{size.name}-*"))
+        for dataset in (folder.name.removeprefix(f"{size.name}-") for folder in folders):
+            place = matrix.Place(home, size, dataset)
+            for experiment in every:
+                made: dict[Place, tuple[Reached, ...]] = {e.place: () for e in experiment.entries}
+                for entry, cell in experiment.cells(_SEEDS):
+                    if one := reached(entry, cell, place):
+                        made[entry.place] += (one,)
+                if some := {at: values for at, values in made.items() if values}:
+                    yield PrivacyResults(experiment, size, dataset, some)

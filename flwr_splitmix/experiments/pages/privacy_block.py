@@ -1,0 +1,43 @@
+"""A block of a page: the table of an experiment on privacy, and the paper's orderings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flwr_splitmix.experiments.cells import dataset_name
+from flwr_splitmix.experiments.pages.commands import command
+from flwr_splitmix.experiments.privacy.tables_of_papers import (
+    HEADINGS,
+    PrivacyTable,
+    claim_rows,
+    rows,
+    tally,
+)
+from flwr_splitmix.experiments.tables import grid
+
+
+def privacy_block(table: PrivacyTable, seeds: Sequence[int], link: str) -> str:
+    """Return a table with the command that makes it, and which orderings hold.
+
+    Parameters
+    ----------
+    seeds
+        With which any of it was run.
+    link
+        From the page to the result file.
+    """
+    experiment, size = table.experiment, table.place.size
+    dataset = dataset_name(table.place.source)
+    parts = [
+        f"{experiment.source}: {experiment.title}. Scale `{size.name}`, data set {dataset} "
+        f"([result file]({link})).",
+        "",
+        *command(experiment, size, dataset, seeds),
+        *grid(HEADINGS, rows(table)),
+    ]
+    if experiment.note:
+        parts += [experiment.note, ""]
+    if table.claims:
+        parts += [f"The paper's orderings: {tally(table)}.", ""]
+        parts += grid(("ordering", "here", "margin"), claim_rows(table))
+    return "\n".join(parts)

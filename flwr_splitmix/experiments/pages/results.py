@@ -1,0 +1,113 @@
+"""Results of an experiment as they are kept: what was measured at each place of its table.
+
+They say of every seed which cell it is of, and nothing of the machine and the time of the run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from flwr_splitmix.experiments.experiment import Experiment, Place
+from flwr_splitmix.experiments.privacy.kinds import AnySize
+from flwr_splitmix.experiments.privacy.tables_of_papers import PrivacyExperiment
+from flwr_splitmix.experiments.report import Verdict
+from flwr_splitmix.experiments.scales import Scale
+
+AnyExperiment = Experiment | PrivacyExperiment
+
+
+class _OfASeed(Protocol):
+    @property
+    def seed(self) -> int: ...
+
+
+One = TypeVar("One", bound=_OfASeed)
+"""What was measured at a place with one seed."""
+
+
+@dataclass(frozen=True)
+class Results(ABC, Generic[One]):
+    """What was measured of an experiment at a scale on a data set.
+
+    Parameters
+    ----------
+    dataset
+        The data set's name, see `dataset_name`.
+    measured_at
+        By place of the table, in the table's order, and by seed, in the order of the seeds.
+    """
+
+    experiment: AnyExperiment
+    scale: Scale | AnySize
+    dataset: str
+    measured_at: Mapping[Place, tuple[One, ...]]
+
+    @property
+    def name(self) -> str:
+        """The file's: `cutmixsl-table2-cpu-fashion_mnist.json`."""
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", self.dataset)
+        return f"{self.experiment.name}-{self.scale.name}-{plain}.json"
+
+    @property
+    def count(self) -> int:
+        """Number of seeds, of all places together."""
+        return sum(map(len, self.measured_at.values()))
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds with which any of it was run."""
+        return sorted({one.seed for measured in self.measured_at.values() for one in measured})
+
+    @property
+    @abstractmethod
+    def offered(self) -> int:
+        """Number of the table's places that can be run."""
+
+    @property
+    @abstractmethod
+    def verdicts(self) -> list[Verdict]:
+        """Whether the paper's orderings hold, one after the other."""
+
+    @abstractmethod
+    def block(self, link: str) -> str:
+        """Return the table in Markdown, with the orderings; `link` leads to the file."""
+
+    @abstractmethod
+    def plain(self, one: One) -> dict[str, Any]:
+        """Return what is kept of a seed, as plain JSON values."""
+
+    def merged(self, newer: Self) -> Self:
+        """Return both together; where both have a seed of a place, `newer` is believed."""
+        both = {
+            entry.place: {
+                one.seed: one
+                for each in (self, newer)
+                for one in each.measured_at.get(entry.place, ())
+            }
+            for entry in self.experiment.entries
+        }
+        return replace(
+            self, measured_at={at: _sorted(seeds) for at, seeds in both.items() if seeds}
+        )
+
+    def to_json(self) -> str:
+        """Return the file's text."""
+        whole = {
+            "experiment": self.experiment.name,
+            "scale": self.scale.name,
+            "dataset": self.dataset,
+            "places": [
+                {"row": row, "column": column, "seeds": [self.plain(one) for one in measured]}
+                for (row, column), measured in self.measured_at.items()
+            ],
+        }
+        return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _sorted(by_seed: Mapping[int, One]) -> tuple[One, ...]:
+    return tuple(by_seed[seed] for seed in sorted(by_seed))
