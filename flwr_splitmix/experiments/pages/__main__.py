@@ -1,18 +1,18 @@
-"""The command that keeps what was run, and makes the pages of it.
+"""The command that keeps the results of runs in files, and writes the pages from these.
 
     python -m flwr_splitmix.experiments.pages --run-dir DIR
 
-It takes the finished cells below DIR, of training and of attacks, into the result files,
-`docs/results/data/*.json`, beside the seeds that these have already, and renews the blocks of
+It adds the finished cells in DIR, of training and of attacks, to the result files,
+`docs/results/data/*.json`, keeps the seeds that are there already, and renews the blocks of
 `docs/*.md` and `docs/results/*.md`:
 
 - `<!-- table: NAME SCALE -->`, or `SCALE@DATASET`: an experiment's table and the paper's orderings;
 - `<!-- experiments: PAPER -->`: all experiments of a paper, run or not;
 - `<!-- overview: SCALE -->`: all papers, and how many orderings hold;
-- those of the matrix of attacks, see `privacy.page`. Only these are made of the runs themselves: of
-  one that DIR has nothing for stays what is there.
+- those of the matrix of attacks, see `privacy.page`. Only these are written from the runs
+  themselves; a block for which DIR has no results stays as it is.
 
-Without `--run-dir` the pages are made of the result files alone.
+Without `--run-dir` the pages are written from the result files alone.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from flwr_splitmix.experiments.privacy.matrices import IMAGES
 from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
 from flwr_splitmix.experiments.privacy.page import KINDS, matrix_block
 from flwr_splitmix.experiments.scales import scale_named
+from flwr_splitmix.runs import RunError
 
 
 def renew_pages(docs: Path, home: Path | None) -> list[str]:
@@ -112,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         kept = keep_results(options.docs, options.run_dir, options.scales.split(","))
         for line in (*kept, *renew_pages(options.docs, options.run_dir)):
             print(line)
-    except ExperimentError as error:
+    except RunError as error:
         parser.exit(1, f"{error}\n")
 
 
