@@ -127,6 +127,12 @@ class Scale:
 ENCODER = "MiniLM-L6"
 """A pretrained encoder of six layers: one in the head, four in the trunk, one in the tail."""
 
+DECODER = "stories15m"
+"""A pretrained decoder of six layers, cut likewise; `splitmix model fetch` gets it."""
+
+TINY = "tiny"
+"""A decoder that is made on the fly, with random weights and a tokenizer of its own."""
+
 
 def _cola(
     scale: str, *, samples: int, epochs: int, test: int, length: int, public: int, batch: int = 16
@@ -146,7 +152,9 @@ def _cola(
     )
 
 
-def _models(vit: Model, backbone: Model, vgg: str = "vgg16") -> dict[str, Model]:
+def _models(
+    vit: Model, backbone: Model, vgg: str = "vgg16", decoder: str = DECODER
+) -> dict[str, Model]:
     return {
         "ViT-Tiny": vit,
         # timm has no T2T-ViT.
@@ -154,6 +162,7 @@ def _models(vit: Model, backbone: Model, vgg: str = "vgg16") -> dict[str, Model]
         "PiT-Tiny": _model("pit_ti_224", patch_size=4, depth=None),
         "VGG-16": _model(vgg, cell=2),
         ENCODER: _model("all-MiniLM-L6-v2", head=1, tail=1),
+        DECODER: _model(decoder, head=1, tail=1),
     }
 
 
@@ -180,6 +189,7 @@ SMOKE = Scale(
         _model("vit_tiny_patch16_224", patch_size=8, depth=1),
         _model("vit_tiny_patch16_224", patch_size=8, depth=2),
         "vgg11",
+        TINY,
     ),
     {"cola": "generated"},
 )

@@ -38,8 +38,14 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def text_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the home in which tables of texts find each other's runs."""
+    return tmp_path_factory.mktemp("text-runs")
+
+
 @pytest.fixture
-def run_table(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunTable:
+def run_table(tiny_encoder: Path, text_runs: Path, monkeypatch: pytest.MonkeyPatch) -> RunTable:
     """Run all cells of an experiment at scale smoke; returns their summaries by place."""
     folder_of = text_running.model_folder
     monkeypatch.setattr(
@@ -51,8 +57,8 @@ def run_table(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def call(name: str) -> dict[tuple[str, str], dict[str, Any]]:
         summaries = {}
         for entry, cell in EXPERIMENTS[name].cells(SCALES["smoke"]):
-            with held_run(cell, tmp_path, GENERATED) as run:
-                if run.status != "finished":  # two places may need one run
+            with held_run(cell, text_runs, GENERATED) as run:
+                if run.status != "finished":  # several places, and tables, may need one run
                     run_cell(cell, run, GENERATED, device="cpu", on_round=lambda event: None)
             summaries[entry.place] = run.summary or {}
         return summaries

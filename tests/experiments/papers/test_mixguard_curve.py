@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,9 +63,27 @@ def test_each_sampler_is_to_be_within_five_points_of_the_unsplit_model() -> None
     assert len(claims) == 9
 
 
-def test_every_row_says_its_error_and_its_leak(run_table: RunTable, tmp_path: Any) -> None:
-    summaries = run_table("mixguard-curve")
-    for (row, _), summary in summaries.items():
+def test_the_decoders_curve_has_the_same_rows_and_is_made_on_the_fly_at_scale_smoke() -> None:
+    decoder = EXPERIMENTS["mixguard-curve-stories15m"]
+    assert [entry.row for entry in decoder.entries] == [entry.row for entry in CURVE.entries]
+    models = {
+        name: {(cell.model, cell.model_options) for _, cell in decoder.cells(scale)}
+        for name, scale in SCALES.items()
+    }
+    cut = (("head", 1), ("tail", 1))
+    assert models == {
+        "smoke": {("tiny", cut)},
+        "cpu": {("stories15m", cut)},
+        "paper": {("stories15m", cut)},
+    }
+
+
+@pytest.mark.parametrize("name", ["mixguard-curve", "mixguard-curve-stories15m"])
+def test_every_row_says_its_error_and_its_leak(
+    name: str, run_table: RunTable, text_runs: Path
+) -> None:
+    summaries = {row: summary for (row, _), summary in run_table(name).items()}
+    for row, summary in summaries.items():
         assert -1 <= summary["eval_matthews"] <= 1, row
         if row in ("unsplit", "U shape"):
             assert "train_leak" not in summary
@@ -73,8 +92,7 @@ def test_every_row_says_its_error_and_its_leak(run_table: RunTable, tmp_path: An
             assert summary["train_decode_error"] > 0, row
             assert summary["train_calibrated_error"] > 0, row
     # The target's weight is one in each message: its |cos| falls with the supports' part.
-    leaks = [summaries[row, "MiniLM-L6"]["train_leak"] for row in ("skewed 1", "skewed 2")]
-    assert leaks[0] > leaks[1]
-    (table,) = make_tables(CURVE, SCALES["smoke"], tmp_path)
+    assert summaries["skewed 1"]["train_leak"] > summaries["skewed 2"]["train_leak"]
+    (table,) = make_tables(EXPERIMENTS[name], SCALES["smoke"], text_runs)
     assert {claim.verdict for claim in table.claims} <= {"agrees", "disagrees"}
     assert all(len(line.further) == 5 for line in table.lines)

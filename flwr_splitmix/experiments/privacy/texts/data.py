@@ -10,13 +10,15 @@ from torch import Tensor
 
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.data.errors import DataError
-from flwr_splitmix.data.texts.generated import GENERATED, generated_public
+from flwr_splitmix.data.texts.generated import GENERATED
 from flwr_splitmix.data.texts.rows import TextRows, TextTask
 from flwr_splitmix.data.texts.sets import load_text_sets
-from flwr_splitmix.data.texts.tokens import open_tokenizer, plain_tokens, train_tokenizer
+from flwr_splitmix.data.texts.tokens import open_tokenizer, plain_tokens
 from flwr_splitmix.experiments.cells import ExperimentError, dataset_name
-from flwr_splitmix.experiments.privacy.texts.sizes import SUMS, TINY, TextSize
+from flwr_splitmix.experiments.privacy.texts.sizes import SUMS, TextSize
+from flwr_splitmix.experiments.scales import TINY
 from flwr_splitmix.experiments.text_data import CORPORA, open_corpus, open_public
+from flwr_splitmix.experiments.tiny_decoder import tiny_tokenizer
 
 LEAST_TOKENS = 4
 """Of a victim: shorter texts are not attacked."""
@@ -85,7 +87,7 @@ def task_of(source: str) -> TextTask:
 def open_matrix_tokenizer(size: TextSize) -> Any:
     """Open the model's tokenizer; that of the tiny model is trained on public sums."""
     if size.model == TINY:
-        return train_tokenizer(generated_public("generation"), 400)
+        return tiny_tokenizer("generation")
     return open_tokenizer(size.model)
 
 
