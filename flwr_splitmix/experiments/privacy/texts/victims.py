@@ -19,7 +19,7 @@ from flwr_splitmix.experiments.privacy.texts.data import MatrixTexts, load_matri
 from flwr_splitmix.experiments.privacy.texts.rows import TextRow
 from flwr_splitmix.experiments.privacy.texts.sizes import TextSize
 from flwr_splitmix.experiments.scales import TINY
-from flwr_splitmix.experiments.tiny_decoder import tiny_decoder
+from flwr_splitmix.experiments.text_models import tiny_decoder
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.making import make_hiding
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
@@ -74,7 +74,7 @@ def base_parts(size: TextSize, texts: MatrixTexts, task: Task, *, deeper: int = 
     """
     source: Any = size.model
     if size.model == TINY:
-        source = tiny_decoder(len(texts.tokenizer), deeper=deeper)
+        source = tiny_decoder(len(texts.tokenizer), layers=3 + deeper)
     return build_language_parts(
         source,
         LanguageCut(size.head + deeper, size.tail),
