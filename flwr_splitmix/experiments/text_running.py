@@ -179,7 +179,7 @@ class _Trial:
                 "vocab_size": lambda: parts.vocab_size,
                 "special_ids": lambda: self.tokenizer.all_special_ids,
                 "causal": lambda: False,  # texts are classified
-                "options": partial(MixGuardOptions, max_length=cell.recipe.texts.max_length, **own),
+                "options": partial(MixGuardOptions, max_length=self._mixed_length(own), **own),
                 **{name: partial(own.get, name) for name in own},
             },
             optimizer=optimizer_of(cell.recipe, head),
@@ -211,6 +211,12 @@ class _Trial:
             num_labels=self.texts.classes,
             seed=self.cell.seed,
         )
+
+    def _mixed_length(self, options: Mapping[str, Any]) -> int:
+        """Return the most tokens of a mixture: those of a text, and MixGuard's secret ones."""
+        assert self.cell.recipe.texts is not None
+        secrets = options.get("secret_tokens", MixGuardOptions.secret_tokens)
+        return self.cell.recipe.texts.max_length + int(secrets)
 
     def _client_options(self) -> dict[str, Any]:
         recipe = self.cell.recipe
