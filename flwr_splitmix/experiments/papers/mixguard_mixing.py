@@ -5,8 +5,6 @@ Utility and costs on CoLA; the attacks are in the matrix of texts.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from flwr_splitmix.experiments.cells import Value
 from flwr_splitmix.experiments.experiment import Entry, Experiment, Ordering, TableScore, below
 from flwr_splitmix.experiments.papers.mixguard_ablations import (
@@ -90,8 +88,9 @@ def _by_sources(paper: dict[int, float], name: str) -> tuple[Entry, ...]:
             entry.variant,
             {name: paper[k]} if k in paper else {},
         )
+        for place, _ in enumerate(MODELS)
         for k in SOURCES
-        for entry in entries(_MIXED, _sources(k))
+        for entry in entries(_MIXED, _sources(k))[place : place + 1]
     )
 
 
@@ -126,10 +125,9 @@ FIGURE_3C = Experiment(
     (
         *(Ordering((row, _FIRST), (row, _LAST)) for row in _ROWS),
         *(  # the same bytes: neither is a byte above the other
-            Ordering((row, one), (row, other), "uplink", slack=1.0)
+            Ordering((row, at), (row, other), "uplink", slack=1.0)
             for row in _ROWS
-            for at, further in pairwise(f"k = {k}" for k in SOURCES)
-            for one, other in ((at, further), (further, at))
+            for at, other in ((_FIRST, _LAST), (_LAST, _FIRST))
         ),
     ),
     "The runs of mixguard-fig3b. The paper's seconds are of Qwen3-1.7B, on its machine; its bytes "
