@@ -110,6 +110,8 @@ class Scale:
             recipe = replace(recipe, server_update="sum")
         elif variant.server_update is not None:
             recipe = replace(recipe, server_update=variant.server_update)
+        if variant.public_corpora is not None:
+            recipe = replace(recipe, public_corpora=variant.public_corpora)
         return Cell(
             method=variant.method,
             options=as_options(own),

@@ -179,7 +179,11 @@ class _Trial:
                 "vocab_size": lambda: parts.vocab_size,
                 "special_ids": lambda: self.tokenizer.all_special_ids,
                 "causal": lambda: False,  # texts are classified
-                "options": partial(MixGuardOptions, max_length=self._mixed_length(own), **own),
+                "options": partial(
+                    MixGuardOptions,
+                    max_length=self._mixed_length(own),
+                    **{"support_texts": self.texts.supports, **own},
+                ),
                 **{name: partial(own.get, name) for name in own},
             },
             optimizer=optimizer_of(cell.recipe, head),

@@ -107,7 +107,8 @@ def test_every_table_and_figure_that_was_asked_for_is_there() -> None:
         "cutmixsl-fig9", "dp-cutmix-workshop-table1", "patch-shuffling-table1",
         "patch-shuffling-table2", "baselines", "mixguard-cola", "mixguard-curve",
         "mixguard-curve-stories15m", "mixguard-table4", "mixguard-table6", "mixguard-table7",
-        "mixguard-table8", "mixguard-fig3b", "mixguard-fig3c", "mixguard-fig5",
+        "mixguard-table8", "mixguard-fig3b", "mixguard-fig3c", "mixguard-fig4",
+        "mixguard-fig5",
     }  # fmt: skip
     assert asked <= EXPERIMENTS.keys()
 

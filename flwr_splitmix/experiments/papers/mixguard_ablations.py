@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flwr_splitmix.experiments.cells import Value, variant
 from flwr_splitmix.experiments.experiment import Entry, Experiment, Ordering, below
 from flwr_splitmix.experiments.papers.mixguard_cola import MIXGUARD_COLA, SKEWED
@@ -36,7 +38,11 @@ NOTE = (
 
 
 def entries(
-    row: str, options: dict[str, Value], paper: float | None = None, method: str = "MixGuard"
+    row: str,
+    options: dict[str, Value],
+    paper: float | None = None,
+    method: str = "MixGuard",
+    public_corpora: tuple[str, str] | None = None,
 ) -> tuple[Entry, ...]:
     """Make a row: one entry for each model.
 
@@ -44,12 +50,12 @@ def entries(
     ----------
     paper
         The accuracy on CoLA that the paper prints for Qwen3-1.7B, in percent; None if it has none.
+    public_corpora
+        As in `Variant`.
     """
     printed = {} if paper is None else {PAPER: paper}
-    return tuple(
-        Entry(row, model, variant(method, options, model=model, clients=1), printed)
-        for model in MODELS
-    )
+    made = replace(variant(method, options, clients=1), public_corpora=public_corpora)
+    return tuple(Entry(row, model, replace(made, model=model), printed) for model in MODELS)
 
 
 def within(row: str, other: str, slack: float) -> tuple[Ordering, ...]:

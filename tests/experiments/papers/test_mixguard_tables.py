@@ -23,6 +23,7 @@ TABLES = (
     "mixguard-table8",
     "mixguard-fig3b",
     "mixguard-fig3c",
+    "mixguard-fig4",
     "mixguard-fig5",
 )
 
