@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flwr_splitmix.experiments.cells import Value
+from flwr_splitmix.experiments.cells import Value, variant
 from flwr_splitmix.experiments.experiment import Entry, Experiment, Ordering, TableScore, below
-from flwr_splitmix.experiments.papers.mixguard_ablations import BASE, MODELS, entries
 from flwr_splitmix.experiments.papers.mixguard_fhe import EncryptedModel
+from flwr_splitmix.experiments.papers.mixguard_settings import COLA
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ _PAPER_BYTES = "MB a sample"
 
 _PLAIN, _NOISY, _ENCRYPTED, _MIXED = "No Defense", "DP-Forward", "EFA (FHE)", "MixGuard"
 
-EACH_STEP: dict[str, Value] = {**BASE, "refine_every": 1}
+EACH_STEP: dict[str, Value] = {**COLA.base, "refine_every": 1}
 """Refined as often as in the paper, whose bytes are of that."""
 
 PRINTED = {
@@ -52,8 +52,8 @@ PRINTED = {
 
 def _rows(row: str, options: dict[str, Value], method: str) -> tuple[Entry, ...]:
     return tuple(
-        Entry(row, entry.column, entry.variant, _printed(row))
-        for entry in entries(row, options, method=method)
+        Entry(row, model, variant(method, options, model=model, clients=1), _printed(row))
+        for model in COLA.models
     )
 
 
@@ -73,17 +73,17 @@ TABLE_6 = Experiment(
     (
         *_rows(_PLAIN, {}, "USplitSL"),
         *_rows(_NOISY, {"epsilon": 8.0, "delta": 1e-5, "clip_norm": 1.0}, "DPForwardSL"),
-        *(Entry(_ENCRYPTED, model, None, _printed(_ENCRYPTED)) for model in MODELS),
+        *(Entry(_ENCRYPTED, model, None, _printed(_ENCRYPTED)) for model in COLA.models),
         *_rows(_MIXED, EACH_STEP, "MixGuard"),
-        *_rows("MixGuard, refined at every eighth step (ours)", BASE, "MixGuard"),
+        *_rows("MixGuard, refined at every eighth step (ours)", dict(COLA.base), "MixGuard"),
     ),
     (
-        *below((_PLAIN,), _MIXED, MODELS),
-        *below((_MIXED,), _ENCRYPTED, MODELS),
-        *(Ordering((_PLAIN, model), (_MIXED, model), "uplink") for model in MODELS),
+        *below((_PLAIN,), _MIXED, COLA.models),
+        *below((_MIXED,), _ENCRYPTED, COLA.models),
+        *(Ordering((_PLAIN, model), (_MIXED, model), "uplink") for model in COLA.models),
         *(  # the same bytes: neither is a byte above the other
             Ordering((low, model), (high, model), "uplink", slack=1.0)
-            for model in MODELS
+            for model in COLA.models
             for low, high in ((_NOISY, _PLAIN), (_PLAIN, _NOISY))
         ),
     ),
@@ -98,7 +98,7 @@ TABLE_6 = Experiment(
     "8,551 texts / 2 layers, x 50/7 for the parameters of a layer, x 28 layers, x 2,643/1,671 for "
     f"the TFLOPS of the machines; and 4 transfers x {_FHE.ciphertexts} ciphertexts (512 x 2048 "
     "numbers, 32,768 slots) x 15 MB. The paper rounds in between, to 4,454.9.",
-    track="cola",
+    track=COLA.track,
     scores=(
         PerStep("processor ms a step", "processor_s", 1e3, 1),
         PerStep("MB a step", "uplink_bytes", 1e-6, 3, ("downlink_bytes",)),

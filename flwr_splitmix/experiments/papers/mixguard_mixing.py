@@ -5,36 +5,26 @@ Utility and costs on CoLA; the attacks are in the matrix of texts.
 
 from __future__ import annotations
 
-from flwr_splitmix.experiments.cells import Value
-from flwr_splitmix.experiments.experiment import Entry, Experiment, Ordering, TableScore, below
+from flwr_splitmix.experiments.experiment import Entry, Experiment, Ordering, TableScore
 from flwr_splitmix.experiments.papers.mixguard_ablations import (
-    BASE,
+    BARE,
     CONSTANT,
-    MODELS,
-    NO_PERTURBATION,
+    LATE,
+    MIXED,
     NO_STAGE_ONE,
-    NOTE,
-    PAPER,
-    SCORES,
-    SECRET_TOKENS,
+    QUIET,
+    SILENT,
+    STEADY,
     UNCALIBRATED,
-    entries,
-    within,
+    WITH_TOKENS,
 )
+from flwr_splitmix.experiments.papers.mixguard_settings import COLA
 
 SOURCES = {3: 84.5, 4: 85.0, 5: 85.2, 6: 84.8, 7: 85.0, 8: 83.8, 9: 83.9, 10: 83.6}
 """By k, with m = 3: the accuracy on CoLA that Table VIII prints, in percent."""
 
 MESSAGES = {5: 85.6, 7: 85.3, 9: 85.3}
 """By m, with k = 3, likewise."""
-
-
-def _sources(k: int) -> dict[str, Value]:
-    return {**BASE, "k": k}
-
-
-def _messages(m: int) -> dict[str, Value]:
-    return {**BASE, "m": m}
 
 
 def _k(k: int) -> str:
@@ -45,38 +35,35 @@ def _m(m: int) -> str:
     return f"m = {m}, k = 3"
 
 
-_MIXED, _PLAIN, _BARE = "MixGuard", "w/o secret tokens", "w/o calibration model"
-_SILENT = "w/o gradient perturbation"
-
 TABLE_8 = Experiment(
     "mixguard-table8",
     "MixGuard by its parts, its number of sources and its number of messages",
     "MixGuard, Table VIII, column CoLA, utility",
     (
-        *entries(_MIXED, BASE, 84.6),
-        *entries("with 20 secret tokens (ours)", SECRET_TOKENS),
-        *entries(_PLAIN, BASE, 85.5),
-        *entries(_BARE, UNCALIBRATED, 83.3),
-        *entries("w/o pre-training (Stage I)", NO_STAGE_ONE, 82.9),
-        *entries(_SILENT, NO_PERTURBATION, 85.3),
-        *entries("w/ non-adaptive perturbation", CONSTANT, 85.2),
-        *entries("w/o secret tokens and perturbation", NO_PERTURBATION, 85.9),
-        *(entry for k, paper in SOURCES.items() for entry in entries(_k(k), _sources(k), paper)),
-        *(entry for m, paper in MESSAGES.items() for entry in entries(_m(m), _messages(m), paper)),
+        *COLA.entries(MIXED, {}, 84.6),
+        *COLA.entries(WITH_TOKENS, {"secret_tokens": 20}),
+        *COLA.entries("w/o secret tokens", {}, 85.5),
+        *COLA.entries(BARE, UNCALIBRATED, 83.3),
+        *COLA.entries(LATE, NO_STAGE_ONE, 82.9),
+        *COLA.entries(QUIET, SILENT, 85.3),
+        *COLA.entries(STEADY, CONSTANT, 85.2),
+        *COLA.entries("w/o secret tokens and perturbation", SILENT, 85.9),
+        *(entry for k, paper in SOURCES.items() for entry in COLA.entries(_k(k), {"k": k}, paper)),
+        *(entry for m, paper in MESSAGES.items() for entry in COLA.entries(_m(m), {"m": m}, paper)),
     ),
     (
-        *below((_BARE,), _MIXED, MODELS),
-        *below((_MIXED,), _SILENT, MODELS),
-        *below((_k(3),), _m(5), MODELS),  # "slightly increases from 0.845 to 0.856"
-        *(claim for k in SOURCES if k != 3 for claim in within(_k(3), _k(k), 2.0)),
-        *(claim for m in (7, 9) for claim in within(_m(5), _m(m), 2.0)),
+        *COLA.below(BARE, MIXED),
+        *COLA.below(MIXED, QUIET),
+        *COLA.below(_k(3), _m(5)),  # "slightly increases from 0.845 to 0.856"
+        *(claim for k in SOURCES if k != 3 for claim in COLA.within(_k(3), _k(k), 2.0)),
+        *(claim for m in (7, 9) for claim in COLA.within(_m(5), _m(m), 2.0)),
     ),
-    f"{NOTE} The paper's CoLA has no secret tokens (appendix A.2), and yet a line without them, "
+    f"{COLA.note} The paper's CoLA has no secret tokens (appendix A.2), and yet a line without them, "
     "whose number is not that of MixGuard: here both are one run, and tokens a row of our own. So "
     "are MixGuard and m = k = 3, of which the paper prints two numbers. The pairs of public and "
     "support texts are mixguard-fig4.",
-    track="cola",
-    scores=SCORES,
+    track=COLA.track,
+    scores=COLA.scores,
 )
 
 
@@ -89,31 +76,32 @@ def _by_sources(paper: dict[int, float], name: str) -> tuple[Entry, ...]:
             entry.variant,
             {name: paper[k]} if k in paper else {},
         )
-        for place, _ in enumerate(MODELS)
+        for model in COLA.models
         for k in SOURCES
-        for entry in entries(_MIXED, _sources(k))[place : place + 1]
+        for entry in COLA.entries(MIXED, {"k": k})
+        if entry.column == model
     )
 
 
-_ROWS = tuple(f"MixGuard ({model})" for model in MODELS)
+_ROWS = tuple(f"MixGuard ({model})" for model in COLA.models)
 _FIRST, _LAST = (f"k = {k}" for k in (min(SOURCES), max(SOURCES)))
 
 FIGURE_3B = Experiment(
     "mixguard-fig3b",
     "utility by the number of texts in a mixture",
     "MixGuard, Figure 3(b), CoLA; numbers of Table VIII",
-    _by_sources(SOURCES, "CoLA accuracy"),
+    _by_sources(SOURCES, COLA.printed),
     tuple(
         Ordering((row, _FIRST), (row, f"k = {k}"), slack=2.0)
         for row in _ROWS
         for k in SOURCES
         if k > 3
     ),
-    f"{NOTE} Three messages. The paper's accuracies are within 1.6 points of each other, and at "
+    f"{COLA.note} Three messages. The paper's accuracies are within 1.6 points of each other, and at "
     "most 0.9 below that of k = 3. Figure 3(a), what attacks read at k = 3 and k = 10, is rows of "
     "the matrix of texts.",
-    track="cola",
-    scores=SCORES,
+    track=COLA.track,
+    scores=COLA.scores,
 )
 
 _TIME = TableScore("processor s", "processor_s", 1.0, 0)
@@ -133,7 +121,7 @@ FIGURE_3C = Experiment(
     ),
     "The runs of mixguard-fig3b. The paper's seconds are of Qwen3-1.7B, on its machine; its bytes "
     "are 1001 GB at every k. Time is one thread's, and counts evaluation and Stage I, too.",
-    track="cola",
+    track=COLA.track,
     scores=(_TIME,),
 )
 
@@ -161,9 +149,9 @@ def _pair(calibration: str, supports: str) -> str:
 def _of_pair(calibration: str, supports: str) -> tuple[Entry, ...]:
     row, paper = _pair(calibration, supports), PAIRS.get((calibration, supports))
     if "Yelp" in (calibration, supports):
-        return tuple(Entry(row, model, None, {PAPER: paper or 0.0}) for model in MODELS)
+        return tuple(Entry(row, model, None, {COLA.printed: paper or 0.0}) for model in COLA.models)
     first, second = (_CORPORA.get(name, name) for name in (calibration, supports))
-    return entries(row, BASE, paper, public_corpora=(first, second))
+    return COLA.entries(row, {}, paper, public_corpora=(first, second))
 
 
 _SAME = _pair("Multi-Source", "Multi-Source")
@@ -177,26 +165,29 @@ FIGURE_4 = Experiment(
         claim
         for pair in PAIRS
         if "Yelp" not in pair and _pair(*pair) != _SAME
-        for claim in (*within(_SAME, _pair(*pair), 2.0), *within(_pair(*pair), _SAME, 2.0))
+        for claim in (
+            *COLA.within(_SAME, _pair(*pair), 2.0),
+            *COLA.within(_pair(*pair), _SAME, 2.0),
+        )
     ),
-    f"{NOTE} The paper's accuracies are within 1.6 points of each other. Its Multi-Source, a "
+    f"{COLA.note} The paper's accuracies are within 1.6 points of each other. Its Multi-Source, a "
     "corpus of several tasks, is the whole folder public_text here, of WikiText and novels; rows "
     "with books, ours, are of the novels. Yelp is not there. Supports are drawn apart from the "
     "calibrator's texts, as many of each.",
-    track="cola",
-    scores=SCORES,
+    track=COLA.track,
+    scores=COLA.scores,
 )
 
 FIGURE_5 = Experiment(
     "mixguard-fig5",
     "how much utility varies with the seed",
     "MixGuard, Figure 5, utility",
-    entries(_MIXED, BASE),
+    COLA.entries(MIXED, {}),
     (),
-    f"{NOTE} The figure is of ten seeds: --seeds 0,1,2,3,4,5,6,7,8,9. Its mean is lost in the text "
+    f"{COLA.note} The figure is of ten seeds: --seeds 0,1,2,3,4,5,6,7,8,9. Its mean is lost in the text "
     "that was available to us; its standard deviation is 0.63 % of it.",
-    track="cola",
-    scores=SCORES,
+    track=COLA.track,
+    scores=COLA.scores,
 )
 
 MIXING = (TABLE_8, FIGURE_3B, FIGURE_3C, FIGURE_4, FIGURE_5)

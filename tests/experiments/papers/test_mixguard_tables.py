@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.experiments import EXPERIMENTS, SCALES
-from flwr_splitmix.experiments.papers.mixguard_ablations import BASE, MODELS
 from flwr_splitmix.experiments.papers.mixguard_costs import PerStep
 from flwr_splitmix.experiments.papers.mixguard_fhe import RHO, EncryptedModel
+from flwr_splitmix.experiments.papers.mixguard_settings import COLA
 from flwr_splitmix.experiments.report import make_tables
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from tests.experiments.papers.conftest import RunTable
+
+BASE, MODELS = dict(COLA.base), COLA.models
 
 TABLES = (
     "mixguard-table4",
