@@ -58,10 +58,10 @@ TABLE_8 = Experiment(
         *(claim for k in SOURCES if k != 3 for claim in COLA.within(_k(3), _k(k), 2.0)),
         *(claim for m in (7, 9) for claim in COLA.within(_m(5), _m(m), 2.0)),
     ),
-    f"{COLA.note} The paper's CoLA has no secret tokens (appendix A.2), and yet a line without them, "
-    "whose number is not that of MixGuard: here both are one run, and tokens a row of our own. So "
-    "are MixGuard and m = k = 3, of which the paper prints two numbers. The pairs of public and "
-    "support texts are mixguard-fig4.",
+    f"{COLA.note} The paper's CoLA has no secret tokens (appendix A.2), and yet a line without "
+    "them, whose number is not that of MixGuard: here both are one run, and tokens a row of our "
+    "own. MixGuard and m = k = 3 are one run, too, of which the paper prints two numbers. The "
+    "pairs of public and support texts are mixguard-fig4.",
     track=COLA.track,
     scores=COLA.scores,
 )
@@ -97,9 +97,9 @@ FIGURE_3B = Experiment(
         for k in SOURCES
         if k > 3
     ),
-    f"{COLA.note} Three messages. The paper's accuracies are within 1.6 points of each other, and at "
-    "most 0.9 below that of k = 3. Figure 3(a), what attacks read at k = 3 and k = 10, is rows of "
-    "the matrix of texts.",
+    f"{COLA.note} Three messages. The paper's accuracies are within 1.6 points of each other, and "
+    "at most 0.9 below that of k = 3. Figure 3(a), what attacks read at k = 3 and k = 10, is rows "
+    "of the matrix of texts.",
     track=COLA.track,
     scores=COLA.scores,
 )
@@ -184,8 +184,8 @@ FIGURE_5 = Experiment(
     "MixGuard, Figure 5, utility",
     COLA.entries(MIXED, {}),
     (),
-    f"{COLA.note} The figure is of ten seeds: --seeds 0,1,2,3,4,5,6,7,8,9. Its mean is lost in the text "
-    "that was available to us; its standard deviation is 0.63 % of it.",
+    f"{COLA.note} The figure is of ten seeds: --seeds 0,1,2,3,4,5,6,7,8,9. Its mean is lost in "
+    "the text that was available to us; its standard deviation is 0.63 % of it.",
     track=COLA.track,
     scores=COLA.scores,
 )

@@ -76,8 +76,8 @@ class Setting:
 
 
 NOT_THE_PAPERS = (
-    "secrets of the skewed sampler with supports of weight 1.5 and each text's own mask; refinement "
-    "at every eighth step, in the paper at each."
+    "secrets of the skewed sampler with supports of weight 1.5 and each text's own mask; "
+    "refinement at every eighth step, in the paper at each."
 )
 
 COLA = Setting(
