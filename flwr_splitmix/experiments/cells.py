@@ -55,6 +55,9 @@ class Variant:
         Where the model is cut; None is the method's own cut.
     defence
         What each client does besides: "blur" or "adversarial", as in `attacks.defences`.
+    public_corpora
+        Of texts, names of `public_corpora.PUBLIC_CORPORA`: which the calibrator learns on, and
+        which are supports; None takes both from all public texts.
     """
 
     method: str
@@ -65,6 +68,7 @@ class Variant:
     server_update: ServerUpdate | None = None
     cut_at: str | None = None
     defence: Defence = "none"
+    public_corpora: tuple[str, str] | None = None
 
 
 def variant(
@@ -144,6 +148,8 @@ class Recipe:
         Pixels that images are enlarged to after padding; None leaves them.
     texts
         For language models; None: the cell trains on images.
+    public_corpora
+        As in `Variant`.
     """
 
     scale: str
@@ -164,6 +170,7 @@ class Recipe:
     server_update: ServerUpdate = "sum"
     resize: int | None = None
     texts: TextRecipe | None = None
+    public_corpora: tuple[str, str] | None = None
 
     def with_epochs(self, epochs: int) -> Recipe:
         """Return the recipe with another length; warm-up, if any, is at most half of it.
@@ -274,6 +281,7 @@ class Cell:
             self.dataset,
             f"seed={self.seed}",
             *(() if self.defence == "none" else (self.defence,)),
+            *(f"public={name}" for name in self.recipe.public_corpora or ()),
         )
 
     def __str__(self) -> str:

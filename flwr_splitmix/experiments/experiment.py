@@ -105,12 +105,12 @@ class Ordering:
     def __str__(self) -> str:
         (low, at), (high, there) = self.low, self.high
         what = "uplink of " if self.measure == "uplink" else ""
+        more = f" + {self.slack:g}" if self.slack else ""
         if at == there:
-            more = f" + {self.slack:g}" if self.slack else ""
             return f"{what}{low} < {high}{more} ({at})"
         if low == high:
-            return f"{what}{low}: {at} < {there}"
-        return f"{what}{low} ({at}) < {high} ({there})"
+            return f"{what}{low}: {at} < {there}{more}"
+        return f"{what}{low} ({at}) < {high} ({there}){more}"
 
 
 @dataclass(frozen=True)

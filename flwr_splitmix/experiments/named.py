@@ -9,7 +9,11 @@ from flwr_splitmix.experiments.every_method import EVERY_METHOD
 from flwr_splitmix.experiments.experiment import Experiment
 from flwr_splitmix.experiments.papers.cutmixsl import CUTMIXSL
 from flwr_splitmix.experiments.papers.dp_cutmixsl import DP_CUTMIXSL
+from flwr_splitmix.experiments.papers.mixguard_ablations import ABLATIONS
 from flwr_splitmix.experiments.papers.mixguard_cola import LANGUAGE
+from flwr_splitmix.experiments.papers.mixguard_costs import TABLE_6 as MIXGUARD_COSTS
+from flwr_splitmix.experiments.papers.mixguard_curve import CURVES
+from flwr_splitmix.experiments.papers.mixguard_mixing import MIXING
 from flwr_splitmix.experiments.papers.patch_shuffling import PATCH_SHUFFLING
 from flwr_splitmix.experiments.papers.whole_models import WHOLE_MODELS
 from flwr_splitmix.experiments.papers.with_noise import WITH_NOISE
@@ -24,6 +28,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         WORKSHOP,
         PATCH_SHUFFLING,
         LANGUAGE,
+        CURVES,
+        ABLATIONS,
+        (MIXGUARD_COSTS,),
+        MIXING,
         (WHOLE_MODELS, EVERY_METHOD),
     )
     for experiment in paper

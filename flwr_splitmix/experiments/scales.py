@@ -110,6 +110,8 @@ class Scale:
             recipe = replace(recipe, server_update="sum")
         elif variant.server_update is not None:
             recipe = replace(recipe, server_update=variant.server_update)
+        if variant.public_corpora is not None:
+            recipe = replace(recipe, public_corpora=variant.public_corpora)
         return Cell(
             method=variant.method,
             options=as_options(own),
@@ -126,6 +128,12 @@ class Scale:
 
 ENCODER = "MiniLM-L6"
 """A pretrained encoder of six layers: one in the head, four in the trunk, one in the tail."""
+
+STORIES = "stories15m"
+"""A pretrained decoder of six layers, cut likewise; `splitmix model fetch` gets it."""
+
+TINY = "tiny"
+"""The decoder that is made on the spot, with random weights and a tokenizer of its own."""
 
 
 def _cola(
@@ -146,7 +154,9 @@ def _cola(
     )
 
 
-def _models(vit: Model, backbone: Model, vgg: str = "vgg16") -> dict[str, Model]:
+def _models(
+    vit: Model, backbone: Model, vgg: str = "vgg16", decoder: str = STORIES
+) -> dict[str, Model]:
     return {
         "ViT-Tiny": vit,
         # timm has no T2T-ViT.
@@ -154,6 +164,7 @@ def _models(vit: Model, backbone: Model, vgg: str = "vgg16") -> dict[str, Model]
         "PiT-Tiny": _model("pit_ti_224", patch_size=4, depth=None),
         "VGG-16": _model(vgg, cell=2),
         ENCODER: _model("all-MiniLM-L6-v2", head=1, tail=1),
+        STORIES: _model(decoder, head=1, tail=1),
     }
 
 
@@ -180,6 +191,7 @@ SMOKE = Scale(
         _model("vit_tiny_patch16_224", patch_size=8, depth=1),
         _model("vit_tiny_patch16_224", patch_size=8, depth=2),
         "vgg11",
+        TINY,
     ),
     {"cola": "generated"},
 )

@@ -17,6 +17,7 @@ from flwr_splitmix.data.texts.rows import TextRows, TextSets, TextTask
 from flwr_splitmix.data.texts.sets import TextColumns, load_text_sets
 from flwr_splitmix.data.texts.token_sets import public_token_set, token_set
 from flwr_splitmix.experiments.cells import Cell
+from flwr_splitmix.experiments.public_corpora import open_public_pair
 from flwr_splitmix.seeding import frozen_generator
 
 PUBLIC = "public_text"
@@ -52,13 +53,17 @@ CORPORA = {
 
 
 class CellTexts(NamedTuple):
-    """All that a cell of texts is trained and measured on; `classes` is the number of labels."""
+    """All that a cell of texts is trained and measured on; `classes` is the number of labels.
+
+    Of the public texts the first `supports` are supports and nothing else; 0: all are both.
+    """
 
     clients: list[TextSet]
     pooled: TextSet
     test: TextSet
     public: TextSet
     classes: int
+    supports: int = 0
 
 
 def load_cell_texts(cell: Cell, source: str, tokenizer: Any) -> CellTexts:
@@ -93,19 +98,14 @@ def load_cell_texts(cell: Cell, source: str, tokenizer: Any) -> CellTexts:
             f"clients with {each} each"
         )
     parts = [order[start : start + each] for start in range(0, each * cell.clients, each)]
-    public = open_public(
-        source,
-        sets.task,
-        limit=recipe.texts.public_texts,
-        max_words=recipe.texts.public_words,
-        seed=cell.seed,
-    )
+    public, supports = _public(cell, source, sets.task)
     return CellTexts(
         [tokenised(sets.train.subset(part)) for part in parts],
         tokenised(sets.train.subset(np.concatenate(parts))),
         tokenised(_chosen(sets.test, recipe.test_images)),
         public_token_set(public, tokenizer, max_length=length),
         len(sets.classes),
+        supports=supports,
     )
 
 
@@ -143,12 +143,35 @@ def open_public(
     if source == GENERATED:
         return generated_public(task)[:limit]
     return load_public_texts(
-        str(Path(source).expanduser().resolve().parent / PUBLIC),
+        _public_folder(source),
         min_words=_MIN_WORDS,
         max_words=max_words,
         limit=limit,
         seed=seed,
     )
+
+
+def _public(cell: Cell, source: str, task: TextTask) -> tuple[Sequence[str], int]:
+    """Return a cell's public texts, and how many of them, the first, are supports alone."""
+    assert cell.recipe.texts is not None
+    limit, most = cell.recipe.texts.public_texts, cell.recipe.texts.public_words
+    pair = cell.recipe.public_corpora
+    if pair is None:
+        return open_public(source, task, limit=limit, max_words=most, seed=cell.seed), 0
+    calibration, supports = open_public_pair(
+        source if source == GENERATED else _public_folder(source),
+        task,
+        pair,
+        limit=limit,
+        min_words=_MIN_WORDS,
+        max_words=most,
+        seed=cell.seed,
+    )
+    return [*supports, *calibration], len(supports)
+
+
+def _public_folder(source: str) -> str:
+    return str(Path(source).expanduser().resolve().parent / PUBLIC)
 
 
 def _chosen(test: TextRows, texts: int) -> TextRows:

@@ -1,4 +1,4 @@
-"""The run of a cell of texts: a pretrained encoder in the U shape, or whole."""
+"""The run of a cell of texts: a pretrained language model in the U shape, or whole."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from torch import nn
 from flwr_splitmix.apps.language.client import make_client
 from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.clients.local_inference import score_locally
-from flwr_splitmix.data.texts.tokens import open_tokenizer
 from flwr_splitmix.events import RoundDone
 from flwr_splitmix.experiments.baselines import Unsplit
 from flwr_splitmix.experiments.cells import Cell, ExperimentError
 from flwr_splitmix.experiments.recipes import optimizer_of, schedule_of
+from flwr_splitmix.experiments.scales import TINY
 from flwr_splitmix.experiments.text_data import CellTexts, load_cell_texts
+from flwr_splitmix.experiments.text_models import open_model_tokenizer, tiny_decoder
 from flwr_splitmix.experiments.whole_texts import WholeTextClient, WholeTexts
 from flwr_splitmix.hiding.making import hiding_options
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
@@ -87,7 +88,7 @@ def run_texts(
     """
     _check(cell)
     folder = model_folder(cell.model)
-    tokenizer = open_tokenizer(folder)
+    tokenizer = open_model_tokenizer(folder)
     texts = load_cell_texts(cell, source, tokenizer)
     clock = ProcessorTime()
     trial = _Trial(cell, run, folder, tokenizer, texts, device, [clock, *observers])
@@ -178,7 +179,11 @@ class _Trial:
                 "vocab_size": lambda: parts.vocab_size,
                 "special_ids": lambda: self.tokenizer.all_special_ids,
                 "causal": lambda: False,  # texts are classified
-                "options": partial(MixGuardOptions, max_length=cell.recipe.texts.max_length, **own),
+                "options": partial(
+                    MixGuardOptions,
+                    max_length=self._mixed_length(own),
+                    **{"support_texts": self.texts.supports, **own},
+                ),
                 **{name: partial(own.get, name) for name in own},
             },
             optimizer=optimizer_of(cell.recipe, head),
@@ -200,13 +205,22 @@ class _Trial:
 
     def _parts(self) -> LanguageParts:
         cut = dict(self.cell.model_options)
+        source: Any = self.folder
+        if source == TINY:
+            source = tiny_decoder(len(self.tokenizer))
         return build_language_parts(
-            self.folder,
+            source,
             LanguageCut(int(str(cut["head"])), int(str(cut["tail"]))),
             task="classification",
             num_labels=self.texts.classes,
             seed=self.cell.seed,
         )
+
+    def _mixed_length(self, options: Mapping[str, Any]) -> int:
+        """Return the most tokens of a mixture: those of a text, and MixGuard's secret ones."""
+        assert self.cell.recipe.texts is not None
+        secrets = options.get("secret_tokens", MixGuardOptions.secret_tokens)
+        return self.cell.recipe.texts.max_length + int(secrets)
 
     def _client_options(self) -> dict[str, Any]:
         recipe = self.cell.recipe

@@ -199,6 +199,9 @@ def test_a_client_infers_behind_what_its_tail_was_trained_behind() -> None:
     assert isinstance(behind, parts.CalibratedTrunk)
     assert score_locally(client, behind, "federated") != score_locally(client, trunk, "federated")
     assert Hiding().local_trunk(trunk) is trunk
+    assert isinstance(client.hiding, MixGuard)
+    client.hiding.options = replace(OPTIONS, calibrated_inference=False)
+    assert client.hiding.local_trunk(trunk) is trunk
 
 
 def test_parts_of_mixguard_have_their_short_name() -> None:

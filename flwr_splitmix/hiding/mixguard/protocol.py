@@ -326,5 +326,10 @@ class MixGuard(Hiding):
             self.calibration.restore(under("calibration", tensors), meta["calibration"])
 
     def local_trunk(self, trunk: nn.Module) -> nn.Module:
-        """Return the trunk with the calibrator behind it: what the tail was trained behind."""
-        return trunk if self.calibration is None else CalibratedTrunk(trunk, self.calibration)
+        """Return the trunk with the calibrator behind it: what the tail was trained behind.
+
+        With `calibrated_inference=False` it is the trunk alone, as in split inference.
+        """
+        if self.calibration is None or not self.options.calibrated_inference:
+            return trunk
+        return CalibratedTrunk(trunk, self.calibration)

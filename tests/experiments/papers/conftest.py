@@ -1,0 +1,66 @@
+"""A tiny encoder in place of the pretrained one, and the run of a table of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+from flwr_splitmix.data.texts.generated import GENERATED, generated_public
+from flwr_splitmix.data.texts.tokens import train_tokenizer
+from flwr_splitmix.experiments import EXPERIMENTS, SCALES, text_running
+from flwr_splitmix.experiments.cell_runs import held_run
+from flwr_splitmix.experiments.running import run_cell
+
+RunTable = Callable[[str], dict[tuple[str, str], dict[str, Any]]]
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a folder with an encoder of three layers, random weights and a tokenizer."""
+    folder = tmp_path_factory.mktemp("tiny-encoder")
+    tokenizer = train_tokenizer(generated_public("classification"), 300)
+    tokenizer.save_pretrained(folder)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+    )
+    torch.manual_seed(0)
+    BertForSequenceClassification(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def text_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the home in which tables of texts find each other's runs."""
+    return tmp_path_factory.mktemp("text-runs")
+
+
+@pytest.fixture
+def run_table(tiny_encoder: Path, text_runs: Path, monkeypatch: pytest.MonkeyPatch) -> RunTable:
+    """Run all cells of an experiment at scale smoke; returns their summaries by place."""
+    folder_of = text_running.model_folder
+    monkeypatch.setattr(
+        text_running,
+        "model_folder",
+        lambda model: str(tiny_encoder) if model in text_running.PACKAGES else folder_of(model),
+    )
+
+    def call(name: str) -> dict[tuple[str, str], dict[str, Any]]:
+        summaries = {}
+        for entry, cell in EXPERIMENTS[name].cells(SCALES["smoke"]):
+            with held_run(cell, text_runs, GENERATED) as run:
+                if run.status != "finished":  # several places, and tables, may need one run
+                    run_cell(cell, run, GENERATED, device="cpu", on_round=lambda event: None)
+            summaries[entry.place] = run.summary or {}
+        return summaries
+
+    return call
