@@ -155,7 +155,7 @@ def _rows(inside: Tensor, weights: Tensor, decoding: Tensor, signs: Tensor) -> T
 
 
 def _room(base: Tensor, apart: Tensor, weights: Tensor) -> Tensor:
-    """Return the multiple of `apart` that each row may add: half of what keeps products positive."""
+    """Return the multiple of `apart` each row may add: half of what keeps products positive."""
     there, moved = base @ weights, (apart @ weights).abs()
     moved = moved.clamp(min=1e-12)  # a sign's only message has no `apart`
     room: Tensor = 0.5 * (there / moved).amin(2, keepdim=True)
