@@ -52,7 +52,7 @@ def check(
         bool, typer.Option(hidden=True, help="The federation's size is not known.")
     ] = False,
     uplink: Annotated[str | None, typer.Option(help="A client's uplink: 20mbit, 1gbit.")] = None,
-    downlink: Annotated[str | None, typer.Option(help="A client's: 100mbit.")] = None,
+    downlink: Annotated[str | None, typer.Option(help="A client's downlink: 100mbit.")] = None,
     rtt: Annotated[str | None, typer.Option(help="Round trip: 40ms.")] = None,
     client_flops: Annotated[
         str | None, typer.Option(help="A client's speed in training: 5gflops.")
