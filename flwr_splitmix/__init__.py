@@ -1,7 +1,7 @@
 """Split learning for Flower.
 
-The lower segment of a model stays with each client, the upper segment and the mixer live with the
-ServerApp. Flower messages carry the rounds, a link carries the steps. Strategies are in
+Each client keeps the lower segment of a model; the ServerApp holds the upper segment and the
+mixer. Flower messages carry the rounds, a link carries the steps. Strategies are in
 `flwr_splitmix.strategies`.
 """
 
@@ -50,7 +50,7 @@ wait_passively()  # before anything here imports torch
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is asked for: the `splitmix` command must not wait for torch."""
+    """Import a name on first access, so that the `splitmix` command need not wait for torch."""
     if name == "__version__":
         return import_module("importlib.metadata").version("flwr-splitmix")
     if name in _HOMES:
@@ -59,5 +59,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return all names, those that are not imported yet among them."""
+    """Return all names, including those not imported yet."""
     return sorted({*globals(), *__all__})

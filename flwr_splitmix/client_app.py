@@ -21,10 +21,10 @@ ClientFn = Callable[[Context], Client]
 class SplitClientApp(ClientApp):
     """Serves the strategies of `flwr_splitmix.strategies` on a node.
 
-    A message carries the round; the steps go over the link that its ticket names. In a simulation
-    the client lives in a host actor, which builds it once from `client_fn` and the context. On a
-    SuperNode it lives here, in a process of its own for each round: it is built from `client_fn`
-    and the state that the node kept, dials the ServerApp, and serves its calls to the round's end.
+    A message carries the round; steps use the link that its ticket names. In a simulation the
+    client lives in a host actor, which builds it once from `client_fn` and the context. On a
+    SuperNode it lives in this process, one per round: it is built from `client_fn` and the state
+    kept by the node, dials the ServerApp, and serves its calls until the end of the round.
 
     A node's configuration (`--node-config`) must hold `partition-id`. It may hold `state-dir`
     (where the client's state is kept; "" keeps it in Flower's context), `ssl-certfile` and
@@ -35,8 +35,8 @@ class SplitClientApp(ClientApp):
     ----------
     client_fn
         Makes the node's client from the Flower context. In a simulation it is looked up by name
-        in the host's process, so define it at the top of a module of the app or of an installed
-        package.
+        in the host's process, so define it at the top level of a module of the app or of an
+        installed package.
     mods
         Flower mods around the train and evaluate messages.
     """
@@ -109,7 +109,7 @@ class SplitClientApp(ClientApp):
 
 
 def _answer(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Run a call; an exception becomes an error message for the server, not a traceback."""
+    """Run a call, turning an exception into an error message for the server."""
     try:
         return call()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The device and the precision that a segment computes with."""
+"""The device and the precision of a segment's computation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """Return the device called `name`: "auto" takes CUDA, then MPS, then the CPU.
+    """Return the device called `name`: "auto" chooses CUDA, then MPS, then the CPU.
 
     Raises
     ------
@@ -34,7 +34,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def pick_precision(name: Precision, device: torch.device) -> torch.dtype:
-    """Return the dtype of matrix products: "auto" is bfloat16 on CUDA devices that have it.
+    """Return the dtype of matrix products: "auto" is bfloat16 on CUDA devices that support it.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The typed events of a run, as the server sees them and observers are told."""
+"""The typed events of a run, as seen by the server and passed to observers."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = [
 ]
 
 Phase = Literal["train", "evaluate", "calibrate"]
-"""What an exchange is for.
+"""Purpose of an exchange.
 
-"train" is all that a training step exchanges, the delivery of the last gradients and what is
-refined on the way among it; "calibrate" is what is prepared before the first step.
+"train" covers everything exchanged in training steps, including delivery of the last gradients
+and refinement; "calibrate" covers preparation before the first step.
 """
 
 
@@ -41,11 +41,11 @@ class RunStarted:
     strategy
         Name of the strategy's class.
     num_rounds, first_round
-        Of the whole run, and the round that comes first now: 1, or behind the checkpoint's.
+        Rounds of the whole run, and the first round now: 1, or the one after the checkpoint's.
     config
         The run's configuration by key; empty without a run directory.
     run_id, directory
-        Of the run; None if nothing is kept on disk.
+        Id and directory of the run; None if nothing is kept on disk.
     """
 
     strategy: str
@@ -63,16 +63,16 @@ class RoundBegun:
     Parameters
     ----------
     attempt
-        How often this round was begun before, and not finished.
+        How often this round was begun before without finishing.
     averaged
         Whether the lower segments are sent at the end of the round.
     descriptions
-        What each client says of itself, by client index.
+        Each client's description of itself, by client index.
     segment
-        Makes the averaged lower segment's arrays, with which all clients begin the round: for
-        those that want them. None where nothing is averaged.
+        Returns, on demand, the arrays of the averaged lower segment that all clients start the
+        round from. None if nothing is averaged.
     nodes
-        Client indices of the nodes that take part: the clients', or those behind mixing groups.
+        Client indices of the participating nodes: the clients themselves, or behind mixing groups.
     """
 
     server_round: int
@@ -90,14 +90,14 @@ class Exchange:
     Parameters
     ----------
     method
-        Name of the exchange, which is the client class's own affair: go by `phase` and by what
-        the payload holds.
+        Name of the exchange, which depends on the client class: rely on `phase` and on the payload
+        instead.
     payload
         Tensors and plain values, as the server sent or received them.
     nbytes
         Bytes of the tensors on the wire, as the link's codec counted them.
     phase
-        What it is for.
+        Purpose of the exchange.
     """
 
     server_round: int
@@ -116,9 +116,9 @@ class Messages:
     Parameters
     ----------
     hidden
-        Tensors (b, T, d), all of one shape.
+        Tensors (b, T, d), all of the same shape.
     mask
-        uint8 (b, T): 1 where the trunk attends to; the same for all of them.
+        uint8 (b, T): 1 at positions that the trunk attends to; the same for all tensors.
     """
 
     hidden: Sequence[Tensor]
@@ -127,7 +127,7 @@ class Messages:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What the upper segment made of a mixture.
+    """The upper segment's result for a mixture.
 
     Parameters
     ----------
@@ -149,22 +149,20 @@ class StepDone:
     Parameters
     ----------
     number
-        Of the step in its round, from 0.
+        The step's number in its round, from 0.
     uploads
         By client, what the server received and accepted for this step. L shape: `Upload`.
         U shape: `Messages`.
     gradients
-        By client, what goes back to it for these uploads, with its next exchange: the cut-layer
-        gradient of each. L shape: one a pass, None where the pass does not learn. U shape: one a
-        message, (b, T, d).
+        By client, the cut-layer gradients returned for these uploads with its next exchange. L
+        shape: one per pass, None if the pass does not learn. U shape: one per message, (b, T, d).
     returned
-        By client of the U shape, what it had sent back within the step: the gradient of its own
-        loss at each of the trunk's outputs, (b, T, d). Empty in the L shape.
+        U shape: by client, what it returned within the step, the gradient of its own loss at each
+        of the trunk's outputs, (b, T, d). Empty in the L shape.
     loss
         Scalar on the server's device; None in the U shape, where clients compute it.
     plan, mixed, result
-        L shape: who is mixed with whom, the mixture, and what the upper segment made of it. None
-        in the U shape.
+        L shape: the mixing plan, the mixture, and the upper segment's result. None in the U shape.
     """
 
     server_round: int
@@ -187,43 +185,43 @@ class EvaluationResult:
     loss: float
     examples: int
     spread: float | None = None
-    """Standard deviation of the accuracy over clients, where each has its own pair."""
+    """Standard deviation of the accuracy over clients, if each has its own pair."""
     scores: Mapping[str, float] = field(default_factory=dict)
     """Further scores by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundDone:
-    """The end of a round, its evaluation included.
+    """The end of a round, including its evaluation.
 
     Parameters
     ----------
     seconds, step_seconds
-        The whole round without its evaluation, and its steps alone.
+        Duration of the round without its evaluation, and of its steps only.
     failures
         By client index, why it did not take part or dropped out.
     client_seconds
         By client index, seconds spent in its exchanges.
     client_means
-        What clients say of their round: means over examples. "train-loss", where it is theirs.
+        Example-weighted means of metrics reported by clients, such as "train-loss" in the U shape.
     update_norms
-        By client index, the Euclidean norm of what it changed in the lower segment; empty where
-        segments are not averaged.
+        By client index, the Euclidean norm of its update of the lower segment; empty if segments
+        are not averaged.
     epsilons
-        By client index, what the ledger says it has spent; empty without a ledger, and where it
-        does not say whose is which.
+        By client index, the epsilon it has spent; empty without a ledger, or if the ledger does
+        not report single clients.
     epsilon
-        The largest of any client; None without a ledger.
+        The largest epsilon of any client; None without a ledger.
     late
-        By client index, how many of its uploads came too late and were left out; empty where all
-        are waited for.
+        By client index, how many of its uploads were too late and left out; empty if all are
+        awaited.
     loss
-        Mean over the round's steps; in the U shape what the clients say of theirs. None if there
-        was no step.
+        Mean over the round's steps; in the U shape as reported by clients. None if there was no
+        step.
     uplink_bytes, downlink_bytes
-        Of the tensors of the exchanges of phase "train", on the wire.
+        Bytes on the wire of the tensors exchanged in phase "train".
     row
-        The round's row of metrics by column, as it is written to the run's directory.
+        The round's row of metrics by column, as written to the run's directory.
     """
 
     server_round: int
@@ -248,16 +246,16 @@ class RoundDone:
 
 @dataclass(frozen=True)
 class RunEnded:
-    """A run is over, or has failed.
+    """A run has ended or failed.
 
     Parameters
     ----------
     rounds
-        Number of the last round that is finished; 0 for none.
+        Number of the last finished round; 0 for none.
     summary
         Totals and the last evaluation, as written to the run's directory.
     error
-        What went wrong, in a sentence; "" if nothing did.
+        What went wrong, as a sentence; "" if nothing did.
     """
 
     rounds: int

@@ -1,4 +1,4 @@
-"""MixGuard's parts under a short name; they live in `flwr_splitmix.hiding.mixguard`."""
+"""A short name for MixGuard's parts, which are in `flwr_splitmix.hiding.mixguard`."""
 
 from flwr_splitmix.hiding.mixguard import (
     SCALE,

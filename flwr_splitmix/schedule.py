@@ -22,7 +22,7 @@ Schedule = Callable[[float, int], float]
 def adamw(
     lr: float = 1e-3, weight_decay: float = 0.05, betas: tuple[float, float] = (0.9, 0.999)
 ) -> OptimizerFactory:
-    """Make AdamW optimizers, as the papers train with (CutMixSL, section 4).
+    """Return a factory of AdamW optimizers, as used by the papers (CutMixSL, section 4).
 
     The papers state neither weight decay nor betas: the defaults are DeiT's (Touvron et al., 2020).
     """
@@ -34,7 +34,7 @@ def adamw(
 
 
 def constant(progress: float, num_rounds: int) -> float:
-    """Keep the learning rate as it is."""
+    """Return 1: keep the learning rate constant."""
     return 1.0
 
 
@@ -47,8 +47,8 @@ class WarmupCosine:
     warmup
         Rounds (fractions allowed) from `start_factor` up to the full learning rate.
     start_factor, final_factor
-        Factors on the learning rate at the first step and at the end. The defaults are 1e-6 and
-        1e-5 for a learning rate of 1e-3, as DeiT has them (Touvron et al., 2020).
+        Factors on the learning rate at the first step and at the end. With a learning rate of
+        1e-3, the defaults give 1e-6 and 1e-5, as in DeiT (Touvron et al., 2020).
     """
 
     warmup: float = 0.0
@@ -78,12 +78,12 @@ class ScheduledOptimizer:
         self.base_lrs = [g["lr"] for g in self.optimizer.param_groups] if self.optimizer else []
 
     def zero_grad(self) -> None:
-        """Forget the gradients of the last step."""
+        """Discard the gradients of the last step."""
         if self.optimizer is not None:
             self.optimizer.zero_grad(set_to_none=True)
 
     def step(self, progress: float, num_rounds: int) -> None:
-        """Take one step with the learning rate that belongs to `progress` rounds."""
+        """Take one step with the learning rate scheduled for `progress` rounds."""
         if self.optimizer is None:
             return
         factor = self.schedule(progress, num_rounds)
@@ -92,7 +92,7 @@ class ScheduledOptimizer:
         self.optimizer.step()
 
     def state(self, name: str = "optimizer") -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the optimizer as tensors and plain values, all below `name`; empty without one."""
+        """Return the optimizer's state as tensors and plain values under `name`, empty if none."""
         if self.optimizer is None:
             return {}, {}
         tensors, meta = pack_optimizer(self.optimizer, name)
@@ -101,6 +101,6 @@ class ScheduledOptimizer:
     def restore(
         self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], name: str = "optimizer"
     ) -> None:
-        """Continue from `state`, among whatever else there is."""
+        """Restore `state`, which may be part of a larger state."""
         if self.optimizer is not None:
             unpack_optimizer(self.optimizer, tensors, meta[name], name)

@@ -1,4 +1,4 @@
-"""Random draws: public ones are a function of the run's seed, a purpose and a place in the run.
+"""Random draws: public ones are derived from the run's seed, a purpose and a place in the run.
 
 Nothing here keeps state, so a resumed run, another link or a repeated step draws the same public
 numbers. Secrets (noise, a client's own shuffles) come from the operating system instead.
@@ -31,9 +31,9 @@ def generator(seed: int, purpose: str, *place: int) -> np.random.Generator:
 
 
 def frozen_generator(seed: int) -> np.random.RandomState:
-    """Return a generator whose stream client and server share although they may run other versions.
+    """Return a generator with the same stream on client and server, whatever their numpy versions.
 
-    numpy promises (NEP 19) that the streams of `RandomState` never change; those of `Generator`
+    numpy guarantees (NEP 19) that the streams of `RandomState` never change; those of `Generator`
     and of torch may.
     """
     return np.random.RandomState(seed % 2**32)
@@ -41,10 +41,10 @@ def frozen_generator(seed: int) -> np.random.RandomState:
 
 @contextmanager
 def torch_seed(device: torch.device, seed: int) -> Iterator[None]:
-    """Seed torch's default generator inside the block and put it back as it was afterwards."""
+    """Seed torch's default generator inside the block, and restore its state afterwards."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        # torch.manual_seed would seed every device of the process, also those not put back.
+        # torch.manual_seed would seed every device of the process, even those not restored.
         torch.default_generator.manual_seed(seed)
         if device.type == "cuda":
             with torch.cuda.device(device):
@@ -63,7 +63,7 @@ def secrets_are_seeded() -> bool:
 def secret_uniform(shape: Sequence[int]) -> Tensor:
     """Draw uniform numbers in [0, 1) from the operating system's random bytes, 53 bits each.
 
-    Inside `seeded_secrets` torch's default generator makes them.
+    Inside `seeded_secrets` they come from torch's default generator.
 
     Returns
     -------
@@ -75,12 +75,12 @@ def secret_uniform(shape: Sequence[int]) -> Tensor:
 
 
 def secret_normal(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Draw standard normal numbers that cannot be repeated: noise.
+    """Draw standard normal numbers that cannot be reproduced, for noise.
 
-    Their bits are an AES-256 stream in counter mode, under a key that the operating system draws
-    anew for every call; it is ten times as fast as its own bytes. Each number is made from 106
-    bits (Box-Muller, in float64): the tails end at 8.6 standard deviations. Inside
-    `seeded_secrets` torch's default generator makes them.
+    Their bits are an AES-256 stream in counter mode, with a fresh key from the operating system
+    for every call; this is ten times as fast as the operating system's own bytes. Each number is
+    made from 106 bits (Box-Muller, in float64): the tails end at 8.6 standard deviations. Inside
+    `seeded_secrets` they come from torch's default generator.
 
     Returns
     -------

@@ -1,9 +1,9 @@
 """The wait policy of this process's OpenMP threads.
 
-By default a thread that has done its part of an operation spins until the others have done theirs.
-As soon as another program wants one of the cores, the spinning takes it from the thread that is
-waited for, and a step takes several times as long (docs/performance.md). Threads that spin a little
-and then sleep cost an idle machine next to nothing.
+By default a thread that has finished its part of an operation spins until the others have finished.
+If another program needs a core, spinning takes it from the thread being waited for, and a step
+takes several times as long (docs/performance.md). Spinning briefly and then sleeping costs next to
+nothing on an idle machine.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from collections.abc import Mapping
 POLICY: Mapping[str, str] = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
 """What OpenMP libraries read from the environment, once, when torch loads them.
 
-Spins are libgomp's turns of a loop, some microseconds in all: with none a step on an idle machine
-takes a tenth longer.
+Spins are iterations of a loop in libgomp, some microseconds in total: without any, a step on an
+idle machine takes a tenth longer.
 """
 
 
 def wait_passively() -> bool:
-    """Have the threads of this process, and of those that it starts, sleep while they wait.
+    """Have the threads of this process and its child processes sleep while they wait.
 
-    Changes nothing if the environment says anything of it already, or if torch has been imported:
-    then it is too late.
+    Changes nothing if the environment already has one of these variables, or if torch has been
+    imported, when it is too late.
 
     Returns
     -------

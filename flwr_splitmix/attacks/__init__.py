@@ -1,4 +1,4 @@
-"""Attacks of a curious server, and of others, on what clients send it."""
+"""Attacks on what clients send, by a curious server and by other adversaries."""
 
 from flwr_splitmix.attacks.base import (
     Attack,

@@ -1,4 +1,4 @@
-"""A trained system under attack: the side that knows everything and hands out views."""
+"""A trained system under attack: it knows everything and hands out views."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Assumption = Literal["lower", "upper"]
 
 
 class Case(NamedTuple):
-    """A view, for the attack, and the truth behind it, for the score alone."""
+    """A view, for the attack, and the truth behind it, for the score only."""
 
     view: View
     truth: Truth
@@ -35,22 +35,22 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Attacked:
-    """A trained system, what was recorded of it, and the truth.
+    """A trained system, its recording, and the truth.
 
     Parameters
     ----------
     knowledge
-        Of all adversaries together: with all trained lower segments and the upper one.
+        Of all adversaries together: all trained lower segments and the upper one.
     averaged
-        Whether the server averages the lower segments, and so has them.
+        Whether the server averages the lower segments and thus has them.
     trace
         What was recorded in training.
     vault
         The images.
     summary
-        What the run came to: "accuracy", "uplink_bytes", ...
+        Results of the run: "accuracy", "uplink_bytes", ...
     spare
-        Further images that no client trained on: for attackers.
+        Further images, which no client trained on, for attackers.
     """
 
     knowledge: Knowledge
@@ -63,12 +63,12 @@ class Attacked:
     def known_to(
         self, adversary: Adversary, assume: Collection[Assumption] = (), member: int = 0
     ) -> Knowledge:
-        """Return what an adversary knows, in modules of its own.
+        """Return what an adversary knows, with its own copies of modules.
 
         Parameters
         ----------
         assume
-            What it is given besides: segments that it would not have.
+            Segments given to it in addition to those it would have.
         member
             Which client the "member of the group" is.
         """
@@ -103,26 +103,26 @@ class Attacked:
     ) -> Case:
         """Return a view with the truth behind it: recorded victims, and held-out ones.
 
-        Held-out images are released by the trained lower segments and the mixer as in a step of
-        training, with which nothing learns.
+        Held-out images are released by the trained lower segments and the mixer as in a training
+        step, but nothing is updated.
 
         Parameters
         ----------
         trained, held_out
-            How many victims of either kind there are, at least; 0 for none. Recorded steps are
-            the newest ones, and are taken whole.
+            The least number of victims of each kind; 0 for none. Recorded steps are the newest
+            ones and are used whole.
         again
-            Whether images that were trained on are released once more by the trained system,
-            as the held-out ones are, instead of being taken from the recording.
+            Whether training images are released once more by the trained system, like the
+            held-out ones, instead of being taken from the recording.
         repeats
             How often images are released after training, each time with new masks, partners and
-            noise: for attackers that collect.
+            noise: for attackers that collect releases.
         assume, member
             As in `known_to`.
         gradients
             Whether releases after training have gradients and losses.
         seed
-            Of the choice of held-out victims, and of all draws after training.
+            For the choice of held-out victims, and for all draws after training.
 
         Raises
         ------
@@ -151,7 +151,7 @@ class Attacked:
             start = sum(map(len, parts))
             parts.append(pictures)
             flags.append(torch.full((len(pictures),), was_trained))
-            # A round of its own for each pass over the images.
+            # Each pass over the images is a separate round.
             last = max((release.server_round for release in releases), default=0)
             for turn in range(repeats):
                 rng = generator(seed, "after", int(was_trained), turn)
@@ -175,7 +175,7 @@ class Attacked:
     def classify(self, images: Tensor) -> Tensor:
         """Return the trained system's own logits (b, L) of images (b, C, H, W), 0 to 1.
 
-        Of separate lower segments the first client's is taken.
+        If lower segments are not averaged, the first client's is used.
         """
         known = self.knowledge
         lower = known.lowers
@@ -190,12 +190,12 @@ class Attacked:
         return logits.cpu()
 
     def public(self, number: int, seed: int = 0) -> Pictures:
-        """Return images that are no victims: spare ones, then the second half of those held out.
+        """Return images that are not victims: spare ones, then the second half of those held out.
 
         Raises
         ------
         ValueError
-            If there are not as many.
+            If there are too few.
         """
         order = self._order(seed)
         rest = order[len(order) // 2 :]
@@ -224,7 +224,7 @@ class Attacked:
         return Pictures.of(self.vault.held_out, half[:number])
 
     def _trained_on(self, number: int, seed: int) -> Pictures:
-        """Draw images from all clients alike."""
+        """Draw images from all clients equally."""
         each = math.ceil(number / len(self.vault.data))
         rng = generator(seed, "victims")
         parts: list[Pictures] = []

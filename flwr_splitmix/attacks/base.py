@@ -1,4 +1,4 @@
-"""Views and attacks: what an adversary has, and what it makes of that."""
+"""Views and attacks: what an adversary has, and what it infers from that."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ NEEDS: dict[str, str] = {
     "losses": "no losses",
     "public data": "no public images",
 }
-"""What attacks may need, and what is said of a view that lacks it."""
+"""What attacks may need, and the wording for a view that lacks it."""
 
 
 @dataclass(frozen=True)
 class View(AnyView):
-    """All that a named adversary has: nothing of the truth can be reached from it.
+    """Everything a named adversary has; it gives no access to the truth.
 
     Parameters
     ----------
     adversary
-        Who it is.
+        Which adversary it is.
     releases
         What it received, oldest first.
     knowledge
@@ -71,7 +71,7 @@ class View(AnyView):
 
     @property
     def has(self) -> frozenset[str]:
-        """What attacks may need, of `NEEDS`, as far as a view can have it."""
+        """The entries of `NEEDS` that this view has."""
         known, got = self.knowledge, self.releases
         held = {
             "smashed data": any(bool(r.smashed.any()) for r in got[:8]),
@@ -90,20 +90,20 @@ class View(AnyView):
 
 @dataclass(frozen=True)
 class Guess:
-    """What an attack made of a view.
+    """An attack's guesses about a view.
 
     Parameters
     ----------
     values
-        One entry a guess. Goal "images": float (m, C, H, W), 0 to 1. "order": int64 (m, N), the
-        position of the patch at each slot. "owners": int64 (m, N), the owner of each patch, by any
-        numbering. "labels": int64 (m,), or scores (m,) or (m, L). "membership": float (m,), the
-        higher, the likelier was the example trained on.
+        One entry per guess. Goal "images": float (m, C, H, W), 0 to 1. "order": int64 (m, N), the
+        position of the patch at each slot. "owners": int64 (m, N), the owner of each patch, in any
+        numbering. "labels": int64 (m,), or scores (m,) or (m, L). "membership": float (m,), higher
+        if the example is more likely to have been trained on.
     confidence
-        float (m,): the attack's own, in any unit, the higher the surer.
+        float (m,): the attack's own confidence, in any unit; higher is more certain.
     where
         For each guess its release, by position in the view, and its row. A row may have several
-        guesses: each of the images that are mixed there, in any order.
+        guesses: one per image mixed there, in any order.
     """
 
     values: Tensor
@@ -117,21 +117,21 @@ class Attack(FittedAttack[View, Pictures]):
     Parameters
     ----------
     **setting
-        One of `settings`; what it leaves out is the attack's own choice.
+        One of `settings`; the attack chooses what it leaves out.
 
     Attributes
     ----------
     name
-        What the tables call it.
+        Its name in tables.
     goal
         What it guesses; see `Guess`.
     needs
-        What a view must have, of `NEEDS`.
+        The entries of `NEEDS` that a view must have.
     settings
-        The settings among which `tune` chooses on public images: the same for every method. One
-        that has a single setting is not tuned.
+        The settings among which `tune` chooses on public images: the same for every method. An
+        attack with a single setting is not tuned.
     source
-        Where it is from.
+        The publication it comes from.
     """
 
     goal: ClassVar[Goal]
@@ -144,18 +144,18 @@ class Attack(FittedAttack[View, Pictures]):
 
     @abstractmethod
     def run(self, view: View) -> Guess:
-        """Guess what is behind the releases of a view, with what `fit` has kept."""
+        """Guess what is behind the releases of a view, using what `fit` learned."""
 
     def quality(self, guess: Guess, view: View, public: Pictures) -> float:
-        """Say how good a guess about releases of the attacker's own images is: higher is better.
+        """Return how good a guess about releases of the attacker's own images is: higher is better.
 
-        For images it is the mean squared error's negative. An attack of another goal with several
-        settings overrides it.
+        For images this is the negative mean squared error. An attack with another goal and several
+        settings must override it.
 
         Parameters
         ----------
         view
-            Its releases are `Simulated`: each knows its rows' images in `public`.
+            A view whose releases are `Simulated`: each knows the images of its rows in `public`.
         """
         if self.goal != "images":
             raise NotImplementedError(f"{type(self).__name__} has several settings, and no quality")
@@ -179,20 +179,20 @@ class Attack(FittedAttack[View, Pictures]):
         trial_steps: int | None = None,
         seed: int = 0,
     ) -> Self:
-        """Return the attack in the setting that is best on held-out public images, fitted on all.
+        """Return the attack with the setting best on held-out public images, fitted on all of them.
 
         A fifth of the public images, at most 256, is held out and released by
-        `Knowledge.simulate`. With time limits, choosing and the last fit have half each.
+        `Knowledge.simulate`. A time limit is split evenly between choosing and the final fit.
 
         Parameters
         ----------
         trial_steps
-            Most steps of a loop while settings are compared; None is the budget's number.
+            Most steps of a loop while settings are compared; None uses the budget's number.
 
         Raises
         ------
         NotApplicable
-            As `fit`.
+            As in `fit`.
         """
         budget = budget or Budget()
         if len(cls.settings) == 1 or public is None:

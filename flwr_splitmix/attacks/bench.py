@@ -1,4 +1,4 @@
-"""The attacks' bench: a victim, trained by a real run of its strategy and recorded meanwhile."""
+"""The attacks' bench: a victim, trained and recorded in a real run of its strategy."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from flwr_splitmix.storage import load_tensors, save_tensors, under
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
 
 KEPT_ORDERS = 50
-"""Of each client's frozen edge, how many of its newest shuffles the vault keeps."""
+"""How many of the newest shuffles of each client's frozen edge the vault keeps."""
 
 
 @dataclass(frozen=True)
 class _Setting:
-    """What follows from a victim before it is trained."""
+    """What a victim determines before it is trained."""
 
     victim: Victim
     sets: ImageSets
@@ -96,23 +96,23 @@ def train_victim(
     recorder: Recorder | None = None,
     device: str = "cpu",
 ) -> Attacked:
-    """Train a victim by `fit`, record it, and return it with its views and its truth.
+    """Train a victim with `fit`, record it, and return it with its views and its truth.
 
     Parameters
     ----------
     directory
-        Where the recording, the trained segments and the truth are kept, for their owner alone; a
-        victim that is there already is loaded instead of trained. None keeps it in memory.
+        Where the recording, the trained segments and the truth are kept, readable by the owner
+        only; a victim already there is loaded instead of trained. None keeps it in memory.
     recorder
-        None is one with the default bounds, in `directory` or in memory.
+        None uses one with the default bounds, in `directory` or in memory.
     device
-        Where both sides compute.
+        The device of both sides.
 
     Raises
     ------
     ValueError
-        If the method, its options, the model or the data do not allow it, or another victim is in
-        the directory.
+        If the method, its options, the model or the data do not allow it, or if the directory
+        holds another victim.
     """
     if directory is not None and (directory / "victim.safetensors").exists():
         return load_victim(directory, victim)
@@ -122,7 +122,7 @@ def train_victim(
     clients = _clients(setting, strategy, device)
     evaluate_fn = None
     if strategy.averages:
-        strategy.evaluation = "none"  # all clients have one lower segment: it is evaluated once
+        strategy.evaluation = "none"  # all clients share one lower segment, evaluated once
         lower = copy.deepcopy(setting.segments.lower)
         evaluate_fn = central_evaluation(strategy.upper, lower, setting.test)
     with ExitStack() as stack:
@@ -147,19 +147,19 @@ def train_victim(
 
 
 def load_victim(directory: Path, victim: Victim | None = None) -> Attacked:
-    """Load what `train_victim` left in a directory.
+    """Load what `train_victim` saved in a directory.
 
     Parameters
     ----------
     victim
-        The one that is expected; None takes whichever is there.
+        The expected victim; None accepts any.
 
     Raises
     ------
     StorageError
         If there is none, or it cannot be read.
     ValueError
-        If it is another one.
+        If it is another victim.
     """
     tensors, meta = load_tensors(directory / "victim.safetensors")
     there = Victim.from_plain(meta["victim"])
@@ -196,7 +196,7 @@ def cut(
     defence: Defence = "none",
     **sizes: Any,
 ) -> SplitModel:
-    """Build a model with fresh weights and cut it as a method and a defence need it."""
+    """Build a model with fresh weights, cut as a method and a defence need it."""
     own = {name: value for name, value in options.items() if name != "labels"}
     trial = trial_strategy(method, own)
     made = split_for(trial, model, seed=seed, **sizes, **model_options)
@@ -232,7 +232,7 @@ def _clients(setting: _Setting, strategy: SplitStrategy, device: str) -> list[Sp
             optimizer=adamw(victim.lr, victim.weight_decay),
             device=device,
             shares=strategy.mixer.shares,
-            repeatable_secrets=True,  # so that the bench repeats, and the vault knows the shuffles
+            repeatable_secrets=True,  # makes the bench reproducible, shuffles known to the vault
         )
         for part in setting.parts
     ]
@@ -251,7 +251,7 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def group_size(mixer: Mixer) -> int:
-    """Return k; 1 where nothing is mixed."""
+    """Return k; 1 if nothing is mixed."""
     inner = getattr(mixer, "mixer", None)
     return int(getattr(mixer, "k", 1)) if inner is None else group_size(inner)
 

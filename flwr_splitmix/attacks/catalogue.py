@@ -1,4 +1,4 @@
-"""The attacks by name: those of the modules of a folder; a further one needs no line here."""
+"""The attacks by name, collected from the modules of a folder; a new one needs no line here."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def attack_named(name: str) -> type[Attack]:
     Raises
     ------
     ValueError
-        If there is none of that name; it lists those that there are.
+        If there is none of that name; the message lists the known attacks.
     """
     known = image_attacks()
     if name not in known:

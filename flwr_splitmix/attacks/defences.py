@@ -1,4 +1,4 @@
-"""Defences that Patch Shuffling compares with: rows of the matrix, no methods of the catalogue."""
+"""Defences that Patch Shuffling compares with: rows of the matrix, not methods of the catalogue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flwr_splitmix.segments.vision.split_model import LowerSegment, SplitModel
 Defence = Literal["none", "blur", "adversarial"]
 
 BLUR = 4
-"""How many times lower the resolution becomes: of 32 pixels 8 are left; the paper leaves 16."""
+"""Factor by which the resolution is reduced: from 32 to 8 pixels; the paper keeps 16."""
 
 
 def blur(images: Tensor, side: int) -> Tensor:
@@ -42,9 +42,9 @@ class BlurredLower(nn.Module):
     Parameters
     ----------
     lower
-        The lower segment; its `geometry` and `input_shape` are taken over.
+        The lower segment; its `geometry` and `input_shape` are adopted.
     side
-        Pixels that are left of a side.
+        Pixels per side after blurring.
     """
 
     def __init__(self, lower: nn.Module, side: int) -> None:
@@ -61,7 +61,7 @@ class BlurredLower(nn.Module):
 
 
 class AdversarialLower(nn.Module):
-    """A lower segment that is trained against a simulated attacker of its own.
+    """A lower segment trained against its own simulated attacker.
 
     In every training step the attacker, a decoder, takes a step towards reconstructing the batch,
     and the gradient of its loss is subtracted from the one that the server returns: the segment
@@ -70,11 +70,11 @@ class AdversarialLower(nn.Module):
     Parameters
     ----------
     lower
-        The lower segment, images to smashed data; its `geometry` and `input_shape` are taken over.
+        The lower segment, images to smashed data; its `geometry` and `input_shape` are adopted.
     opponent
         Smashed data (b, N, d) to images (b, C, H, W).
     weight
-        Of the attack loss beside the task loss.
+        Weight of the attack loss relative to the task loss.
     lr
         Learning rate of the opponent (Adam).
 
@@ -96,7 +96,7 @@ class AdversarialLower(nn.Module):
         self.opponent.requires_grad_(False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the smashed data; in training their gradient has the opponent's subtracted."""
+        """Return the smashed data; in training, subtract the opponent's gradient from theirs."""
         smashed: Tensor = self.lower(images)
         if not (self.training and torch.is_grad_enabled()):
             return smashed
@@ -104,7 +104,7 @@ class AdversarialLower(nn.Module):
         return pushed
 
     def _oppose(self, smashed: Tensor, images: Tensor) -> Tensor:
-        """Train the opponent by a step; returns the gradient of its loss at the smashed data."""
+        """Train the opponent for one step; return its loss's gradient at the smashed data."""
         weights = list(self.opponent.parameters())
         if self._optimizer is None:
             self._optimizer = torch.optim.Adam(weights, lr=self.lr)
@@ -121,7 +121,7 @@ class AdversarialLower(nn.Module):
 
 
 class _Opposed(torch.autograd.Function):
-    """Identity whose gradient has a given one subtracted."""
+    """Identity that subtracts a given tensor from the gradient."""
 
     @staticmethod
     def forward(ctx: Any, smashed: Tensor, opposed: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ def blurred(model: SplitModel) -> SplitModel:
 
 
 def opposed(lower: LowerSegment) -> AdversarialLower:
-    """Return a copy of a lower segment that learns against the papers' decoder."""
+    """Return a copy of a lower segment, to be trained against the papers' decoder."""
     geometry = lower.geometry
     channels, height, width = lower.input_shape
     opponent = ConvDecoder(
@@ -151,7 +151,7 @@ def opposed(lower: LowerSegment) -> AdversarialLower:
 
 
 def own_lower(lower: LowerSegment, defence: Defence) -> nn.Module:
-    """Return a client's copy of the lower segment, with its attacker if it learns against one."""
+    """Return a client's copy of the lower segment, with an attacker if the defence needs one."""
     return opposed(lower) if defence == "adversarial" else copy.deepcopy(lower)
 
 

@@ -1,4 +1,4 @@
-"""What attacks on images and on texts share: a budget, and how they are fitted to a view."""
+"""What attacks on images and texts share: a budget, and fitting to a view."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Scale = Literal["smoke", "cpu", "paper"]
 
 
 class NotApplicable(ValueError):  # noqa: N818  # the word of the tables
-    """An attack needs what the adversary does not have; the cell says so, and never "safe"."""
+    """An attack needs what the adversary lacks; tables then say so, and never "safe"."""
 
 
 def _silent(what: str, done: int, of: int) -> None:
@@ -33,18 +33,18 @@ class Budget:
     Parameters
     ----------
     scale
-        "smoke", "cpu" or "paper": an attack's own sizes follow it.
+        "smoke", "cpu" or "paper": determines an attack's own sizes.
     seconds
-        Processor time of this thread, from now on, for all that is done with this budget, so that
-        other programs on the machine do not weaken an attack; None is no limit.
+        Limit on this thread's processor time from now on, so that other programs on the machine do
+        not weaken an attack; None for no limit.
     iterations
-        Most steps of any one loop; None is the attack's own number.
+        Most steps of any one loop; None uses the attack's own number.
     device
         Where the attack computes.
     progress
-        Is told what is done, how far, and of how much.
+        Called with the name of a loop, the steps done, and their total.
     stop
-        Set, it ends every loop after the step in progress; the attack gives what it has.
+        When set, every loop ends after the current step, and the attack returns what it has.
     """
 
     scale: Scale = "cpu"
@@ -56,9 +56,9 @@ class Budget:
     _began: float = field(default_factory=time.thread_time, init=False, repr=False, compare=False)
 
     def steps(self, number: int, what: str = "") -> Iterator[int]:
-        """Count from 0 to `number`, or less: ends early where budget or stop say so.
+        """Count steps from 0 up to `number`, ending early on a spent budget or `stop`.
 
-        At least one step is made, so that there is something to give.
+        At least one step is made, so that there is a result.
         """
         number = number if self.iterations is None else min(number, self.iterations)
         for done in range(number):
@@ -69,22 +69,22 @@ class Budget:
 
     @property
     def over(self) -> bool:
-        """Whether the attack must come to an end."""
+        """Whether the attack must end."""
         late = self.seconds is not None and time.thread_time() - self._began > self.seconds
         return late or self.stop.is_set()
 
     def again(self, seconds: float | None = None) -> Budget:
-        """Return the same budget with its time beginning anew."""
+        """Return the same budget with its time restarted."""
         return replace(self, seconds=self.seconds if seconds is None else seconds)
 
 
 class AnyView(ABC):
-    """What a named adversary has; `has` says which of the things that attacks may need.
+    """What a named adversary has; `has` lists which of the attacks' possible needs it meets.
 
     Attributes
     ----------
     lacks
-        What attacks may need, and what is said of a view that lacks it.
+        What attacks may need, and the wording for a view that lacks it.
     """
 
     lacks: ClassVar[Mapping[str, str]]
@@ -94,10 +94,10 @@ class AnyView(ABC):
     @property
     @abstractmethod
     def has(self) -> frozenset[str]:
-        """What attacks may need, of `lacks`, as far as a view can have it."""
+        """The entries of `lacks` that this view has."""
 
     def require(self, *needs: str) -> None:
-        """Raise NotApplicable, which says what is missing, if the view lacks any of `needs`."""
+        """Raise NotApplicable, naming what is missing, if the view lacks any of `needs`."""
         missing = sorted({*needs} - {*self.has, "public data"})
         if missing:
             lacks = " and ".join(self.lacks.get(need, f"no {need}") for need in missing)
@@ -117,15 +117,15 @@ class FittedAttack(ABC, Generic[ViewT, PublicT]):
     Attributes
     ----------
     name
-        What the tables call it.
+        Its name in tables.
     needs
         What a view must have.
     source
-        Where it is from.
+        The publication it comes from.
     public_data
-        What an attacker's own data are called in error messages.
+        Name of an attacker's own data in error messages.
     budget, seed
-        As `fit` was given them.
+        The values passed to `fit`.
     """
 
     name: ClassVar[str]
@@ -142,12 +142,12 @@ class FittedAttack(ABC, Generic[ViewT, PublicT]):
     ) -> None:
         """Check that the view has what the attack needs, and learn from public data.
 
-        A subclass says what it learns in `learn`.
+        A subclass defines in `learn` what it learns.
 
         Parameters
         ----------
         public
-            Data that are no victim's; None where there are none.
+            Data of no victim; None if there are none.
 
         Raises
         ------

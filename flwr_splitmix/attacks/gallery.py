@@ -1,4 +1,4 @@
-"""Pictures of what attacks read: originals, what was sent, and reconstructions, side by side."""
+"""Figures of attack results: originals, what was sent, and reconstructions, side by side."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 _TENSORS = ("victims", "originals", "sent", "guesses", "errors")
 GREY = 0.5
-"""Of patches that were not sent."""
+"""Grey value of patches that were not sent."""
 
 
 @dataclass(frozen=True)
 class Reconstructions:
-    """What one attack made of each victim of one method.
+    """One attack's reconstructions of the victims of one method.
 
     Parameters
     ----------
     method, attack, adversary
-        Of what.
+        Their names.
     victims
         int64 (n,), positions in the truth.
     originals, sent, guesses
-        uint8 (n, C, H, W). "sent" is drawn in pixels: the patches that went out, where they
-        stand, grey where none did; sums as sums; noise and lower segment are left out.
+        uint8 (n, C, H, W). "sent" is drawn in pixels: the patches sent, in their places, and grey
+        elsewhere; sums as sums; noise and lower segment are left out.
     errors
         float64 (n,), mean squared errors of pixels of 0 to 1.
     """
@@ -54,7 +54,7 @@ class Reconstructions:
 
     @classmethod
     def of(cls, attack: str, view: View, guess: Guess, truth: Truth) -> Reconstructions:
-        """Put guesses beside their victims; of several guesses at a victim the first is kept."""
+        """Pair guesses with their victims, keeping the first guess at each victim."""
         first: dict[int, int] = {}
         for number, victim in pairs_of(guess, truth):
             first.setdefault(victim, number)
@@ -75,14 +75,14 @@ class Reconstructions:
         )
 
     def save(self, path: Path) -> None:
-        """Write it to a file, for its owner's eyes only."""
+        """Write the reconstructions to a file, readable by the owner only."""
         tensors = {name: getattr(self, name) for name in _TENSORS}
         meta = {"method": self.method, "attack": self.attack, "adversary": self.adversary}
         save_tensors(path, tensors, meta)
 
     @classmethod
     def load(cls, path: Path) -> Reconstructions:
-        """Read what `save` wrote; raises StorageError if it cannot."""
+        """Read what `save` wrote; raise StorageError if that fails."""
         tensors, meta = load_tensors(path)
         named = (str(meta[name]) for name in ("method", "attack", "adversary"))
         method, attack, adversary = named
@@ -92,9 +92,9 @@ class Reconstructions:
 def draw_gallery(shown: Sequence[Sequence[Reconstructions]]) -> Figure:
     """Draw a row of pictures for each method: its best, median and worst victim.
 
-    Best is the victim that the method's strongest attack reconstructs worst: the one that is
-    protected best. Of each there are the original, what that attack's adversary was sent, and each
-    attack's picture with its error.
+    The best victim is the best protected: the one that the method's strongest attack reconstructs
+    worst. Each is shown with the original, what that attack's adversary was sent, and each
+    attack's reconstruction with its error.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def _bytes(images: Tensor) -> Tensor:
 
 
 def _sent(view: View, truth: Truth, where: tuple[int, int]) -> Tensor:
-    """Draw in pixels what was sent of a row: (C, H, W)."""
+    """Draw in pixels what was sent for a row: (C, H, W)."""
     release, row = view.releases[where[0]], where[1]
     origin = truth.origins[where[0]]
     images = [
@@ -198,7 +198,7 @@ def _sent(view: View, truth: Truth, where: tuple[int, int]) -> Tensor:
 
 
 def _composed(cells: Tensor, origin: Origin, release: Release, row: int) -> Tensor:
-    """Return the patches of a row in their places, (N, pixels), before they are moved."""
+    """Return the patches of a row in their places, (N, pixels), before any shuffle."""
     if len(cells) == 1:
         return cells[0] * (release.lam if release.mask is not None and bool(
             release.mask.all()

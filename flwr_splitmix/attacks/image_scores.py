@@ -1,4 +1,4 @@
-"""Likeness of reconstructions to images: errors, structure, retrieval, class; sample by sample."""
+"""Per-sample similarity of reconstructions to images: errors, structure, retrieval, class."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def squared_errors(guesses: Tensor, images: Tensor) -> Tensor:
 
 
 def peak_ratios(errors: Tensor) -> Tensor:
-    """Return the peak signal-to-noise ratio in dB of errors (n,) of pixels of 0 to 1."""
+    """Return the peak signal-to-noise ratio in dB for errors (n,) of pixels from 0 to 1."""
     return -10 * errors.clamp_min(1e-20).log10()
 
 
 def structures(guesses: Tensor, images: Tensor) -> Tensor:
-    """Return SSIM of each pair: an 11 x 11 Gaussian window of sd 1.5, pixels of 0 to 1.
+    """Return SSIM of each pair: an 11 x 11 Gaussian window of sd 1.5, pixels from 0 to 1.
 
     Source: Wang et al. 2004, as implemented in torchmetrics.
     """
@@ -45,9 +45,9 @@ def structures(guesses: Tensor, images: Tensor) -> Tensor:
 
 
 def perceptual_distances(guesses: Tensor, images: Tensor) -> Tensor | None:
-    """Return LPIPS (AlexNet) of each pair; None where its weights are not at hand.
+    """Return LPIPS (AlexNet) of each pair; None if its weights are not available.
 
-    They are those that torchvision keeps below torch's hub directory; nothing is downloaded.
+    The weights are those that torchvision caches in torch's hub directory; none are downloaded.
     """
     weights = Path(torch.hub.get_dir()) / "checkpoints" / "alexnet-owt-7be5be79.pth"
     if not weights.exists() or min(images.shape[2:]) < 32:
@@ -60,12 +60,12 @@ def perceptual_distances(guesses: Tensor, images: Tensor) -> Tensor | None:
 
 
 def retrieved(guesses: Tensor, images: Tensor, others: Tensor) -> Tensor:
-    """Return whether each image is nearer to its guess than any of the others: bool (n,).
+    """Return whether each image is nearer to its guess than any other image: bool (n,).
 
     Parameters
     ----------
     others
-        (m, C, H, W): images that are no victims; with 999 of them the rate is that of 1,000.
+        (m, C, H, W): images that are not victims; with 999 of them, retrieval is among 1,000.
     """
     rows, gallery = guesses.float().flatten(1), others.float().flatten(1)
     own = (rows - images.float().flatten(1)).square().sum(1)

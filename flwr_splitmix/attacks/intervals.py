@@ -1,4 +1,4 @@
-"""Means with their intervals, and the curve of a binary attack."""
+"""Means with confidence intervals, and the ROC curve of a binary attack."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class Measure:
     Parameters
     ----------
     metric, value
-        Its name, and the mean over samples, or what has no samples (an AUC).
+        Its name, and the mean over samples, or a value without samples (an AUC).
     low, high
         The 95 % bootstrap interval of the value.
     floor
-        The best that is reached without the victims' releases.
+        The best value reached without the victims' releases.
     median, worst
-        Of the samples: the median, and the bound beyond which the 5 % are that leak most; None
-        where there are no samples.
+        The median of the samples, and the threshold of the 5 % that leak most; None without
+        samples.
     lower_is_stronger
-        Whether a low value means a strong attack, as of an error.
+        Whether a low value means a strong attack, as for an error.
     main
-        Whether this is the metric by which the gate judges.
+        Whether the gate uses this metric.
     samples
-        How many there are.
+        The number of samples.
     """
 
     metric: str
@@ -51,17 +51,17 @@ class Measure:
         return self.high < self.floor if self.lower_is_stronger else self.low > self.floor
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the measure as plain values."""
         return asdict(self)
 
 
 def passes_gate(unprotected: Measure) -> bool:
-    """Return whether an attack counts: it must beat the floor where nothing protects.
+    """Return whether an attack counts: it must beat the floor on an unprotected method.
 
     Parameters
     ----------
     unprotected
-        Its main measure on the unprotected method, with the same budget.
+        The attack's main measure on the unprotected method, with the same budget.
     """
     return unprotected.beats_floor
 
@@ -75,7 +75,7 @@ def mean_measure(
     main: bool = False,
     seed: int = 0,
 ) -> Measure:
-    """Return the mean of samples (n,), n >= 1, with a bootstrap interval (scipy's percentiles)."""
+    """Return the mean of samples (n,), n >= 1, with a bootstrap interval (SciPy, percentile)."""
     values = np.asarray(samples, dtype=np.float64)
     low, high = _interval(values, seed)
     return Measure(
@@ -119,10 +119,10 @@ def curve_measures(
     scores
         (n,), higher for the positive class.
     positive
-        bool (n,); both classes must be there.
+        bool (n,); both classes must be present.
     either_way
-        Take max(AUC, 1 - AUC): the attacker does not know which side is which. The side is chosen
-        once, by all examples, so that the interval of an attack at chance holds 0.5.
+        Use max(AUC, 1 - AUC): the attacker does not know which side is positive. The side is
+        chosen once, by all examples, so that the interval of an attack at chance contains 0.5.
 
     Raises
     ------

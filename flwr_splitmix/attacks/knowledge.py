@@ -1,4 +1,4 @@
-"""What an adversary knows of method and model, without having received anything."""
+"""What an adversary knows about method and model before it receives anything."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.segments.geometry import Geometry
 
 Lowers = nn.Module | Mapping[int, nn.Module]
-"""One lower segment for all clients, or each client's by its index."""
+"""One lower segment for all clients, or one per client, by client index."""
 
 
 @dataclass(frozen=True)
@@ -25,31 +25,31 @@ class Knowledge:
     Parameters
     ----------
     method, options
-        Name of the strategy, and the options that it was made with.
+        Name of the strategy, and the options it was created with.
     mixer
-        The strategy's mixer: it draws nothing by itself and keeps nothing of a run.
+        The strategy's mixer: it has no random state of its own and keeps nothing of a run.
     image_shape
         (C, H, W) of an image.
     num_classes
         Number L of classes.
     geometry
-        Of the smashed data: grid, prefix tokens, width.
+        Geometry of the smashed data: grid, prefix tokens, width.
     k
-        Clients in a mixing group; 1 where nothing is mixed.
+        Clients per mixing group; 1 if nothing is mixed.
     batch_size
-        Examples of a client's batch.
+        Examples in a client's batch.
     mean, std
-        By channel, of the normalisation of pixels before the lower segment.
+        By channel, for the normalisation of pixels before the lower segment.
     fresh_lower
         Makes a lower segment of the same architecture with fresh weights from a seed. Lower
         segments take normalised images: see `normalise`.
     lowers
-        The trained lower segment, where the adversary has it: one where all are averaged, else by
-        client; None where it has none.
+        The trained lower segments that the adversary has: a single one if they are averaged,
+        otherwise by client; None if it has none.
     averaged
-        Whether it has `lowers` because the server averages them, and not by assumption.
+        Whether it has `lowers` because the server averages them, rather than by assumption.
     upper
-        The trained upper segment; None where the adversary has none.
+        The trained upper segment; None if the adversary does not have it.
     """
 
     method: str
@@ -73,7 +73,7 @@ class Knowledge:
         return (images - mean) / std
 
     def denormalise(self, inputs: Tensor) -> Tensor:
-        """Return what a lower segment takes as images; they may leave 0 to 1."""
+        """Return inputs of a lower segment as images; values may lie outside 0 to 1."""
         mean, std = self._moments(inputs)
         return inputs * std + mean
 
@@ -84,7 +84,7 @@ class Knowledge:
         return mean.view(-1, 1, 1), std.view(-1, 1, 1)
 
     def lower_of(self, client: int | None) -> nn.Module | None:
-        """Return the trained lower segment of a client, where the adversary has it."""
+        """Return a client's trained lower segment; None if the adversary does not have it."""
         if isinstance(self.lowers, Mapping):
             return None if client is None else self.lowers.get(client)
         return self.lowers
@@ -102,26 +102,26 @@ class Knowledge:
     ) -> list[Simulated]:
         """Run the method on an attacker's own images, as the system would.
 
-        Masks, partners, ratios and noise are drawn afresh from the generator, for every call. All
+        Masks, partners, ratios and noise are drawn from the generator, afresh for every call. All
         images are used once (some twice, to fill the last step); shuffle, mixing and noise are
-        those of training. No graph is kept.
+        as in training. No graph is kept.
 
         Parameters
         ----------
         images, labels
             float (n, C, H, W), 0 to 1, and int64 (n,): n >= 1.
         generator
-            Of all draws.
+            For all draws.
         lower
-            What makes the smashed data; None is what the adversary has, or else fresh segments.
-            Of several segments each client of the simulation has one, by the generator's choice.
+            Lower segments to use; None uses what the adversary has, or else fresh ones. If there
+            are several, each simulated client gets one, chosen by the generator.
         adversary
-            Whose releases are returned.
+            The adversary whose releases are returned.
         batch_size
-            Images of a client in a step; None is the victims' own.
+            Images per client and step; None uses the victims' batch size.
         gradients
-            Whether the upper segment, which the adversary must have, says gradients and losses of
-            each row. It costs its forward and backward pass.
+            Whether to compute gradients and losses of each row with the upper segment, which the
+            adversary must have. This costs a forward and a backward pass.
 
         Returns
         -------

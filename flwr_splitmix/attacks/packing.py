@@ -31,15 +31,15 @@ class TextStep:
     Parameters
     ----------
     server_round, number
-        When; steps are counted within the round, from 0.
+        Round and step; steps are counted within the round, from 0.
     messages
-        By client, its hidden states (b, T, d), one a message.
+        By client, hidden states (b, T, d), one tensor per message.
     masks
-        By client, uint8 (b, T): 1 where the trunk attends to.
+        By client, uint8 (b, T): 1 at positions that the trunk attends to.
     returned
         By client, the gradient of its own loss at each of the trunk's outputs.
     gradients
-        By client, the gradient of each message, which goes back to it.
+        By client, the gradient of each message, which is returned to the client.
     """
 
     server_round: int
@@ -51,12 +51,12 @@ class TextStep:
 
 
 def pack_step(step: Step | TextStep) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Take a step apart into named tensors and JSON-able values."""
+    """Return a step as named tensors and JSON-serialisable values."""
     return tensors_of(step), _plain(step)
 
 
 def tensors_of(step: Step | TextStep) -> dict[str, Tensor]:
-    """Return all tensors of a step by their names in a file."""
+    """Return all tensors of a step, by their names in the file."""
     tensors: dict[str, Tensor] = {}
     if isinstance(step, TextStep):
         for client, messages in step.messages.items():
@@ -97,7 +97,7 @@ def _plain(step: Step | TextStep) -> dict[str, Any]:
 def unpack_step(
     tensors: Mapping[str, Tensor], meta: Mapping[str, Any], shares: Iterable[type[Share]] = ()
 ) -> Step | TextStep:
-    """Put together what `pack_step` took apart.
+    """Rebuild a step from the result of `pack_step`.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def unpack_step(
     Raises
     ------
     KeyError, TypeError, ValueError
-        If it is no step.
+        If the values do not describe a step.
     """
     if meta["shape"] == "U":
         return _unpack_texts(tensors, meta)

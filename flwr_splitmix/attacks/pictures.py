@@ -1,4 +1,4 @@
-"""Images with their labels, as attacks and scores handle them: pixels from 0 to 1."""
+"""Images with labels, as used by attacks and scores: pixels from 0 to 1."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flwr_splitmix.data import ImageDataset
 
 
 class PicturesError(ValueError):
-    """Images do not fit what they are needed for."""
+    """Images do not fit their purpose."""
 
 
 @dataclass(frozen=True)
@@ -55,23 +55,23 @@ class Pictures:
         return Pictures(self.images[rows], self.labels[rows])
 
     def without(self, others: Pictures) -> Pictures:
-        """Return the images that are not among others, to 1/255 of a pixel's range."""
+        """Return the images that are not among others, compared at 8 bits per pixel."""
         known = {image.tobytes() for image in _coarse(others.images)}
         kept = [i for i, image in enumerate(_coarse(self.images)) if image.tobytes() not in known]
         return self.take(torch.tensor(kept, dtype=torch.int64))
 
     def divided(self, first: int, seed: int = 0) -> tuple[Pictures, Pictures]:
-        """Return `first` images, drawn from the seed, and the others."""
+        """Return `first` images, drawn by the seed, and the others."""
         order = torch.from_numpy(np.random.default_rng(seed).permutation(len(self)))
         return self.take(order[:first]), self.take(order[first:])
 
     def fitted(self, shape: tuple[int, int, int]) -> Pictures:
-        """Return the images in the shape (C, H, W): resized, grey repeated for three channels.
+        """Return the images in the shape (C, H, W): resized, a grey channel repeated.
 
         Raises
         ------
         PicturesError
-            If the channels do not fit; it says both shapes.
+            If the channels do not fit; the message gives both shapes.
         """
         if self.shape == shape:
             return self

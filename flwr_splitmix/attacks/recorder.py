@@ -1,4 +1,4 @@
-"""The recorder: what a server sees of a run, step by step, for attacks that are run on it."""
+"""The recorder: what a server sees of a run, step by step, as input for attacks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ log = logging.getLogger("flwr.splitmix")
 MAX_CLIENTS = 16
 
 UNWRITTEN = 2
-"""Steps that may wait for the disk, in memory."""
+"""Steps that may wait in memory to be written to disk."""
 
 WARNING = (
     "this run RECORDS what its server sees, for attacks: smashed data, labels and gradients are "
@@ -57,7 +57,7 @@ class Recording:
     Parameters
     ----------
     messages, gradients
-        (m, b, T, d), as uploaded; no gradients for a pass without a backward, as in calibration.
+        (m, b, T, d), as uploaded; no gradients for a pass without a backward pass (calibration).
     """
 
     server_round: int
@@ -72,15 +72,15 @@ class Recorder(Observer):
     Parameters
     ----------
     limit
-        Of each client of a U shape, how many of its newest uploads `recordings` keeps; a
-        recording is 2 m hidden states.
+        How many of the newest uploads of each client of a U shape `recordings` keeps; a recording
+        is 2 m hidden states.
     directory
-        Where the trace is written, for its owner's eyes only; None keeps it in memory.
+        Where the trace is written, readable by the owner only; None keeps it in memory.
     max_bytes, max_steps
-        Bounds of the trace; the oldest steps go.
+        Bounds of the trace; the oldest steps are dropped.
     max_clients
-        The trace follows so many clients, those of the lowest indices; those that are mixed with
-        them are kept too, so that every mixture is whole. A mixer that shuffles keeps all.
+        The trace follows this many clients, those with the lowest indices. Clients mixed with them
+        are kept too, so that every mixture is complete. With a mixer that shuffles, all are kept.
 
     Raises
     ------
@@ -114,29 +114,29 @@ class Recorder(Observer):
 
     @property
     def trace(self) -> Trace:
-        """The steps, all of them written."""
+        """The trace, after all pending steps have been written."""
         self._flush()
         return self._trace
 
     @property
     def recordings(self) -> dict[int, list[Recording]]:
-        """By client index of a U shape, its recordings, oldest first."""
+        """For a U shape, the recordings by client index, oldest first."""
         return {client: list(kept) for client, kept in sorted(self._kept.items())}
 
     def on_start(self, event: RunStarted) -> None:
-        """Say loudly that the run is recorded; steps that will be made again are forgotten."""
+        """Warn that the run is recorded, and drop steps that will be repeated."""
         self.trace.rewind(event.first_round)
         if self.directory is not None:
             how = FORGET % event.run_id if event.run_id else ""
             log.warning("\x1b[31m" + WARNING + "\x1b[0m", self.directory, how)
 
     def on_begin(self, event: RoundBegun) -> None:
-        """Keep the averaged lower segment with which the round begins."""
+        """Keep the averaged lower segment that the round starts from."""
         if event.averaged and event.segment is not None:
             self.trace.add_segment(event.server_round, event.segment())
 
     def on_exchange(self, event: Exchange) -> None:
-        """Keep the messages of a training step, and join them with the gradients that follow."""
+        """Keep the messages of a training step, and add the gradients that follow."""
         if event.direction != "up" or event.phase != "train" or self.directory is not None:
             return
         messages = _stacked(event.payload, "messages")
@@ -148,7 +148,7 @@ class Recorder(Observer):
             kept[-1] = replace(kept[-1], gradients=gradients)
 
     def on_step(self, event: StepDone) -> None:
-        """Keep a step of the L shape; of the U shape too, where it is written to disk."""
+        """Keep a step of the L shape, or, if written to disk, of the U shape."""
         if event.plan is not None:
             self._keep_split(event, event.plan)
         elif self.directory is not None:
@@ -196,7 +196,7 @@ class Recorder(Observer):
         )
 
     def _add(self, step: Recorded) -> None:
-        """Keep a step; the disk is written while the next one is computed."""
+        """Keep a step; it is written to disk while the next one is computed."""
         if self.directory is None:
             self._trace.add(step)
             return
@@ -211,11 +211,11 @@ class Recorder(Observer):
             self._unwritten.popleft().result()
 
     def on_round(self, event: RoundDone) -> None:
-        """Wait until the round's steps are written: its checkpoint is next."""
+        """Wait until the round's steps are written, before its checkpoint."""
         self._flush()
 
     def on_end(self, event: RunEnded) -> None:
-        """Write what is not written yet."""
+        """Write all pending steps."""
         self._flush()
         if self._writer is not None:
             self._writer.shutdown()
@@ -231,12 +231,12 @@ class Recorder(Observer):
 
 
 def _followed(event: StepDone, plan: Plan, most: int) -> tuple[Plan, list[int] | None]:
-    """Return the part of a plan with a followed client in it, and its groups in the mixture.
+    """Return the part of a plan that involves a followed client, and its groups in the mixture.
 
-    None for the groups stands for all of them.
+    None for the groups means all of them.
     """
     followed = set(sorted(plan.clients)[:most])
-    # A shuffled mixture is drawn as a whole: a part of it would be in another order.
+    # A shuffled mixture's order is drawn as a whole: a part would be ordered differently.
     if len(plan.clients) <= most or event.mixed is None or isinstance(plan, ShuffledPlan):
         return plan, None
     passes = tuple(
@@ -268,7 +268,7 @@ def _detached(upload: Upload) -> Upload:
 
 
 def _stacked(payload: Mapping[str, Any], name: str) -> Tensor | None:
-    """Return the tensors of one shape under `name` as one of their own, None if there are none."""
+    """Return the tensors under `name` stacked; None if there are none, or their shapes differ."""
     tensors = payload.get(name) or []
     if not tensors or any(tensor.shape != tensors[0].shape for tensor in tensors):
         return None

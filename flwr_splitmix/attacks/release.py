@@ -1,4 +1,4 @@
-"""What an adversary received in one step: a release, and which adversaries there are."""
+"""Releases, what an adversary receives in one step; and the kinds of adversaries."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ from typing import Literal
 from torch import Tensor
 
 Adversary = Literal["server", "upper only", "sum only", "member of the group", "eavesdropper"]
-"""Who attacks.
+"""The adversaries, and what they see.
 
-"server": the curious server, with its mixer: every upload, its masks, gradients both ways.
-"upper only": the upper segment behind a mixer that is somebody else's: mixtures, their targets.
-"sum only": a server that draws the plan and sees the sum of a group's uploads, not one of them.
+"server": the curious server with its mixer: every upload, its masks, gradients in both directions.
+"upper only": an upper segment behind someone else's mixer: mixtures and their targets.
+"sum only": a server that draws the plan and sees the sum of a group's uploads, not single uploads.
 "member of the group": another client of the mixing group: what the server sends to it.
-"eavesdropper": all that crosses an unprotected link, but nothing of the server's own.
+"eavesdropper": everything that crosses an unprotected link, but nothing that the server has itself.
 """
 
 
 @dataclass(frozen=True)
 class Release:
-    """What an adversary received in one step, of one client or of one mixture.
+    """What an adversary received in one step, from one client or as one mixture.
 
     Parameters
     ----------
     server_round, step
-        When; the step is counted within the round, from 0.
+        Round and step; the step is counted within the round, from 0.
     client
-        Whose it is; None where the adversary is not told, and for a mixture.
+        The sender; None for a mixture, or if unknown to the adversary.
     smashed
-        float32 (b, prefix + N, d), patches placed where the adversary has them; 0 where none was
-        received.
+        float32 (b, prefix + N, d), with patches in the places where the adversary has them; 0
+        where none was received.
     mask
-        bool (b, N): patches received; None where the adversary does not know.
+        bool (b, N): patches received; None if unknown to the adversary.
     owners
-        int64 (b, N), of a mixture: the client of each patch, -1 for nobody; None where unknown.
+        int64 (b, N), for a mixture: the client of each patch, -1 for none; None if unknown.
     lam
-        Mixing ratio of the client in its group; None for a mixture, and where unknown.
+        Mixing ratio of the client in its group; None for a mixture, or if unknown.
     labels
-        int64 (b,), or soft labels, float (b, L), as received; None where none was.
+        int64 (b,), or soft labels, float (b, L), as received; None if none were.
     gradient
-        (b, prefix + N, d), placed likewise: what was sent down for it; None where the adversary
-        does not see it.
+        (b, prefix + N, d), placed likewise: the gradient returned for the release; None if the
+        adversary does not see it.
     loss
-        (b,), or a scalar, the mean over the step; None where the adversary does not see it.
+        (b,), or a scalar, the mean over the step; None if the adversary does not see it.
     number
-        Place of the release among those of its step.
+        Position of the release within its step.
     """
 
     server_round: int
@@ -63,23 +63,23 @@ class Release:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the rows of a release come from.
+    """The origin of a release's rows.
 
     Parameters
     ----------
     sources
-        int64 (b, s): for each row, the positions of its images in a set of images, one column a
-        member of the group; -1 where a member's batch is not known.
+        int64 (b, s): for each row, the positions of its images in a set of images, one column per
+        member of the group; -1 if a member's batch is unknown.
     members
-        The clients of the columns, in order; the same client several times stands for further
+        The clients of the columns, in order; a client that occurs again stands for further
         examples of its own batch.
     order
-        int64 (b, N): the patch that stands at each slot, where a method moves them: `j` is patch j
-        of the row's own image, `i N + j` patch j of row i where patches are exchanged within the
-        batch; None where they stand in their places.
+        int64 (b, N): the patch at each slot, if a method moves patches: `j` is patch j of the
+        row's own image; if patches are exchanged within the batch, `i N + j` is patch j of row i.
+        None if patches are in their places.
     owners
-        int64 (b, N): the member (a client's index) that each patch comes from, -1 for nobody;
-        None where each patch is a sum.
+        int64 (b, N): the member (a client's index) that each patch comes from, -1 for none; None
+        if each patch is a sum.
     """
 
     sources: Tensor
@@ -90,12 +90,12 @@ class Origin:
 
 @dataclass(frozen=True)
 class Simulated(Release):
-    """A release of an attacker's own images, of which it knows where they are.
+    """A release of an attacker's own images, with known origin.
 
     Parameters
     ----------
     origin
-        Positions in the images that were handed to `Knowledge.simulate`.
+        Positions in the images passed to `Knowledge.simulate`.
     """
 
     origin: Origin | None = None

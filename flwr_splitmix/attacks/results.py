@@ -1,4 +1,4 @@
-"""Results of attacks on disk: scores, samples and reconstructions, for their owner alone."""
+"""Results of attacks on disk: scores, samples and reconstructions, readable by the owner only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAPER_ERRORS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Kept:
-    """One attack's result as it was kept."""
+    """One attack's saved result."""
 
     method: str
     attack: str
@@ -47,7 +47,7 @@ def score_and_keep(
     *,
     seed: int = 0,
 ) -> Scored:
-    """Score a guess and write scores, samples (parquet) and reconstructions below a folder.
+    """Score a guess and write scores, samples (Parquet) and reconstructions below a folder.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def kept_results(folder: Path) -> list[Kept]:
 
 
 def paper_note(result: Kept) -> str:
-    """Say what a paper has for it; "" if none has."""
+    """Return a note on a paper's value for this result; "" if there is none."""
     method = re.sub("SFL$", "SL", result.method).replace("ShuffledSL", "ShuffledPSL")
     method = "PSL" if method == "SL" else method
     if result.attack != "decoder" or method not in PAPER_ERRORS:

@@ -1,4 +1,4 @@
-"""The score of an attack: likeness to the truth, beside that of any other text."""
+"""The score of an attack: similarity to the truth, compared with that of another text."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from torch import Tensor
 
 
 class Score(NamedTuple):
-    """|cos| with the target's hidden states, the means removed: 1 is the target itself.
+    """|cos| with the target's hidden states, means removed: 1 for the target itself.
 
     Attributes
     ----------
     best, best_index
-        Of the best component, which only the truth tells.
+        Score and index of the best component, which only the truth reveals.
     picked
-        Of the component that an attacker without the truth would take: the first, by whatever
-        order the attack returns (`blind_source`: the least Gaussian first).
+        Score of the component that an attacker without the truth would choose: the first in the
+        attack's order (`blind_source`: the least Gaussian first).
     floor
-        What another text's hidden states score: positions and the model's habits are common.
+        Score of another text's hidden states, which share positions and model-specific features.
     """
 
     best: float
@@ -29,14 +29,14 @@ class Score(NamedTuple):
 
 
 def score(components: Tensor, target: Tensor, floor: Tensor) -> Score:
-    """Score what an attack returned.
+    """Score the estimates of an attack.
 
     Parameters
     ----------
     components
-        (n, ...) estimates, or one estimate shaped as the target.
+        (n, ...) estimates, or one estimate of the target's shape.
     target, floor
-        The target's hidden states and another text's, of one shape.
+        The target's hidden states and another text's, of the same shape.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def score(components: Tensor, target: Tensor, floor: Tensor) -> Score:
 
 
 def _centred(rows: Tensor) -> Tensor:
-    """Remove the mean of (..., n) and scale to unit length, in float64; a constant becomes 0."""
+    """Subtract the mean over n from (..., n) and normalise, in float64; constants become 0."""
     wide = rows.detach().double().cpu()
     wide = wide - wide.mean(-1, keepdim=True)
     return torch.nn.functional.normalize(wide, dim=-1)

@@ -1,6 +1,6 @@
-"""Scores of a guess against the truth, sample by sample, beside floors: only here is truth opened.
+"""Scores of a guess against the truth, per sample, with floors: only scoring uses the truth.
 
-Nothing of these modules is handed to an attack.
+Attacks get no access to these modules.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from flwr_splitmix.attacks.vault import Truth
 from flwr_splitmix.storage import write_atomic
 
 GALLERY = 1000
-"""Images among which a victim must be the nearest to its reconstruction."""
+"""Number of images among which a victim must be the nearest to its reconstruction."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Scored:
-    """What an attack reached.
+    """An attack's scores.
 
     Parameters
     ----------
     rows
-        One for each sample: "victim" (its position in the truth), "release", "row", "trained",
-        "confidence", and its metrics, floors among them.
+        One per sample: "victim" (its position in the truth), "release", "row", "trained",
+        "confidence", and its metrics, including floors.
     measures
         The metrics over all samples; the main one is first.
     """
@@ -56,20 +56,20 @@ class Scored:
 
     @property
     def main(self) -> Measure:
-        """The measure by which the gate judges."""
+        """The measure that the gate uses."""
         return next(measure for measure in self.measures if measure.main)
 
 
 @dataclass(frozen=True)
 class Floors:
-    """What is reached without the victims' releases.
+    """Results reached without the victims' releases.
 
     Parameters
     ----------
     public
-        Images that are no victims.
+        Images that are not victims.
     prior
-        What the attack makes of an empty release, (C, H, W); None where it makes no images.
+        The attack's image for an empty release, (C, H, W); None if it makes no images.
     """
 
     public: Pictures
@@ -77,7 +77,7 @@ class Floors:
 
     @classmethod
     def of(cls, attack: Attack, view: View, public: Pictures) -> Floors:
-        """Return the floors of a fitted attack: it is run on one release of zeros."""
+        """Return the floors of a fitted attack, by running it on one release of zeros."""
         if attack.goal != "images" or not view.releases:
             return cls(public)
         guess = attack.run(replace(view, releases=[emptied(view)]))
@@ -85,7 +85,7 @@ class Floors:
 
 
 def emptied(view: View) -> Any:
-    """Return the first release of a view without what it says: zeros, and no labels."""
+    """Return the first release of a view with its information removed: all zeros."""
     first = view.releases[0]
     zero = torch.zeros_like(first.smashed)
     gradient = None if first.gradient is None else torch.zeros_like(first.gradient)
@@ -107,7 +107,7 @@ def score_guess(
     Parameters
     ----------
     classifier
-        Judges the classes of reconstructions; None leaves them out.
+        Classifies reconstructions; None leaves class agreement out.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def score_guess(
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write samples as parquet, for their owner alone."""
+    """Write samples as Parquet, readable by the owner only."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -139,9 +139,9 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def pairs_of(guess: Guess, truth: Truth) -> list[tuple[int, int]]:
-    """Return (guess, victim) pairs: of several guesses at one row, the best assignment.
+    """Return (guess, victim) pairs; several guesses at one row get the best assignment.
 
-    One guess at a row of several victims is a guess at each of them.
+    A single guess at a row of several victims is a guess at each of them.
     """
     at: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number, place in enumerate(guess.where):
@@ -256,7 +256,7 @@ def _rows(
 
 
 def _first_victims(guess: Guess, truth: Truth) -> list[tuple[int, int]]:
-    """Return (guess, victim) of every guess whose row has a victim: its first one."""
+    """Return (guess, first victim of its row) for every guess whose row has a victim."""
     pairs = []
     for number, (release, row) in enumerate(guess.where):
         known = [int(v) for v in truth.origins[release].sources[row] if v >= 0]
@@ -266,7 +266,7 @@ def _first_victims(guess: Guess, truth: Truth) -> list[tuple[int, int]]:
 
 
 def _order(guess: Guess, truth: Truth, seed: int) -> Scored:
-    """Score positions: a patch is right where its own image has it."""
+    """Score positions: a patch is right if it is in its place in its own image."""
     pairs, right = [], []
     for number, victim in _first_victims(guess, truth):
         release, row = guess.where[number]
@@ -286,7 +286,7 @@ def _order(guess: Guess, truth: Truth, seed: int) -> Scored:
 
 
 def _owners(guess: Guess, truth: Truth, seed: int) -> Scored:
-    """Score owners up to their numbering; the largest share of a row is the floor."""
+    """Score owners up to their numbering; the floor is the largest owner's share of a row."""
     pairs, right, largest = [], [], []
     for number, victim in _first_victims(guess, truth):
         release, row = guess.where[number]
@@ -312,7 +312,7 @@ def _owners(guess: Guess, truth: Truth, seed: int) -> Scored:
 
 
 def _labels(guess: Guess, truth: Truth, seed: int) -> Scored:
-    """Score classes by accuracy, and numbers, of two classes, by AUC either way."""
+    """Score classes by accuracy, and scores for two classes by max(AUC, 1 - AUC)."""
     pairs = _first_victims(guess, truth)
     numbers = [number for number, _ in pairs]
     labels = truth.pictures.labels[[victim for _, victim in pairs]]

@@ -1,4 +1,4 @@
-"""The pass of images through a method as in training, with which nothing learns.
+"""The pass of images through a method as in training, but without any update.
 
 An attacker runs it on public images; the bench runs it on victims that were held out.
 """
@@ -71,16 +71,16 @@ def passes(
     images, labels
         float (n, C, H, W), 0 to 1, and int64 (n,): n >= 1.
     lowers
-        One lower segment, or several by client, of whom each step draws as many as are mixed; None
-        makes fresh ones.
+        One lower segment, or several by client, from which each step draws as many as are mixed;
+        None makes fresh ones.
     gradients
-        Whether the upper segment says loss and gradient of each row; it learns nothing.
+        Whether to compute loss and gradient of each row with the upper segment, without training.
     include
         A client that takes part in every step.
 
     Yields
     ------
-    A step; by client the positions of its images; by client the orders of its frozen edge.
+    A step; the positions of each client's images; the orders of each client's frozen edge.
     """
     clients = max(known.k, known.mixer.min_members)
     batch = min(batch_size, math.ceil(len(images) / clients))
@@ -114,7 +114,7 @@ def passes(
 def _segments(
     known: Knowledge, lowers: Lowers | None, clients: int, generator: np.random.Generator
 ) -> dict[int, nn.Module]:
-    """Return each client's own copy: training mode may change what it keeps."""
+    """Return a copy for each client: training mode may change its buffers."""
     if lowers is None:
         made = {c: known.fresh_lower(int(generator.integers(2**31))) for c in range(clients)}
     elif not isinstance(lowers, Mapping):
@@ -130,7 +130,7 @@ def _segments(
 def _members(
     clients: list[int], number: int, include: int | None, generator: np.random.Generator
 ) -> list[int]:
-    """Draw who takes part in a step."""
+    """Draw the clients of a step."""
     others = [int(c) for c in generator.permutation([c for c in clients if c != include])]
     first = [] if include is None else [include]
     return sorted([*first, *others][:number])
@@ -139,7 +139,7 @@ def _members(
 def _uploads(
     segments: Mapping[int, nn.Module], inputs: Mapping[int, Example], plan: Plan, seed: int
 ) -> tuple[dict[int, Upload], dict[int, Tensor]]:
-    """Do what clients do in a step; noise and shuffles follow from the seed."""
+    """Do what clients do in a step; noise and shuffles are determined by the seed."""
     uploads, orders = {}, {}
     with torch.no_grad(), torch_seed(CPU, seed), seeded_secrets():
         for client in inputs:
@@ -178,15 +178,15 @@ def _gradients(
 
 
 class ShuffleWatch:
-    """Sees, at the client, which orders a frozen edge draws: for the score, and simulations.
+    """Records, at the client, the orders that a frozen edge draws: for scores and simulations.
 
-    Secrets must be seeded: the draw is made again from the same state of the generator. Where
-    they come from the operating system nothing is seen.
+    Secrets must be seeded, as the draw is repeated from the same state of the generator. If they
+    come from the operating system, nothing is recorded.
 
     Attributes
     ----------
     orders
-        int64 (b, N), one a forward pass in training mode; see `Origin.order`.
+        int64 (b, N), one per forward pass in training mode; see `Origin.order`.
     """
 
     def __init__(self, segment: nn.Module) -> None:
@@ -211,5 +211,5 @@ class ShuffleWatch:
         order = draw_order(batch, patches, kept)
         torch.set_rng_state(state)
         own = torch.arange(batch).unsqueeze(1) * patches
-        # Within each image, patches have its own numbers.
+        # Without exchange in the batch, number the patches within each image.
         self.orders.append(order - own if kept == patches else order)

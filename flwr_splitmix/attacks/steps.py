@@ -1,4 +1,4 @@
-"""A step as it was recorded, and what each adversary received in it."""
+"""A recorded step, and what each adversary received in it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Batches = Mapping[int, Tensor]
 """By client, the positions of a step's examples in a set of images, int64 (b,)."""
 
 Orders = Mapping[int, Tensor]
-"""By client, where its frozen edge put its patches, int64 (b, N); see `Origin.order`."""
+"""By client, the order of patches drawn by its frozen edge, int64 (b, N); see `Origin.order`."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ class Step:
     Parameters
     ----------
     server_round, number
-        When; steps are counted within the round, from 0.
+        Round and step; steps are counted within the round, from 0.
     plan
-        Who is mixed with whom, by which shares.
+        The mixing groups and their shares.
     uploads
-        By client, what came.
+        The uploads that arrived, by client.
     gradient
-        (groups * b, prefix + N, d), of each group's loss at the mixture.
+        (groups * b, prefix + N, d), gradient of each group's loss at the mixture.
     loss
-        Scalar, the mean over the groups; or (groups * b,), of each row.
+        Scalar, the mean over the groups; or (groups * b,), one per row.
     drawn
-        By client, how many batches it had been asked for before, in all rounds.
+        By client, how many batches it had been asked for before, over all rounds.
     """
 
     server_round: int
@@ -62,16 +62,16 @@ class Step:
 
 
 class StepReader:
-    """Reads from a step what one adversary received in it.
+    """Returns what one adversary received in a step.
 
     Parameters
     ----------
     mixer
-        Of the strategy.
+        The strategy's mixer.
     num_classes
         Number L of classes.
     adversary
-        Whose releases these are.
+        The adversary.
     member
         Which client the "member of the group" is.
     """
@@ -93,7 +93,7 @@ class StepReader:
         return _of_mixtures(step, self._mixed(step), self.adversary == "upper only")
 
     def origins(self, step: Step, batches: Batches, orders: Orders | None = None) -> list[Origin]:
-        """Return where the rows of each of `releases` come from: for the score only."""
+        """Return the origin of the rows of each of `releases`, for the score only."""
         orders = orders or {}
         if self.adversary in ("server", "eavesdropper"):
             return [
@@ -142,7 +142,7 @@ def _parts(step: Step) -> list[tuple[int, int, Share]]:
 
 
 def _groups_of(step: Step, client: int) -> list[tuple[int, Group, Share]]:
-    """Return (pass, group, own share) wherever a client is mixed with others."""
+    """Return (pass, group, own share) for every group that mixes a client with others."""
     return [
         (index, group, member.share)
         for index, groups in enumerate(step.plan.passes)
@@ -161,7 +161,7 @@ def _of_clients(step: Step, mixed: Mixed, mixer: Mixer, server: bool) -> list[Re
         assert smashed is not None, "an upload that passed the check has every pass"
         labels = upload.labels if isinstance(upload.labels, Tensor) else upload.labels[index]
         if share.label_kind == "ids" and not server:
-            labels = None  # ids crossed the link; their labels are the server's
+            labels = None  # only ids crossed the link; the server has the labels
         releases.append(
             Release(
                 step.server_round,
@@ -253,7 +253,7 @@ def _placed(share: Share, upload: Tensor, shape: SmashedShape) -> Tensor:
 
 
 def _gradient(share: Share, gradient: Tensor | None, step: Step) -> Tensor | None:
-    """Place what was sent down for an upload; a broadcast gradient is the whole mixture's."""
+    """Place the gradient returned for an upload; a broadcast one is the whole mixture's."""
     if gradient is None:
         return None
     inner = _unwrapped(share)
@@ -276,7 +276,7 @@ def _loss_of(step: Step, mixed: Mixed, client: int, index: int) -> Tensor | None
 
 
 def _owners(members: Sequence[Member], shape: SmashedShape) -> Tensor | None:
-    """Return each patch's client, int64 (b, N); None where patches are sums."""
+    """Return each patch's client, int64 (b, N); None if patches are sums."""
     if len(members) > 1 and any(isinstance(_unwrapped(m.share), WeightedShare) for m in members):
         return None
     owners = torch.full((shape.batch, shape.patches), -1)
@@ -296,7 +296,7 @@ def _client_origin(client: int, share: Share, batches: Batches, orders: Orders) 
     if not isinstance(share, InputShare):
         own = _sources([client], batches)
         return Origin(own.sources, own.members, orders.get(client))
-    # As `InputShare.mix` orders them: the first part as it is, the same client again shuffled.
+    # As in `InputShare.mix`: a client's first part in order, further parts shuffled.
     rng, used, columns = frozen_generator(share.seed), set(), []
     for part, _ in share.parts:
         rows = _sources([part], batches).sources[:, 0]

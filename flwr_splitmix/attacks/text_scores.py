@@ -1,4 +1,4 @@
-"""Scores of guesses at texts: words read, ROUGE-L, METEOR, exact recovery; beside the floors."""
+"""Scores of guesses at texts: token accuracy, ROUGE-L, METEOR, exact recovery; with floors."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class TextFloors:
     Parameters
     ----------
     parts
-        All of the base model.
+        All parts of the base model.
     public
-        Public texts: of their words the most frequent is taken, and their beginnings begin.
+        Public texts, which give the most frequent word and the beginnings of sampled texts.
     begin
-        The token that begins every text; None where there is none.
+        The token that begins every text; None if there is none.
     """
 
     parts: LanguageParts
@@ -44,7 +44,7 @@ class TextFloors:
     _sampled: dict[int, Tensor] = field(default_factory=dict, repr=False)
 
     def guesses(self, length: int, number: int) -> dict[str, Tensor]:
-        """Return a guess at a text of so many tokens, by each floor: int64 (length,)."""
+        """Return each floor's guess at a text of `length` tokens: int64 (length,)."""
         counted = Counter(int(i) for text in self.public for i in text if int(i) != self.begin)
         (most, _), *_ = counted.most_common(1)
         rng = torch.Generator().manual_seed(self.seed + number)
@@ -76,7 +76,7 @@ class TextFloors:
 
 @dataclass(frozen=True)
 class TextScored:
-    """A row for each text, and the measures over all of them."""
+    """One row per text, and the measures over all texts."""
 
     rows: list[Row]
     measures: list[Measure]
@@ -96,21 +96,21 @@ def score_texts(
 ) -> TextScored:
     """Score guesses at texts.
 
-    A text may have several guesses: of each message, of their mean, of each direction. The best
-    one by ROUGE-L counts, as in the papers; what the attack itself was surest of is beside it.
+    A text may have several guesses: from each message, their mean, or each direction. The best
+    one by ROUGE-L counts, as in the papers; the attack's most confident one is reported too.
 
     Parameters
     ----------
     origins
-        Of the view's releases, in their order.
+        Origins of the view's releases, in order.
     decode
         Turns tokens into text, for ROUGE-L and METEOR.
 
     Returns
     -------
-    Measures "token accuracy" (share of the text's own words at their places; the main one),
-    "ROUGE-L" (F, of words), "METEOR" (words and stems, no synonyms), "exact" (share of texts
-    without an error), and of the guess of most confidence "token accuracy, picked" and "ROUGE-L,
+    Measures "token accuracy" (fraction of the text's tokens read at their places; the main one),
+    "ROUGE-L" (F, of words), "METEOR" (words and stems, no synonyms), "exact" (fraction of texts
+    without an error), and for the most confident guess "token accuracy, picked" and "ROUGE-L,
     picked". The token that begins texts does not count.
 
     Raises
@@ -173,7 +173,7 @@ def score_texts(
 def _score(
     guess: Tensor, origin: TextOrigin, begin: int | None, decode: Decode
 ) -> tuple[float, float, float]:
-    """Return token accuracy, ROUGE-L and METEOR of a guess (T,) at an origin's places."""
+    """Return token accuracy, ROUGE-L and METEOR of a guess (T,) at the text's places."""
     ids, read = origin.ids.cpu(), guess.cpu()[origin.places.cpu()]
     if begin is not None and int(ids[0]) == begin:
         ids, read = ids[1:], read[1:]

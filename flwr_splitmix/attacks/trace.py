@@ -1,7 +1,7 @@
-"""The trace of a run: its newest steps as the server saw them, bounded, in memory or on disk.
+"""The trace of a run: a bounded number of its newest steps as the server saw them.
 
-On disk a step is one safetensors file that is there whole or not at all, so that a recording that
-was cut off is read up to its last whole step. Nobody but the owner may read it.
+It is kept in memory or on disk. On disk each step is one safetensors file, written atomically, so
+an interrupted recording is readable up to its last whole step. Only the owner may read it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Trace(ABC):
     Parameters
     ----------
     max_bytes, max_steps
-        Bounds; the oldest steps go.
+        Bounds; the oldest steps are dropped.
 
     Raises
     ------
@@ -56,27 +56,27 @@ class Trace(ABC):
 
     @abstractmethod
     def add(self, step: Recorded) -> None:
-        """Keep a step; the oldest go."""
+        """Add a step, dropping the oldest beyond the bounds."""
 
     @abstractmethod
     def steps(self, newest: int | None = None) -> Iterator[Recorded]:
-        """Return the steps, or only so many of the newest, oldest first."""
+        """Return the steps, or only the `newest` ones, oldest first."""
 
     @abstractmethod
     def add_segment(self, server_round: int, arrays: Mapping[str, Tensor]) -> None:
-        """Keep the averaged lower segment with which a round began."""
+        """Keep the averaged lower segment that a round started from."""
 
     @abstractmethod
     def segment(self, server_round: int) -> Mapping[str, Tensor] | None:
-        """Return the averaged lower segment with which a round began, if it was kept."""
+        """Return the averaged lower segment that a round started from, if it was kept."""
 
     @abstractmethod
     def rewind(self, server_round: int) -> None:
-        """Forget the steps of a round and of those after it: they will be made again."""
+        """Drop the steps of a round and of later rounds, which will be repeated."""
 
 
 class MemoryTrace(Trace):
-    """A trace that lives as long as its process."""
+    """A trace in the memory of its process."""
 
     def __init__(self, max_bytes: int = MAX_BYTES, max_steps: int = MAX_STEPS) -> None:
         super().__init__(max_bytes, max_steps)
@@ -113,12 +113,12 @@ class MemoryTrace(Trace):
 
 
 class DiskTrace(Trace):
-    """A trace in a directory of its own, which only the owner may read.
+    """A trace in its own directory, which only the owner may read.
 
     Parameters
     ----------
     path
-        The directory; it is made when the first step comes.
+        The directory; it is created with the first step.
     shares
         Kinds of shares besides the built-in ones.
     """
@@ -137,13 +137,13 @@ class DiskTrace(Trace):
         self._sizes: dict[tuple[int, int], int] | None = None
 
     def add(self, step: Recorded) -> None:
-        """Write a step; one that the disk cannot take costs a warning, not the run."""
+        """Write a step; if the disk fails, log a warning and continue the run."""
         tensors, meta = pack_step(step)
         key = (step.server_round, step.number)
         sizes = self._known()
         try:
             self.make()
-            # As large as it will be: the oldest go first, so that the bound always holds.
+            # Drop the oldest steps before writing, so that the bound always holds.
             self._drop_to(self.max_bytes - _nbytes(tensors), self.max_steps - 1)
             save_tensors(self._file(key), tensors, meta, flush=False, digested=False)
             sizes[key] = self._file(key).stat().st_size
@@ -153,12 +153,12 @@ class DiskTrace(Trace):
             )
 
     def make(self) -> None:
-        """Make the directory."""
+        """Create the directory."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)
 
     def steps(self, newest: int | None = None) -> Iterator[Recorded]:
-        """Read the steps, oldest first; one that cannot be read is left out with a warning."""
+        """Read the steps, oldest first; unreadable ones are skipped with a warning."""
         if newest is None:
             return (step for key in self.places if (step := self._read(key)) is not None)
         backwards = (step for key in reversed(self.places) if (step := self._read(key)) is not None)
@@ -187,7 +187,7 @@ class DiskTrace(Trace):
             self._remove(key)
 
     def forget(self) -> None:
-        """Remove all of it."""
+        """Delete the whole trace."""
         self._sizes = None
         if self.path.exists():
             shutil.rmtree(self.path)

@@ -1,4 +1,4 @@
-"""The vault: which images each recorded batch held. Only scores open it."""
+"""The vault: the images of each recorded batch. Only scoring uses it."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from flwr_splitmix.data.batches import batch_indices
 
 
 class VaultError(RuntimeError):
-    """What a run recorded is not what these images give."""
+    """A run's recording does not belong to these images."""
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What is behind the releases of one view.
+    """The truth behind the releases of one view.
 
     Parameters
     ----------
     pictures
         All victims' images.
     trained
-        bool (n,): whether an image was trained on; others were held out.
+        bool (n,): whether an image was trained on; the others were held out.
     origins
-        For each release of the view, in its order, where its rows come from in `pictures`.
+        For each release of the view, in order, the origin of its rows in `pictures`.
     """
 
     pictures: Pictures
@@ -43,20 +43,19 @@ class Truth:
 class Vault:
     """The clients' images, and how a run drew its batches from them.
 
-    Which examples a batch held follows from the run's seed, so that nothing is asked of a client
-    and nothing of its data is in the trace.
+    The examples of a batch follow from the run's seed, so nothing is asked of a client, and the
+    trace contains none of its data.
 
     Parameters
     ----------
     data
-        By client, its training images.
+        Training images, by client.
     held_out
         Images that no client trained on.
     batch_size, seed
-        Of the run.
+        The run's batch size and seed.
     orders
-        By client and number of its batch, where its frozen edge put its patches: as far as it is
-        known.
+        By client and batch number, the order of patches drawn by its frozen edge, if known.
     """
 
     data: Mapping[int, ImageDataset] = field(repr=False)
@@ -66,12 +65,12 @@ class Vault:
     orders: Mapping[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
 
     def drawn(self, step: Step) -> dict[int, Tensor]:
-        """Return by client which of its examples a recorded step held, int64 (b,).
+        """Return the indices of each client's examples in a recorded step, int64 (b,).
 
         Raises
         ------
         VaultError
-            If the labels that were recorded are not those of these images.
+            If the recorded labels are not those of these images.
         """
         drawn = {}
         for client in sorted(step.uploads):
@@ -94,12 +93,12 @@ class Vault:
         return drawn
 
     def orders_of(self, step: Step) -> Orders:
-        """Return where the frozen edges of a recorded step put its patches, where it is known."""
+        """Return the orders drawn by the frozen edges in a recorded step, if known."""
         at = {client: (client, step.drawn.get(client, 0)) for client in step.uploads}
         return {client: self.orders[key] for client, key in at.items() if key in self.orders}
 
     def placed(self, steps: Sequence[Step]) -> tuple[Pictures, list[Batches]]:
-        """Return the images of recorded steps, each once, and where each batch's are among them."""
+        """Return the images of recorded steps, each once, and each batch's positions in them."""
         drawn = [self.drawn(step) for step in steps]
         used: dict[int, np.ndarray] = {}
         for client in sorted({client for batches in drawn for client in batches}):
@@ -118,5 +117,5 @@ class Vault:
 
 
 def joined(parts: Sequence[Pictures]) -> Pictures:
-    """Return the images of several sets as one, in their order."""
+    """Return the images of several sets as one set, in order."""
     return Pictures(torch.cat([p.images for p in parts]), torch.cat([p.labels for p in parts]))

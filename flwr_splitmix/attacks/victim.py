@@ -1,4 +1,4 @@
-"""The description of a system that is trained to be attacked."""
+"""The description of a system trained to be attacked."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from flwr_splitmix.privacy import GaussianNoise
 
 @dataclass(frozen=True, kw_only=True)
 class Victim:
-    """A system that is trained to be attacked; two equal ones are the same system.
+    """A system trained to be attacked; equal descriptions give the same system.
 
     Parameters
     ----------
     method, options
-        Name of the strategy, and its own options, noise among them.
+        Name of the strategy, and its own options, including noise.
     model, model_options
         Arguments of `split_vision_model`: "depth", "patch_size", "cut_at", ...
     dataset
-        As for `load_images`; its training images are divided among the clients, the victims that
-        are held out are of its test set.
+        As for `load_images`; its training images are divided among the clients, and held-out
+        victims come from its test set.
     image_size
-        Pixels.
+        Side of images in pixels.
     clients, samples
-        Number of clients, and of training images of each; images that no client has are spare.
+        Number of clients, and of training images per client; the remaining images are spare.
     rounds, steps
-        Number of rounds, and of steps in each; None is an epoch. `rounds` is the training stage.
+        Number of rounds, and of steps per round (None: an epoch). `rounds` is the training stage.
     batch_size, lr, weight_decay
-        Of both sides.
+        For both sides.
     defence
-        What a client does besides, see `defences`: "none", "blur" or "adversarial".
+        An additional defence of the clients, see `defences`: "none", "blur" or "adversarial".
     test_images
         How many test images the system is evaluated on, after the last round.
     seed
-        Of everything.
+        Seed of all draws.
     """
 
     method: str = "PSL"
@@ -57,7 +57,7 @@ class Victim:
     seed: int = 0
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the description as JSON values."""
         noise = {
             k: dict(v.to_plain()) for k, v in self.options.items() if isinstance(v, GaussianNoise)
         }
@@ -65,7 +65,7 @@ class Victim:
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Victim:
-        """Make it from what `plain` returned."""
+        """Make a victim from the result of `plain`."""
         options = dict(values["options"])
         if "noise" in options:
             options["noise"] = GaussianNoise.from_plain(options["noise"])

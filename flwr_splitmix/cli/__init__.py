@@ -1,6 +1,6 @@
-"""The command `splitmix`; each command group is a file of this package, listed at the end here.
+"""The command `splitmix`; each command group is a file of this package, registered at the end.
 
-Nothing here loads torch on import, so that `splitmix --version` and `splitmix runs` answer at once.
+No module here loads torch on import, so that `splitmix --version` and `splitmix runs` are fast.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _main(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and leave."
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:

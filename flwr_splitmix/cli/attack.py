@@ -1,4 +1,4 @@
-"""`splitmix attack`: what can be read from what a server receives."""
+"""`splitmix attack`: attacks on what a server receives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`splitmix attack matrix`: methods and defences against attacks, run and shown."""
+"""`splitmix attack matrix`: run and show attacks on methods and defences."""
 
 from __future__ import annotations
 
@@ -36,21 +36,19 @@ if TYPE_CHECKING:
 
 
 class MatrixFormat(StrEnum):
-    """What is printed at the end."""
+    """The output format."""
 
     table = "table"
     json = "json"
     markdown = "markdown"
 
 
-matrix = typer.Typer(
-    name="matrix", help="Methods against attacks: run what is missing, and show all."
-)
+matrix = typer.Typer(name="matrix", help="Methods against attacks: run missing cells and show all.")
 
 
 @matrix.callback()
 def _group() -> None:
-    """Run methods against attacks: what is missing, and show all."""
+    """Methods against attacks: run missing cells and show all."""
 
 
 Scale = Annotated[str, typer.Option("--scale", help="smoke, cpu or paper.")]
@@ -59,7 +57,7 @@ Cells = Annotated[
     typer.Option(
         "--cells",
         metavar="CELLS",
-        help="METHOD, METHOD:ATTACK or :ATTACK, separated by commas; 'main' is the main methods.",
+        help="METHOD, METHOD:ATTACK or :ATTACK, separated by commas; 'main': the main methods.",
         show_default=False,
     ),
 ]
@@ -67,17 +65,17 @@ Seeds = Annotated[
     str | None,
     typer.Option(
         "--seeds",
-        help="Numbers separated by commas; else 0, and of images at cpu 0,1,2.",
+        help="Numbers separated by commas; by default 0, or 0,1,2 for images at scale cpu.",
         show_default=False,
     ),
 ]
-Jobs = Annotated[int, typer.Option("--jobs", help="Cells at a time, a process each.")]
+Jobs = Annotated[int, typer.Option("--jobs", help="Cells run in parallel, one process each.")]
 DataSet = Annotated[
     str | None,
     typer.Option(
         "--dataset",
         metavar="SOURCE",
-        help="A folder, a shipped or a hub name; of texts a folder cola or gsm8k, or sums.",
+        help="A folder, a shipped or a hub name; for texts a folder cola or gsm8k, or sums.",
         show_default=False,
     ),
 ]
@@ -85,7 +83,7 @@ Format = Annotated[
     MatrixFormat, typer.Option("--format", help="A table, one JSON list, or Markdown.")
 ]
 RunMissing = Annotated[
-    bool, typer.Option("--run/--show", help="Run what is missing, or only show what is there.")
+    bool, typer.Option("--run/--show", help="Run missing cells, or only show existing ones.")
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")]
 
@@ -106,16 +104,16 @@ def images(
             "--output",
             "-o",
             metavar="GRID.png",
-            help="A picture: originals, what was sent, reconstructions; one row a method.",
+            help="A picture: originals, what was sent, reconstructions; one row per method.",
             show_default=False,
         ),
     ] = None,
     run_dir: RunDirectory = None,
 ) -> None:
-    """Attack methods that mix images, and say what each attack reads, beside floor and gate.
+    """Attack methods that mix images, and show what each attack recovers, with floor and gate.
 
-    Victims, cells and their scores by sample are kept below DIR/attacks; an interrupted matrix goes
-    on where it was.
+    Victims, cells and their scores per sample are kept below DIR/attacks; an interrupted matrix
+    resumes where it stopped.
     """
     size = IMAGES.size(scale)
     chosen = choose(cells, numbers(seeds or ("0,1,2" if size.name == "cpu" else "0")))
@@ -140,11 +138,11 @@ def texts(
     device: Device = "cpu",
     run_dir: RunDirectory = None,
 ) -> None:
-    """Attack methods that hide texts, and say what each attack reads, beside floor and utility.
+    """Attack methods that hide texts, and show what each attack recovers, with floor and utility.
 
-    Victims, cells and their scores by text are kept below DIR/attacks; an interrupted matrix goes
-    on where it was. Victims are trained on the device, attacks compute on the CPU. Scale cpu needs
-    `splitmix model fetch stories15m`, and CoLA's folder.
+    Victims, cells and their scores per text are kept below DIR/attacks; an interrupted matrix
+    resumes where it stopped. Victims are trained on the device; attacks run on the CPU. Scale cpu
+    needs `splitmix model fetch stories15m`, and CoLA's folder.
     """
     size = TEXTS.size(scale)
     chosen = choose(cells, numbers(seeds or "0"), TEXTS)
@@ -156,19 +154,19 @@ def texts(
 
 
 def run_cells(chosen: Sequence[MatrixCell], place: Place, jobs: int, *, gates: bool = True) -> int:
-    """Run what is missing, progress on standard error; returns the number of failures.
+    """Run missing cells, with progress on standard error; return the number of failures.
 
     Parameters
     ----------
     gates
-        Whether the cells of the unprotected method, by which attacks are judged, are run too.
+        Whether to run the cells of the unprotected method too, by which attacks are judged.
     """
     if jobs < 1:
         raise ExperimentError(f"jobs is {jobs}; at least 1 is needed")
     tasks = tasks_of(with_gates(chosen, place.matrix) if gates else chosen, place)
     if not tasks:
         return 0
-    # Loading torch takes seconds: names and numbers are checked before it.
+    # Loading torch takes seconds, so check names and numbers first.
     from flwr_splitmix.experiments.privacy.grid import run_tasks
 
     with _MatrixDisplay(len(tasks)) as display, terminated_as_interrupted():
@@ -216,7 +214,7 @@ def _print_table(made: Sequence[Result], matrix: Matrix, out: Console) -> None:
 
 
 class _MatrixDisplay:
-    """A line on standard error for each task that ended, and a bar."""
+    """A progress bar and a line for each finished task, on standard error."""
 
     def __init__(self, tasks: int) -> None:
         from rich.console import Console

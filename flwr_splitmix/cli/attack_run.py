@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Adversaries(StrEnum):
-    """Whose view is attacked."""
+    """The adversary whose view is attacked."""
 
     server = "server"
     upper_only = "upper only"
@@ -32,7 +32,7 @@ class Adversaries(StrEnum):
 
 
 class Scales(StrEnum):
-    """How much an attack does."""
+    """The effort of an attack."""
 
     smoke = "smoke"
     cpu = "cpu"
@@ -40,27 +40,27 @@ class Scales(StrEnum):
 
 
 class ScoreFormat(StrEnum):
-    """What is printed at the end."""
+    """The output format."""
 
     table = "table"
     json = "json"
 
 
 class Assumptions(StrEnum):
-    """What an adversary may be given besides."""
+    """What an adversary may be given in addition."""
 
     lower_segment = "lower"
     upper_segment = "upper"
 
 
 PUBLIC = {"smoke": 200, "cpu": 4000, "paper": 60_000}
-"""By scale, the most public images that an attacker has."""
+"""Most public images that an attacker gets, by scale."""
 
 
 def list_attacks() -> None:
     """List all attacks: what each guesses, and what its adversary must have.
 
-    Those on images attack recorded runs; those on texts are columns of `splitmix attack matrix
+    Image attacks work on recorded runs; text attacks are columns of `splitmix attack matrix
     texts`.
     """
     from flwr_splitmix.attacks.catalogue import image_attacks, text_attacks
@@ -89,43 +89,42 @@ def run(
     run: Annotated[str, typer.Argument(metavar="RUN|latest", help="A recorded run's id.")],
     attack: Annotated[str, typer.Option("--attack", help="See `splitmix attack list`.")],
     view: Annotated[
-        Adversaries, typer.Option("--view", help="Who attacks: what it received is all it has.")
+        Adversaries, typer.Option("--view", help="The adversary, which has only what it received.")
     ] = Adversaries.server,
     public: Annotated[
         str | None,
         typer.Option(
             "--public",
             metavar="DATA",
-            help="The attacker's own images: a folder, a shipped or a hub name; else half of the "
-            "run's test images.",
+            help="The attacker's own images: a folder, a shipped or a hub name; by default half of "
+            "the run's test images.",
             show_default=False,
         ),
     ] = None,
     assume: Annotated[
         list[Assumptions] | None,
-        typer.Option("--assume", help="Segments that the adversary is given besides."),
+        typer.Option("--assume", help="Segments given to the adversary in addition."),
     ] = None,
     victims: Annotated[
-        int, typer.Option("--victims", min=1, help="Images trained on, and as many held out.")
+        int,
+        typer.Option("--victims", min=1, help="Number of training images, and of held-out ones."),
     ] = 128,
     repeats: Annotated[
-        int, typer.Option("--repeats", min=1, help="Releases of each held-out image.")
+        int, typer.Option("--repeats", min=1, help="Releases per held-out image.")
     ] = 1,
-    scale: Annotated[Scales, typer.Option("--scale", help="How much the attack does.")] = (
-        Scales.smoke
-    ),
+    scale: Annotated[Scales, typer.Option("--scale", help="The attack's effort.")] = (Scales.smoke),
     seconds: Annotated[
         float | None,
-        typer.Option("--seconds", help="Most seconds that it takes.", show_default=False),
+        typer.Option("--seconds", help="Time limit in seconds.", show_default=False),
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
-    seed: Annotated[int, typer.Option("--seed", help="Of the attack's own draws.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the attack's draws.")] = 0,
     format: Annotated[  # noqa: A002 - the option's name
-        ScoreFormat, typer.Option("--format", help="A table to read, or one JSON list.")
+        ScoreFormat, typer.Option("--format", help="A table, or one JSON list.")
     ] = ScoreFormat.table,
     run_dir: RunDirectory = None,
 ) -> None:
-    """Attack a recorded run (record-attacks=true) and score it; Ctrl-C takes what there is."""
+    """Attack a recorded run (record-attacks=true) and score it; Ctrl-C stops and scores."""
     from flwr_splitmix.attacks.base import NotApplicable
     from flwr_splitmix.attacks.pictures import PicturesError
     from flwr_splitmix.attacks.vault import VaultError
@@ -191,7 +190,7 @@ def _attack(
 
 
 def _public(name: str | None, attacked: Attacked, case: Case, most: int, seed: int) -> Pictures:
-    """Return the attacker's own images, of which none is a victim."""
+    """Return the attacker's own images, none of which is a victim."""
     from flwr_splitmix.attacks.pictures import Pictures
     from flwr_splitmix.data import load_images
 
@@ -205,7 +204,7 @@ def _public(name: str | None, attacked: Attacked, case: Case, most: int, seed: i
 
 @contextmanager
 def _stoppable() -> Iterator[threading.Event]:
-    """Have the first Ctrl-C ask the attack to stop; the second ends the command."""
+    """Let the first Ctrl-C stop the attack, and the second end the command."""
     stop = threading.Event()
 
     def ask(*_: object) -> None:
@@ -222,7 +221,7 @@ def _stoppable() -> Iterator[threading.Event]:
 
 @contextmanager
 def _progress() -> Iterator[Any]:
-    """Show a bar on standard error, and give what moves it."""
+    """Show a progress bar on standard error, and yield the function that updates it."""
     from rich.console import Console
     from rich.progress import Progress
 

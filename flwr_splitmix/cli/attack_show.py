@@ -1,4 +1,4 @@
-"""`splitmix attack show` and `forget`: what attacks on recorded runs reached, and its removal."""
+"""`splitmix attack show` and `forget`: show and remove results of attacks on recorded runs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def show(
         Path | None,
         typer.Option(
             "--output", "-o", metavar="GRID.png",
-            help="A picture: originals, what was sent, reconstructions; one row a run.",
+            help="A picture: originals, what was sent, reconstructions; one row per run.",
             show_default=False,
         ),
     ] = None,
     run_dir: RunDirectory = None,
 ) -> None:  # fmt: skip
-    """Show what attacks on recorded runs reached, beside the papers' numbers."""
+    """Show the results of attacks on recorded runs, with the papers' numbers."""
     from flwr_splitmix.attacks.results import kept_results, paper_note
 
     out, shown = console(), []
@@ -58,7 +58,7 @@ def forget(
     run: Annotated[str, typer.Argument(metavar="RUN|latest", help="A recorded run's id.")],
     run_dir: RunDirectory = None,
 ) -> None:
-    """Remove a run's recording, and all that attacks made of it."""
+    """Remove a run's recording and all results of attacks on it."""
     from flwr_splitmix.runs.recording import forget as remove
 
     opened = Run.open(run, home=run_dir)

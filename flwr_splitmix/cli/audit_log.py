@@ -16,10 +16,11 @@ from flwr_splitmix.cli.terminal import console, megabytes, table, text
 def audit_log(
     path: Annotated[Path, typer.Argument(help="A node's audit-N.jsonl, in its state-dir.")],
     output: Annotated[
-        Literal["table", "json"], typer.Option("--format", help="table, or json: every line.")
+        Literal["table", "json"],
+        typer.Option("--format", help="table: a summary; json: every line."),
     ] = "table",
 ) -> None:
-    """Print and sum up a node's audit log; a line that was changed ends it with an error."""
+    """Verify and print a node's audit log; a changed line is an error."""
     from flwr_splitmix.privacy.journal import JournalError, read_journal
 
     try:

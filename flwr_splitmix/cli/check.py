@@ -1,4 +1,4 @@
-"""`splitmix check`: an app before it runs, and advice on where its model is cut."""
+"""`splitmix check`: checks an app before it runs, and advises on the cut of its model."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ def check(
     run_config: RunConfig = None,
     nodes: Annotated[
         int | None,
-        typer.Option(min=1, help="SuperNodes of the federation; else Flower's default, 2."),
+        typer.Option(min=1, help="SuperNodes of the federation; by default Flower's, 2."),
     ] = None,
     any_nodes: Annotated[
         bool, typer.Option(hidden=True, help="The federation's size is not known.")
     ] = False,
-    uplink: Annotated[str | None, typer.Option(help="Of a client: 20mbit, 1gbit.")] = None,
-    downlink: Annotated[str | None, typer.Option(help="Of a client: 100mbit.")] = None,
+    uplink: Annotated[str | None, typer.Option(help="A client's uplink: 20mbit, 1gbit.")] = None,
+    downlink: Annotated[str | None, typer.Option(help="A client's downlink: 100mbit.")] = None,
     rtt: Annotated[str | None, typer.Option(help="Round trip: 40ms.")] = None,
     client_flops: Annotated[
-        str | None, typer.Option(help="Of a client in training: 5gflops.")
+        str | None, typer.Option(help="A client's speed in training: 5gflops.")
     ] = None,
     server_flops: Annotated[
-        str | None, typer.Option(help="Of the server in training: 10tflops.")
+        str | None, typer.Option(help="The server's speed in training: 10tflops.")
     ] = None,
     format: Annotated[  # noqa: A002 - the option's name
-        ReportFormat, typer.Option("--format", help="Tables to read, or one JSON object.")
+        ReportFormat, typer.Option("--format", help="Tables, or one JSON object.")
     ] = ReportFormat.table,
     cuts: Annotated[
         bool, typer.Option("--cuts/--no-cuts", help="Advise on the cut of the model.")
@@ -73,7 +73,7 @@ def check(
 ) -> None:
     """Check an app's keys, data, model and cut without starting Flower; advise on the cut.
 
-    What of network and speeds is not given is measured on this machine.
+    Network and speeds that are not given are measured on this machine.
     """
     with _nothing_collected():
         from flwr_splitmix.apps.check import check_app
@@ -101,8 +101,8 @@ def check(
 def _nothing_collected() -> Iterator[None]:
     """Suspend the garbage collector.
 
-    A check is short, and the collector would take a second of it: it looks at the half million
-    objects of torch and timm again and again while they are imported.
+    A check is short, and the collector would add a second to it: while torch and timm are
+    imported, it scans their half million objects repeatedly.
     """
     gc.disable()
     try:
@@ -138,7 +138,7 @@ def _given(
 
 
 def print_findings(report: Report, out: Console) -> None:
-    """Print facts and remarks, and the problems as red sentences on standard error."""
+    """Print facts and remarks, and problems in red on standard error."""
     for problem in report.problems:
         typer.secho(problem, fg=typer.colors.RED, err=True)
     if not report.ok:
@@ -209,7 +209,7 @@ def _words(setting: Setting, measured: Any) -> str:
 
 
 def _scaled(value: float) -> str:
-    """Return a number with three digits and the prefix of its size: "12.3 G"."""
+    """Return a number with three digits and an SI prefix: "12.3 G"."""
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g} {letter}"
@@ -222,7 +222,7 @@ def _size(count: float) -> str:
 
 
 def bits(value: float) -> str:
-    """Return bits a second as "20 Mbit/s"."""
+    """Return bits per second as "20 Mbit/s"."""
     return f"{_scaled(value)}bit/s"
 
 

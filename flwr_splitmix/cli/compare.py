@@ -1,4 +1,4 @@
-"""`splitmix compare`: runs side by side, as a table and in curves."""
+"""`splitmix compare`: compares runs in a table and in curves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TableFormat(StrEnum):
 
 
 class XAxis(StrEnum):
-    """What accuracy is drawn over."""
+    """The x axis of accuracy curves."""
 
     all = "all"
     rounds = "rounds"
@@ -54,20 +54,18 @@ def compare(
         ),
     ] = None,
     format: Annotated[  # noqa: A002 - the option's name
-        TableFormat, typer.Option("--format", help="What is printed.")
+        TableFormat, typer.Option("--format", help="Format of the printed table.")
     ] = TableFormat.table,
-    over: Annotated[
-        XAxis, typer.Option("--over", help="What the curves are drawn over.")
-    ] = XAxis.all,
+    over: Annotated[XAxis, typer.Option("--over", help="The x axis of the curves.")] = XAxis.all,
     mix_kinds: Annotated[
         bool,
         typer.Option("--mix-kinds", help="Put accuracies of several kinds side by side."),
     ] = False,
     run_dir: RunDirectory = None,
 ) -> None:
-    """Compare runs: the keys that differ, and the mean and deviation of those that differ in seed.
+    """Compare runs by the keys that differ, with mean and deviation over seeds.
 
-    Means are over runs that differ in their seed alone; "±" is their sample standard deviation.
+    Means are over runs that differ only in their seed; "±" is their sample standard deviation.
     """
     outputs = output or []
     for file in outputs:

@@ -1,4 +1,4 @@
-"""The plot of `splitmix check -o`: what each cut costs a client, and how long a step takes."""
+"""The plot of `splitmix check -o`: each cut's cost for a client, and the duration of a step."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _PANELS: tuple[tuple[str, Callable[[CutCosts], float]], ...] = (
 
 
 def plot_cuts(advice: Advice, path: Path) -> None:
-    """Write a bar chart with a bar for each cut; the configured one is hatched.
+    """Write a bar chart with one bar per cut; the configured one is hatched.
 
-    The kind of file is that of the path's suffix.
+    The path's suffix determines the file format.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg

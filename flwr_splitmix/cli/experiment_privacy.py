@@ -1,4 +1,4 @@
-"""The papers' tables on privacy within `splitmix experiment`: their cells are of the matrix."""
+"""The papers' privacy tables in `splitmix experiment`, whose cells belong to the attack matrix."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
 from flwr_splitmix.experiments.privacy.tables_of_papers import PrivacyTable, make_table
 
 _MOST_SEEDS = 100
-"""Results of seeds below it are looked for."""
+"""Results are searched for seeds below this number."""
 
 
 def on_privacy(names: Sequence[str]) -> bool:
-    """Return whether the names are of experiments on privacy.
+    """Return whether the names are those of privacy experiments.
 
     Raises
     ------
     ExperimentError
-        If some are and others not.
+        If only some of them are.
     """
     known = [name in PRIVACY_EXPERIMENTS for name in names]
     if any(known) and not all(known):
@@ -48,7 +48,7 @@ def run_privacy(
     device: str,
     home: Path | None,
 ) -> None:
-    """Run the cells that are missing."""
+    """Run the missing cells."""
     size = IMAGES.size(scale)
     place = Place(home, size, source or size.source, "cpu" if device == "auto" else device)
     cells: dict[MatrixCell, None] = {}
@@ -61,7 +61,7 @@ def run_privacy(
 def show_privacy(
     names: Sequence[str], scale: str, form: str, *, source: str | None, home: Path | None
 ) -> None:
-    """Show what was run beside the paper's numbers, and which of its orderings hold."""
+    """Show results next to the paper's numbers, and which of its orderings hold."""
     size = IMAGES.size(scale)
     place = Place(home, size, source or size.source)
     made = [make_table(PRIVACY_EXPERIMENTS[name], place, range(_MOST_SEEDS)) for name in names]

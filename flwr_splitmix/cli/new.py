@@ -1,4 +1,4 @@
-"""`splitmix new`: a small app to start from."""
+"""`splitmix new`: writes a small app to start from."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Annotated
 import typer
 
 FILES = ("pyproject.toml", "server_app.py", "client_app.py")
-"""What an app is made of."""
+"""The files of an app."""
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 
 
 class Template(StrEnum):
-    """The apps that there are to start from."""
+    """The available templates."""
 
     vision = "vision"
     language = "language"
@@ -27,11 +27,11 @@ class Template(StrEnum):
 def new(
     kind: Annotated[
         Template,
-        typer.Argument(help="vision, language: all keys; own: modules and data of your own."),
+        typer.Argument(help="vision, language: all keys; own: your own modules and data."),
     ],
-    name: Annotated[str, typer.Argument(help="Of the app, and of the folder that is made.")],
+    name: Annotated[str, typer.Argument(help="Name of the app and of its new folder.")],
 ) -> None:
-    """Write an app of a few short files into a new folder NAME."""
+    """Write an app of a few short files to a new folder NAME."""
     folder = Path(name)
     if not _NAME.fullmatch(folder.name):
         _refuse(f"{folder.name!r} is no app's name: small letters, digits and '-' are allowed")

@@ -1,4 +1,4 @@
-"""Pictures written as png, pdf or svg: two panels, and what attacks reconstruct."""
+"""Pictures as png, pdf or svg: two panels, and reconstructions by attacks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ EXTENSIONS = (".pdf", ".png", ".svg")
 
 
 def check_name(output: Path) -> None:
-    """Raise RunError if a picture's name has no ending that says its format."""
+    """Raise RunError if a picture's name has no known suffix."""
     if output.suffix.lower() not in EXTENSIONS:
         raise RunError(f"cannot write {output}: a plot's name ends in {', '.join(EXTENSIONS)}")
 
 
 def two_panels(draw: Callable[[Axes, Axes], Any]) -> Figure:
-    """Make a figure and have its panels drawn; whole numbers only on linear x axes.
+    """Return a figure with two panels; linear x axes show only whole numbers.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def save(figure: Figure, output: Path) -> None:
     Raises
     ------
     RunError
-        If its name has no known ending, or the file cannot be written.
+        If its name has no known suffix, or the file cannot be written.
     """
     check_name(output)
     picture = io.BytesIO()
@@ -66,7 +66,7 @@ def save(figure: Figure, output: Path) -> None:
 
 
 def draw_reconstructions(shown: Sequence[Sequence[Reconstructions]], output: Path) -> None:
-    """Write a picture of what attacks made of their victims, a method a row.
+    """Write a picture of what attacks reconstructed, one method per row.
 
     Raises
     ------

@@ -26,7 +26,7 @@ def plot(
     ],
     run_dir: RunDirectory = None,
 ) -> None:
-    """Draw top-1 accuracy and cumulative uplink over rounds, one line a run."""
+    """Draw top-1 accuracy and cumulative uplink over rounds, one line per run."""
     opened = [Run.open(name, home=run_dir) for name in runs]
     for run in opened:
         if not run.rows:

@@ -1,4 +1,4 @@
-"""`splitmix predict`: what an exported model says of pictures or of a text."""
+"""`splitmix predict`: predictions of an exported model for pictures or a text."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class PredictionFormat(StrEnum):
 
 
 def predict(
-    folder: Annotated[Path, typer.Argument(help="What `splitmix export` wrote.")],
+    folder: Annotated[Path, typer.Argument(help="A folder written by `splitmix export`.")],
     images: Annotated[
         list[Path] | None, typer.Argument(metavar="IMAGE...", help="Picture files.")
     ] = None,
     text: Annotated[
         str | None, typer.Option(help="A text to classify, or a question to answer.")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="How many classes to print.")] = 3,
+    top: Annotated[int, typer.Option(min=1, help="Number of classes to print.")] = 3,
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens of an answer; else as in the run.")
+        int | None, typer.Option(min=1, help="Most tokens of an answer; by default the run's.")
     ] = None,
     format: Annotated[  # noqa: A002 - the option's name
-        PredictionFormat, typer.Option("--format", help="Lines to read, or JSON.")
+        PredictionFormat, typer.Option("--format", help="Lines of text, or JSON.")
     ] = PredictionFormat.table,
 ) -> None:
-    """Print the likeliest classes of pictures or of a text, or the answer to a question."""
+    """Print the most likely classes of pictures or of a text, or the answer to a question."""
     if bool(images) == (text is not None):
         raise RunError('give pictures or --text "...", one of the two')
     from flwr_splitmix.runs.export import predict as exported  # loads torch

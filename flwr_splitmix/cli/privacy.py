@@ -1,6 +1,6 @@
-"""`splitmix privacy`: the epsilon of given noise, noise for a given epsilon, methods compared.
+"""`splitmix privacy`: epsilon for given noise, noise for a given epsilon, comparison of methods.
 
-Nothing is read but the options. No data, no model and no run are needed.
+Everything follows from the options. No data, no model and no run are needed.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ privacy = typer.Typer(
 )
 
 MethodOption = Annotated[NoiseMethod, typer.Option(help="DP-SL, DP-MixSL or DP-CutMixSL.")]
-ClipOption = Annotated[ClipKind, typer.Option(help="What is bounded before the noise.")]
+ClipOption = Annotated[ClipKind, typer.Option(help="What is bounded before noise is added.")]
 ClipNorm = Annotated[float, typer.Option(help="The bound: L2 norm, or width of the range.")]
 Patches = Annotated[int, typer.Option(help="Patches of a sample, N.")]
 Width = Annotated[int, typer.Option(help="Numbers in a patch, d.")]
-GroupSize = Annotated[int, typer.Option("--k", help="Clients in a mixing group.")]
+GroupSize = Annotated[int, typer.Option("--k", help="Clients per mixing group.")]
 Alpha = Annotated[float, typer.Option(help="Dirichlet concentration of the ratios, or inf.")]
 Kept = Annotated[
     float | None,
     typer.Option(
-        help="The client's ratio in every pass; 1 is the worst case. Else 1/k rounded up (alpha "
+        help="The client's ratio in every pass (1: worst case); by default 1/k rounded up (alpha "
         "inf), or a bound that fails with a tenth of delta.",
         show_default=False,
     ),
 ]
 Passes = Annotated[int | None, typer.Option(help="Passes over the data.", show_default=False)]
-Rounds = Annotated[int | None, typer.Option(help="Rounds, instead.", show_default=False)]
-Steps = Annotated[int | None, typer.Option(help="Steps in a round.", show_default=False)]
+Rounds = Annotated[int | None, typer.Option(help="Rounds, instead of passes.", show_default=False)]
+Steps = Annotated[int | None, typer.Option(help="Steps per round.", show_default=False)]
 Records = Annotated[int | None, typer.Option(help="A client's samples.", show_default=False)]
-BatchSize = Annotated[int | None, typer.Option(help="Samples in a batch.", show_default=False)]
-Delta = Annotated[float, typer.Option(help="Failure of the guarantee.")]
+BatchSize = Annotated[int | None, typer.Option(help="Samples per batch.", show_default=False)]
+Delta = Annotated[float, typer.Option(help="Failure probability of the guarantee.")]
 RelationOption = Annotated[
     Neighbours, typer.Option(help="Neighbouring data: a record replaced, or added or removed.")
 ]
-SmashedNoiseOption = Annotated[Smashed, typer.Option(help="Patches that get noise, of CutMix.")]
+SmashedNoiseOption = Annotated[Smashed, typer.Option(help="For CutMix: patches that get noise.")]
 LabelNoiseOption = Annotated[Labels, typer.Option(help="Label noise after or before scaling.")]
 Trusted = Annotated[
     bool, typer.Option("--trusted-mixer", help="Another party mixes: the server sees only sums.")
@@ -66,13 +66,13 @@ Unclamped = Annotated[
     bool, typer.Option("--no-clamp", help="Clients do not clamp noisy labels to 0..1.")
 ]
 OrderOption = Annotated[
-    float | None, typer.Option(help="One Rényi order; else the best one.", show_default=False)
+    float | None, typer.Option(help="One Rényi order; by default the best one.", show_default=False)
 ]
 
 
 @contextmanager
 def library_errors_end_command() -> Iterator[None]:
-    """Turn a ValueError of the library into the error message that ends the command."""
+    """Turn a ValueError of the library into an error message that ends the command."""
     try:
         yield
     except ValueError as error:
@@ -104,7 +104,7 @@ def epsilon(
     no_clamp: Unclamped = False,
     order: OrderOption = None,
 ) -> None:
-    """Print the epsilon that a run with this noise will cost one record of one client."""
+    """Print the epsilon of one record of one client for a run with this noise."""
     from flwr_splitmix.privacy.accountant import ORDERS
     from flwr_splitmix.privacy.events import UNBOUNDED
 
@@ -142,7 +142,7 @@ def sigma(
     trusted_mixer: Trusted = False,
     no_clamp: Unclamped = False,
 ) -> None:
-    """Print the least noise with which a run costs one record of one client that epsilon."""
+    """Print the least noise for which a run has this epsilon for one record of one client."""
     with library_errors_end_command():
         plan = make_plan({**locals(), "sigma_s": 1.0, "sigma_y": label_ratio})
         noise = plan.noise_for(epsilon)
@@ -168,7 +168,7 @@ def compare(
         typer.Option("--output", "-o", metavar="FILE.png", help="A plot; .pdf and .svg too."),
     ] = None,
 ) -> None:
-    """Compare SL, Mixup and CutMix over k: our epsilon, and the paper's (which guarantees nothing).
+    """Compare SL, Mixup and CutMix over k: our epsilon, and the paper's (not a guarantee).
 
     The defaults are the parameters of DP-CutMixSL, Table 2, with variances of 66/255.
     """

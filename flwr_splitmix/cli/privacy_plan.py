@@ -1,4 +1,4 @@
-"""From the options of `splitmix privacy` to the plan of a run."""
+"""Turns the options of `splitmix privacy` into the plan of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from flwr_splitmix.privacy import ReleasePlan
     from flwr_splitmix.privacy.events import Family
 
-_FAILURE = 0.1  # of delta: for masks that are yet to be drawn
+_FAILURE = 0.1  # fraction of delta reserved for masks not yet drawn
 
 
 class NoiseMethod(StrEnum):
@@ -32,7 +32,7 @@ class ClipKind(StrEnum):
 
 
 class Smashed(StrEnum):
-    """Which of CutMix's patches get noise."""
+    """The patches of CutMix that get noise."""
 
     kept = "kept"
     all = "all"
@@ -46,19 +46,19 @@ class Labels(StrEnum):
 
 
 class Neighbours(StrEnum):
-    """What one record's presence means."""
+    """How neighbouring data sets differ."""
 
     replaced = "replace"
     add_remove = "add-remove"
 
 
 def make_plan(given: Mapping[str, Any]) -> ReleasePlan:
-    """Make the plan that the options of `epsilon` and `sigma` describe, by their names.
+    """Return the plan described by the options of `epsilon` and `sigma`, by name.
 
     Raises
     ------
     ValueError
-        If a value is not allowed, or the number of passes is not said.
+        If a value is not allowed, or the number of passes is not given.
     """
     from flwr_splitmix.privacy import GaussianNoise, Release, ReleasePlan
 

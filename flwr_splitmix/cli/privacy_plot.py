@@ -1,4 +1,4 @@
-"""The curves behind `splitmix privacy compare`, and their picture: DP-CutMixSL, figures 5d, 11b."""
+"""The curves of `splitmix privacy compare`, and their plot: DP-CutMixSL, figures 5d and 11b."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMES: dict[str, tuple[Family, Mechanism]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is compared; ratios are 1/k for every member."""
+    """The setting of a comparison; ratios are 1/k for every member."""
 
     sigma_s: float
     sigma_y: float
@@ -65,7 +65,7 @@ class Setting:
         return plan.epsilon()
 
     def papers(self, name: str, k: int) -> float:
-        """Return the paper's epsilon, which is no guarantee: Theorem 1, then Corollary 1."""
+        """Return the paper's epsilon, not a guarantee: Theorem 1, then Corollary 1."""
         setting = PaperSetting(
             sigma_s=self.sigma_s,
             sigma_y=self.sigma_y,
@@ -78,14 +78,14 @@ class Setting:
         return paper_corollary1(rdp, setting, self.delta, k, self.clients)
 
     def over_k(self) -> dict[str, list[float]]:
-        """Return epsilon for k = 1 to n by name: three curves of ours and three of the paper's."""
+        """Return epsilon for k = 1 to n by name: three curves of ours, three of the paper."""
         ks = range(1, self.clients + 1)
         mine = {name: [self.ours(name, k) for k in ks] for name in _NAMES}
         theirs = {f"{name} (paper)": [self.papers(name, k) for k in ks] for name in _NAMES}
         return {**mine, **theirs}
 
     def over_variance(self) -> dict[str, list[float]]:
-        """Return epsilon with k = 2 for equal variances from 0.01 to 1, by name as `over_k`."""
+        """Return epsilon for k = 2 and equal variances from 0.01 to 1, named as in `over_k`."""
         equal = [replace(self, sigma_s=v**0.5, sigma_y=v**0.5) for v in _VARIANCES]
         k = min(2, self.clients)
         mine = {name: [each.ours(name, k) for each in equal] for name in _NAMES}
@@ -94,7 +94,7 @@ class Setting:
 
 
 def draw(setting: Setting) -> Figure:
-    """Draw epsilon over k (left) and over the variance (right); dashed is the paper's."""
+    """Draw epsilon over k (left) and over the variance (right); the paper's is dashed."""
     figure = two_panels(lambda over_k, over_variance: _draw_panels(setting, over_k, over_variance))
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6,
                   frameon=False, fontsize=8)  # fmt: skip

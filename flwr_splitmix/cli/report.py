@@ -1,4 +1,4 @@
-"""`splitmix report`: one HTML file about runs, which needs no network."""
+"""`splitmix report`: writes one self-contained HTML file about runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def report(
     mixtures: Annotated[
         bool,
         typer.Option(
-            "--mixtures", help="Pictures of mixtures too, of runs with the key keep-mixtures."
+            "--mixtures", help="Include pictures of mixtures, for runs with the key keep-mixtures."
         ),
     ] = False,
     mix_kinds: Annotated[
@@ -49,7 +49,7 @@ def report(
 
 
 def _hidden_by_method() -> dict[str, str]:
-    """Return what the catalogue says by method, without its Markdown."""
+    """Return what each method protects, from the catalogue, without Markdown."""
     links = re.compile(r"\[([^]]*)\]\([^)]*\)")
     return {
         name: links.sub(r"\1", method.protects).replace("*", "") for name, method in BY_NAME.items()

@@ -1,4 +1,4 @@
-"""`splitmix run`: an app checked, started, followed to its end, and summed up."""
+"""`splitmix run`: checks an app, starts it, follows it to its end, and prints a summary."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from flwr_splitmix.cli.following import Followed
 
 INTERRUPTED = 130
-"""Exit status of a run that Ctrl-C ended, as a shell has it."""
+"""Exit status of a run ended by Ctrl-C, as in a shell."""
 
 _SPLITMIX = "from flwr_splitmix.cli import app; app(prog_name='splitmix')"
 
-_SETTLE_SECONDS = 30.0  # between the log's end and the status that Flower gives
+_SETTLE_SECONDS = 30.0  # between the end of the log and Flower's final status
 
 
 def run(
     app: AppFolder,
     superlink: Annotated[
         str | None,
-        typer.Argument(help="A SuperLink of flwr's configuration; else its default one."),
+        typer.Argument(help="A SuperLink of flwr's configuration; by default its default."),
     ] = None,
     run_config: RunConfig = None,
     nodes: Annotated[
@@ -43,7 +43,7 @@ def run(
     ] = None,
     federation_config: Annotated[
         str | None,
-        typer.Option(help="As for flwr run: 'client-resources-num-gpus=0.5', say."),
+        typer.Option(help="As for flwr run, e.g. 'client-resources-num-gpus=0.5'."),
     ] = None,
     run_dir: Annotated[
         Path | None,
@@ -82,7 +82,7 @@ def _checked(
     nodes: int | None,
     federation_config: str | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the whole run configuration and the changed keys, or end with what is wrong."""
+    """Return the whole run configuration and the changed keys, or exit with the problem."""
     from flwr_splitmix.apps.config_error import ConfigError
     from flwr_splitmix.apps.project import absolute, open_project, read_overrides, run_values
 
@@ -108,9 +108,9 @@ def _checked(
 
 
 def _check(app: Path, run_config: list[str], nodes: int | None) -> dict[str, Any]:
-    """Return what `splitmix check` finds, in a process of its own.
+    """Return what `splitmix check` finds, run in a separate process.
 
-    It loads torch and a model, which need not take memory for as long as the run lasts.
+    It loads torch and a model, whose memory is thus free during the run.
     """
     number = ["--any-nodes"] if nodes is None else ["--nodes", str(nodes)]
     keys = [word for text in run_config for word in ("--run-config", text)]
@@ -153,7 +153,7 @@ def _home(values: dict[str, Any]) -> Path:
 
 
 def _follow(flwr: Any, flower_run: int, home: Path) -> tuple[Followed, bool]:
-    """Show the run's progress to its end; returns what is known of it, and whether Ctrl-C came."""
+    """Show the run's progress to its end; return its facts, and whether Ctrl-C was pressed."""
     from flwr_splitmix.cli.flower import FlwrError
     from flwr_splitmix.cli.following import Followed, display, follow
 
@@ -198,7 +198,7 @@ def _final(flwr: Any, flower_run: int) -> tuple[str, str]:
 
 
 def _finish(followed: Followed, status: str, details: str, interrupted: bool) -> None:
-    """Print the summary, or one red sentence, and leave with the run's status."""
+    """Print the summary, or one red sentence, and exit with the run's status."""
     if status == "finished:completed":
         if followed.run is not None:
             from flwr_splitmix.cli.show import show
@@ -214,7 +214,7 @@ def _finish(followed: Followed, status: str, details: str, interrupted: bool) ->
 
 
 def _reason(details: str) -> str:
-    """Return what was raised, of Flower's words about it."""
+    """Return the exception's message from Flower's details."""
     lines = [line.strip() for line in details.strip().splitlines() if line.strip()]
     return " ".join(lines[-1].split())[:600] if lines else ""
 

@@ -1,4 +1,4 @@
-"""`splitmix show`: one run in full, for a reader or (as JSON) for a program."""
+"""`splitmix show`: prints one run in full, as tables or as JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from flwr_splitmix.runs.reports.facts import epsilon_in_words, facts_of, rounds_
 _SHOWN_ROUNDS = 12
 
 _OPTIONS = ("k", "alpha", "dataset", "partition", "batch-size", "lr")
-"""Keys that are shown of a configuration; all of them are in the JSON."""
+"""Configuration keys shown in the table; the JSON has all keys."""
 
 
 class RunFormat(StrEnum):
@@ -42,7 +42,7 @@ class RunFormat(StrEnum):
 def show(
     run: Annotated[str, typer.Argument(metavar="[RUN|latest]", help="A run's id.")] = "latest",
     format: Annotated[  # noqa: A002 - the option's name
-        RunFormat, typer.Option("--format", help="Tables to read, or one JSON object.")
+        RunFormat, typer.Option("--format", help="Tables, or one JSON object.")
     ] = RunFormat.table,
     run_dir: RunDirectory = None,
 ) -> None:
@@ -67,7 +67,7 @@ def show(
 
 
 def _strict(value: Any) -> Any:
-    """Replace NaN and infinities, which JSON does not have, by null."""
+    """Replace NaN and infinities, which JSON cannot represent, by None."""
     if isinstance(value, dict):
         return {key: _strict(entry) for key, entry in value.items()}
     if isinstance(value, list):

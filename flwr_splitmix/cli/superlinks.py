@@ -1,4 +1,4 @@
-"""The SuperLink that a run goes to, and the environment that it belongs to."""
+"""The SuperLink that a run is sent to, and the environment it belongs to."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from pathlib import Path
 from typing import Any
 
 LOCAL = (":local:", ":local-in-memory:")
-"""Addresses of a SuperLink that flwr starts itself, on this machine, when it is needed."""
+"""Addresses of a SuperLink that flwr itself starts on this machine when needed."""
 
 PORTS = {
     "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": 39091,
     "FLWR_LOCAL_CONTROL_API_PORT": 39093,
 }
-"""Where such a SuperLink listens, and the variables that say otherwise."""
+"""Default ports of such a SuperLink, by the environment variables that override them."""
 
 PROGRAM = "flower-superlink"
 _HERE = {"localhost", "127.0.0.1", "::1"}
 
 
 class SuperLinkError(RuntimeError):
-    """The run would go to a SuperLink that is not this environment's; the message says more."""
+    """The run would be sent to a SuperLink of another environment; the message says more."""
 
 
 @dataclass(frozen=True)
 class Connection:
-    """How flwr reaches a SuperLink, as its configuration says.
+    """How flwr reaches a SuperLink, according to its configuration.
 
     Parameters
     ----------
     name
-        In the configuration; None: its default.
+        Name in the configuration; None for its default.
     local
-        Whether flwr starts it itself if it does not run.
+        Whether flwr starts the SuperLink itself if it is not running.
     ports
-        Where it listens on this machine; none if it is on another one.
+        Ports on this machine; empty if it is on another one.
     """
 
     name: str | None
@@ -49,14 +49,14 @@ class Connection:
 
 @dataclass(frozen=True)
 class Listener:
-    """A process that listens on a port: a SuperLink's, where it can be looked at.
+    """A process that listens on a port, with the environment of a SuperLink if it is one.
 
     Parameters
     ----------
     pid
-        None if the process is another user's, or cannot be looked at.
+        None if the process belongs to another user, or cannot be inspected.
     programs
-        The folder of the programs of its environment; None if that is not known.
+        The folder of its environment's programs; None if unknown.
     """
 
     port: int
@@ -65,7 +65,7 @@ class Listener:
 
 
 def read_connection(name: str | None) -> Connection:
-    """Read a connection from flwr's configuration, which need not be there yet."""
+    """Read a connection from flwr's configuration, which may not exist yet."""
     home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
     try:
         described = tomllib.loads((home / "config.toml").read_text(encoding="utf-8"))
@@ -82,7 +82,7 @@ def read_connection(name: str | None) -> Connection:
 
 
 def check_environment(connection: Connection) -> str:
-    """Look whether a SuperLink runs already, and whose it is.
+    """Check whether a SuperLink is already running, and in which environment.
 
     Returns
     -------
@@ -91,7 +91,7 @@ def check_environment(connection: Connection) -> str:
     Raises
     ------
     SuperLinkError
-        If it is another environment's: the run would be computed with that one's packages.
+        If it belongs to another environment, whose packages the run would use.
     """
     for port in connection.ports:
         listener = find_listener(port)
@@ -128,7 +128,7 @@ def _foreign(connection: Connection, listener: Listener, own: Path) -> str:
 
 
 def find_listener(port: int) -> Listener | None:
-    """Return who listens on a port of this machine's loopback; None if nobody does."""
+    """Return what listens on a port of this machine's loopback; None if nothing does."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         process = _process_of(port)
         if process is None:
@@ -138,7 +138,7 @@ def find_listener(port: int) -> Listener | None:
 
 
 def _process_of(port: int) -> Any:
-    """Return the process (of psutil) that listens on a port, if psutil is here and may see it."""
+    """Return the psutil process that listens on a port, if psutil is installed and sees it."""
     try:
         import psutil
     except ImportError:
@@ -151,12 +151,12 @@ def _process_of(port: int) -> Any:
 
 
 def _programs_of(process: Any) -> Path | None:
-    """Return the folder of programs of the environment that a SuperLink was started from."""
+    """Return the folder of programs of a SuperLink's environment."""
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):
         for word in process.cmdline():
-            # Behind the interpreter, by its full name: it is a script.
+            # It is a script, so its full path follows the interpreter.
             if Path(word).name == PROGRAM and Path(word).is_absolute():
                 return Path(word).parent.resolve()
         for word in process.cmdline()[:1]:

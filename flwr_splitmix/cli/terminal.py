@@ -1,4 +1,4 @@
-"""Numbers, tables and shared options of all commands on the terminal."""
+"""Numbers, tables and shared options of the commands, for the terminal."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ RunDirectory = Annotated[
     typer.Option(
         "--run-dir",
         metavar="DIR",
-        help="Directory that holds runs/; else $SPLITMIX_HOME, else ~/.splitmix.",
+        help="Directory that holds runs/; by default $SPLITMIX_HOME, or else ~/.splitmix.",
         show_default=False,
     ),
 ]
 
 NOTHING = "-"
-_WIDTH = 200  # columns: a narrow terminal wraps a line, rather than that an id is cut
+_WIDTH = 200  # columns: a narrow terminal wraps lines, so that ids are not cut
 
 
 def console() -> Console:
-    """Return a console on standard output, alike on a terminal and in a pipe; one row, one line."""
+    """Return a console on standard output, the same in a terminal and in a pipe."""
     return Console(width=_WIDTH, highlight=False, markup=False, emoji=False)
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    """Return an empty table; a column whose name starts with ">" is aligned to the right."""
+    """Return an empty table; columns whose name starts with ">" are right-aligned."""
     made = Table(
         box=None, padding=(0, 2, 0, 0), title=title, title_justify="left", title_style="italic"
     )
@@ -45,7 +45,7 @@ def table(*columns: str, title: str | None = None) -> Table:
 
 
 def text(value: Any) -> str:
-    """Return a plain value, or "-" for None; of a mapping with a "name", the name."""
+    """Return a plain value as text, "-" for None, and the "name" of a mapping that has one."""
     if isinstance(value, dict) and "name" in value:
         value = value["name"]
     return NOTHING if value is None else str(value)
@@ -79,12 +79,12 @@ def duration(seconds: float | None) -> str:
 
 
 def numbers(seeds: str) -> list[int]:
-    """Read seeds that are separated by commas.
+    """Read seeds separated by commas.
 
     Raises
     ------
     RunError
-        If they are no numbers from 0.
+        If they are not integers of at least 0.
     """
     try:
         numbers = [int(part) for part in seeds.split(",")]
@@ -97,7 +97,7 @@ def numbers(seeds: str) -> list[int]:
 
 @contextlib.contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM stop the block as Ctrl-C does: what runs keeps its state."""
+    """Let SIGTERM stop the block as Ctrl-C does, so that running work keeps its state."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

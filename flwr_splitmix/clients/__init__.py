@@ -1,4 +1,4 @@
-"""What lives at a client: lower segments, data, optimizers, and all that a server may call."""
+"""The client side: lower segments, data, optimizers, and everything that a server may call."""
 
 from flwr_splitmix.clients.client import NO_DATA, Client, ClientError, Order, exchange
 from flwr_splitmix.clients.local_inference import score_locally

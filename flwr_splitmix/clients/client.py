@@ -1,4 +1,4 @@
-"""What every client is: an object of whose methods a server may call a closed list."""
+"""The base class of clients: a server may call only the methods marked as exchanges."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 _EXCHANGE = "_splitmix_exchange"
 
 NO_DATA = "this client has no training data"
-"""What a client says that cannot take part at all; a server asks it no more."""
+"""Message of a client that cannot take part at all; a server stops asking it."""
 
 
 def exchange(method: F) -> F:
     """Mark a client method as one that the server may call over a link.
 
     Its arguments and its reply are tensors and plain values (numbers, strings, None, lists and
-    dictionaries of them). A subclass that overrides it must mark its own method too.
+    dictionaries of them). A subclass that overrides the method must mark the override too.
     """
     setattr(method, _EXCHANGE, True)
     return method
@@ -37,7 +37,7 @@ def _marked(method: Any) -> bool:
 
 
 class ClientError(RuntimeError):
-    """A client cannot do what was asked; the sentence is safe to send to the server."""
+    """A client cannot do what was asked; the message is safe to send to the server."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Order:
     client
         The client's index: its node's `partition-id`.
     seed
-        The run's seed, of which every public draw is a function.
+        The run's seed, from which every public draw is derived.
     server_round, num_rounds
-        The global round, from 1, and the number of rounds; schedules follow them.
+        The global round, from 1, and the number of rounds; schedules depend on them.
     attempt
-        How often what this client is asked for may have been asked for before: rounds that it
-        began and did not finish, and this one, if a resumed run repeats its steps.
+        How many times this client may have been asked for the same before: rounds that it began
+        and did not finish, and this round, if a resumed run repeats its steps.
     averaged
         Whether the lower segment is sent at the end of the round, to be averaged.
     """
@@ -70,22 +70,23 @@ class Order:
 class Client(ABC):
     """A live client of split learning: it keeps its graph, optimizer and data between calls.
 
-    Links call `attach` at the start of a round, marked exchanges during it, `release` at its end;
-    `state` and `restore` carry it to another process.
+    Links call `attach` at the start of a round, marked exchanges during it, and `release` at its
+    end; `state` and `restore` move the client to another process.
     """
 
     device: torch.device = torch.device("cpu")
 
     repeatable_secrets: bool = False
-    """For tests and reproductions: secrets follow from the run's seed, and protect nothing."""
+    """For tests and reproductions: secrets derive from the run's seed, and protect nothing."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a subclass that overrides an exchange without saying that it is one.
+        """Reject a subclass that overrides an exchange without marking the override.
 
         Raises
         ------
         TypeError
-            Naming the method. A server could not call it, and would learn so in the first round.
+            If an override is not marked: a server could not call it, which would otherwise show
+            only in the first round. The message names the method.
         """
         super().__init_subclass__(**options)
         names = {
@@ -109,9 +110,9 @@ class Client(ABC):
         return self._order
 
     def run(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Run one exchange; torch's default generator is seeded by run, client, round and step.
+        """Run one exchange, with torch's default generator seeded by run, client, round and step.
 
-        So that no two parts of a batch draw the same, it is also by the part behind the first.
+        From a batch's second part on, the seed includes the part, so that parts draw differently.
 
         Raises
         ------
@@ -134,21 +135,21 @@ class Client(ABC):
 
     @property
     def epsilon(self) -> float | None:
-        """What has been spent of the client's privacy; None: nobody counts."""
+        """The epsilon that the client has spent; None if no ledger is kept."""
         return None
 
     def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
-        """Keep to what the node allows; called once, before the client is attached.
+        """Apply the node's policy; called once, before the client is attached.
 
         Parameters
         ----------
         policy
-            Of the node's operator.
+            The policy of the node's operator.
         folder, index
-            Where the node keeps what outlives a run, and which client it is, which is in the names
-            of its files; None: the node has no such place.
+            The node's folder for files that outlive a run (None: the node has none), and the
+            client's index, which is part of the names of its files.
         run
-            Tells runs apart whose records are not the same.
+            Identifier that distinguishes runs with different records.
 
         Raises
         ------
@@ -165,11 +166,11 @@ class Client(ABC):
             )
 
     def close(self) -> None:  # noqa: B027  # most clients have no files
-        """Let go of files; nothing is asked of the client any more."""
+        """Close files; the client is not used afterwards."""
 
     @abstractmethod
     def weights(self) -> dict[str, Tensor]:
-        """Return what may be averaged, on the CPU: what a server sends out and gets back."""
+        """Return the weights that may be averaged, on the CPU: what a server sends and receives."""
 
     @abstractmethod
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
@@ -177,16 +178,16 @@ class Client(ABC):
 
         Returns
         -------
-        A description in plain values: what the server must know before the first step.
+        A description, in plain values, that the server needs before the first step.
         """
 
     @abstractmethod
     def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
-        """End the round: return the lower segment's arrays and metrics with "num-examples"."""
+        """End the round and return the lower segment's arrays and metrics with "num-examples"."""
 
     @abstractmethod
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return all that must survive between rounds: tensors and plain values."""
+        """Return everything that must survive between rounds: tensors and plain values."""
 
     @abstractmethod
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:

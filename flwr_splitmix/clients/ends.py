@@ -1,4 +1,4 @@
-"""Head and tail of a U-shaped client: one optimizer, what is averaged, what is kept."""
+"""Head and tail of a U-shaped client: their optimizer, averaged weights and saved state."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Ends:
     Parameters
     ----------
     head, tail
-        On the device where they compute.
+        Modules, already on their device.
     optimizer, schedule
-        Of both; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine.
+        For both; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine schedule.
 
     Attributes
     ----------
     segments
-        Both as one module, so that an embedding which both use is one parameter.
+        Both as one module, so that an embedding used by both is one parameter.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Ends:
         )
 
     def width(self, batch: TextBatch) -> int:
-        """Return d of the hidden states that the head makes of texts.
+        """Return the width d of the head's hidden states for these texts.
 
         Raises
         ------
         ClientError
-            If they are not (b, T, d).
+            If the hidden states are not (b, T, d).
         """
         head = self.segments["head"].eval()
         with torch.inference_mode():
@@ -67,20 +67,20 @@ class Ends:
         return int(hidden.shape[2])
 
     def backward(self, messages: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-        """Go back through the head's graph from its messages (b, T, d), and other tensors in it."""
+        """Backpropagate through the head from messages (b, T, d) and other tensors of its graph."""
         pairs = [
             (message, gradient.to(message.device))
             for message, gradient in zip(messages, gradients, strict=True)
             if message.requires_grad
         ]
-        self.segments.train()  # a checkpointed layer runs again, and must do what it did
+        self.segments.train()  # a checkpointed layer is recomputed and must do the same
         if pairs:  # a frozen head has no graph
             torch.autograd.backward([m for m, _ in pairs], [g for _, g in pairs])
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the parameters that are trained, on the CPU; bfloat16 as float32.
+        """Return the trainable parameters, on the CPU; bfloat16 as float32.
 
-        Flower's arrays are numpy's, which has no bfloat16.
+        Flower uses numpy arrays, and numpy has no bfloat16.
         """
         return {
             name: t.detach().cpu().float() if t.dtype == torch.bfloat16 else t.detach().cpu()
@@ -92,12 +92,12 @@ class Ends:
 
     @torch.no_grad()
     def load(self, arrays: Mapping[str, Tensor], what: str) -> None:
-        """Replace the parameters that are trained.
+        """Replace the trainable parameters.
 
         Raises
         ------
         ClientError
-            If names or shapes differ; it begins with `what`.
+            If names or shapes differ; the message begins with `what`.
         """
         own = self._trained()
         check_fits(own, arrays, what)
@@ -105,13 +105,13 @@ class Ends:
             parameter.copy_(arrays[name])
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what is trained, and its optimizer."""
+        """Return the trainable parameters and the optimizer's state."""
         tensors = {f"segment.{name}": t for name, t in self._trained().items()}
         moments, meta = self.optimizer.state()
         return tensors | moments, meta
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Continue from `state`: the same head, tail and optimizer are assumed."""
+        """Restore `state`, for the same head, tail and optimizer."""
         own = under("segment", tensors)
         self.load(own, "the kept head and tail do not fit this client's")
         self.optimizer.restore(tensors, meta)

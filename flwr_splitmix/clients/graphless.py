@@ -1,4 +1,4 @@
-"""Exchanges of the U shape that leave no graph: calibration on public texts, and evaluation."""
+"""Exchanges of the U shape that build no graph: calibration on public texts, and evaluation."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from flwr_splitmix.hiding import Hiding, Sent
 
 
 class GraphlessExchanges(Client):
-    """The part of a U-shaped client that has the trunk look at texts without learning from them.
+    """The part of a U-shaped client that sends texts through the trunk without training it.
 
     Attributes
     ----------
     segments
         Head and tail as one module.
     hiding
-        What is sent, and how the answers are read.
+        Makes the messages and reads the answers.
     """
 
     segments: nn.Module
@@ -34,7 +34,7 @@ class GraphlessExchanges(Client):
 
     @abstractmethod
     def obfuscate(self, batch: TextBatch) -> Sent:
-        """Turn texts into what is sent."""
+        """Turn texts into messages to send."""
 
     @abstractmethod
     def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
@@ -42,11 +42,11 @@ class GraphlessExchanges(Client):
 
     @exchange
     def encode_public(self, *, number: int) -> dict[str, Any]:
-        """Send public texts, to calibrate on what the trunk makes of them.
+        """Send public texts, to calibrate on the trunk's outputs for them.
 
         Returns
         -------
-        {"public": [a group of messages and its mask, ...]}, each group as `encode`'s reply.
+        {"public": [a group of messages and its mask, ...]}, each group like `encode`'s reply.
         """
         return self._send_public()
 
@@ -66,9 +66,9 @@ class GraphlessExchanges(Client):
         Parameters
         ----------
         number
-            The step of calibration, from 0.
+            The calibration step, from 0.
         public
-            What the trunk made of each message of each group, (b, T, d).
+            The trunk's output for each message of each group, (b, T, d).
         """
         self._receive_public(public, number)
         return {}
@@ -93,13 +93,13 @@ class GraphlessExchanges(Client):
 
     @exchange
     def encode_test(self, *, kind: str, start: int, stop: int) -> dict[str, Any]:
-        """Send test texts `start` to `stop`, hidden as in training; the reply is `encode`'s.
+        """Send test texts `start` to `stop`, hidden as in training; the reply is like `encode`'s.
 
         Raises
         ------
         ClientError
-            If it is not the turn of these texts. Each is sent once a round, in order: scores of
-            single texts would be their labels, and a text that is mixed twice is readable.
+            If it is not these texts' turn. Each is sent once a round, in order: scores of single
+            texts would reveal their labels, and a text that is mixed twice becomes readable.
         """
         self.segments.eval()
         with torch.inference_mode():
@@ -116,7 +116,7 @@ class GraphlessExchanges(Client):
 
         Returns
         -------
-        {}; or, where texts are generated token by token, `encode`'s reply for the next one.
+        {}; or, if texts are generated token by token, a reply like `encode`'s for the next token.
         """
         sent = self._expected(self._evaluation.sent, outputs)
         self.segments.eval()
@@ -128,9 +128,9 @@ class GraphlessExchanges(Client):
 
     @exchange
     def score(self, *, kind: str) -> dict[str, Any]:
-        """Return what an evaluation came to: {"examples": number, "scores": numbers by name}.
+        """Return the result of an evaluation: {"examples": number, "scores": numbers by name}.
 
-        Only these means leave the client, no answer to any single text.
+        Only these means leave the client, never the score of a single text.
         """
         scores = self._evaluation.finish(kind)
         return {"examples": scores.examples, "scores": scores.result()}

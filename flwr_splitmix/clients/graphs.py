@@ -1,4 +1,4 @@
-"""A client's graphs: what of the smashed data goes up, and the way back of what comes for it."""
+"""A client's autograd graphs: uploads made from smashed data, and the backward pass from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flwr_splitmix.schedule import ScheduledOptimizer
 def upload(
     shares: Sequence[Share | None], smashed: Tensor, labels: Tensor, ids: Tensor
 ) -> tuple[dict[str, Any], list[Tensor | None]]:
-    """Return what goes up by the share of each pass, and the anchors of what comes back.
+    """Return the uploads that the shares of all passes ask for, and the anchors of their gradients.
 
     Parameters
     ----------
@@ -46,21 +46,21 @@ def backward(
     anew: bool,
     bounded: bool,
 ) -> bool:
-    """Accumulate gradients of the lower segment; returns whether there were any.
+    """Accumulate gradients of the lower segment and return whether there were any.
 
     Parameters
     ----------
     anchors, gradients
-        Of each pass.
+        One per pass.
     anew
-        Whether the gradients accumulated so far are forgotten.
+        Whether to zero the gradients accumulated so far.
     bounded
-        Whether very large gradients are rejected.
+        Whether to reject very large gradients.
 
     Raises
     ------
     ClientError
-        If what came are no gradients of a model.
+        If the gradients have NaN, infinite or rejected values.
     """
     pairs = [
         (anchor, gradient.to(anchor.device))
@@ -77,9 +77,9 @@ def backward(
 
 
 def _says_something(gradient: Tensor) -> bool:
-    """Return whether a gradient is not all zero; on an accelerator, whether it has numbers at all.
+    """Return whether a gradient is not all zero; on an accelerator, whether it is non-empty.
 
-    To look at the numbers there would mean to wait for them in every step.
+    Reading the values there would force a synchronisation in every step.
     """
     if gradient.device.type != "cpu":
         return gradient.numel() > 0

@@ -1,4 +1,4 @@
-"""A client that guards what leaves it: a ledger of its privacy, its own limits and its node's."""
+"""A client that guards its uploads: a privacy ledger, with its own limits and its node's."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from flwr_splitmix.segments.batch_norm import has_batch_norm
 
 
 class GuardedClient(Client):
-    """A client in front of whose uploads stands a guard.
+    """A client whose uploads pass a privacy guard.
 
     Attributes
     ----------
     segment, batches
-        Its lower segment and training data; a subclass sets them before the guard begins.
+        Its lower segment and training data; a subclass sets them before it calls `_begin_guard`.
     repeatable_secrets
-        Whether noise and shuffles follow from the run's seed.
+        Whether noise and shuffles are derived from the run's seed.
     privacy
-        What it lets out at most; None for no limit.
+        The budget for its uploads; None for no limit.
     guard
-        Charges uploads before they leave; None while nothing has a price.
+        Charges uploads before they leave; None until something has to be charged.
     """
 
     segment: nn.Module
@@ -41,12 +41,12 @@ class GuardedClient(Client):
         self.guard = None if privacy is None else self._make_guard(privacy)
 
     def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
-        """Keep to what the node allows; its privacy ledger is then a file of the node's.
+        """Apply the node's policy; the privacy ledger is then a file on the node.
 
         Raises
         ------
         ClientError
-            If there is a `max_epsilon`, and no ledger can be kept on the node.
+            If there is a `max_epsilon` but no ledger can be kept on the node.
         """
         if self.privacy is not None or policy != NodePolicy():
             self.privacy = PrivacyBudget.on_node(self.privacy, policy)
@@ -57,16 +57,16 @@ class GuardedClient(Client):
 
     @property
     def epsilon(self) -> float | None:
-        """What has been spent of the client's privacy; None without a ledger."""
+        """The epsilon that the client has spent; None without a ledger."""
         return None if self.guard is None else self.guard.epsilon
 
     def close(self) -> None:
-        """Let go of the node's ledger."""
+        """Close the node's ledger."""
         if self.guard is not None:
             self.guard.close()
 
     def _own_guard(self) -> PrivacyGuard:
-        """Return the guard; a ledger without limits is begun where there is none yet."""
+        """Return the guard, creating one without limits if there is none yet."""
         if self.guard is None:
             self.guard = self._make_guard(PrivacyBudget())
         return self.guard
@@ -81,7 +81,7 @@ class GuardedClient(Client):
         return self.privacy is not None and self.privacy.max_epsilon is not None
 
     def _admits(self, shares: Sequence[Share | None], smashed: Tensor) -> bool:
-        """Return whether an upload may leave, and charge it if it has a price."""
+        """Return whether an upload may leave; charge it if so."""
         if self.guard is None and not any(isinstance(share, NoisyShare) for share in shares):
             return True
         guard = self._own_guard()
@@ -89,7 +89,7 @@ class GuardedClient(Client):
         return guard.admit(shares, shape, self.batches.indices, self.order)
 
     def _privacy_facts(self) -> dict[str, bool]:
-        """Return what a server's ledger must know; only what is true is said."""
+        """Return the facts that a server's ledger needs; only true ones are included."""
         facts = {
             "budget-spent": self.guard is not None and self.guard.spent,
             "repeatable-secrets": self.repeatable_secrets,

@@ -13,12 +13,12 @@ from flwr_splitmix.segments.vision.feature_maps import CellsToMap, MapToCells
 
 
 def mix_inputs(share: InputShare, batch_of: Callable[[int], Example]) -> Example:
-    """Make a client's mixed inputs and soft labels.
+    """Return a client's mixed inputs and soft labels.
 
     Parameters
     ----------
     batch_of
-        Returns the batch of this step of a client: inputs (b, C, H, W), or cells (b, N, width);
+        Returns a client's batch of this step: inputs (b, C, H, W), or cells (b, N, width); and
         labels int64 (b,).
 
     Returns

@@ -1,4 +1,4 @@
-"""Inference at the client alone, once it has the trunk too (MixGuard, section 4.5)."""
+"""Inference at the client alone, once it also has the trunk (MixGuard, section 4.5)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["CalibratedTrunk", "score_locally"]
 def score_locally(
     client: UShapeClient, trunk: nn.Module, kind: Literal["federated", "benchmark"]
 ) -> dict[str, float]:
-    """Score a client's model on its test texts with nothing sent and nothing mixed.
+    """Score a client's model on its test texts, without sending or mixing anything.
 
     Parameters
     ----------
     trunk
-        On the client's device: the server's, or what `client.hiding.local_trunk` makes of it.
+        The server's trunk, or `client.hiding.local_trunk` of it, on the client's device.
 
     Returns
     -------
@@ -35,7 +35,7 @@ def score_locally(
     Raises
     ------
     ClientError
-        If the client has no such test data.
+        If the client has no test data of this kind.
     """
     data = client.tests[kind]
     if data is None:

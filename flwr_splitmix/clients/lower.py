@@ -1,4 +1,4 @@
-"""What a client says of its segments, and how it takes and keeps weights."""
+"""Descriptions of a client's segments and test sets, and loading of weights."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def check_fits(own: Mapping[str, Tensor], arrays: Mapping[str, Tensor], what: st
 
 
 def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
-    """Describe what a lower segment makes of an example (1, ...).
+    """Describe a lower segment's output for an example (1, ...).
 
     Returns
     -------
     "prefix", "patches" and "width" of its smashed data; for an edge that shuffles also "edge",
-    how, as JSON text, and "trainable".
+    its method as JSON text, and "trainable".
 
     Raises
     ------
     ClientError
-        If the example or the smashed data have a shape that does not fit.
+        If the example or the smashed data have the wrong shape.
     """
     prefix, patches, width = _geometry(segment, example)
     description: dict[str, Any] = {"prefix": prefix, "patches": patches, "width": width}
@@ -58,7 +58,7 @@ def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
 
 
 def describe_tests(tests: Mapping[str, Dataset[Example] | None]) -> dict[str, int]:
-    """Return the size of each kind of test set as "KIND-examples"; 0 where there is none."""
+    """Return the size of each kind of test set as "KIND-examples"; 0 if there is none."""
     return {
         f"{kind}-examples": 0 if data is None else len(data)  # type: ignore[arg-type]
         for kind, data in tests.items()

@@ -21,9 +21,9 @@ class MixGuardClient(UShapeClient):
     Parameters
     ----------
     public, vocab_size, special_ids, options
-        As `flwr_splitmix.hiding.MixGuard`, which says what is done.
+        See `flwr_splitmix.hiding.MixGuard`.
     head, tail, data, **rest
-        As `UShapeClient`.
+        See `UShapeClient`.
 
     Raises
     ------
@@ -55,10 +55,10 @@ class MixGuardClient(UShapeClient):
 
     @property
     def options(self) -> MixGuardOptions:
-        """What MixGuard does."""
+        """MixGuard's options."""
         return self.hiding.options
 
     @property
     def calibration(self) -> Calibration | None:
-        """The calibrator with its optimizer; None where there is none (yet)."""
+        """The calibrator with its optimizer; None if there is none (yet)."""
         return self.hiding.calibration

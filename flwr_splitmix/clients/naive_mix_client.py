@@ -18,9 +18,9 @@ class NaiveMixClient(UShapeClient):
     Parameters
     ----------
     lam
-        As `flwr_splitmix.hiding.NaiveMix`, which says what is done.
+        See `flwr_splitmix.hiding.NaiveMix`.
     head, tail, data, **rest
-        As `UShapeClient`.
+        See `UShapeClient`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A client's batch that was sent, whole or in parts, and has not been learned from."""
+"""A client's batch in flight, whole or in parts: sent, and still waiting for its gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.mixers import Share
 
 MAX_PARTS = 64
-"""Most parts of a batch."""
+"""Maximum number of parts of a batch."""
 
 WireShares = Sequence[Mapping[str, Any] | None]
 """A share of each pass, as plain values."""
@@ -27,30 +27,30 @@ class Pending:
 
 
 class PartedBatch:
-    """One step's batch, of which each sample is sent once, in equal parts and in their order.
+    """One step's batch, sent in equal parts, in order, each sample once.
 
     Parameters
     ----------
     number, progress
-        Of the step, as the server says.
+        The step's number and progress, as given by the server.
     plan, shares
         The client's share of each pass, for the whole batch.
     inputs, labels, ids
         The whole batch: (b, ...), labels (b, ...), and the examples' ids, int64 (b,).
     parts
-        Their number M.
+        The number M of parts.
 
     Attributes
     ----------
     admitted
-        Whether the batch may be sent; None until somebody has asked.
+        Whether the batch may be sent; None until the guard has been asked.
     learned
         Whether a gradient of any part has been accumulated.
 
     Raises
     ------
     ClientError
-        If the batch cannot be cut like that.
+        If the batch cannot be cut into so many equal parts.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class PartedBatch:
         Raises
         ------
         ClientError
-            If the server asks for another one: a sample that is sent twice costs twice.
+            If the server asks for another part: a sample sent twice costs its privacy twice.
         """
         asked, wanted = (number, part, parts), (self.number, self._sent, self.parts)
         if asked != wanted or plan != self._plan or self._sent == self.parts:
@@ -101,16 +101,16 @@ class PartedBatch:
         return shares, (inputs, labels, ids)
 
     def keep(self, anchors: Sequence[Tensor | None]) -> None:
-        """Keep the graph of the part that was made last: its anchor of each pass."""
+        """Keep the graph of the latest part: its anchor of each pass."""
         self._anchors.append(anchors)
 
     def anchors(self, number: int, part: int) -> Sequence[Tensor | None]:
-        """Return the anchors of the part whose gradient is delivered, and forget them.
+        """Return and forget the anchors of the part whose gradient is delivered.
 
         Raises
         ------
         ClientError
-            If it is not the next one, or has not been made.
+            If it is not the next part, or has not been encoded.
         """
         if (number, part) != (self.number, self._delivered) or part >= len(self._anchors):
             raise ClientError("the server sends the gradient of a part of a batch out of turn")

@@ -1,4 +1,4 @@
-"""A client's privacy budget: what it allows to leave, whatever a server asks for."""
+"""A client's privacy budget: what it lets out, whatever a server asks for."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from flwr_splitmix.privacy.policy import NodePolicy
 class PrivacyBudget:
     """What a client allows, whatever noise and masks a server asks for.
 
-    On a SuperNode the ledger that it is held against is a file of the node's: it holds over all
-    runs, and every charge is on the disk before the upload leaves. In a simulation, and in `fit`,
-    it is kept with the client's state, for one run.
+    On a SuperNode the ledger is a file on the node: it covers all runs, and every charge is
+    written to disk before the upload leaves. In a simulation, and in `fit`, the ledger is part of
+    the client's state and covers one run.
 
     Parameters
     ----------
     delta
-        Of the (epsilon, delta) that is accounted for; well below one over the number of examples.
+        Of the (epsilon, delta) guarantee; choose it well below one over the number of examples.
     max_epsilon
-        The client sends nothing that would bring its epsilon above; None only keeps the ledger.
+        The client sends nothing that would raise its epsilon above this; None only keeps a ledger.
     relation
-        Neighbouring data sets: one example is another one ("replace"), or is there or not
+        How neighbouring data sets differ: one example is replaced ("replace"), or added or removed
         ("add-remove").
     public_evaluation
         Whether the client's own test split is public. If not, sending it unmixed and without noise
-        ends every bound, and is refused where there is a `max_epsilon`.
+        voids every bound, and is refused if there is a `max_epsilon`.
     allow_averaging
         Whether the lower segment may be sent to be averaged, and replaced within a run; None: yes,
-        unless there is a `max_epsilon` or nothing may be sent plain. No epsilon covers what it has
-        learned of the client's data: through crafted gradients a server can read them from it.
+        unless there is a `max_epsilon` or nothing may be sent plain. No epsilon covers what the
+        segment has learned: a server that crafts gradients can read the client's data from it.
     allow_plain
-        Whether anything may be sent that has no epsilon. With a `max_epsilon` nothing may.
+        Whether uploads without an epsilon may be sent. With a `max_epsilon` they may not.
 
     Raises
     ------
@@ -63,9 +63,9 @@ class PrivacyBudget:
 
     @classmethod
     def on_node(cls, run: PrivacyBudget | None, policy: NodePolicy) -> PrivacyBudget:
-        """Return what a run's budget and a node's policy both allow: the stricter of each.
+        """Return what a run's budget and a node's policy both allow: the stricter of each option.
 
-        On a node a record is always taken to be replaced, which costs the most.
+        On a node the relation is always "replace", which costs the most.
         """
         own = run or cls()
         limits = [x for x in (own.max_epsilon, policy.max_epsilon) if x is not None]
@@ -80,7 +80,7 @@ class PrivacyBudget:
 
 
 def _both(run: PrivacyBudget, policy: NodePolicy) -> bool | None:
-    """Return whether run and node let the lower segment be averaged; a run's yes is not enough."""
+    """Return whether both run and node allow averaging; a run's yes alone is not enough."""
     if policy.allow_averaging is None:
         return False if run.allow_averaging is False else None
     if run.allow_averaging is None:

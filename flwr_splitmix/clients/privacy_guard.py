@@ -1,4 +1,4 @@
-"""A client's own ledger of what it sends: it charges first, and refuses what would be too much."""
+"""A client's own ledger of uploads: it charges before sending, and refuses to exceed the budget."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ log = logging.getLogger("flwr.splitmix")
 
 @dataclass(frozen=True)
 class NodeLedger:
-    """Where a node keeps what its client has spent.
+    """Where a node records what its client has spent.
 
     Parameters
     ----------
     path
-        The file; None: the node has no place for one.
+        The file; None if the node has no folder for it.
     run
-        Tells runs apart whose records are not the same.
+        Identifier that distinguishes runs with different records.
     """
 
     path: Path | None
     run: str
 
     def open(self, records: int, budget: PrivacyBudget) -> LedgerFile | None:
-        """Open the file; without a limit it may be missing.
+        """Open the file; return None if that fails and there is no limit.
 
         Raises
         ------
         ClientError
-            If there is a `max_epsilon`, and no file can be kept.
+            If there is a `max_epsilon` but no file can be kept.
         """
         reason = "the node has no state-dir"
         if self.path is not None:
@@ -78,7 +78,7 @@ class PrivacyGuard:
     segment
         The lower segment.
     file
-        Where the node keeps what it has spent; None keeps it with the client's state.
+        Where the node records what was spent; None keeps the ledger with the client's state.
     """
 
     def __init__(
@@ -99,16 +99,16 @@ class PrivacyGuard:
 
     @property
     def epsilon(self) -> float:
-        """What the client has spent, at the budget's delta."""
+        """The epsilon that the client has spent, at the budget's delta."""
         return self.ledger.epsilon(self.budget.delta)
 
     def admit_round(self, order: Order, arrays: Mapping[str, Tensor] | None) -> None:
-        """Refuse to take part in what would let the lower segment out, or put another in place.
+        """Refuse a round that would send or replace the lower segment, unless averaging is allowed.
 
         Parameters
         ----------
         arrays
-            The lower segment that the server sent, if it did.
+            The lower segment that the server sent, if any.
 
         Raises
         ------
@@ -153,19 +153,19 @@ class PrivacyGuard:
         shares
             The batch's share of each pass.
         shape
-            Of the smashed data (b, prefix + N, d).
+            Shape of the smashed data (b, prefix + N, d).
         records
             int64 (b,): the examples of the batch.
 
         Returns
         -------
-        Whether they may be sent. If not, nothing was charged, nor ever will be: `spent` is set.
+        Whether they may be sent. If not, nothing is charged, now or later: `spent` is set.
 
         Raises
         ------
         ClientError
-            If there is a budget and the uploads have no epsilon at all, or their charge cannot be
-            written to the node's disk.
+            If the uploads have no epsilon, and there is a `max_epsilon` or `allow_plain` is false;
+            or if the charge cannot be written to the node's disk.
         """
         events = self._events(shares, shape, order)
         limit = self.budget.max_epsilon
@@ -211,18 +211,18 @@ class PrivacyGuard:
 
     @property
     def _allowance(self) -> str:
-        """Why something is refused."""
+        """The option because of which something is refused."""
         if self.budget.max_epsilon is not None:
             return f"max_epsilon = {self.budget.max_epsilon:g}"
         return f"allow_{'averaging' if self.budget.allow_plain else 'plain'} = false"
 
     def admit_evaluation(self) -> None:
-        """Charge unmixed test data without noise, or refuse to send them.
+        """Charge test data sent unmixed and without noise, or refuse to send them.
 
         Raises
         ------
         ClientError
-            If they are not public and there is a budget.
+            If they are not public, and there is a `max_epsilon` or `allow_plain` is false.
         """
         if self.budget.public_evaluation:
             return
@@ -234,10 +234,10 @@ class PrivacyGuard:
         self._charge([Exposure("evaluation")])
 
     def close_round(self, order: Order) -> None:
-        """Note what the round let out besides uploads, and say where the ledger stands."""
+        """Charge what the round disclosed besides uploads, and log the state of the ledger."""
         if order.averaged:
             self._charge([Exposure("lower-segments")])
-        # A node with a budget is told where it stands; a simulation has a line for every client.
+        # Of interest on a node with a budget; a simulation would log a line for every client.
         level = logging.DEBUG if self.budget.max_epsilon is None else logging.INFO
         if log.isEnabledFor(level):
             statement = self.ledger.statement(self.budget.delta)
@@ -260,16 +260,16 @@ class PrivacyGuard:
         return events
 
     def close(self) -> None:
-        """Let go of the node's file."""
+        """Close the node's file."""
         if self._file is not None:
             self._file.close()
 
     def state(self) -> dict[str, Any]:
-        """Return the ledger and whether it has ended as plain values."""
+        """Return the ledger, and whether the budget is spent, as plain values."""
         return {"ledger": self.ledger.state_dict(), "spent": self.spent}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`; what the node's own file says is not replaced by it."""
+        """Restore `state`, unless the node keeps its own file, which takes precedence."""
         if self._file is None:
             self.ledger.load_state_dict(state["ledger"])
             self.spent = bool(state["spent"])

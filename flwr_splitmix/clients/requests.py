@@ -1,4 +1,4 @@
-"""What a server may ask of a client: bounded by the client's own sizes, before anything is made."""
+"""Checks of a server's requests: the client's own sizes bound them before memory is allocated."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.mixers import InputShare, NoisyShare, Share
 
 MAX_PASSES = 64
-"""Most passes of one step, and most parts of a mixed input."""
+"""Maximum number of passes of one step, and of parts of a mixed input."""
 
 MIN_LABELS = 2**18
-"""Numbers that the soft labels of one example may always have, over all passes."""
+"""How many numbers the soft labels of one example may always have, over all passes."""
 
 LARGEST = 1e6
-"""Largest weight or gradient that a server may send: what is far beyond it is no model's."""
+"""Largest weight or gradient that a server may send: no model has values far beyond it."""
 
 
 def check_plan(plan: Sequence[Any]) -> None:
-    """Raise ClientError unless a step's plan has shares, and not too many.
+    """Raise ClientError unless a step's plan has at least one share, and not too many passes.
 
-    Labels leave a client only through a share: a plan without any would ask for labels alone.
+    Labels leave a client only with a share: a plan without any would ask for labels alone.
     """
     if not any(share is not None for share in plan):
         raise ClientError("the server's plan has no share for this client, so nothing is sent")
@@ -56,7 +56,7 @@ def check_sizes(shares: Sequence[Share | None], sample: int) -> None:
 
 
 def check_range(kind: str, start: int, stop: int, size: int) -> None:
-    """Raise ClientError unless `start` to `stop` are some of `size` test examples."""
+    """Raise ClientError unless `start` to `stop` is a valid range of `size` test examples."""
     if not (type(start) is type(stop) is int and 0 <= start < stop <= size):
         raise ClientError(
             f"the server asks for {kind} test examples {_shown(start)} to {_shown(stop)}; there "
@@ -65,14 +65,14 @@ def check_range(kind: str, start: int, stop: int, size: int) -> None:
 
 
 def check_numbers(what: str, tensors: Mapping[str, Tensor], *, bounded: bool) -> None:
-    """Raise ClientError if a server's numbers are no model's: NaN, infinite, or absurdly large.
+    """Raise ClientError if numbers from a server are NaN, infinite, or absurdly large.
 
     Parameters
     ----------
     what
-        What they are, for the sentence.
+        Description of the tensors, for the message.
     bounded
-        Whether also finite numbers beyond `LARGEST` are rejected.
+        Whether to reject finite numbers beyond `LARGEST` too.
     """
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or not tensor.numel():
@@ -85,10 +85,10 @@ def check_numbers(what: str, tensors: Mapping[str, Tensor], *, bounded: bool) ->
 
 
 def check_received(what: str, tensors: Sequence[Tensor], *, bounded: bool = False) -> None:
-    """Raise ClientError as `check_numbers` does, naming a tensor's place.
+    """Raise ClientError as `check_numbers` does, naming a tensor's position in the list.
 
-    Those on an accelerator come from a server in this process; to look at them would mean to wait,
-    which is done only where they are `bounded`.
+    Tensors on an accelerator come from a server in this process. Reading them forces a
+    synchronisation, so they are checked only if `bounded`.
     """
     looked = {str(i): t for i, t in enumerate(tensors) if bounded or t.device.type == "cpu"}
     check_numbers(what, looked, bounded=bounded)

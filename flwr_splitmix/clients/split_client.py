@@ -43,30 +43,30 @@ class SplitClient(GuardedClient):
     Parameters
     ----------
     segment
-        Inputs (b, ...) to smashed data (b, prefix + N, d). Its `geometry` attribute says the
-        shape; without one, a forward pass on the first example does, and nothing is a prefix.
+        Inputs (b, ...) to smashed data (b, prefix + N, d). Its `geometry` attribute gives the
+        shape; without one, a forward pass on the first example does, with no prefix tokens.
     data
         Training examples: a map-style data set of (input, label) pairs.
     test_data, benchmark_data
         This client's own test split for `federated` evaluation, and a public test set common to
         all clients for `benchmark` evaluation.
     optimizer, schedule
-        Of the lower segment; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine.
+        For the lower segment; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine schedule.
     device
         "auto", "cpu", "cuda", ...
     shares
         Further kinds of shares that the server's mixer may ask for, besides the built-in ones.
     privacy
-        What the client lets out at most, whatever the server asks for; None keeps a ledger where
-        the server asks for noise, and refuses nothing.
+        The client's privacy budget, whatever the server asks for; None keeps a ledger if the
+        server asks for noise, and refuses nothing.
     repeatable_secrets
-        For tests and reproductions: noise and shuffles follow from the run's seed, which the
-        server knows. They protect nothing then.
+        For tests and reproductions: noise and shuffles are derived from the run's seed, which the
+        server knows, so they protect nothing.
 
     Attributes
     ----------
     peers
-        All clients of this process, where a strategy that mixes raw inputs has them; else None.
+        All clients of this process, if the strategy mixes raw inputs across them; otherwise None.
 
     Raises
     ------
@@ -135,7 +135,7 @@ class SplitClient(GuardedClient):
         gradient: Sequence[Tensor | None] | None,
         plan: WireShares | None,
     ) -> dict[str, Any]:
-        """Backward of the last step, forward of this one.
+        """Run the last step's backward pass and this step's forward pass.
 
         Parameters
         ----------
@@ -144,17 +144,17 @@ class SplitClient(GuardedClient):
         progress
             Global progress in rounds, for the schedule.
         gradient
-            The last step's cut-layer gradient of each pass; None if it did not arrive or was not
-            for this client: then no optimizer step is taken.
+            The last step's cut-layer gradient of each pass; None if there is none for this client
+            or it did not arrive: then no optimizer step is taken.
         plan
             This step's share of each pass; None ends the round.
 
         Returns
         -------
         {"smashed": [tensor (b, a, d) or None for each pass], "labels": labels}, or {}. Labels are
-        int64 (b,): classes, or the examples' ids where the plan asks for ids; or, soft, a list
-        like that of the smashed data. {"budget-spent": True} if the upload would exceed the
-        client's privacy budget.
+        int64 (b,): classes, or the examples' ids if the plan asks for ids. Soft labels are a list
+        with one entry per pass, like the smashed data. {"budget-spent": True} if the upload would
+        exceed the client's privacy budget.
         """
         if self._pending is not None:
             pending, self._pending = self._pending, None
@@ -174,21 +174,21 @@ class SplitClient(GuardedClient):
     def encode_part(
         self, *, number: int, progress: float, plan: WireShares, part: int, parts: int
     ) -> dict[str, Any]:
-        """Forward of one part of a step's batch, which goes up while others are learned from.
+        """Run the forward pass of one part of a step's batch, while the server processes others.
 
-        The first part begins the step: the whole batch is drawn, and charged. The others follow in
-        their order, each once.
+        The first part begins the step: the whole batch is drawn and charged. The other parts
+        follow in order, each once.
 
         Parameters
         ----------
         number, progress, plan
-            As of `step`; the plan is that of the whole batch, the same for all parts.
+            As for `step`; the plan is that of the whole batch, the same for all parts.
         part, parts
-            Which part it is, from 0, of how many; their number divides the batch.
+            Index of the part, from 0, and the number of parts, which divides the batch size.
 
         Returns
         -------
-        As `step`, of the part's samples; {"budget-spent": True} for every part of a batch that
+        As `step`, for the part's samples; {"budget-spent": True} for every part of a batch that
         would exceed the client's privacy budget.
         """
         batch = self._parted
@@ -219,12 +219,12 @@ class SplitClient(GuardedClient):
     def learn_part(
         self, *, number: int, part: int, gradient: Sequence[Tensor | None] | None
     ) -> dict[str, Any]:
-        """Backward of one part; behind the last one the optimizer steps on what they came to.
+        """Run the backward pass of one part; after the last part, take the optimizer step.
 
         Parameters
         ----------
         number, part
-            Of a part that was made by `encode_part`; all are delivered, in their order.
+            Identify a part made by `encode_part`; gradients of all parts are delivered in order.
         gradient
             The part's cut-layer gradient of each pass; None if there is none.
 
@@ -254,14 +254,14 @@ class SplitClient(GuardedClient):
         return shares, (inputs, labels, torch.from_numpy(self.batches.indices))
 
     def _smashed(self, inputs: Tensor, shares: Sequence[Share | None]) -> Tensor:
-        """Run the lower segment in training, with its graph."""
+        """Run the lower segment in training mode and keep its graph."""
         self.segment.train()
         smashed: Tensor = self.segment(inputs.to(self.device))
         check_sizes(shares, smashed[0].numel())
         return smashed
 
     def batch(self, number: int) -> Example:
-        """Return the batch of one step of the round; it is drawn once, whoever asks first."""
+        """Return the batch of one step of the round, drawing it on the first call."""
         if self._drawn is None or self._drawn[0] != number:
             order = self.order
             self._drawn = (number, self.batches.next_batch(order.seed, order.client))
@@ -310,12 +310,12 @@ class SplitClient(GuardedClient):
         inputs, labels = fetch(data, np.arange(start, stop))
         self.segment.eval()
         with torch.inference_mode():
-            # In one memory layout, so that every link hands the same on to the upper segment.
+            # One memory layout, so that the upper segment gets the same from every link.
             smashed = self.segment(inputs.to(self.device)).contiguous()
             return {"smashed": [smashed], "labels": labels}
 
     def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
-        """End the round: drop the graph, return the lower segment and the metrics."""
+        """End the round: drop the graph and return the lower segment and the metrics."""
         self._pending = self._parted = self._drawn = None
         if self.guard is not None:
             self.guard.close_round(self.order)
@@ -326,7 +326,7 @@ class SplitClient(GuardedClient):
         return {name: t.detach().cpu() for name, t in self.segment.state_dict().items()}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return lower segment, optimizer and data position."""
+        """Return the state of the lower segment, the optimizer, the data position and the guard."""
         tensors = {f"segment.{name}": t for name, t in self.segment.state_dict().items()}
         meta: dict[str, Any] = {"drawn": self.batches.drawn}
         if self.guard is not None:
@@ -335,7 +335,7 @@ class SplitClient(GuardedClient):
         return tensors | moments, meta | optimizer
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Continue from `state`: the same segment, optimizer and data are assumed."""
+        """Restore `state`, for the same segment, optimizer and data."""
         load_segment(self.segment, under("segment", tensors))
         self.batches.drawn = int(meta["drawn"])
         if "privacy" in meta:

@@ -1,4 +1,4 @@
-"""A client's evaluations of a round: each test text goes out once, and only means come back."""
+"""A client's evaluations in a round: each test text is sent once, and only means are reported."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from flwr_splitmix.scoring.texts import Scores, TextScores
 
 
 class AskedTexts:
-    """A node's note of which test texts have gone out; it outlives the process of a message.
+    """A node's record of the test texts already sent; it outlives the process of a single message.
 
     Parameters
     ----------
     path
         The file.
     run
-        Tells runs apart.
+        Identifies the run.
 
     Raises
     ------
@@ -42,17 +42,17 @@ class AskedTexts:
             raise ClientError(f"test texts cannot be noted on this node: {error}") from None
 
     def at(self, place: tuple[int, int]) -> dict[str, int]:
-        """Return by kind how many texts went out at a place of the run."""
+        """Return how many texts of each kind were sent at a place of the run."""
         here = [e for e in self._entries if (e["run"], e["place"]) == (self._run, list(place))]
         return {entry["kind"]: entry["stop"] for entry in here}
 
     def note(self, place: tuple[int, int], kind: str, stop: int) -> None:
-        """Note that texts up to `stop` go out; notes of other places are forgotten.
+        """Record that texts up to `stop` are sent; records of other places are dropped.
 
         Raises
         ------
         ClientError
-            If the file cannot be written: then nothing may go out.
+            If the file cannot be written: then nothing may be sent.
         """
         entry = {"run": self._run, "place": list(place), "kind": kind, "stop": stop}
         try:
@@ -67,36 +67,37 @@ class AskedTexts:
         self._entries.append(entry)
 
     def close(self) -> None:
-        """Let another process write the file."""
+        """Close the file, so that another process may write it."""
         self._journal.close()
 
 
 class TextEvaluation:
     """The test texts that a server may ask for in a round, in order, and their scores.
 
-    Scores of single texts would be their labels, and a text that is mixed twice is readable.
+    Scores of single texts would reveal their labels, and a text that is mixed twice becomes
+    readable.
 
     Parameters
     ----------
     place
-        The round, and how many batches had been drawn: nothing was learned since.
+        The round, and the number of batches drawn so far, which identify the state of the model.
     tests
-        Test sets by the kind of evaluation; None where the client has none.
+        Test sets by the kind of evaluation; None if the client has none.
     scores
-        Makes what an evaluation is scored by.
+        Creates the scores of an evaluation.
     device
-        Where batches are made.
+        Device of the batches.
     kept
-        Where a node notes what was asked for; None keeps it in this process.
+        Where a node records what was sent; None keeps the record in this process.
 
     Attributes
     ----------
     sent
-        The test batch whose answer is waited for; None if there is none.
+        The test batch that awaits its answer; None if there is none.
     going
-        The kind of the texts that go out, and which they are: int64 (b,).
+        The kind of the texts being sent, and their indices: int64 (b,).
     asked
-        By kind, how many texts have gone out.
+        By kind, how many texts have been sent.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class TextEvaluation:
         self._current: TextScores | None = None
 
     def begin(self, kind: str, start: int, stop: int) -> TextBatch:
-        """Return what is sent first of test texts `start` to `stop`.
+        """Return the first batch to send for test texts `start` to `stop`.
 
         Raises
         ------
@@ -146,7 +147,7 @@ class TextEvaluation:
         return self._current.begin(batch)
 
     def add(self, logits: torch.Tensor, batch: TextBatch) -> TextBatch | None:
-        """Score a batch's logits; returns what is sent next, None where its texts are done."""
+        """Score a batch's logits and return the next batch to send, None if its texts are done."""
         assert self._current is not None
         return self._current.add(logits, batch)
 

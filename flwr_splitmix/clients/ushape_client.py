@@ -31,11 +31,11 @@ Learns = Literal["all", "tail"]
 class UShapeClient(GraphlessExchanges):
     """Head and tail of a model, its data and its optimizer; neither texts nor labels leave it.
 
-    A step is two exchanges: `encode` (the backward pass of the last step through the head, the
-    optimizer's step, the head's forward pass) and `decode` (tail, loss, and back to the trunk).
+    A step is two exchanges: `encode` (the last step's backward pass through the head, the
+    optimizer step, the head's forward pass) and `decode` (tail, loss, gradients for the trunk).
 
-    What hides its texts is its `hiding`. A subclass that changes a thing of its own there
-    overrides `obfuscate`, `recover`, `loss` or `perturb`.
+    Its `hiding` hides the texts. A subclass can change a detail of that by overriding
+    `obfuscate`, `recover`, `loss` or `perturb`.
 
     Parameters
     ----------
@@ -44,30 +44,31 @@ class UShapeClient(GraphlessExchanges):
     tail
         (hidden states (b, T, d), mask (b, T)) to logits (b, T, V) or (b, L).
     data
-        Training texts: a `TextSet`, or any data set whose batches are like its.
+        Training texts: a `TextSet`, or any data set with batches of the same form.
     hiding
-        What is sent in place of the head's hidden states, and how the answers are read; one that
-        no other client has. None hides nothing.
+        Determines what is sent in place of the head's hidden states, and how answers are read;
+        each client needs its own object. None hides nothing.
     test_data, benchmark_data
         This client's own test split for `federated` evaluation, and a public test set common to
         all clients for `benchmark` evaluation.
     optimizer, schedule
-        Of head and tail together; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine.
+        For head and tail together; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine
+        schedule.
     learns
-        "all": head, trunk and tail. "tail": the head stays as it is, and the trunk too, as far as
-        this client goes: no gradient goes back to it. An embedding that head and tail share stays
-        as it is in both.
+        "all": head, trunk and tail. "tail": the head is frozen, and this client returns no gradient
+        to the trunk. An embedding shared by head and tail is frozen in both.
     scores
-        Makes what an evaluation is scored by; by default loss and accuracy.
+        Creates the scores of an evaluation; by default loss and accuracy.
     repeatable_secrets
-        For tests and reproductions: secrets follow from the run's seed, which the server knows.
+        For tests and reproductions: secrets are derived from the run's seed, which the server
+        knows.
 
     Raises
     ------
     ClientError
-        If there is no training text, or nothing of the tail to learn.
+        If there is no training text, or if `learns` is "tail" and the tail has nothing to train.
     ValueError
-        If `learns` is neither.
+        If `learns` is neither "all" nor "tail".
     """
 
     def __init__(
@@ -123,20 +124,20 @@ class UShapeClient(GraphlessExchanges):
         return TextEvaluation(place, self.tests, self.scores, self.device, self._asked)
 
     def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
-        """Keep to what the node allows; which test texts went out is noted on the node."""
+        """Apply the node's policy; the node records which test texts have been sent."""
         super().govern(policy, folder, index, run)
         if folder is not None:
             self._asked = AskedTexts(folder / f"test-texts-{index}.jsonl", run)
 
     def close(self) -> None:
-        """Let go of the node's file."""
+        """Close the node's file."""
         if self._asked is not None:
             self._asked.close()
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round and describe the data: sizes, batch size, width of the hidden states.
 
-        No arrays, or none in them: the client goes on with the head and tail that it has.
+        Without arrays, or with an empty mapping, the client keeps its current head and tail.
         """
         self._order = order
         self._forget_round()
@@ -180,13 +181,13 @@ class UShapeClient(GraphlessExchanges):
 
     @property
     def epsilon(self) -> float | None:
-        """What the messages have cost the texts, if the hiding counts."""
+        """The epsilon that the messages have spent, if the hiding accounts for it."""
         return self.hiding.epsilon
 
     # What a subclass may override.
 
     def obfuscate(self, batch: TextBatch) -> Sent:
-        """Turn texts, private or public, into what is sent."""
+        """Turn texts, private or public, into messages to send."""
         return self.hiding.obfuscate(batch)
 
     def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
@@ -194,11 +195,11 @@ class UShapeClient(GraphlessExchanges):
         return self.hiding.recover(outputs, sent)
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return the mean loss of the texts, given what `recover` made of the outputs."""
+        """Return the mean loss of the texts, given the hidden states that `recover` returned."""
         return self.hiding.loss(hidden, sent)
 
     def perturb(self, gradient: Tensor, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return what goes back to the trunk in place of the loss's gradient at `hidden`."""
+        """Return what to send to the trunk in place of the loss's gradient at `hidden`."""
         return self.hiding.perturb(gradient, hidden, sent)
 
     # What the server calls, besides the exchanges without a graph.
@@ -212,7 +213,7 @@ class UShapeClient(GraphlessExchanges):
         gradient: Sequence[Tensor] | None,
         last: bool = False,
     ) -> dict[str, Any]:
-        """Finish the last step at the head, and send the messages of this one.
+        """Finish the last step at the head and send this step's messages.
 
         Parameters
         ----------
@@ -224,12 +225,12 @@ class UShapeClient(GraphlessExchanges):
             The last step's gradient at each message, (b, T, d); None if it did not arrive: then
             no optimizer step is taken, unless the tail alone learns.
         last
-            Whether the round ends here, and nothing more is sent.
+            Whether the round ends here and nothing more is sent.
 
         Returns
         -------
-        {"messages": [tensor (b, T, d), ...], "mask": uint8 (b, T)}, and what of public texts goes
-        with them; or {}.
+        {"messages": [tensor (b, T, d), ...], "mask": uint8 (b, T)}, plus "public" if public texts
+        are due; or {}.
         """
         self._learn(gradient)
         if last:
@@ -276,14 +277,14 @@ class UShapeClient(GraphlessExchanges):
         Parameters
         ----------
         outputs
-            What the trunk made of each message, (b, T, d).
+            The trunk's output for each message, (b, T, d).
         public
-            The same of each group of public texts that went with them.
+            The same for each group of public texts sent with them.
 
         Returns
         -------
-        {"gradients": [tensor (b, T, d), ...]}: of the mean loss at each output; none where the tail
-        alone learns.
+        {"gradients": [tensor (b, T, d), ...]}: of the mean loss at each output; an empty list if
+        only the tail learns.
         """
         if self._decoded:
             raise ClientError("the server asks for the gradients of one batch twice")
@@ -311,7 +312,7 @@ class UShapeClient(GraphlessExchanges):
     # What links call.
 
     def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
-        """End the round: drop the graph, return head and tail, and the metrics."""
+        """End the round: drop the graph and return head, tail and metrics."""
         metrics: dict[str, int | float] = {
             "num-examples": self.batches.examples,
             "num-steps": self.steps,
@@ -325,13 +326,13 @@ class UShapeClient(GraphlessExchanges):
         return self.ends.weights()
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return head, tail, optimizer, data position, and what the hiding keeps."""
+        """Return the state of head, tail, optimizer, data position and hiding."""
         tensors, meta = self.ends.state()
         own, facts = self.hiding.state()
         return tensors | own, {"drawn": self.batches.drawn} | meta | facts
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Continue from `state`: the same segments, optimizer, data and hiding are assumed."""
+        """Restore `state`, for the same segments, optimizer, data and hiding."""
         self.ends.restore(tensors, meta)
         self.batches.drawn = int(meta["drawn"])
         self.hiding.restore(tensors, meta)

@@ -1,4 +1,4 @@
-"""Hiding methods of the U shape, one file or folder each, with client half and server half."""
+"""Hiding methods of the U shape, one file or folder each, with client and server half."""
 
 from flwr_splitmix.hiding.dp_forward import DPForward
 from flwr_splitmix.hiding.dp_sgd import DPSGD

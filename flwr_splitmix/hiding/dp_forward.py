@@ -1,4 +1,4 @@
-"""DP-Forward: each text's hidden states are clipped and get Gaussian noise before they leave."""
+"""DP-Forward: clips each text's hidden states and adds Gaussian noise before sending them."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ Sensitivity = Literal["replace", "published"]
 class DPForward(Hiding):
     """Sends each text's hidden states, clipped as a whole, with Gaussian noise.
 
-    The noise makes one release of one text (epsilon, delta) private. Training and evaluation send a
-    text many times; a ledger adds these up, exactly, and says what it does not cover.
+    The noise makes `releases` releases of a text (epsilon, delta) private together. Training and
+    evaluation send a text many times; a ledger composes these exactly, and states what it does not
+    cover.
 
     Parameters
     ----------
     epsilon, delta
-        Of so many releases of a text together: the analytic Gaussian mechanism has just as much
-        noise as they need. Delta is also that of what the ledger reports.
+        The guarantee for `releases` releases of a text together; the analytic Gaussian mechanism
+        gives the least noise for it. The ledger reports its epsilon at the same delta.
     clip_norm
-        C, the largest Frobenius norm of a text's hidden states (T, d); longer ones are shortened.
+        C, the largest Frobenius norm of a text's hidden states (T, d); larger ones are scaled down.
     releases
-        How many those are. 1 is the paper's. A run of e epochs sends each training text e times:
-        with that number `epsilon` is of the whole run.
+        Number of releases of a text; 1 in the paper. A run of e epochs sends each training text e
+        times: with `releases` = e, `epsilon` covers the whole run.
     sensitivity
-        "replace": a text may be another one, which moves its release by up to 2 C. "published": C,
-        as in the authors' code. That is half the noise that epsilon needs, and the ledger prices it
-        by what it is.
+        "replace": replacing a text moves its release by up to 2 C. "published": C, as in the
+        authors' code; this gives half the noise that epsilon needs, and the ledger charges the
+        actual cost.
 
     Raises
     ------
@@ -49,8 +50,8 @@ class DPForward(Hiding):
         If a value is out of its range.
 
     Source: DP-Forward (Du et al., 2023), sections 3 and 4. Its noise may be correlated along rows
-    and columns; this is its special case of independent noise. Its noisy labels are not needed,
-    as labels stay.
+    and columns; this is the special case of independent noise. Its noisy labels are not needed,
+    as labels stay with the client.
     """
 
     warning = (
@@ -75,7 +76,7 @@ class DPForward(Hiding):
             raise ValueError(f"releases is {releases}; it must be at least 1")
         super().__init__()
         assumed = 2 * clip_norm if sensitivity == "replace" else clip_norm
-        # Releases of one text are as one whose shift is the root of so many squares.
+        # n releases of a text compose to one whose shift is sqrt(n) times as large.
         self.sigma = gaussian_sigma(epsilon, delta, math.sqrt(releases) * assumed)
         self.delta = delta
         self.noise = GaussianNoise(
@@ -85,16 +86,16 @@ class DPForward(Hiding):
 
     @property
     def shift(self) -> float:
-        """How far another text moves a release, in standard deviations of its noise."""
+        """How far replacing the text moves a release, in standard deviations of its noise."""
         return 2 * self.noise.clip_norm / self.sigma
 
     @property
     def release_epsilon(self) -> float:
-        """The epsilon that one release has; more than was asked for if C is the sensitivity."""
+        """The epsilon of one release; with sensitivity "published" it exceeds the requested one."""
         return gaussian_epsilon(self.delta, self.shift)
 
     def attach(self, side: ClientSide) -> None:
-        """Begin a round; in the first one the ledgers are made."""
+        """Begin a round; create the ledgers in the first one."""
         super().attach(side)
         self.ledger.open(side.examples)
 
@@ -112,21 +113,21 @@ class DPForward(Hiding):
         )
 
     def obfuscate(self, batch: TextBatch) -> Sent:
-        """Clip each text's hidden states and add noise; places without a token hold noise alone."""
+        """Clip each text's hidden states and add noise; places without a token are pure noise."""
         hidden: Tensor = self.side.head(batch.ids, batch.mask)
         exact = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
-        # Not a product: what stands behind a text's end may be no number.
+        # Not a product: values after a text's end may be NaN.
         exact = torch.where(batch.mask.unsqueeze(-1) != 0, exact, 0.0)
         noisy = add_noise(clip_smashed(exact, self.noise), self.sigma)
         return Sent([noisy.to(hidden.dtype)], batch.mask, batch)
 
     @property
     def epsilon(self) -> float:
-        """What all messages so far have cost the text that spent most."""
+        """The epsilon that all messages so far have cost the text that spent most."""
         return self.ledger.epsilon(self.delta)
 
     def statement(self) -> Statement:
-        """Return what the messages have cost, with what the number does not cover."""
+        """Return what the messages have cost, and what the number does not cover."""
         return self.ledger.statement(self.delta)
 
     def metrics(self) -> dict[str, float]:

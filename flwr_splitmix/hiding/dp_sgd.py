@@ -1,4 +1,4 @@
-"""DP-SGD on head and tail: each text's gradient is clipped, and their sum gets Gaussian noise."""
+"""DP-SGD on head and tail: clips each text's gradient and adds Gaussian noise to their sum."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from flwr_splitmix.privacy.statement import Statement
 from flwr_splitmix.scoring.texts import text_loss
 
 OUTSIDE: tuple[Channel, ...] = ("messages", "returned-gradients", "lengths")
-"""What leaves a client that learns by DP-SGD, and has no number."""
+"""What leaves a client that trains by DP-SGD without being covered by epsilon."""
 
 
 class DPSGD(Hiding):
-    """Learns head and tail by DP-SGD; what crosses the cuts is the plain U shape's.
+    """Trains head and tail by DP-SGD; what crosses the cuts is as in the plain U shape.
 
-    A text's gradient is that of its own loss by head and tail together. Opacus computes one for
-    each text, clips and adds them; the noise is the operating system's, and the optimizer takes
-    what comes of it as the batch's gradient. So weights that leave the client, to be averaged or
-    exported, tell of a text what an epsilon says. Messages and returned gradients do not.
+    A text's gradient is that of its own loss for head and tail together. Opacus computes, clips
+    and sums the texts' gradients; the noise comes from the operating system, and the optimizer
+    uses the result as the batch's gradient. So weights that leave the client, to be averaged or
+    exported, reveal a text only within epsilon. Messages and returned gradients are not covered.
 
-    Two epsilons are reported. `epsilon` is exact for the batches that there are: disjoint in each
-    epoch, and known to whoever knows the run's seed. `epsilon-if-poisson` is opacus', of the same
-    number of steps with each text drawn by chance and in secret, one of which is added or removed;
-    it is what papers report, and no bound here.
+    Two epsilons are reported. `epsilon` is exact for the actual batches: disjoint in each epoch,
+    and known to anyone who knows the run's seed. `epsilon-if-poisson` is that of Opacus, for the
+    same number of steps with secret Poisson sampling, when one text is added or removed; it is
+    what papers report, and not a bound here.
 
     Parameters
     ----------
     noise_multiplier
         Standard deviation of the noise on the sum of a batch's gradients, over `clip_norm`.
     clip_norm
-        The largest L2 norm of a text's gradient; longer ones are shortened.
+        The largest L2 norm of a text's gradient; larger ones are scaled down.
     delta
-        Of both epsilons.
+        Delta of both epsilons.
 
     Raises
     ------
@@ -82,13 +82,13 @@ class DPSGD(Hiding):
         self._records = np.empty(0, dtype=np.int64)
 
     def attach(self, side: ClientSide) -> None:
-        """Begin a round; in the first one head and tail are watched."""
+        """Begin a round; in the first one, register Opacus' hooks on head and tail."""
         super().attach(side)
         self.ledger.open(side.examples)
         if self._watched is None:
             from opacus import GradSampleModule
 
-            # A head's input is ids, which have no gradient; opacus asks for none.
+            # A head's input is ids, which have no gradient; Opacus needs none.
             warnings.filterwarnings("ignore", "Full backward hook is firing")
             both = nn.ModuleDict({"head": side.head, "tail": side.tail})
             for part in both.modules():
@@ -97,17 +97,17 @@ class DPSGD(Hiding):
             self._watched = GradSampleModule(both, strict=False)
 
     def _for_each_text(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
-        """Look positions up for each text, where a model does it once for all of a batch."""
+        """Look up positions for each text, if the model does it once per batch."""
         shared = module.training and torch.is_grad_enabled() and len(inputs[0]) == 1 < self._texts
         return inputs[0].expand(self._texts, -1) if shared else None
 
     def charge(self, kind: str, records: np.ndarray) -> None:
-        """Note which texts the next step learns from; it is charged when it is taken."""
+        """Record the texts of the next step, which is charged when it is taken."""
         if kind == "train":
             self._records = records
 
     def obfuscate(self, batch: TextBatch) -> Sent:
-        """Send hidden states as they are; in training each text's part in them is watched."""
+        """Send hidden states unchanged; in training, track each text's part in them."""
         if torch.is_grad_enabled():
             self._forget()
             self._texts = len(batch.ids)
@@ -118,7 +118,7 @@ class DPSGD(Hiding):
         return [p for p in self._watched.parameters() if p.requires_grad]
 
     def _forget(self) -> None:
-        """Forget a step of which no gradient came back, and what is left of one that was taken."""
+        """Discard per-text state of a step without returned gradients, or of a completed step."""
         assert self._watched is not None
         for module in self._watched.modules():
             for name in ("activations", "max_batch_len"):
@@ -133,7 +133,7 @@ class DPSGD(Hiding):
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
         """Return the mean over texts of each text's own mean loss.
 
-        The mean over all tokens would make a text's gradient depend on how long the others are.
+        A mean over all tokens would make a text's gradient depend on the lengths of the others.
         """
         logits, labels = self.logits(hidden, sent), sent.batch.labels
         if labels.dim() == 1:
@@ -143,12 +143,12 @@ class DPSGD(Hiding):
         return (each.sum(1) / scored).mean()
 
     def before_update(self) -> None:
-        """Put the clipped and noised gradient in the place of the batch's own, and charge it.
+        """Replace the batch's gradient by the clipped and noised one, and charge it.
 
         Raises
         ------
         ValueError
-            If a layer does not keep the texts of a batch apart, as a mixture of experts does.
+            If a layer, such as a mixture of experts, does not keep the texts of a batch apart.
         """
         from opacus.optimizers import DPOptimizer
 
@@ -188,7 +188,7 @@ class DPSGD(Hiding):
         )
 
     def statement(self) -> Statement:
-        """Return what the weights tell of a text, with what the number does not cover."""
+        """Return what the weights reveal about a text, and what the number does not cover."""
         return self.ledger.statement(self.delta)
 
     def metrics(self) -> dict[str, float]:
@@ -201,7 +201,7 @@ class DPSGD(Hiding):
         }
 
     def _epsilon_if_poisson(self) -> float:
-        """Return what `accountant.get_epsilon` does, whose divergences of a step cost a second."""
+        """Return `accountant.get_epsilon`, with cached divergences: they take a second per step."""
         from opacus.accountants.analysis.rdp import get_privacy_spent
 
         orders = self.accountant.DEFAULT_ALPHAS
@@ -212,7 +212,7 @@ class DPSGD(Hiding):
         return float(get_privacy_spent(orders=orders, rdp=divergences, delta=self.delta)[0])
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the ledger, and how often opacus' accountant was charged what."""
+        """Return the ledger and the history of Opacus' accountant."""
         steps = [[float(a), float(b), int(n)] for a, b, n in self.accountant.history]
         return {}, {"text-ledger": self.ledger.state(), "accountant": steps}
 
@@ -224,7 +224,7 @@ class DPSGD(Hiding):
 
 @lru_cache(maxsize=16)
 def _divergences(noise: float, rate: float, orders: tuple[float, ...]) -> Any:
-    """Return the Rényi divergences of one step, as opacus has them."""
+    """Return the Rényi divergences of one step, as computed by Opacus."""
     from opacus.accountants.analysis.rdp import compute_rdp
 
     return compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=list(orders))

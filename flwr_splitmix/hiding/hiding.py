@@ -16,7 +16,7 @@ from flwr_splitmix.scoring.texts import text_loss
 
 @dataclass(frozen=True)
 class ClientSide:
-    """What a hiding knows of its client in a round.
+    """What a hiding knows about its client in a round.
 
     Parameters
     ----------
@@ -25,21 +25,21 @@ class ClientSide:
     tail
         (hidden states (b, T, d), mask (b, T)) to logits (b, T, V) or (b, L).
     device
-        Where both compute.
+        Device of both.
     width
         d of the hidden states.
     batch_size
         Texts in a training batch.
     seed, client
-        The run's seed and the client's index, of which every public draw is a function.
+        The run's seed and the client's index, from which every public draw is derived.
     examples
-        Texts of the client by what they are for: "train", and the kinds of evaluation.
+        Number of the client's texts by purpose: "train", and the kinds of evaluation.
     attempt
-        How often what is asked of the client in this round may have been asked before.
+        How often the same may have been asked of the client before.
     averaged
         Whether head and tail leave the client at the end of the round.
     returns
-        Whether gradients go back to the trunk in training.
+        Whether gradients are returned to the trunk in training.
     """
 
     head: nn.Module
@@ -64,20 +64,20 @@ class Sent:
     messages
         Tensors (b, T, d) in the head's graph.
     mask
-        int64 (b, T): what the trunk is told to attend to.
+        int64 (b, T): positions that the trunk attends to.
     batch
         The texts that the answer is about.
 
-    A subclass may add to it what it needs to read the answer; that stays at the client.
+    A subclass may add what it needs to read the answer; that stays at the client.
 
     Attributes
     ----------
     local
-        (b, T, d) in the head's graph: what `recover` took of the head's own hidden states, if it
-        did. The loss's gradient there goes to the head without crossing the link.
+        (b, T, d) in the head's graph: the part of `recover`'s result that comes directly from the
+        head, if any. The loss's gradient there goes to the head without crossing the link.
     penalty
-        A scalar in the head's graph that the head's step makes smaller besides the loss, if there
-        is one. Neither it nor its gradient crosses the link.
+        A scalar in the head's graph that the head's step minimises in addition to the loss, if
+        any. Neither it nor its gradient crosses the link.
     """
 
     messages: list[Tensor]
@@ -97,16 +97,16 @@ class Sent:
 class Hiding:
     """How a U-shaped client hides its texts; this one, the plain U shape, hides nothing.
 
-    Client half and server half of a method are one class. A `UShapeClient` is given an object and
-    calls it in this order: `obfuscate` makes the messages of a batch, `recover` reads the trunk's
-    outputs, `loss` scores them in training, `perturb` changes the gradient that goes back and
-    `returned` what of it each message gets; in an evaluation `logits` follows on `recover`. A
-    `UShapeStrategy` is given the class (its attribute `hiding`): it passes messages through the
-    trunk whatever they are, and reads the facts below. What a server must compute for a method
-    belongs here too, as a class method that the strategy calls.
+    One class holds the client half and the server half of a method. A `UShapeClient` has an
+    instance and calls it in this order: `obfuscate` makes the messages of a batch, `recover` reads
+    the trunk's outputs, `loss` scores them in training, `perturb` changes the gradient to return,
+    and `returned` each message's part of it; in evaluation `logits` follows `recover`. A
+    `UShapeStrategy` has the class (its attribute `hiding`): it passes any messages through the
+    trunk, and reads the facts below. What a server must compute for a method belongs here too, as
+    a class method that the strategy calls.
 
-    A method that calibrates on public texts says how often in `calibration_steps` and `refines`,
-    and has the four methods behind them; the exchanges are the client's.
+    A method that calibrates on public texts defines how often in `calibration_steps` and
+    `refines`, and implements the public-text methods; the client does the exchanges.
 
     An object belongs to one client, which attaches it at the start of every round.
 
@@ -130,7 +130,7 @@ class Hiding:
         Raises
         ------
         RuntimeError
-            Before the first round.
+            If no round has begun yet.
         """
         if self._side is None:
             raise RuntimeError(f"this {type(self).__name__} has not been attached to a round")
@@ -142,7 +142,7 @@ class Hiding:
         Raises
         ------
         ValueError
-            If another client has this object already: its state would be that of both.
+            If the object already belongs to another client: they would share its state.
         """
         if self._side is not None and self._side.head is not side.head:
             raise ValueError(f"a {type(self).__name__} belongs to one client; make one for each")
@@ -151,24 +151,24 @@ class Hiding:
     # Every batch.
 
     def charge(self, kind: str, records: np.ndarray) -> None:
-        """Account for texts whose messages are about to leave; a method without noise does not.
+        """Account for texts whose messages are about to leave; does nothing without noise.
 
         Parameters
         ----------
         kind
             "train", or the kind of the evaluation.
         records
-            int64 (b,): which of the client's texts of that kind.
+            int64 (b,): indices of the client's texts of that kind.
         """
 
     def obfuscate(self, batch: TextBatch) -> Sent:
-        """Turn texts into what is sent; here the head's hidden states as they are."""
+        """Turn texts into messages to send; here the head's hidden states unchanged."""
         return Sent([self.side.head(batch.ids, batch.mask)], batch.mask, batch)
 
     def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
         """Turn the trunk's outputs, (b, T, d) of each message, into its hidden states of the texts.
 
-        In training the outputs are in their graph, and gradients go back through what this does.
+        In training, gradients flow back through this method to the outputs.
         """
         return outputs[0]
 
@@ -177,21 +177,21 @@ class Hiding:
         return text_loss(self.logits(hidden, sent), sent.batch.labels)
 
     def perturb(self, gradient: Tensor, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return what goes back to the trunk in place of the loss's gradient at `hidden`."""
+        """Return what to send to the trunk in place of the loss's gradient at `hidden`."""
         return gradient
 
     def returned(self, gradients: Sequence[Tensor], sent: Sent) -> list[Tensor]:
-        """Return what goes back to the trunk in place of the gradients at its outputs.
+        """Return what to send to the trunk in place of the gradients at its outputs.
 
         Parameters
         ----------
         gradients
-            Of each message, (b, T, d): what `recover` made of the gradient that `perturb` returned.
+            One per message, (b, T, d): the gradient from `perturb`, backpropagated by `recover`.
         """
         return list(gradients)
 
     def logits(self, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return what an evaluation scores, given what `recover` returned.
+        """Return the logits that an evaluation scores, given what `recover` returned.
 
         Returns
         -------
@@ -201,60 +201,60 @@ class Hiding:
         return logits
 
     def before_update(self) -> None:
-        """Change the gradients of head and tail, which are complete, before they are learned."""
+        """Change the complete gradients of head and tail before the optimizer step."""
 
     # Public texts.
 
     @property
     def calibration_steps(self) -> int:
-        """Steps of calibration on public texts that are left to do before the first batch."""
+        """Remaining steps of calibration on public texts before the first batch."""
         return 0
 
     def refines(self, step: int) -> bool:
-        """Return whether public texts travel with training step `step`, from 1 over all rounds."""
+        """Return whether training step `step` (from 1, over all rounds) sends public texts."""
         return False
 
     def public_batch(self) -> TextBatch | None:
-        """Draw the next batch of public texts; None where there are none."""
+        """Draw the next batch of public texts; None if there are none."""
         return None
 
     def public_groups(self, sent: Sent) -> list[Sent]:
-        """Return all that travels of a public batch, given what `obfuscate` made of it."""
+        """Return everything to send for a public batch, given the result of `obfuscate`."""
         return [sent]
 
     def learn_public(
         self, outputs: Sequence[Sequence[Tensor]], groups: Sequence[Sent], step: int | None
     ) -> None:
-        """Learn from the trunk's outputs of public texts.
+        """Learn from the trunk's outputs for public texts.
 
         Parameters
         ----------
         outputs
-            Of each message of each group, (b, T, d), on the client's device and without a graph.
+            For each message of each group, (b, T, d), on the client's device and without a graph.
         groups
             What `public_groups` returned.
         step
-            Of the calibration before the first batch, from 0; None beside a training step.
+            Step of the calibration before the first batch, from 0; None alongside training.
         """
 
     # What outlives a step.
 
     @property
     def epsilon(self) -> float | None:
-        """What the client's messages have cost its texts; None where nobody counts."""
+        """The epsilon that the client's messages have spent; None if not accounted for."""
         return None
 
     def metrics(self) -> dict[str, float]:
-        """Return what a round's metrics say besides the client's own."""
+        """Return additional metrics of a round, besides the client's own."""
         return {}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what must survive between rounds, under names that are not the client's."""
+        """Return what must survive between rounds, under names distinct from the client's."""
         return {}, {}
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Continue from `state`, given it among the client's own; a round has been attached."""
+        """Restore `state`, passed together with the client's own; a round must be attached."""
 
     def local_trunk(self, trunk: nn.Module) -> nn.Module:
-        """Return what a client that is given the trunk puts between its head and its tail."""
+        """Return the module between head and tail for a client that has the trunk itself."""
         return trunk

@@ -14,9 +14,8 @@ from flwr_splitmix.scoring.texts import text_loss
 class NaiveMix(Hiding):
     """Sends `lam h_i + (1 - lam) h_j` for each text i of a batch.
 
-    Text j is the next one of the batch. The loss is mixed with the same ratio; an evaluation
-    sends mixtures too, and scores them on text i. A batch of one has no text j: it is sent as it
-    is.
+    Text j is the next one in the batch. The loss is mixed with the same ratio; an evaluation sends
+    mixtures too, and scores them on text i. A batch of one has no other text and is not mixed.
 
     Parameters
     ----------
@@ -40,14 +39,14 @@ class NaiveMix(Hiding):
     def obfuscate(self, batch: TextBatch) -> Sent:
         """Mix each text's hidden states with the next one's; the mask covers both."""
         hidden = self.side.head(batch.ids, batch.mask)
-        # Behind a text's end nothing of it is in the mixture.
+        # After its end, a text contributes nothing to the mixture.
         hidden = hidden * batch.mask.unsqueeze(-1).to(hidden.dtype)
         mixed = self.lam * hidden + (1 - self.lam) * hidden.roll(-1, 0)
         union = batch.mask | batch.mask.roll(-1, 0)
         return Sent([mixed], union, replace(batch, mask=union))
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return the losses on both texts, mixed as they are."""
+        """Return the losses on both texts, mixed with the same ratio."""
         logits, labels = self.logits(hidden, sent), sent.batch.labels
         return self.lam * text_loss(logits, labels) + (1 - self.lam) * text_loss(
             logits, labels.roll(-1, 0)

@@ -1,4 +1,4 @@
-"""NoPeek: the head also learns to send what is less dependent on its words."""
+"""NoPeek: the head also learns to send hidden states that depend less on the words."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
 
 MOST_TOKENS = 1024
-"""Tokens of a batch whose dependence is measured, chosen at random: its cost is their square."""
+"""Most tokens of a batch to measure, chosen at random: the cost is quadratic."""
 
 
 class NoPeek(Hiding):
-    """Adds `dcor_weight` times a distance correlation to what the head learns by.
+    """Adds `dcor_weight` times a distance correlation to the head's loss.
 
-    It is that of the embeddings of a batch's tokens and the hidden states that are sent of them,
-    token by token, with the embeddings as constants. Messages are the plain U shape's: nothing is
-    hidden, the head only learns to hide. Neither the correlation of a batch nor its gradient
+    The correlation is between the embeddings of a batch's tokens and the hidden states sent for
+    them, over tokens, with the embeddings as constants. Messages are those of the plain U shape:
+    nothing is hidden, the head only learns to hide. Neither a batch's correlation nor its gradient
     leaves the client; the mean over a round is in the round's metrics.
 
     Parameters
@@ -32,9 +32,9 @@ class NoPeek(Hiding):
     ValueError
         If it is negative or infinite.
 
-    Source: NoPeek (Vepakomma et al., 2020), equation 1. Its samples are images; that a sample is
-    a token, not a text, is ours: of a few texts, each long, the correlation is near 1 whatever the
-    head does.
+    Source: NoPeek (Vepakomma et al., 2020), equation 1. Its samples are images. Using tokens
+    rather than texts as samples is ours: for a few long texts the correlation is near 1 whatever
+    the head does.
     """
 
     warning = (
@@ -62,13 +62,13 @@ class NoPeek(Hiding):
         """
         super().attach(side)
         embeddings = (part for part in side.head.modules() if isinstance(part, nn.Embedding))
-        self._words = next(embeddings, None)  # of tokens: that of positions comes behind it
+        self._words = next(embeddings, None)  # of tokens, which precedes that of positions
         if self._words is None:
             raise ValueError("NoPeek needs a head with an nn.Embedding of its tokens; it has none")
         self._seen.clear()
 
     def obfuscate(self, batch: TextBatch) -> Sent:
-        """Send the hidden states as they are; in training they bear the penalty."""
+        """Send the hidden states unchanged; in training, attach the penalty."""
         sent = super().obfuscate(batch)
         hidden = sent.messages[0]
         if torch.is_grad_enabled() and hidden.requires_grad:
@@ -97,13 +97,12 @@ def distance_correlation(x: Tensor, y: Tensor) -> Tensor:
     Parameters
     ----------
     x, y
-        (n, p) and (n, q), floating; of fewer bits than float32 they are taken as float32. Gradients
-        flow into either.
+        (n, p) and (n, q), floating; computed in float32 or better. Gradients flow into both.
 
     Returns
     -------
-    A scalar; 0 where the samples of one side are all alike. It is the statistic that is biased
-    upwards for few samples of many numbers.
+    A scalar; 0 if the samples of one side are all equal. This statistic is biased upwards for few
+    samples of high dimension.
 
     Raises
     ------
@@ -129,7 +128,7 @@ def distance_correlation(x: Tensor, y: Tensor) -> Tensor:
 def _centred(samples: Tensor) -> Tensor:
     """Return the distances of all pairs, (n, n), less the means of their rows and columns."""
     exact = samples.to(torch.promote_types(samples.dtype, torch.float32))
-    # Exact at distance 0, as between two places with the same word.
+    # Exact at distance 0, such as between two places with the same word.
     distances = torch.cdist(exact, exact, compute_mode="donot_use_mm_for_euclid_dist")
     rows = distances.mean(0, keepdim=True)
     return distances - rows - rows.mT + rows.mean()

@@ -1,4 +1,4 @@
-"""What a client's Gaussian releases have cost its texts: those of training, those of its tests."""
+"""The privacy cost of a client's Gaussian releases to its training and test texts."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from flwr_splitmix.privacy.statement import Statement
 from flwr_splitmix.seeding import secrets_are_seeded
 
 PUBLIC = frozenset({"benchmark"})
-"""Kinds of texts that are nobody's own."""
+"""Kinds of texts that belong to no client."""
 
 
 class TextLedger:
-    """One exact ledger for each kind of texts; epsilon is that of the text that spent most.
+    """One exact ledger per kind of texts; epsilon is that of the text that spent most.
 
-    Neighbouring inputs: one text is another one. Releases are Gaussian and nothing is sampled, so
-    their composition is one Gaussian release, whose epsilon is exact.
+    Neighbouring inputs differ by one replaced text. Releases are Gaussian and nothing is sampled,
+    so their composition is one Gaussian release, whose epsilon is exact.
 
     Parameters
     ----------
     kinds
-        What is counted: "train", and kinds of evaluation; None counts all that is not public.
+        The kinds that are counted: "train", and kinds of evaluation; None counts all but public
+        ones.
     """
 
     def __init__(self, kinds: frozenset[str] | None = None) -> None:
@@ -36,7 +37,7 @@ class TextLedger:
         self._ledgers: dict[str, Ledger] = {}
 
     def open(self, examples: Mapping[str, int]) -> None:
-        """Begin a round with so many texts of each kind; ledgers that there are go on."""
+        """Begin a round with this many texts of each kind; existing ledgers continue."""
         for kind, number in examples.items():
             counted = kind not in PUBLIC if self._kinds is None else kind in self._kinds
             if counted and number and kind not in self._ledgers:
@@ -56,13 +57,13 @@ class TextLedger:
         Parameters
         ----------
         records
-            int64 (b,): which texts of the kind; each pays as often as it is there.
+            int64 (b,): indices of texts of the kind; each is charged once per occurrence.
         shift
             The release's sensitivity in standard deviations of its noise.
         attempt
             How often it may have been made before, each time with other noise.
         outside
-            What left with it and has no number: keys of `privacy.events.OUTSIDE_OF_TEXTS`.
+            What left with it uncounted: keys of `privacy.events.OUTSIDE_OF_TEXTS`.
         """
         if kind not in self._ledgers:
             return
@@ -71,16 +72,16 @@ class TextLedger:
         self._ledgers[kind].post(Charge((cost, 0.0), 0.0, tuple(outside), times), records=records)
 
     def epsilon(self, delta: float) -> float:
-        """Return what the text that spent most has spent."""
+        """Return the epsilon of the text that spent most."""
         return max((exact_epsilon(ledger, delta) for ledger in self._ledgers.values()), default=0.0)
 
     def statement(self, delta: float) -> Statement:
-        """Return the number with its words.
+        """Return epsilon with its explanations.
 
         Raises
         ------
         RuntimeError
-            Before the first round.
+            If no round has begun yet.
         """
         if not self._ledgers:
             raise RuntimeError("no round has begun, so there is no ledger")
@@ -90,16 +91,16 @@ class TextLedger:
         return replace(said, epsilon=epsilon, smashed=epsilon, order=None)
 
     def state(self) -> dict[str, Any]:
-        """Return all ledgers as values that JSON has."""
+        """Return all ledgers as JSON values."""
         return {kind: ledger.state_dict() for kind, ledger in self._ledgers.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`; the texts are assumed to be the same.
+        """Restore `state`, for the same texts.
 
         Raises
         ------
         ValueError
-            If they are not as many.
+            If the number of texts differs.
         """
         for kind, ledger in self._ledgers.items():
             if kind in state:
@@ -107,5 +108,5 @@ class TextLedger:
 
 
 def exact_epsilon(ledger: Ledger, delta: float) -> float:
-    """Return the epsilon of a ledger of Gaussian releases, without a detour by Rényi orders."""
+    """Return the exact epsilon of a ledger of Gaussian releases, not via Rényi orders."""
     return gaussian_epsilon(delta, math.sqrt(2 * float(ledger.spent()[2])))

@@ -18,7 +18,7 @@ from flwr_splitmix.links.polling import Directory
 from flwr_splitmix.links.ray.link import RayLink
 from flwr_splitmix.links.stream.link import StreamLink
 
-if TYPE_CHECKING:  # a node has no use for results, nor for what reads them
+if TYPE_CHECKING:  # a node needs neither results nor the modules that read them
     from flwr_splitmix.runs import Run
 
 log = logging.getLogger("flwr.splitmix")
@@ -27,19 +27,19 @@ NAME = "link 'auto'"
 
 
 def in_simulation(grid: Grid, nodes: Directory, min_nodes: int, timeout: float) -> bool:
-    """Return whether the nodes of a run are virtual.
+    """Return whether the nodes of a run are simulated.
 
-    Flower does not tell a ServerApp, so the nodes do, with their partition-ids: a ClientApp that
-    finds itself in a Ray actor is a simulation's. Where they disagree, what is true of this process
-    decides: a simulation's ServerApp lives in the process that has started Ray. Nodes that say
-    otherwise are left out. Without Ray installed here no question is asked.
+    Flower does not tell a ServerApp, so the nodes report it with their partition-ids: a ClientApp
+    in a Ray actor belongs to a simulation. If nodes disagree, this process decides: a simulation's
+    ServerApp runs in the process that started Ray. Nodes that report otherwise are left out.
+    Without Ray installed here, nodes are not asked.
 
     Parameters
     ----------
     nodes
-        Keeps what the nodes say, so that they are not asked again.
+        Caches the nodes' answers.
     min_nodes
-        So many must answer.
+        The number of nodes that must answer.
 
     Raises
     ------
@@ -65,12 +65,12 @@ def _ray_runs_here() -> bool:
 
 
 class AutoLink(Link):
-    """The link that the run needs, chosen when its nodes are asked for the first time.
+    """The link that the run needs, chosen when its nodes are first asked.
 
     Parameters
     ----------
     simulation, deployment
-        Make the link of a simulation and that of a deployment; only the one needed is called.
+        Factories of the link for a simulation and for a deployment; only one is called.
     timeout
         Seconds to wait for the nodes that a round needs.
     """
@@ -93,18 +93,18 @@ class AutoLink(Link):
         Raises
         ------
         LinkError
-            If the nodes have not been asked yet what they are.
+            If the nodes have not been asked yet.
         """
         if self._chosen is None:
             raise LinkError("link 'auto' has not asked its nodes yet which link they need")
         return self._chosen
 
     def open(self, grid: Grid | None) -> None:
-        """Check that there are nodes to ask; how many a round needs, `directory` knows."""
+        """Check that there is a grid; `directory` asks for the nodes that a round needs."""
         needed(grid, NAME)
 
     def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
-        """Return the nodes that can be asked; at first, ask what they are and open their link.
+        """Return the available nodes; the first call chooses and opens the link.
 
         Raises
         ------
@@ -136,9 +136,9 @@ class AutoLink(Link):
 
 
 def default_link(run: Run | None, attach_timeout: float) -> AutoLink:
-    """Return the link of a strategy that was given none: Ray, or the stream on this machine only.
+    """Return a strategy's default link: Ray, or the stream on this machine only.
 
-    For SuperNodes on other machines hand a `StreamLink` with a certificate to the strategy.
+    For SuperNodes on other machines pass a `StreamLink` with a certificate to the strategy.
     """
     return AutoLink(
         lambda: RayLink(

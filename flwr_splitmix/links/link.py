@@ -24,19 +24,19 @@ class LinkError(RuntimeError):
 
 
 class RoundLostError(LinkError):
-    """What a round was carried by is gone; the next round may find it again."""
+    """What a round depended on is gone; the next round may find it again."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one client's call: a reply, or the reason why there is none.
+    """The outcome of one client's call: a reply, or the reason why there is none.
 
     Parameters
     ----------
     seconds
-        How long the call took, from when the client was free for it.
+        Duration of the call, from when the client was free to start it.
     nbytes
-        Bytes of the reply's tensors on the wire; None: what they have in memory.
+        Bytes of the reply's tensors on the wire; None uses their size in memory.
     """
 
     reply: dict[str, Any] | None
@@ -47,21 +47,21 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long an exchange waits for its slower clients.
+    """How long an exchange waits for slower clients.
 
     Parameters
     ----------
     factor
-        Times the median of the clients' seconds in this exchange.
+        Limit as a multiple of the median of the clients' seconds in this exchange.
     least
-        With fewer answers it waits for more, whatever that takes.
+        Number of answers that the exchange always waits for.
     """
 
     factor: float
     least: int
 
     def answers_needed(self, asked: int) -> int:
-        """Return how many of so many clients must have answered before any is late."""
+        """Return how many of `asked` clients must have answered before any is late."""
         return min(asked, max(self.least, (asked + 1) // 2))
 
 
@@ -71,18 +71,18 @@ class Clients(ABC):
     Attributes
     ----------
     overlaps
-        Whether a client computes, sends and receives at the same time when calls are queued.
+        Whether a client computes, sends and receives concurrently when calls are queued.
     descriptions
-        By client index, what each said of itself when it attached.
+        By client index, each client's description of itself when it attached.
     failures
-        By client index, why it is not among them (any more).
+        By client index, why a client does not take part (any more).
     seconds
         By client index, seconds spent in its calls.
     late
-        By client index, how many of its answers were not waited for.
+        By client index, how many of its answers were not awaited.
     spent
-        How many nodes behind mixing groups have said that their privacy budget is spent; which
-        those are only the mixer knows.
+        How many nodes behind mixing groups reported that their privacy budget is spent; only the
+        mixer knows which.
     replies
         After the round, the clients' reply messages, sorted by client index.
     """
@@ -113,21 +113,21 @@ class Clients(ABC):
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """Client indices of the nodes that are left: of the clients, or behind their groups."""
+        """Client indices of the remaining nodes: the clients themselves, or behind their groups."""
         return self.alive
 
     @property
     def node_seconds(self) -> Mapping[int, float]:
-        """Seconds spent in calls by the client indices of nodes, as far as they are known."""
+        """Seconds spent in calls, by client index of the node, if known."""
         return self.seconds
 
     @property
     def busy(self) -> frozenset[int]:
-        """Clients that still work on a call whose answer was not waited for."""
+        """Clients still working on a call whose answer was not awaited."""
         return frozenset()
 
     def fail(self, client: int, reason: str) -> None:
-        """Leave a client out for the rest of the round; the reason may hold its own words."""
+        """Leave a client out for the rest of the round; the reason may quote the client."""
         self.failures.setdefault(client, one_line(reason))
 
     def call(
@@ -142,12 +142,11 @@ class Clients(ABC):
         payloads
             Keyword arguments by client index; those of clients no longer alive are not sent.
         phase
-            What the exchange is for, which observers go by.
+            Purpose of the exchange, for observers.
 
         Returns
         -------
-        Replies by client index. A client that failed or was late is missing, from here and from
-        `alive`.
+        Replies by client index. A client that failed or was late is missing, here and in `alive`.
         """
         payloads = self._told(method, payloads, phase)
         replies = {}
@@ -165,23 +164,23 @@ class Clients(ABC):
         phase: Phase = "train",
         patience: Patience | None = None,
     ) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Call one exchange on many clients at once, and yield each reply when it is there.
+        """Call one exchange on many clients at once, and yield each reply as it arrives.
 
-        Where a link brings all answers at the same time, they come in the order of the clients.
+        If a link delivers all answers together, they come in the order of the clients.
 
         Parameters
         ----------
         patience
-            None waits for everyone. Else a client that takes longer is `late`: it stays in the
-            round, is `busy` until its answer has come, and that answer is dropped. Links whose
-            clients take turns on the same processors wait for everyone.
+            None waits for all. Otherwise a client that takes longer is `late`: it stays in the
+            round, is `busy` until its answer arrives, and that answer is dropped. Links whose
+            clients share processors wait for all.
         """
         yield from self.call(method, payloads, phase=phase).items()
 
     def post(
         self, method: str, payloads: Mapping[int, Mapping[str, Any]], *, phase: Phase = "train"
     ) -> None:
-        """Call one exchange without waiting for the answers, which must hold nothing.
+        """Call one exchange without waiting for the answers, which must be empty.
 
         A client answers before its next call begins.
         """
@@ -190,16 +189,16 @@ class Clients(ABC):
     def queue(
         self, method: str, payloads: Mapping[int, Mapping[str, Any]], *, phase: Phase = "train"
     ) -> None:
-        """Call one exchange behind the calls that are queued already; `answered` has the replies.
+        """Queue one exchange after those already queued; `answered` returns the replies.
 
-        A client takes its calls in their order. Over a link that `overlaps` the next ones travel
-        while it works on the first, and its replies while it works on the next; over others the
-        calls are made one after the other, each when its replies are asked for.
+        A client takes its calls in order. Over a link that `overlaps`, calls and replies travel
+        while the client works on other calls; over other links, calls are made one after another,
+        each when its replies are requested.
         """
         self._waiting.append((method, payloads, phase))
 
     def answered(self) -> dict[int, dict[str, Any]]:
-        """Wait for the replies to the calls that were queued first, and return them as `call` does.
+        """Wait for the replies to the oldest queued calls, and return them as `call` does.
 
         Raises
         ------
@@ -212,7 +211,7 @@ class Clients(ABC):
     def _told(
         self, method: str, payloads: Mapping[int, Mapping[str, Any]], phase: Phase
     ) -> dict[int, Mapping[str, Any]]:
-        """Tell of the payloads of the clients that are alive; returns these, sorted."""
+        """Report the payloads of clients that are alive to the observer; return them, sorted."""
         alive = set(self.alive)
         payloads = {c: p for c, p in sorted(payloads.items()) if c in alive}
         for client, payload in payloads.items():
@@ -222,7 +221,7 @@ class Clients(ABC):
     def _taken(
         self, client: int, method: str, outcome: Outcome, phase: Phase
     ) -> dict[str, Any] | None:
-        """Tell of what became of a call; a client without a reply is left out."""
+        """Report the outcome of a call and return its reply; a client without one is left out."""
         self.seconds[client] += outcome.seconds
         if outcome.reply is None:
             self.fail(client, outcome.error or "no reply")
@@ -257,7 +256,7 @@ class Clients(ABC):
 
 
 class Link(ABC):
-    """The way from a strategy to its clients within a round."""
+    """The connection from a strategy to its clients within a round."""
 
     @abstractmethod
     def open(self, grid: Grid | None) -> None:
@@ -265,7 +264,7 @@ class Link(ABC):
 
     @abstractmethod
     def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
-        """Return the nodes that can be asked, client index -> node id, sorted.
+        """Return the available nodes, client index -> node id, sorted.
 
         Raises
         ------
@@ -277,7 +276,7 @@ class Link(ABC):
     def round(
         self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
     ) -> AbstractContextManager[Clients]:
-        """Attach the clients that the messages go to; at the end collect their replies."""
+        """Attach the clients that the messages address; at the end collect their replies."""
 
     @abstractmethod
     def close(self) -> None:

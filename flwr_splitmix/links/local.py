@@ -22,7 +22,7 @@ log = logging.getLogger("flwr.splitmix")
 
 
 class LocalClients(Clients):
-    """Clients that are called directly; tensors are handed over, not copied."""
+    """Clients that are called directly; tensors are passed without copying."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class LocalLink(Link):
         """Do nothing: the clients are here."""
 
     def close(self) -> None:
-        """Do nothing: the clients stay with their owner."""
+        """Do nothing: the caller owns the clients."""
 
     def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
         """Return all clients; node ids are made up (index + 1)."""
@@ -73,7 +73,7 @@ class LocalLink(Link):
     def round(
         self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
     ) -> Iterator[Clients]:
-        """Attach the clients of the messages; at the end make their replies."""
+        """Attach the clients that the messages address; at the end make their replies."""
         tickets = [Ticket.from_message(message) for message in messages]
         descriptions: dict[int, dict[str, Any]] = {}
         failures: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""Mixers of smashed data, between the clients and the upper segment; one file each."""
+"""Mixers of smashed data, between the clients and the upper segment; one file per mixer."""
 
 from collections.abc import Iterator
 from importlib import import_module
@@ -25,9 +25,9 @@ from flwr_splitmix.mixers.wrapper import WrappedMixer
 
 
 def _kinds_of_shares() -> Iterator[type[Share]]:
-    """Look the package's own modules through; a further mixer's share needs no line here.
+    """Yield the shares defined in this package's modules; a new mixer's share needs no line here.
 
-    Private ones never travel.
+    Private shares never travel and are left out.
     """
     for place in sorted(iter_modules(__path__), key=lambda place: place.name):
         for name, value in vars(import_module(f"{__name__}.{place.name}")).items():
@@ -42,7 +42,7 @@ def _kinds_of_shares() -> Iterator[type[Share]]:
 
 
 SHARES: tuple[type[Share], ...] = tuple(_kinds_of_shares())
-"""The kinds of shares that every client knows: those of all modules of this package."""
+"""The kinds of shares that every client knows: those defined in this package."""
 
 __all__ = [
     "SHARES",

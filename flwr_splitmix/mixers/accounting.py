@@ -15,11 +15,11 @@ NO_NOISE = GaussianNoise(sigma_s=0, sigma_y=0, clip="none")
 
 
 def release_of(share: Share, tokens: int, width: int, times: int = 1) -> Release:
-    """Say what an upload is to the accounting.
+    """Return the release that accounts for an upload.
 
-    Without noise it is everything, whatever the mask: there is no bound then, and labels that are
-    not weighted travel even where no patch does. A mask whose label is not weighted by what it
-    keeps (Cutout) counts as the whole sample, which is never less.
+    An upload without noise counts as everything, whatever the mask: it has no bound, and
+    unweighted labels travel even if no patch does. A mask whose label is not weighted by the
+    fraction it keeps (Cutout) counts as the whole sample, which never costs less.
 
     Parameters
     ----------
@@ -49,21 +49,21 @@ def release_of(share: Share, tokens: int, width: int, times: int = 1) -> Release
 def earlier_releases(
     shares: Sequence[Share | None], tokens: int, width: int, times: int
 ) -> list[Release]:
-    """Say what was sent of a batch when its round was begun before, and not finished.
+    """Return the releases of a batch in earlier attempts at its round that did not finish.
 
-    Other clients may have taken part then, so that the masks were others: they are taken to have
+    Other clients may have taken part then, with other masks, so the masks are assumed to have
     kept everything.
 
     Parameters
     ----------
     shares
-        The batch's share of each pass, this time.
+        The batch's share of each pass in this attempt.
     times
-        How often a record's batch may have been sent; 0 returns nothing.
+        How many times the batch may have been sent before; 0 returns an empty list.
     """
     now = [release_of(s, tokens, width, times) for s in shares if s is not None] if times else []
     if not now:
         return []
-    # Each pass, also one that this time has no share: the group may have been larger.
+    # Every pass, even one without a share this time: the group may have been larger.
     full = replace(now[0], patches=tokens, prefix=0, family="full", ratio=1.0)
     return [replace(full, times=times * len(shares))]

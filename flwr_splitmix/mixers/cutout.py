@@ -1,4 +1,4 @@
-"""Random Cutout: each client keeps some random patches of its own, the others stay empty."""
+"""Random Cutout: each client keeps some random patches of its own; the others stay empty."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flwr_splitmix.mixers.plan import Plan, SmashedShape, each_alone
 from flwr_splitmix.seeding import derive_seed
 
 FIXED = "fixed cutout"
-"""The purpose of the draw of fixed positions."""
+"""Purpose of the seed for fixed positions."""
 
 
 class RandomCutout(Mixer):
@@ -22,16 +22,15 @@ class RandomCutout(Mixer):
     Parameters
     ----------
     ratio
-        Kept fraction of the patches, 0 < ratio <= 1, at least one patch; None draws it for each
-        client and step as patch CutMix draws that of the first of two clients.
+        Fraction of the patches kept, 0 < ratio <= 1, at least one patch; None draws it for each
+        client and step, as patch CutMix does for the first of two clients.
     alpha
         Concentration of that draw; None is one half.
     mask_per_sample
         Draw the positions for every sample of the batch instead of once for the batch.
     fixed_positions
-        Draw no positions: each client has an order of the patches that is the same in every step
-        of every run, and keeps the first ones of it; with `mask_per_sample`, so has each place
-        in a batch.
+        Do not draw positions: each client has one order of the patches for every step of every
+        run, and keeps the first ones; with `mask_per_sample`, one order per place in the batch.
 
     Raises
     ------

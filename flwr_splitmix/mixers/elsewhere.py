@@ -1,8 +1,8 @@
-"""Mixing by a third party: what is left of it at the server, and how a mixer is told to another.
+"""Mixing by a third party: the server's part of it, and mixers as plain values.
 
-The server's clients are then mixing groups: each of them sends a mixture and soft labels, and gets
-the mixture's gradient. Whose data that are, their masks and who is in which group, the third party
-knows (`flwr_splitmix.server.mixing`).
+The server then treats each mixing group as a client: it sends a mixture and soft labels, and gets
+the mixture's gradient. Only the third party knows the members of the groups and their masks
+(`flwr_splitmix.server.mixing`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flwr_splitmix.mixers.share import FullShare, LabelKind, Share
 from flwr_splitmix.privacy.noise import GaussianNoise
 
 KINDS: dict[str, type[Mixer]] = {kind.__name__: kind for kind in (PatchCutMix, Mixup)}
-"""The mixers that a third party can be."""
+"""The mixers that a third party can run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class _GroupShare(FullShare):
 
     @property
     def label_kind(self) -> LabelKind:
-        """Soft labels, in which the members' mixing ratios are already."""
+        """Soft labels, already weighted by the members' mixing ratios."""
         return "soft"
 
     @property
@@ -45,27 +45,27 @@ class _GroupShare(FullShare):
 
 @dataclass(frozen=True, kw_only=True)
 class _NoisyGroupShare(_GroupShare):
-    """A mixture to which the members have added noise, to the labels as well."""
+    """A mixture to whose smashed data and labels the members have added noise."""
 
     name: ClassVar[str] = "noisy-group"
 
     @property
     def labels_clamped(self) -> bool:
-        """False: a sum of noisy labels may be anything, also where each of them is clamped."""
+        """False: a sum of noisy labels is unbounded, even if each of them is clamped."""
         return False
 
 
 GROUP_SHARES: tuple[type[Share], ...] = (_GroupShare, _NoisyGroupShare)
-"""The shares of groups: no client knows them, and they never travel to one."""
+"""The shares of groups: clients do not know them, and they are never sent to a client."""
 
 
 class MixedElsewhere(Mixer):
-    """What the server has of a mixer that a third party is: one mixture from each group.
+    """The server's view of a mixer run by a third party: one mixture from each group.
 
     Parameters
     ----------
     mixer
-        The mixer that the third party is asked to be.
+        The mixer that the third party is asked to run.
 
     Raises
     ------
@@ -83,7 +83,7 @@ class MixedElsewhere(Mixer):
         return f"{self.mixer} of a third party"
 
     def check_clients(self, n: int) -> None:
-        """Ask the mixer whether it can work with so many clients, of which the groups are made."""
+        """Ask the mixer whether it can make groups of `n` clients."""
         self.mixer.check_clients(n)
 
     def plan(
@@ -99,15 +99,15 @@ class MixedElsewhere(Mixer):
 
 
 def describe(mixer: Mixer) -> dict[str, Any]:
-    """Return a mixer as plain values: its "mixer", and its constructor's arguments.
+    """Return a mixer as plain values: its class name as "mixer", and its constructor's arguments.
 
-    Where its clients add noise, also "noise": that by name.
+    If its clients add noise, "noise" holds the noise's values by name.
 
     Raises
     ------
     ValueError
-        If a third party cannot be such a mixer, or one upload could be a whole mixture with it;
-        the sentence names the key and what to do.
+        If a third party cannot run this mixer, or one upload could be a whole mixture with it;
+        the message names the key and the remedy.
     """
     if isinstance(mixer, Noisy):
         return {**describe(mixer.mixer), "noise": mixer.noise.to_plain()}
@@ -128,7 +128,7 @@ def describe(mixer: Mixer) -> dict[str, Any]:
 
 
 def check_hides(mixer: Mixer) -> None:
-    """Raise ValueError if one member's upload could be a whole mixture, or follow from several."""
+    """Raise ValueError if a member's upload could be a whole mixture, or follow from several."""
     if not isinstance(mixer, PatchCutMix):
         return
     if not mixer.min_patches:
@@ -144,13 +144,13 @@ def check_hides(mixer: Mixer) -> None:
 
 
 def mixer_of(description: Mapping[str, Any]) -> Mixer:
-    """Make a mixer from what `describe` returned; only kinds in `KINDS` are made, or with noise.
+    """Return the mixer that `describe` described: one of `KINDS`, with or without noise.
 
     Raises
     ------
     ValueError
-        If it is none of them, an option or the noise is unknown or out of its range, or as
-        `check_hides`.
+        If the kind is not in `KINDS`, an option or the noise is unknown or out of range, or
+        `check_hides` rejects the mixer.
     """
     options = dict(description)
     noise = _noise_of(options.pop("noise")) if "noise" in options else None

@@ -29,8 +29,8 @@ class IdShare(FullShare):
 class FrozenEdge(Mixer):
     """Every client is a group of its own, uploads everything, and gets no gradient.
 
-    What protects a client here is what its frozen edge does to the data (patch shuffling), not
-    what happens between it and the upper segment.
+    The protection comes from the client's frozen edge (patch shuffling), not from what happens
+    between client and upper segment.
 
     Parameters
     ----------

@@ -16,16 +16,16 @@ Regroup = Literal["step", "epoch"]
 
 
 class GroupMixer(Mixer):
-    """Mixes groups of `k` clients; a subclass says in `mix` what happens within one.
+    """Mixes groups of `k` clients; a subclass defines mixing within a group in `mix`.
 
     Parameters
     ----------
     k
-        Clients in a mixing group. Of `n` clients, `n mod k` are left over: two or more form a
+        Clients per mixing group. Of `n` clients, `n mod k` are left over: two or more form a
         smaller group; a single one sends all its smashed data with its hard label, which is plain
         split learning and protects nothing.
     regroup
-        Whether clients are put into new groups every "step" or every "epoch".
+        Whether clients are regrouped every "step" or every "epoch".
 
     Raises
     ------
@@ -46,11 +46,11 @@ class GroupMixer(Mixer):
         self._classes: Mapping[int, int] = {}
 
     def group_within(self, classes: Mapping[int, int]) -> None:
-        """Group clients of one class with each other from now on, as far as possible."""
+        """From now on, group clients of the same class where possible."""
         self._classes = dict(classes)
 
     def check_clients(self, n: int) -> None:
-        """Raise an error for a group size larger than the number of clients."""
+        """Raise ValueError if a group is larger than the number of clients."""
         if self.k > n:
             raise ValueError(
                 f"k is {self.k}, but only {n} clients take part in a round; "
@@ -63,7 +63,7 @@ class GroupMixer(Mixer):
         rng: np.random.Generator,
         order_rng: np.random.Generator | None,
     ) -> list[list[int]]:
-        """Put clients into random groups of `k`, and the rest into a smaller one."""
+        """Return random groups of `k` clients, and a smaller one of the rest."""
         order = [int(c) for c in (order_rng or rng).permutation(list(members))]
         if self._classes:
             order.sort(key=lambda client: self._classes.get(client, 0))
@@ -76,7 +76,7 @@ class GroupMixer(Mixer):
         rng: np.random.Generator,
         order_rng: np.random.Generator | None = None,
     ) -> Plan:
-        """Draw groups, then what happens within each."""
+        """Draw groups, then the shares within each."""
         drawn = (self.group(c, shape, rng) for c in self.groups(members, rng, order_rng))
         return Plan(shape, (tuple(drawn),))
 
@@ -94,6 +94,6 @@ class GroupMixer(Mixer):
 
 
 def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
-    """Raise ValueError for an option that is not one of those allowed."""
+    """Raise ValueError unless an option's value is allowed."""
     if value not in allowed:
         raise ValueError(f"{name} is {value!r}; allowed are {', '.join(allowed)}")

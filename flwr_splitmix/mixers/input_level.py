@@ -29,19 +29,19 @@ Across = Literal["clients", "batch"]
 
 @dataclass(frozen=True, kw_only=True)
 class InputShare(FullShare):
-    """Everything, from inputs that were mixed with those of others.
+    """All smashed data of inputs that were mixed with others.
 
     Parameters
     ----------
     rows, columns
-        The grid of cells that the inputs are divided into; its cells are the patches of `parts`.
+        The grid of cells that inputs are divided into; the shares in `parts` treat them as patches.
     classes
         Number L of classes.
     parts
-        (client, share) of each member of the mixture. The same client several times stands for
-        its own batch in other orders.
+        (client, share) of each member of the mixture. A client that occurs again stands for its
+        own batch in another order.
     seed
-        Of those orders.
+        Seed of those orders.
     """
 
     name: ClassVar[str] = "input"
@@ -67,7 +67,7 @@ class InputShare(FullShare):
 
     @property
     def label_kind(self) -> LabelKind:
-        """Soft labels: they are mixed together with the inputs."""
+        """Soft labels, mixed together with the inputs."""
         return "soft"
 
     def upload_labels(self, labels: Tensor, dtype: Any) -> Tensor:
@@ -77,7 +77,7 @@ class InputShare(FullShare):
     def mix(
         self, inputs: Mapping[int, Tensor], labels: Mapping[int, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Mix one batch of each client of `parts`.
+        """Mix one batch of each client in `parts`.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ class InputShare(FullShare):
         ):
             raise ValueError("parts of share 'input' must be a list of (client, share)")
         made = tuple((client, share_from_wire(share, known)) for client, share in parts)
-        # The parent checks the plain values and names what is missing; the parts are not plain.
+        # Parts are not plain values, so the parent class cannot check them.
         numbers = {"rows", "columns", "classes", "seed"}
         if rest.keys() != numbers or not all(type(rest[name]) is int for name in numbers):
             raise ValueError(f"share 'input' needs the integers {', '.join(sorted(numbers))}")
@@ -135,22 +135,22 @@ class InputShare(FullShare):
 
 
 class InputLevel(Mixer):
-    """Does to raw inputs, divided into cells, what another mixer does to smashed data.
+    """Applies another mixer to raw inputs, divided into cells, instead of smashed data.
 
-    Each client pushes its own mixture through its lower segment and sends everything, with soft
-    labels. Between the cut and the upper segment nothing is mixed.
+    Each client passes its own mixture through its lower segment and sends everything, with soft
+    labels. Nothing is mixed between the cut and the upper segment.
 
     Parameters
     ----------
     mixer
-        Says how inputs are mixed: `Mixup`, `RandomCutout`, `VanillaCutMix` or `PatchCutMix`.
+        Defines how inputs are mixed: `Mixup`, `RandomCutout`, `VanillaCutMix` or `PatchCutMix`.
     grid
-        (rows, columns) of the cells that every channel of an image is divided into; None is the
-        grid of the patches at the cut.
+        (rows, columns) of the cells that every channel of an image is divided into; None uses the
+        grid of patches at the cut.
     across
-        "batch": with other images of the client's own batch, anywhere. "clients": with the images
-        of other clients, which must then be available. This exists within one process (`fit`), to
-        compare with; other links reject it.
+        "batch": mix with other images of the client's own batch; works everywhere. "clients": mix
+        with images of other clients, for comparison; works only within one process (`fit`), and
+        other links reject it.
 
     Source: DP-CutMixSL, table 6 and appendix F.
     """
@@ -174,7 +174,7 @@ class InputLevel(Mixer):
         return f"{type(self).__name__}({self.mixer})"
 
     def check_clients(self, n: int) -> None:
-        """Ask the mixer inside, unless it only mixes within a batch."""
+        """Ask the inner mixer, unless mixing stays within a batch."""
         if self.raw_inputs_cross:
             self.mixer.check_clients(n)
 
@@ -208,7 +208,7 @@ class InputLevel(Mixer):
         rng: np.random.Generator,
         order_rng: np.random.Generator | None,
     ) -> dict[int, tuple[tuple[int, Share], ...]]:
-        """Return by client what its mixture is made of, its own part first."""
+        """Return the parts of each client's mixture, its own part first."""
         parts: dict[int, tuple[tuple[int, Share], ...]] = {}
         if self.raw_inputs_cross:
             for group in self._groups(members, cells, rng, order_rng):

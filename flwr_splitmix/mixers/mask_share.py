@@ -16,9 +16,9 @@ from flwr_splitmix.privacy.events import Family
 
 @dataclass(frozen=True, kw_only=True)
 class MaskShare(Share):
-    """Some patches unchanged, the others not at all; prefix tokens scaled by the mixing ratio.
+    """Some patches unchanged, the others left out; prefix tokens scaled by the mixing ratio.
 
-    A subclass says which patches in `positions`.
+    A subclass defines the kept patches in `positions`.
 
     Parameters
     ----------
@@ -26,8 +26,8 @@ class MaskShare(Share):
         Number N of patch tokens, and of prefix tokens before them. Prefix tokens have attended to
         the whole image (cut at a block); they are not masked but summed, weighted by `lam`.
     broadcast
-        Whether the client gets its group's whole gradient and pushes it through its unmasked
-        smashed data (CutMixSL eq. 13) instead of its own patches' gradient (unicast).
+        Whether the client backpropagates its group's whole gradient through its unmasked smashed
+        data (CutMixSL eq. 13) instead of its own patches' gradient (unicast).
     """
 
     family: ClassVar[Family | None] = "cutmix"
@@ -54,7 +54,7 @@ class MaskShare(Share):
         Raises
         ------
         ValueError
-            If the smashed data have another number of tokens than the share was made for.
+            If the smashed data do not have the share's number of tokens.
         """
         if smashed.shape[1] != self.prefix + self.patches:
             raise ValueError(
@@ -127,13 +127,13 @@ class PatchShare(MaskShare):
         return self.stop - self.start
 
     def part(self, first: int) -> PatchShare:
-        """Return the share of the samples from `first` on, with their own permutations."""
+        """Return the share for the samples from `first` on, with their own permutations."""
         return grow(self, _LaterPatchShare, first=first) if self.per_sample and first else self
 
 
 @dataclass(frozen=True, kw_only=True)
 class _LaterPatchShare(PatchShare):
-    """The share of samples behind the first ones of a batch; it never travels."""
+    """The share of the later samples of a batch; it is never sent."""
 
     first: int
 

@@ -25,11 +25,11 @@ def sample_counts(
     Parameters
     ----------
     alpha
-        Concentration of the symmetric Dirichlet that the mixing ratios follow; None (infinity) is
-        as even as possible, the remainder going to random members.
+        Concentration of the symmetric Dirichlet distribution of the mixing ratios; None (infinity)
+        makes counts as even as possible, with the remainder going to random members.
     rounding
-        From ratios to counts: "multinomial" draws them, "largest-remainder" floors them and gives
-        the rest to the largest fractions, ties at random.
+        How ratios become counts: "multinomial" draws them; "largest-remainder" floors them and
+        gives the rest to the largest fractions, breaking ties at random.
     min_patches
         Patches that each member keeps in any case; the others are drawn.
 
@@ -40,8 +40,8 @@ def sample_counts(
     Raises
     ------
     ValueError
-        If `k` < 1, `n_patches` < 1, `alpha` <= 0, `k * min_patches` > `n_patches`, or for an
-        unknown rounding.
+        If `k` < 1, `n_patches` < 1, `alpha` <= 0, `k * min_patches` > `n_patches`, or `rounding`
+        is unknown.
 
     Source: CutMixSL, section 3.2; DP-CutMixSL (workshop), section 2.
     """
@@ -72,7 +72,7 @@ def sample_ratios(k: int, alpha: float | None, rng: np.random.Generator) -> np.n
     Parameters
     ----------
     alpha
-        Concentration of the symmetric Dirichlet; None (infinity) is 1/k for each.
+        Concentration of the symmetric Dirichlet distribution; None (infinity) gives 1/k to each.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def sample_ratios(k: int, alpha: float | None, rng: np.random.Generator) -> np.n
 
 
 def check_mask_options(alpha: float | None, rounding: str, min_patches: int) -> None:
-    """Raise ValueError for options that `sample_counts` cannot use."""
+    """Raise ValueError if `sample_counts` cannot use the options."""
     if alpha is not None and not (alpha > 0 and np.isfinite(alpha)):
         raise ValueError(f"alpha is {alpha}; it must be greater than 0, or None for even counts")
     if rounding not in get_args(Rounding):
@@ -100,7 +100,7 @@ def check_mask_options(alpha: float | None, rounding: str, min_patches: int) -> 
 
 
 def patch_order(seed: int, n_patches: int, samples: int | None = None) -> np.ndarray:
-    """Permute the patch positions, uniformly; equal for equal seeds on every machine.
+    """Draw a uniform permutation of the patch positions; a seed gives the same on every machine.
 
     Returns
     -------

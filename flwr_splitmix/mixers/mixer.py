@@ -1,4 +1,4 @@
-"""The base class of mixers: drawing a plan, merging uploads, splitting gradients."""
+"""The base class of mixers: draws a plan, merges uploads, splits gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flwr_splitmix.mixers.share import Share
 Cover = Literal["partition", "weighted", "partial"]
 
 LEAST_RATIO = 1e-6
-"""Least sum of the ratios that arrived of a group: dividing by less gives noise or NaN."""
+"""Least sum of a group's arrived ratios: dividing by less gives noise or NaN."""
 
 
 class EmptyMixtureError(ValueError):
@@ -32,25 +32,24 @@ class Mixer(ABC):
     Attributes
     ----------
     shares
-        The kinds of shares that its plans contain besides those of this package, which every client
-        knows; clients must be given them.
+        Kinds of shares in its plans that this package does not define; clients must be given them.
     cover
-        What the shares of a group do to a patch: "partition", exactly one member keeps it as it
-        is; "weighted", all members contribute, by their mixing ratios; "partial", at most one
-        keeps it, and it may be nobody's.
+        How a group's shares cover a patch: "partition", exactly one member keeps it unchanged;
+        "weighted", all members contribute, by their mixing ratios; "partial", at most one member
+        keeps it.
     positions
         Where the patches' position embeddings must be added: in either segment (None), or in the
-        upper one ("upper"), because the patches are moved in between.
+        upper one ("upper"), because the mixer moves patches.
     raw_inputs_cross
         Whether clients see each other's raw inputs: for comparison within one process only.
     takes_noise
         Whether `Noisy` may add noise to what clients send.
     min_members
-        The fewest clients with which it does what it promises.
+        The fewest clients with which it works as intended.
     regroup
-        Whether clients are put into new groups every "step" or every "epoch".
+        Whether clients are regrouped every "step" or every "epoch".
     needs_whole_batch
-        Whether it cannot mix a part of the clients' batches as it mixes the whole ones.
+        Whether batches cannot be mixed in parts, only whole.
     """
 
     shares: ClassVar[tuple[type[Share], ...]] = ()
@@ -74,14 +73,14 @@ class Mixer(ABC):
             )
 
     def group_within(self, classes: Mapping[int, int]) -> None:  # noqa: B027  # most have no groups
-        """Group clients of one class with each other from now on, as far as possible.
+        """From now on, group clients of the same class where possible.
 
-        Mixers without groups of clients have nothing to do.
+        Mixers without groups of clients do nothing.
 
         Parameters
         ----------
         classes
-            By client index; clients without one are of class 0. Empty: anyone with anyone.
+            Class by client index, 0 if missing. Empty: any clients may be grouped.
         """
 
     @abstractmethod
@@ -97,11 +96,11 @@ class Mixer(ABC):
         Parameters
         ----------
         members
-            Client indices that take part, sorted.
+            Indices of the clients that take part, sorted.
         rng
-            Generator of this step.
+            Generator for this step.
         order_rng
-            Generator of what is drawn once an epoch when `regroup` is "epoch"; None uses `rng`.
+            Generator for draws made once an epoch if `regroup` is "epoch"; None uses `rng`.
         """
 
     def merge(
@@ -112,24 +111,24 @@ class Mixer(ABC):
         num_classes: int,
         device: torch.device | None = None,
     ) -> Mixed:
-        """Mix the uploads that came.
+        """Mix the uploads that arrived.
 
-        A member that is missing leaves zeros at its patches, and the target is divided by the sum
-        of the ratios that came. A group of which no patch came is left out.
+        A missing member leaves zeros at its patches, and the target is divided by the sum of the
+        ratios that arrived. A group of which no patch arrived is left out.
 
         Parameters
         ----------
         uploads
-            By client index; may lack clients of the plan.
+            By client index; clients of the plan may be missing.
         num_classes
             Number L of classes.
         device
-            Where the mixture is made; None is where the uploads are.
+            Device of the mixture; None uses that of the uploads.
 
         Raises
         ------
         EmptyMixtureError
-            If no patch came at all.
+            If no patch arrived at all.
         """
         sources = self._sources(uploads, plan)
         if not sources:
@@ -169,15 +168,15 @@ class Mixer(ABC):
         return sources
 
     def renormalise(self, mixed: Tensor, ratio: float, shape: SmashedShape) -> None:
-        """Make up for members that are missing, in place: weighted sums are divided by `ratio`.
+        """Compensate for missing members, in place: divide weighted sums by `ratio`.
 
-        Patches are not weighted, prefix tokens are.
+        Prefix tokens are weighted, patches are not.
         """
         if shape.prefix and ratio != 1:
             mixed[:, : shape.prefix] /= ratio
 
     def split(self, gradient: Tensor, mixed: Mixed, plan: Plan) -> dict[int, list[Tensor | None]]:
-        """Give each client the cut-layer gradient of its own share.
+        """Return each client's cut-layer gradient of its own share.
 
         Parameters
         ----------
@@ -186,8 +185,8 @@ class Mixer(ABC):
 
         Returns
         -------
-        By client index, one tensor for each pass: the gradient of the upload (or, for broadcast,
-        of the whole mixture), None where the pass returns none.
+        By client index, one tensor per pass: the gradient of the upload (or, for broadcast, of the
+        whole mixture); None if the pass returns no gradient.
         """
         batch = plan.shape.batch
         result: dict[int, list[Tensor | None]] = {}

@@ -1,4 +1,4 @@
-"""Clients' uploads of a step, and the mixture made of them."""
+"""Clients' uploads in a step, and the mixture made from them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Upload:
     Parameters
     ----------
     smashed
-        One tensor (b, a, d) for each pass, None where the client has no share in it.
+        One tensor (b, a, d) per pass; None if the client has no share in it.
     labels
-        int64 (b,); or soft labels, weighted by the client: floats (b, L) for each pass, None where
-        the client has no share in it.
+        int64 (b,); or soft labels, weighted by the client: floats (b, L) per pass, None if the
+        client has no share in it.
     """
 
     smashed: Sequence[Tensor | None]
@@ -33,7 +33,7 @@ class Upload:
         Parameters
         ----------
         like
-            A tensor of the dtype and on the device that are wanted.
+            A tensor with the dtype and device of the result.
         """
         if isinstance(self.labels, Tensor):
             hard = F.one_hot(self.labels.to(like.device), num_classes)
@@ -45,16 +45,16 @@ class Upload:
 
 @dataclass(frozen=True)
 class Source:
-    """What a group of a mixture was made of.
+    """The origin of one group's mixture.
 
     Parameters
     ----------
     index
         The pass it belongs to.
     members
-        Those whose uploads came.
+        The members whose uploads arrived.
     ratio
-        The sum of their mixing ratios: 1 when all came.
+        The sum of their mixing ratios: 1 if all arrived.
     """
 
     index: int
@@ -71,9 +71,9 @@ class Mixed:
     smashed
         (groups * b, prefix + N, d), group after group.
     targets
-        Soft labels (groups * b, L) that sum to 1 (under label noise, nearly).
+        Soft labels (groups * b, L) that sum to 1 (with label noise, approximately).
     sources
-        Where each group of it came from, in order.
+        The origin of each group, in order.
     """
 
     smashed: Tensor

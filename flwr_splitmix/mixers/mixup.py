@@ -18,7 +18,7 @@ from flwr_splitmix.privacy.events import Family
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedShare(FullShare):
-    """Everything, weighted by the mixing ratio at the client."""
+    """All smashed data, weighted by the mixing ratio at the client."""
 
     name: ClassVar[str] = "weighted"
     family: ClassVar[Family | None] = "mixup"
@@ -41,15 +41,15 @@ class Mixup(GroupMixer):
     k, regroup
         Groups of clients; see `GroupMixer`.
     alpha
-        Concentration of the Dirichlet distribution of the mixing ratios; None is 1/k for each.
+        Concentration of the Dirichlet distribution of the mixing ratios; None gives 1/k to each.
 
     Raises
     ------
     ValueError
         If `k` < 2 or `alpha` <= 0.
 
-    Source: CutMixSL, table 1; DP-CutMixSL, section 3. The ratios have the distribution of patch
-    CutMix's, without its rounding to patches.
+    Source: CutMixSL, table 1; DP-CutMixSL, section 3. The ratios are distributed as in patch
+    CutMix, without rounding to patches.
     """
 
     cover = "weighted"
@@ -70,6 +70,6 @@ class Mixup(GroupMixer):
         ]
 
     def renormalise(self, mixed: Tensor, ratio: float, shape: SmashedShape) -> None:
-        """Divide the whole sum by the ratios that came."""
+        """Divide the whole sum by the ratios that arrived."""
         if ratio != 1:
             mixed /= ratio

@@ -1,4 +1,4 @@
-"""Noise around a share: clipping, Gaussian noise on smashed data, and noise on labels."""
+"""Noise added to a share: clipping, Gaussian noise on smashed data, and noise on labels."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from flwr_splitmix.privacy.noise import GaussianNoise
 class NoisyShare(Share):
     """Another share's upload of clipped smashed data, with Gaussian noise, and noisy soft labels.
 
-    Noise is drawn by the client, anew for every upload; nothing on the wire lets anybody repeat
-    it. The gradient that comes back is that of the upload without the noise, which is the same.
+    The client draws fresh noise for every upload; nothing that is sent lets anybody reproduce it.
+    The returned gradient is that of the upload with or without noise: both are the same.
 
     Parameters
     ----------
     inner
-        What is done to the clipped smashed data.
+        The share applied to the clipped smashed data.
     noise
         The clipping and the noise.
     classes
@@ -53,11 +53,11 @@ class NoisyShare(Share):
 
     @classmethod
     def around(cls, inner: Share, noise: GaussianNoise, classes: int) -> Self:
-        """Wrap a share."""
+        """Add noise to a share."""
         return cls(lam=inner.lam, learns=inner.learns, inner=inner, noise=noise, classes=classes)
 
     def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
-        """Clip, upload as the share inside does, add noise to what travels."""
+        """Clip, upload as the inner share does, and add noise to the upload."""
         kept, anchor = self.inner.upload(clip_smashed(smashed, self.noise))
         if self._everywhere:
             whole = torch.zeros_like(smashed)
@@ -66,27 +66,27 @@ class NoisyShare(Share):
         return add_noise(kept, self.noise.sigma_s), anchor
 
     def upload_shape(self, smashed: tuple[int, int, int]) -> tuple[int, int, int]:
-        """Return the shape of the upload: all positions, where all of them get noise."""
+        """Return the shape of the upload: all positions, if all of them get noise."""
         return smashed if self._everywhere else self.inner.upload_shape(smashed)
 
     def place(self, mixed: Tensor, upload: Tensor) -> None:
-        """Add the upload, noise and all."""
+        """Add the upload, including its noise."""
         if self._everywhere:
             mixed += upload
         else:
             self.inner.place(mixed, upload)
 
     def pick(self, gradient: Tensor) -> Tensor:
-        """Return what the share inside gets; noise has no gradient."""
+        """Return the inner share's gradient; noise has none."""
         return self.inner.pick(gradient)
 
     def part(self, first: int) -> NoisyShare:
-        """Return the same noise around the share inside, for the samples from `first` on."""
+        """Return the inner share's part for the samples from `first` on, with the same noise."""
         return replace(self, inner=self.inner.part(first))
 
     @property
     def label_kind(self) -> LabelKind:
-        """Soft labels: weighted and noised by the client."""
+        """Soft labels, weighted and noised by the client."""
         return "soft"
 
     def upload_labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
@@ -114,7 +114,7 @@ class NoisyShare(Share):
 
     @classmethod
     def from_wire(cls, values: Mapping[str, Any], known: Iterable[type[Share]]) -> Self:
-        """Make the share and the one inside."""
+        """Make the share and its inner share."""
         if values.keys() != {"inner", "noise", "classes"}:
             raise ValueError("share 'noisy' needs inner, noise and classes, and nothing else")
         if type(values["classes"]) is not int or not isinstance(values["noise"], Mapping):
@@ -124,12 +124,12 @@ class NoisyShare(Share):
 
 
 class Noisy(WrappedMixer):
-    """Makes every client clip its smashed data and add Gaussian noise to all that it sends.
+    """Makes every client clip its smashed data and add Gaussian noise to everything it sends.
 
     Parameters
     ----------
     mixer
-        What is done to the clipped smashed data: `PatchCutMix` (DP-CutMixSL), `Mixup` (DP-MixSL),
+        Mixes the clipped smashed data: `PatchCutMix` (DP-CutMixSL), `Mixup` (DP-MixSL),
         `NoMixing` (DP-SL), ...
     noise
         The clipping and the noise.
@@ -138,7 +138,7 @@ class Noisy(WrappedMixer):
     ------
     ValueError
         If the mixer's clients send no labels of their own, or mix raw inputs: a record is then
-        part of several uploads, for which the accounting here does not hold.
+        part of several uploads, which this accounting does not cover.
 
     Source: DP-CutMixSL, section 4 and table 1.
     """
@@ -156,7 +156,7 @@ class Noisy(WrappedMixer):
         rng: np.random.Generator,
         order_rng: np.random.Generator | None = None,
     ) -> Plan:
-        """Draw the mixer's plan and put noise around every share of it."""
+        """Draw the inner mixer's plan and add noise to every share in it."""
         plan = self.mixer.plan(members, shape, rng, order_rng)
         passes = tuple(
             tuple(

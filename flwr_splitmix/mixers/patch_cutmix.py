@@ -25,17 +25,17 @@ class PatchCutMix(GroupMixer):
     k, regroup
         Groups of clients; see `GroupMixer`.
     alpha
-        Concentration of the Dirichlet distribution of the mixing ratios; None is as even as
-        possible.
+        Concentration of the Dirichlet distribution of the mixing ratios; None makes them as even
+        as possible.
     rounding, min_patches
-        From ratios to counts; see `sample_counts`.
+        How ratios become counts; see `sample_counts`.
     gradient
         "unicast": each client gets the gradient of its own patches. "broadcast": each gets its
-        group's whole gradient and pushes it through its unmasked smashed data. The server draws
-        the masks here, so broadcast is an algorithm, not a protection.
+        group's whole gradient and backpropagates it through its unmasked smashed data. The server
+        draws the masks here, so broadcast is an algorithm, not a protection.
     k_times
         Make `k` passes over each group with fresh masks; the gradient of pass r reaches only the
-        r-th member, and the server updates once a pass.
+        r-th member, and the server updates once per pass.
     mask_per_sample
         Draw the positions for every sample of the batch instead of once for the batch.
 
@@ -93,7 +93,7 @@ class PatchCutMix(GroupMixer):
     def mix(
         self, clients: Sequence[int], shape: SmashedShape, rng: np.random.Generator
     ) -> Sequence[Member]:
-        """Give each member consecutive slices of one random order of the patches."""
+        """Give members consecutive slices of one random order of the patches."""
         n = shape.patches
         counts = sample_counts(
             n, len(clients), self.alpha, rng, rounding=self.rounding, min_patches=self.min_patches

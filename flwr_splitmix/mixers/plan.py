@@ -17,7 +17,7 @@ class SmashedShape:
     Parameters
     ----------
     grid
-        (rows, columns) of the patches, where they form a grid.
+        (rows, columns) of the patches, if they form a grid.
     classes
         Number L of classes, for shares that send soft labels.
     """
@@ -35,7 +35,7 @@ class SmashedShape:
         return (self.batch, self.prefix + self.patches, self.width)
 
     def rows_and_columns(self) -> tuple[int, int]:
-        """Return the grid of the patches; without one, a square number of them is a square.
+        """Return the grid of patches; if none is given, a square number of patches forms a square.
 
         Raises
         ------
@@ -77,7 +77,7 @@ class Plan:
     passes: tuple[tuple[Group, ...], ...]
 
     def for_node(self, client: int) -> list[dict[str, Plain] | None]:
-        """Return all that one client gets: its share of each pass (None where it has none)."""
+        """Return what is sent to a client: its share of each pass (None if it has none)."""
         shares = self.shares(client)
         return [None if share is None else share.to_wire() for share in shares]
 
@@ -93,7 +93,7 @@ class Plan:
         return replace(self, passes=((self.passes[0][group],),))
 
     def part(self, first: int, samples: int) -> Self:
-        """Return the plan of so many samples of every client, from its sample `first` on."""
+        """Return the plan for `samples` samples of every client, from sample `first` on."""
         passes = tuple(
             tuple(
                 Group(tuple(replace(m, share=m.share.part(first)) for m in group.members))
@@ -112,7 +112,7 @@ class Plan:
 
     @property
     def unmixed(self) -> tuple[int, ...]:
-        """Clients that are alone in a group and mixed nothing before: nothing protects them."""
+        """Clients that are alone in a group and whose upload is unmixed: nothing protects them."""
         return tuple(
             group.members[0].client
             for groups in self.passes
@@ -122,5 +122,5 @@ class Plan:
 
 
 def each_alone(shape: SmashedShape, shares: Iterable[tuple[int, Share]]) -> Plan:
-    """Return a plan of one pass in which every client, with its share, is a group of its own."""
+    """Return a plan with one pass, in which every client is a group of its own."""
     return Plan(shape, (tuple(Group((Member(*own),)) for own in shares),))

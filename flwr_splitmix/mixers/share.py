@@ -1,4 +1,4 @@
-"""A client's share of a mixing plan: its upload, and the place of that in the mixture."""
+"""A client's share of a mixing plan: its upload, and the upload's place in the mixture."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 from flwr_splitmix.privacy.events import Family
 
 Plain = bool | int | float | str | list[Any] | dict[str, Any]
-"""What a share is made of on the wire: plain values, and lists and dictionaries of them."""
+"""The values of a share on the wire: plain values, and lists and dictionaries of them."""
 
 LabelKind = Literal["classes", "soft", "ids"]
 
 T = TypeVar("T")
 
 MAX_CLASSES = 10**6
-"""Of soft labels: a server that says more would cost its clients their memory."""
+"""Limit for soft labels: more classes would exhaust a client's memory."""
 
 _PLAIN: dict[str, tuple[type, ...]] = {
     "int": (int,),
@@ -33,9 +33,9 @@ _PLAIN: dict[str, tuple[type, ...]] = {
 class Share(ABC):
     """One client's part of one mixing group: a function from smashed data to an upload.
 
-    A share is a frozen dataclass of plain values; these few values are all that travels, and both
-    sides compute the rest from them. `upload` runs at the client, inside its autograd graph;
-    `place` and `pick` run at the mixer.
+    A share is a frozen dataclass of plain values. Only these values are sent; both sides compute
+    the rest from them. `upload` runs at the client, inside its autograd graph; `place` and `pick`
+    run at the mixer.
 
     Parameters
     ----------
@@ -47,9 +47,9 @@ class Share(ABC):
 
     name: ClassVar[str]
     family: ClassVar[Family | None] = None
-    """What the accounting of noise knows it as: "full", "mixup", "cutmix"; None has no bound."""
+    """Its family in the accounting of noise: "full", "mixup", "cutmix"; None has no bound."""
     deterministic: ClassVar[bool] = True
-    """Whether equal smashed data make equal uploads."""
+    """Whether equal smashed data give equal uploads."""
     lam: float = 1.0
     learns: bool = True
 
@@ -61,8 +61,8 @@ class Share(ABC):
     def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
         """Return (upload, anchor) of smashed data (b, prefix + N, d).
 
-        The upload is what travels; the anchor is the tensor of the client's graph at which the
-        returned gradient enters.
+        The upload is sent; the anchor is the tensor of the client's graph at which the returned
+        gradient enters.
         """
 
     @abstractmethod
@@ -75,14 +75,14 @@ class Share(ABC):
 
     @abstractmethod
     def pick(self, gradient: Tensor) -> Tensor:
-        """Take this client's cut-layer gradient out of its group's (b, prefix + N, d)."""
+        """Return this client's cut-layer gradient, taken from its group's (b, prefix + N, d)."""
 
     @property
     def label_kind(self) -> LabelKind:
-        """What travels as labels.
+        """What is sent as labels.
 
-        "classes": int64 (b,), which the mixer weights by `lam`; "soft": floats (b, L), which the
-        client has weighted; "ids": int64 (b,), the examples' indices, whose labels the server has.
+        "classes": int64 (b,), which the mixer weights by `lam`; "soft": floats (b, L), already
+        weighted by the client; "ids": int64 (b,), indices of examples whose labels the server has.
         """
         return "classes"
 
@@ -93,24 +93,24 @@ class Share(ABC):
 
     @property
     def mixed(self) -> bool:
-        """Whether the upload holds several examples already, before anything joins it."""
+        """Whether the upload itself already mixes several examples."""
         return False
 
     def part(self, first: int) -> Share:
-        """Return the share for a part of the batch, whose samples begin at its sample `first`.
+        """Return the share for the part of the batch that begins at sample `first`.
 
-        A share that does not treat all samples alike overrides it: what it is given then, to
-        upload, to place and to pick from, is that part alone.
+        A share that does not treat all samples alike must override this: `upload`, `place` and
+        `pick` of the result are given that part only.
         """
         return self
 
     def upload_labels(self, labels: Tensor, dtype: Any) -> Tensor:
-        """Return what travels as labels, for classes (b,), or soft labels (b, L), of the batch.
+        """Return what to send as labels, given the batch's classes (b,) or soft labels (b, L).
 
         Parameters
         ----------
         dtype
-            Of soft labels: that of the smashed data.
+            Dtype of soft labels: that of the smashed data.
         """
         return labels
 
@@ -120,7 +120,7 @@ class Share(ABC):
 
     @classmethod
     def from_wire(cls, values: Mapping[str, Any], known: Iterable[type[Share]]) -> Self:
-        """Make a share of this kind from what `to_wire` returned, less its kind.
+        """Make a share of this kind from the result of `to_wire`, without its "share" entry.
 
         Raises
         ------
@@ -129,7 +129,7 @@ class Share(ABC):
         """
         for field in fields(cls):
             if field.name in values:
-                # The annotation is text where `from __future__ import annotations` stands.
+                # With `from __future__ import annotations` the annotation is a string.
                 kind = getattr(field.type, "__name__", str(field.type))
                 value = values[field.name]
                 wrong_bool = isinstance(value, bool) and kind != "bool"
@@ -147,7 +147,7 @@ def grow(value: Any, kind: type[T], **more: Any) -> T:
 
 
 def share_from_wire(values: Mapping[str, Any], known: Iterable[type[Share]]) -> Share:
-    """Make a share from plain values; only kinds in `known` are made.
+    """Make a share, of a kind in `known`, from plain values.
 
     Raises
     ------
@@ -169,7 +169,7 @@ def share_from_wire(values: Mapping[str, Any], known: Iterable[type[Share]]) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class FullShare(Share):
-    """Everything, as it is: plain split learning."""
+    """All smashed data, unchanged: plain split learning."""
 
     name: ClassVar[str] = "full"
     family: ClassVar[Family | None] = "full"
@@ -183,7 +183,7 @@ class FullShare(Share):
         return smashed
 
     def place(self, mixed: Tensor, upload: Tensor) -> None:
-        """Put the upload there as it is: it is alone in its group."""
+        """Copy the upload, which is alone in its group, unchanged."""
         mixed.copy_(upload)
 
     def pick(self, gradient: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Shuffling: the patches of every mixed sample change places before the upper segment sees them."""
+"""Shuffling: the patches of every mixed sample are permuted before the upper segment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ShuffledPlan(Plan):
     Parameters
     ----------
     first, whole
-        Of the plan of a part: its first sample in the batch, and the size of that; 0 for all.
+        In the plan of a part: its first sample in the batch, and the batch size; otherwise 0.
     """
 
     seed: int
@@ -33,7 +33,7 @@ class ShuffledPlan(Plan):
     whole: int = 0
 
     def only(self, group: int) -> Self:
-        """Return the plan of one group alone, whose permutations are its own."""
+        """Return the plan of one group alone, with its own permutations."""
         return replace(super().only(group), seed=derive_seed(self.seed, "group", group))
 
     def part(self, first: int, samples: int) -> Self:
@@ -42,8 +42,8 @@ class ShuffledPlan(Plan):
         return replace(super().part(first, samples), first=self.first + first, whole=whole)
 
     def order(self, groups: int) -> Tensor:
-        """Draw the patch that stands at each slot of each mixed sample: int64 (groups * b, N)."""
-        # Only the mixer draws these: no other machine has to draw the same.
+        """Draw which patch goes to each slot of each mixed sample: int64 (groups * b, N)."""
+        # Only the mixer draws these: no other machine must reproduce them.
         batch, patches = self.whole or self.shape.batch, self.shape.patches
         draws = np.random.default_rng(self.seed).random((groups, batch, patches))
         own = draws[:, self.first : self.first + self.shape.batch].reshape(-1, patches)
@@ -57,7 +57,7 @@ class ShuffledMixed(Mixed):
     Parameters
     ----------
     order
-        int64 (groups * b, N): the patch that stands at each slot.
+        int64 (groups * b, N): the patch at each slot.
     """
 
     order: Tensor
@@ -67,13 +67,14 @@ class Shuffled(WrappedMixer):
     """Permutes the N patches of every sample that another mixer made; prefix tokens stay.
 
     The gradient is put back in order before it is split. Position embeddings must be added in the
-    upper segment, by slot: added before, they would tell every patch's place, and a transformer,
-    whose output does not depend on the order of its tokens, would not notice the shuffle.
+    upper segment, by slot. Added earlier, they would reveal every patch's place, and a transformer,
+    whose output does not depend on the order of its tokens, would be unaffected by the shuffle.
 
     Parameters
     ----------
     mixer
-        Makes the mixture: `PatchCutMix` (Shuffled CutMix) or `NoMixing` (shuffling alone), say.
+        Makes the mixture, for example `PatchCutMix` (Shuffled CutMix) or `NoMixing` (shuffling
+        alone).
 
     Source: CutMixSL, eq. 12 and appendix "Shuffling"; DP-CutMixSL, table 7.
     """
@@ -92,7 +93,7 @@ class Shuffled(WrappedMixer):
         rng: np.random.Generator,
         order_rng: np.random.Generator | None = None,
     ) -> ShuffledPlan:
-        """Draw the mixer's plan and the seed of the permutations."""
+        """Draw the inner mixer's plan and the seed of the permutations."""
         plan = self.mixer.plan(members, shape, rng, order_rng)
         return grow(plan, ShuffledPlan, seed=int(rng.integers(2**63)))
 
@@ -104,7 +105,7 @@ class Shuffled(WrappedMixer):
         num_classes: int,
         device: torch.device | None = None,
     ) -> ShuffledMixed:
-        """Mix the uploads that came and permute the patches of each sample."""
+        """Mix the uploads that arrived and permute the patches of each sample."""
         assert isinstance(plan, ShuffledPlan)
         mixed = self.mixer.merge(uploads, plan, num_classes=num_classes, device=device)
         order = plan.order(len(mixed.sources)).to(mixed.smashed.device)

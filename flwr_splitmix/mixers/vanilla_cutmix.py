@@ -1,4 +1,4 @@
-"""Vanilla CutMix: one of two clients fills a box of the patch grid, the other what is around it."""
+"""Vanilla CutMix: one of two clients fills a box of the patch grid, the other everything else."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class BoxShare(MaskShare):
     Parameters
     ----------
     columns
-        Of the grid; its patches are numbered row after row.
+        Columns of the grid; its patches are numbered row by row.
     top, bottom, left, right
         The box holds rows `top` to `bottom` - 1 and columns `left` to `right` - 1.
     inside
-        Whether the client keeps the box or what is around it.
+        Whether the client keeps the box (True) or everything outside it (False).
     """
 
     name: ClassVar[str] = "box"
@@ -55,7 +55,7 @@ class BoxShare(MaskShare):
         return (box if self.inside else ~box).flatten().nonzero().flatten()
 
     def count(self) -> int:
-        """Return how many there are."""
+        """Return the number of kept patches."""
         area = (self.bottom - self.top) * (self.right - self.left)
         return area if self.inside else self.patches - area
 
@@ -70,7 +70,7 @@ class VanillaCutMix(GroupMixer):
     Parameters
     ----------
     k
-        2; a box has one inside and one outside.
+        Must be 2: a box has one inside and one outside.
     beta
         The a of Beta(a, a), > 0.
     regroup
@@ -81,7 +81,7 @@ class VanillaCutMix(GroupMixer):
     ValueError
         If `k` is not 2 or `beta` <= 0.
 
-    Source: CutMix (Yun et al., 2019), on smashed data: CutMixSL, eq. 10, whose print has the
+    Source: CutMix (Yun et al., 2019), on smashed data: CutMixSL, eq. 10, which is printed with the
     complement of the box.
     """
 
@@ -98,7 +98,7 @@ class VanillaCutMix(GroupMixer):
     def mix(
         self, clients: Sequence[int], shape: SmashedShape, rng: np.random.Generator
     ) -> Sequence[Member]:
-        """Draw the box; the first client is outside of it."""
+        """Draw the box; the first client keeps what is outside."""
         rows, columns = shape.rows_and_columns()
         side = math.sqrt(1 - rng.beta(self.beta, self.beta))
         top, bottom = _span(rows, int(rows * side), int(rng.integers(rows)))
@@ -124,6 +124,6 @@ class VanillaCutMix(GroupMixer):
 
 
 def _span(length: int, side: int, centre: int) -> tuple[int, int]:
-    """Return the first and the last-but-one position of a side around a centre, clipped."""
+    """Return start and end (exclusive) of a side around a centre, clipped to the grid."""
     start = centre - side // 2
     return max(start, 0), min(start + side, length)

@@ -1,4 +1,4 @@
-"""The base class of mixers around a mixer, which leave to it what they do not change."""
+"""The base class of mixers that wrap another mixer and delegate to it what they do not change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WrappedMixer(Mixer):
     Parameters
     ----------
     mixer
-        The mixer inside.
+        The inner mixer.
     """
 
     def __init__(self, mixer: Mixer) -> None:
@@ -36,11 +36,11 @@ class WrappedMixer(Mixer):
         return f"{type(self).__name__}({self.mixer})"
 
     def check_clients(self, n: int) -> None:
-        """Ask the mixer inside."""
+        """Ask the inner mixer."""
         self.mixer.check_clients(n)
 
     def group_within(self, classes: Mapping[int, int]) -> None:
-        """Tell the mixer inside."""
+        """Tell the inner mixer."""
         self.mixer.group_within(classes)
 
     def merge(
@@ -51,13 +51,13 @@ class WrappedMixer(Mixer):
         num_classes: int,
         device: torch.device | None = None,
     ) -> Mixed:
-        """Mix as the mixer inside does."""
+        """Mix as the inner mixer does."""
         return self.mixer.merge(uploads, plan, num_classes=num_classes, device=device)
 
     def renormalise(self, mixed: Tensor, ratio: float, shape: SmashedShape) -> None:
-        """Make up for missing members as the mixer inside does."""
+        """Compensate for missing members as the inner mixer does."""
         self.mixer.renormalise(mixed, ratio, shape)
 
     def split(self, gradient: Tensor, mixed: Mixed, plan: Plan) -> dict[int, list[Tensor | None]]:
-        """Split as the mixer inside does."""
+        """Split as the inner mixer does."""
         return self.mixer.split(gradient, mixed, plan)

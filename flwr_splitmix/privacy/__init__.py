@@ -1,8 +1,8 @@
-"""Differential privacy of what crosses the cut: the mechanism, and the accounting of it.
+"""Differential privacy of what crosses the cut: the mechanism and its accounting.
 
-The names here need no torch. What works on tensors is in `flwr_splitmix.privacy.mechanism`, the
-papers' formulas are in `flwr_splitmix.privacy.paper`, and what speaks to Flower's accounting tools
-in `flwr_splitmix.privacy.flower`.
+The names here need no torch. The mechanism on tensors is in `flwr_splitmix.privacy.mechanism`, the
+papers' formulas are in `flwr_splitmix.privacy.paper`, and the adapter for Flower's accounting tools
+is in `flwr_splitmix.privacy.flower`.
 """
 
 from flwr_splitmix.privacy.account import RunAccount

@@ -1,4 +1,4 @@
-"""What somebody else's ledger says of a run: a number and its words, and nothing of one client."""
+"""A third party's account of a run: epsilon and explanations, nothing about single clients."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any, Self
 from flwr_splitmix.privacy.events import OUTSIDE, UNBOUNDED
 
 MAX_ROUNDS = 1_000_000
-"""Most rounds that an account names."""
+"""Most rounds that an account may list."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunAccount:
-    """What a ledger has of a run, for a reader who must not learn more of any client.
+    """A ledger's summary of a run, for a reader who must not learn more about any client.
 
     Parameters
     ----------
     epsilon
-        The largest of any client; infinite if there is no bound.
+        The largest epsilon of any client; infinite if there is no bound.
     unbounded_because, outside
-        As of `Statement`, of all clients together.
+        As in `Statement`, for all clients together.
     rounds
-        The rounds that the ledger has.
+        The rounds that the ledger covers.
 
     Raises
     ------
     ValueError
-        If epsilon is no number of at least 0, a round no whole number from 1, or the words are
-        none that a ledger has.
+        If epsilon is not a number of at least 0, a round is not a whole number from 1, or a text
+        is not one that a ledger uses.
     """
 
     epsilon: float
@@ -49,7 +49,7 @@ class RunAccount:
             raise ValueError("rounds must be whole numbers from 1")
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the values by name; `from_plain` undoes it."""
+        """Return the values by name, the inverse of `from_plain`."""
         return {
             "epsilon": self.epsilon,
             "unbounded-because": list(self.unbounded_because),
@@ -59,7 +59,7 @@ class RunAccount:
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Self:
-        """Make it from values by name.
+        """Make an account from values by name.
 
         Raises
         ------

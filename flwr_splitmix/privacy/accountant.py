@@ -12,8 +12,8 @@ Floats = NDArray[np.float64]
 Conversion = Literal["tight", "papers"]
 
 ORDERS: Floats = 1 + np.logspace(-4, 4, 1281)
-"""From 1.0001 to 10001, evenly in the logarithm of order - 1, as optimal orders spread: near 1 for
-much privacy lost, in the thousands for little. The nearest one costs below 0.01 % of epsilon."""
+"""From 1.0001 to 10001, evenly in the logarithm of order - 1: optimal orders are near 1 for large
+epsilon, in the thousands for small. Using the nearest one adds below 0.01 % to epsilon."""
 
 
 def rdp_curve(rho: ArrayLike, orders: ArrayLike = ORDERS) -> Floats:
@@ -22,7 +22,7 @@ def rdp_curve(rho: ArrayLike, orders: ArrayLike = ORDERS) -> Floats:
     Parameters
     ----------
     rho
-        Slopes (...), as `release_costs` gives them; those of a composition are added up first.
+        Slopes (...), as returned by `release_costs`; sum those of a composition first.
     orders
         Orders (r,), each greater than 1.
 
@@ -68,7 +68,7 @@ def epsilon_from_rdp(
 
 
 def delta_from_rdp(rdp: ArrayLike, epsilon: float, orders: ArrayLike = ORDERS) -> Floats:
-    """Return the smallest delta over the orders for which epsilon holds: the tight conversion.
+    """Return the smallest delta over the orders for which epsilon holds (tight conversion).
 
     Returns
     -------
@@ -93,7 +93,7 @@ def rho_for(epsilon: float, delta: float, orders: ArrayLike = ORDERS) -> float:
     Raises
     ------
     ValueError
-        If epsilon is not positive, or so small that not even a slope of 0 has it at these orders.
+        If epsilon is not positive, or so small that even a slope of 0 exceeds it at these orders.
     """
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise ValueError(f"epsilon is {epsilon}; a target must be a number above 0")

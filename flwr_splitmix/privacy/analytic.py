@@ -1,6 +1,6 @@
-"""The Gaussian mechanism's exact (epsilon, delta): what one release costs, what noise it needs.
+"""The Gaussian mechanism's exact (epsilon, delta): the cost of a release, and the noise it needs.
 
-Many Gaussian releases cost what one costs whose shift is the root of their squared shifts' sum.
+Many Gaussian releases cost as much as one whose shift is the root of the sum of squared shifts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def gaussian_delta(epsilon: float, shift: float) -> float:
     epsilon
         At least 0, nats.
     shift
-        Sensitivity in standard deviations of the noise, at least 0.
+        Sensitivity, in standard deviations of the noise, at least 0.
 
     Source: Balle and Wang, Improving the Gaussian Mechanism for Differential Privacy (2018),
     theorem 8.
@@ -72,14 +72,14 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     for name, value in (("epsilon", epsilon), ("sensitivity", sensitivity)):
         if not (math.isfinite(value) and value > 0):
             raise ValueError(f"{name} is {value}; it must be a number above 0")
-    # In the units of the sensitivity; with the classical mechanism's tail bound as the upper end.
+    # In units of the sensitivity; the classical mechanism's tail bound is the upper end.
     most = (math.sqrt(2 * math.log(1 / delta)) + math.sqrt(2 * epsilon)) / epsilon
     sigma = _bisect(lambda s: gaussian_delta(epsilon, 1 / s) <= delta, 0.0, most)
     return sensitivity * sigma
 
 
 def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """Return the least number of the interval at which `holds` does, and beyond; from above."""
+    """Return the least number of the interval from which on `holds` is true, rounded up."""
     for _ in range(_STEPS):
         middle = (low + high) / 2
         if not low < middle < high:

@@ -1,7 +1,7 @@
-"""What the records of one client have spent: worst case by pass, or record by record.
+"""What the records of one client have spent: worst case per pass, or record by record.
 
-Both hold slopes (see `costs`) of the smashed data, of the labels, and in total; a total is not the
-sum of the worst of each, because they may be those of different records.
+Both hold slopes (see `costs`) for the smashed data, the labels, and in total. The worst total is
+not the sum of the other two, which may be those of different records.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 class Book(Protocol):
-    """Adds up what releases cost; `spent` is the worst over the records."""
+    """Sums the costs of releases; `spent` is the maximum over records."""
 
     def charge(self, costs: Floats, epochs: NDArray[np.int64], records: ArrayLike | None) -> None:
         """Charge steps, each with one batch.
@@ -24,7 +24,7 @@ class Book(Protocol):
         Parameters
         ----------
         costs
-            (steps, 2): slopes of smashed data and labels.
+            (steps, 2): slopes for smashed data and labels.
         epochs
             (steps,): number of the pass over the data that each batch belongs to.
         records
@@ -41,13 +41,13 @@ class Book(Protocol):
         """Return the state as values that JSON has."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore it exactly; ValueError if it is of another kind."""
+        """Restore the state exactly; raise ValueError if it is of another kind."""
 
 
 class PassBook:
-    """Needs no records: a pass costs its worst batch, since its batches are disjoint; passes add.
+    """Needs no records: a pass costs its worst batch, as its batches are disjoint; passes add up.
 
-    A pass that starts over, or draws a record twice, is to be counted as a new one.
+    A pass that starts over, or draws a record twice, must be counted as a new one.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class PassBook:
         self._epoch = 0
 
     def charge(self, costs: Floats, epochs: NDArray[np.int64], records: ArrayLike | None) -> None:
-        """See `Book.charge`; `records` is not needed. ValueError if a pass comes back."""
+        """See `Book.charge`; `records` is not needed. Raise ValueError for an earlier pass."""
         following = np.concatenate([[self._epoch], epochs])
         if (np.diff(following) < 0).any():
             at = int(np.diff(following).argmin())
@@ -103,7 +103,7 @@ class PassBook:
 
 
 class RecordBook:
-    """Exact: every record pays for the batches that it was in. For who knows the batches.
+    """Exact: every record pays for the batches that it was in. Needs to know the batches.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class RecordBook:
         self._everywhere = 0.0
 
     def charge(self, costs: Floats, epochs: NDArray[np.int64], records: ArrayLike | None) -> None:
-        """See `Book.charge`; `epochs` are not needed. ValueError without valid records."""
+        """See `Book.charge`; `epochs` are not needed. Raise ValueError without valid records."""
         count = self._spent.shape[1]
         if records is None:
             raise ValueError("an exact ledger needs the records of each batch")
@@ -165,7 +165,7 @@ class RecordBook:
 
 
 def _plain(values: Floats) -> list[float | str]:
-    """Return floats, which JSON repeats exactly, and "inf", which JSON has no number for."""
+    """Return floats, which JSON represents exactly, with infinity as text."""
     return [float(v) if np.isfinite(v) else str(v) for v in values]
 
 

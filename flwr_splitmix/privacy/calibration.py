@@ -1,4 +1,4 @@
-"""Before a run: the epsilon that noise will cost, and the noise that an epsilon allows."""
+"""Planning before a run: the epsilon that noise gives, and the noise that an epsilon needs."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _STEPS = 256  # of Mixup's ratios
 
 @dataclass(frozen=True, kw_only=True)
 class ReleasePlan:
-    """A future run, as one record of one client will meet it.
+    """A future run, from the view of one record of one client.
 
     Parameters
     ----------
     release
-        What the client will send for each batch; its own ratio and ratios are not used.
+        What the client will send for each batch; `ratio` and `ratios` are not used.
     passes
-        How often the client will go over its data: each record is in one batch of each pass.
+        Number of passes over the data: each record is in one batch of each pass.
     delta
-        The failure of the guarantee, that of random masks included.
+        The guarantee's failure probability, including that of random masks.
     kept
-        What is known of the client's ratios: one number for all passes (1 is the worst case), or
-        one for each pass, as enumerated from the run's seed, or `RandomMasks`.
+        What is known about the client's ratios: one number for all passes (1 is the worst case),
+        one per pass, as enumerated from the run's seed, or `RandomMasks`.
     k
         Members of a group.
     relation
-        Neighbouring inputs.
+        How neighbouring inputs differ.
 
     Raises
     ------
@@ -89,7 +89,7 @@ class ReleasePlan:
         return float(self._costs(ratios).sum()) * self.release.times
 
     def epsilon(self, orders: ArrayLike = ORDERS, conversion: Conversion = "tight") -> float:
-        """Return epsilon of the whole run; infinite if there is no bound.
+        """Return the epsilon of the whole run; infinite if there is no bound.
 
         Raises
         ------
@@ -105,7 +105,7 @@ class ReleasePlan:
 
         Returns
         -------
-        The release's noise with the least sigmas of which `epsilon` is shown.
+        The release's noise with the least sigmas for which `epsilon` holds.
 
         Raises
         ------
@@ -141,8 +141,8 @@ class ReleasePlan:
 
     def _costs(self, ratios: Floats) -> Floats:
         """Return the slopes (..., 2) of one release with each of the given ratios."""
-        # Of all groups in which this client has ratio m, the one of which the others have equal
-        # shares hides it least: the sum of squares is smallest.
+        # Among groups in which this client has ratio m, equal shares of the others hide it least:
+        # the sum of squares is smallest.
         others = np.repeat((1 - ratios)[:, None] / max(self.k - 1, 1), self.k - 1, axis=1)
         groups = np.concatenate([ratios[:, None], others], axis=1)
         return release_costs(replace(self.release, times=1), self.relation, ratios, groups)

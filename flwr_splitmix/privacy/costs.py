@@ -1,8 +1,8 @@
-"""What one release costs, in closed form.
+"""The cost of one release, in closed form.
 
-All noise here is Gaussian and none of it is sampled, so the Rényi divergence of a release is a
-straight line through the origin, `order * rho`, and its slope `rho` is all that need be kept.
-`rho` is half the squared shift of the mean in standard deviations, summed over what is seen.
+All noise is Gaussian and there is no sampling, so the Rényi divergence of a release is a straight
+line through the origin, `order * rho`, and only its slope `rho` needs to be kept. `rho` is half
+the squared shift of the mean in standard deviations, summed over what is seen.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Floats = NDArray[np.float64]
 _FLOAT32 = np.finfo(np.float32)
 
 RESOLUTION = float(_FLOAT32.eps)
-"""Of the floats that noise is added in, relative to the numbers it is added to."""
+"""Relative resolution of the floats in which noise is added."""
 
 SMALLEST, LARGEST = float(_FLOAT32.tiny), float(_FLOAT32.max)
-"""The normal numbers of those floats."""
+"""Range of the normal numbers of those floats."""
 
 
 def release_costs(
@@ -32,26 +32,25 @@ def release_costs(
     ratios: ArrayLike | None = None,
     groups: ArrayLike | None = None,
 ) -> Floats:
-    """Return the slopes of a release, or of many that differ in their masks only.
+    """Return the slopes of a release, or of many that differ only in their masks.
 
     Parameters
     ----------
     relation
-        What neighbouring inputs are; decides the sensitivities (see `unit_sensitivity`).
+        How neighbouring inputs differ; determines the sensitivities (see `unit_sensitivity`).
     ratios
-        The client's own ratios (...); None is `release.ratio`.
+        The client's own ratios (...); None uses `release.ratio`.
     groups
-        Ratios of all members (..., k), for releases seen as a sum; None is `release.ratios`.
+        Ratios of all members (..., k), for releases seen as a sum; None uses `release.ratios`.
 
     Returns
     -------
     float64 (..., 2): `rho` of the smashed data and of the labels, times `release.times`. Infinite
-    where there is no bound: without clipping or noise, and with noise below the resolution of
-    float32 relative to what it is added to. Zero where the ratio is zero, since nothing is sent
-    then.
+    if there is no bound: without clipping or noise, or with noise below the resolution of float32
+    relative to what it is added to. Zero if the ratio is zero, since nothing is sent.
 
     Source: DP-CutMixSL, appendix E, with the sensitivity of a one-hot label (2, not its length)
-    and with each placement of the noise and each view of the mixer told apart.
+    and with separate cases for each placement of the noise and each view of the mixer.
     """
     check_relation(relation)
     m = np.asarray(release.ratio if ratios is None else ratios, dtype=np.float64)
@@ -72,11 +71,10 @@ def release_costs(
 
 
 def unit_sensitivity(release: Release, relation: Relation) -> float:
-    """Return the distance, in L2, that one record can move one patch (or one sample).
+    """Return the largest L2 distance by which one record can move one patch (or one sample).
 
-    "patch" and "sample": 2 C for a replaced record, C for one that is added to or removed from
-    zeros. "range": Delta sqrt(d), whatever stands in place of the record. "none": C, without
-    meaning.
+    "patch" and "sample": 2 C for a replaced record, C for one added to or removed from zeros.
+    "range": Delta sqrt(d), whatever replaces the record. "none": C, without meaning.
     """
     bound = release.noise.clip_norm
     if release.noise.clip == "range":
@@ -85,10 +83,10 @@ def unit_sensitivity(release: Release, relation: Relation) -> float:
 
 
 def _hides(sigma: float, bound: float) -> bool:
-    """Return whether noise is more than the rounding of numbers as large as `bound`.
+    """Return whether noise exceeds the rounding of numbers as large as `bound`.
 
-    The closed forms are those of real numbers. In floats, noise below their resolution leaves the
-    data as they are, and so does a sigma or a bound that is no normal number of theirs.
+    The closed forms hold for real numbers. In floats, noise below their resolution leaves the data
+    unchanged, and so does a sigma or a bound outside the normal numbers.
     """
     return (
         SMALLEST <= bound <= LARGEST
@@ -98,14 +96,14 @@ def _hides(sigma: float, bound: float) -> bool:
 
 
 def _half_square(shift: ArrayLike) -> Floats:
-    """Return the slope of a mean that is shifted by so many standard deviations."""
+    """Return the slope for a mean shifted by `shift` standard deviations."""
     return 0.5 * np.square(np.asarray(shift, dtype=np.float64))
 
 
 def _smashed_cost(release: Release, m: Floats, members: int, relation: Relation) -> Floats:
     """Return the slope of the smashed data of one release.
 
-    Ratios are taken before anything is squared: the square of a small sigma is 0 in floats.
+    Ratios are formed before squaring: the square of a small sigma underflows to 0.
     """
     noise: GaussianNoise = release.noise
     if not noise.sigma_s:
@@ -136,8 +134,8 @@ def _label_cost(release: Release, m: Floats, group: Floats | None, relation: Rel
     if release.family == "full":
         return np.broadcast_to(apart * _half_square(unit), m.shape)
     if noise.clamp_labels:
-        # A sum of clamped labels is no function of the sum of plain ones: where the others' noise
-        # was clamped away it hides nothing. Each label's own noise is all that counts.
+        # A sum of clamped labels is not a function of the sum of plain ones: noise of others that
+        # was clamped away hides nothing. Only each label's own noise counts.
         group = None
     if noise.label_noise == "after":
         return apart * _half_square(m * unit) / (1 if group is None else group.shape[-1])

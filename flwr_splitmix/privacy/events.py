@@ -1,4 +1,4 @@
-"""What happened, apart from what it costs: the events that a ledger understands."""
+"""What happened, separate from its cost: the events that a ledger understands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from flwr_splitmix.privacy.noise import GaussianNoise
 
 Relation = Literal["replace", "add-remove"]
-"""Neighbouring inputs: one record is another one, or is there or not."""
+"""How neighbouring inputs differ: one record is replaced, or is added or removed."""
 
 Family = Literal["full", "mixup", "cutmix"]
 Seen = Literal["alone", "sum"]
@@ -26,14 +26,14 @@ UNBOUNDED = {
 """Why an epsilon is infinite, in words."""
 
 WITHOUT_NOISE = frozenset({"leftover", "evaluation", "uncounted"})
-"""Those that leave the labels no epsilon, and neither the smashed data."""
+"""Those that leave neither the labels nor the smashed data an epsilon."""
 
 OUTSIDE = {
     "gradients": "gradients sent to clients",
     "lower-segments": "lower segments sent to be averaged (Flower's own accountant covers those)",
     "training": "what a record did to the lower segment, which shows in uploads of other records",
 }
-"""What a finite epsilon says nothing about, in words."""
+"""What a finite epsilon does not cover, in words."""
 
 OUTSIDE_OF_TEXTS = {
     "returned-gradients": "gradients returned to the trunk, which depend on texts and labels",
@@ -42,7 +42,7 @@ OUTSIDE_OF_TEXTS = {
     "messages": "messages to the trunk, which carry texts without noise",
     "ends": "heads and tails sent to be averaged",
 }
-"""The same for texts, of which only messages have a number, or only what head and tail learned."""
+"""The same for texts, where epsilon covers only messages, or only head and tail."""
 
 Channel = Literal[
     "leftover", "evaluation", "uncounted", "gradients", "lower-segments", "training", "batch-norm",
@@ -57,26 +57,25 @@ class Release:
     Parameters
     ----------
     noise
-        What was done to it.
+        Clipping and noise applied to it.
     patches, width
         N and d of the smashed data (b, prefix + N, d).
     prefix
-        Tokens that are not masked but, where mixed, scaled by the ratio; clipped like patches.
+        Tokens that are not masked but, if mixed, scaled by the ratio; clipped like patches.
     family
         "full": everything, unmixed (DP-SL; also a client alone in its group). "mixup": all of it,
         times the ratio. "cutmix": the patches of a mask.
     ratio
         The client's own mixing ratio m as it was drawn; of CutMix, its kept patches over N.
     seen
-        "alone": whoever is to be kept from the data sees this very upload; that is so wherever
-        the server runs the mixer. "sum": sees only the group's mixture, because another party
-        mixes.
+        "alone": the adversary sees this upload itself, as whenever the server runs the mixer.
+        "sum": it sees only the group's mixture, because another party mixes.
     ratios
-        For "sum", the ratios of all members whose noise is certain to be in the sum, this
-        client's among them. A member that may drop out is not certain.
+        For "sum", the ratios of all members whose noise is certainly in the sum, including this
+        client's. The noise of a member that may drop out is not certain.
     times
-        How often the same was sent with fresh noise; of a batch drawn with replacement, how often
-        a record is in it at most.
+        How often the same was sent with fresh noise; for a batch drawn with replacement, the most
+        often that a record occurs in it.
 
     Raises
     ------
@@ -119,7 +118,7 @@ class Release:
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """Keys of `UNBOUNDED` that say why this release has no epsilon; empty if it has one."""
+        """Keys of `UNBOUNDED` for why this release has no epsilon; empty if it has one."""
         return self.noise.gaps if self.ratio > 0 else ()
 
 
@@ -154,14 +153,14 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Exposure:
-    """Something left the client for which a ledger has no number.
+    """Something left the client that a ledger cannot quantify.
 
     Parameters
     ----------
     channel
         "leftover", "evaluation", "uncounted" and "batch-norm" make epsilon infinite; the others
-        stand in words beside it (see `UNBOUNDED` and `OUTSIDE`). "training" is to be recorded
-        wherever the lower segment learns from the client's own records, "batch-norm" where it
+        are stated in words next to it (see `UNBOUNDED` and `OUTSIDE`). Record "training" whenever
+        the lower segment learns from the client's own records, and "batch-norm" whenever it
         normalises over a batch of them.
 
     Raises

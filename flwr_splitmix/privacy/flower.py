@@ -1,4 +1,4 @@
-"""A ledger behind Flower's `PrivacyAccountant` protocol, so that Flower's tools work with it."""
+"""An adapter from a ledger to Flower's `PrivacyAccountant` protocol, for use with its tools."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _METHOD = "rdp"
 
 
 class Config(Protocol):
-    """What is read of Flower's `PrivacyConfig`."""
+    """The part of Flower's `PrivacyConfig` that is used."""
 
     @property
     def target_delta(self) -> float:
-        """Delta of the epsilon that is reported."""
+        """Delta of the reported epsilon."""
 
     @property
     def population_size(self) -> int:
@@ -36,7 +36,7 @@ class Config(Protocol):
 
 
 class NoisedRelease(Protocol):
-    """What is read of Flower's `GaussianPrivacyEvent`."""
+    """The part of Flower's `GaussianPrivacyEvent` that is used."""
 
     @property
     def noise_multiplier(self) -> float:
@@ -52,20 +52,20 @@ Spent = TypeVar("Spent")
 
 
 class FlowerAccountant(Generic[AnyConfig, Spent]):
-    """Reads a client's ledger, and charges it, in Flower's words.
+    """Reads and charges a client's ledger through Flower's interface.
 
-    What it reports is about a record of this client, where Flower's own accountant is about a
-    client. An event of Flower's is charged to every record.
+    Its guarantee is about a record of this client, whereas Flower's own accountant is about a
+    client. A Flower event is charged to every record.
 
     Parameters
     ----------
     config
-        Flower's `PrivacyConfig`, of add-or-remove without amplification: every client takes part
-        in every step, so there is no sampling to gain from.
+        Flower's `PrivacyConfig`, add-or-remove without amplification: every client takes part in
+        every step, so there is no gain from sampling.
     ledger
-        The client's; of relation "add-remove".
+        The client's ledger, with relation "add-remove".
     spent
-        What `get_privacy_spent` makes: Flower's `PrivacySpent`, which nothing here imports.
+        Class of the result of `get_privacy_spent`: Flower's `PrivacySpent`, not imported here.
 
     Raises
     ------
@@ -95,7 +95,7 @@ class FlowerAccountant(Generic[AnyConfig, Spent]):
 
     @property
     def num_releases(self) -> int:
-        """Number of releases, those of the cut layer among them."""
+        """Number of releases, including those of the cut layer."""
         return self._ledger.releases
 
     def compose(self, event: NoisedRelease, count: int = 1) -> None:
@@ -111,7 +111,7 @@ class FlowerAccountant(Generic[AnyConfig, Spent]):
         return self._ledger.delta(epsilon)
 
     def get_privacy_spent(self, delta: float | None = None) -> Spent:
-        """Return what was spent, at the configuration's delta unless another is given."""
+        """Return what was spent, by default at the configuration's delta."""
         said = self._ledger.statement(self._config.target_delta if delta is None else delta)
         return self._spent(
             epsilon=said.epsilon,
@@ -139,16 +139,16 @@ class FlowerAccountant(Generic[AnyConfig, Spent]):
         )
 
     def state_dict(self) -> dict[str, object]:
-        """Return the ledger's state and the configuration it belongs to, as values of JSON."""
+        """Return the ledger's state and its configuration as JSON values."""
         return {"config": _plain(self._config), "ledger": self._ledger.state_dict()}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Restore it.
+        """Restore the state.
 
         Raises
         ------
         ValueError
-            If it belongs to another configuration, or the ledger cannot take it.
+            If it belongs to another configuration, or does not fit the ledger.
         """
         if state.get("config") != _plain(self._config):
             raise ValueError(

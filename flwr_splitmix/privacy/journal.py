@@ -1,4 +1,4 @@
-"""An append-only file of JSON lines in which a changed or missing line is noticed."""
+"""An append-only file of JSON lines that detects changed or missing lines."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ CHECK = "check"
 
 
 TAIL = 1 << 20
-"""More bytes than a line has."""
+"""Upper bound on the bytes of a line."""
 
 
 class JournalError(RuntimeError):
-    """A journal cannot be trusted, or another process writes it."""
+    """A journal is damaged, or another process writes it."""
 
 
 class Journal:
     """An append-only file; each line is on the disk when `append` returns.
 
-    One process writes at a time: it holds a lock on the file until `close` or its end. A line that
-    a crash left unfinished at the end is cut off: it was never acknowledged.
+    One process writes at a time: it holds a lock on the file until `close` or until it exits. A
+    last line left unfinished by a crash is removed: it was never acknowledged.
 
     Parameters
     ----------
     path
-        The file; it is made, with its directory, readable by its owner only.
+        The file; it is created, with its directory, readable by the owner only.
     verify
-        Whether to compare every line's digest first, or only to read the last one.
+        Whether to check every line's digest first, or only read the last one.
     durable
-        Whether `append` waits for the disk; without it the newest lines may be lost with power.
+        Whether `append` waits for the disk; if not, a power loss may lose the newest lines.
 
     Raises
     ------
     OSError
-        If the file cannot be opened or made.
+        If the file cannot be opened or created.
     JournalError
         If another process writes it, or a line was changed.
     """
@@ -59,12 +59,12 @@ class Journal:
             raise
 
     def append(self, *entries: Mapping[str, Any]) -> None:
-        """Write lines; when this returns they are on the disk, if the journal is durable.
+        """Write lines; if the journal is durable, they are on disk when this returns.
 
         Raises
         ------
         OSError
-            If they cannot be written; the file is as it was then.
+            If they cannot be written; the file is then unchanged.
         """
         check, lines = self._check, []
         for entry in entries:
@@ -82,12 +82,12 @@ class Journal:
         self._check = check
 
     def replace(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Put other entries in place of all that there are, whole or not at all.
+        """Replace all entries atomically.
 
         Raises
         ------
         OSError
-            If they cannot be written; the old ones are intact then.
+            If the new entries cannot be written; the old ones are then intact.
         """
         beside = self.path.with_name(f".{self.path.name}.new")
         beside.unlink(missing_ok=True)
@@ -103,25 +103,25 @@ class Journal:
         os.close(old)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file and release its lock."""
         os.close(self._file)
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """Return a journal's entries, oldest first; an unfinished last line is left out.
+    """Return a journal's entries, oldest first, without an unfinished last line.
 
     Raises
     ------
     OSError
         If the file cannot be read.
     JournalError
-        If a line was changed, or one between two others is missing.
+        If a line was changed, or one in between is missing.
     """
     return [entry for entry, _ in _entries(path)]
 
 
 def _open_locked(path: Path) -> int:
-    """Open a file and lock it, if it is still the one at that path."""
+    """Open and lock a file, retrying if it was replaced in the meantime."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -137,7 +137,7 @@ def _open_locked(path: Path) -> int:
 
 
 def _entries(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    """Return (entry, end of its line in bytes), each after its digest was compared."""
+    """Yield (entry, end of its line in bytes) after checking each digest."""
     check, end = "", 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -166,7 +166,7 @@ def _verified(path: Path) -> tuple[str, int]:
 
 
 def _last(path: Path) -> tuple[str, int]:
-    """Return what `_verified` does, from the end of the file alone."""
+    """Return the same as `_verified`, reading only the end of the file."""
     size = path.stat().st_size
     with path.open("rb") as file:
         file.seek(max(0, size - TAIL))

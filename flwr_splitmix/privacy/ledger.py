@@ -1,4 +1,4 @@
-"""One client's ledger: what it released, what that costs, and what no number covers."""
+"""One client's ledger: what it released, what that costs, and what epsilon does not cover."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ _OUTSIDE = {**OUTSIDE, **OUTSIDE_OF_TEXTS}
 
 @dataclass(frozen=True)
 class Charge:
-    """What something costs that is sent about one batch.
+    """The cost of what is sent about one batch.
 
     Parameters
     ----------
     batch
-        Slopes of the smashed data and of the labels, for each record of the batch; None charges no
-        record in particular.
+        Slopes for smashed data and labels, charged to each record of the batch; None charges no
+        particular record.
     everywhere
-        Slope for every record of the client.
+        Slope charged to every record of the client.
     notes
-        What has no number: keys of `UNBOUNDED`, `OUTSIDE` and `OUTSIDE_OF_TEXTS`.
+        What is not quantified: keys of `UNBOUNDED`, `OUTSIDE` and `OUTSIDE_OF_TEXTS`.
     count
-        How many releases it is.
+        Number of releases.
     """
 
     batch: tuple[float, float] | None = None
@@ -62,16 +62,16 @@ class Charge:
 
 
 class Ledger:
-    """Adds up what one client released; one for each client.
+    """Sums up the releases of one client.
 
     Parameters
     ----------
     relation
-        Neighbouring inputs: "replace" (a record is another one) or "add-remove".
+        How neighbouring inputs differ: "replace" (a record is replaced) or "add-remove".
     records
-        The client's number of records: an exact ledger, which charges every record for the
+        The client's number of records, for an exact ledger, which charges every record for the
         batches that it was in. None charges each pass over the data with its worst batch, which
-        needs no records and is never less.
+        needs no records and never gives less.
     """
 
     def __init__(self, relation: Relation = "replace", records: int | None = None) -> None:
@@ -83,20 +83,20 @@ class Ledger:
 
     @property
     def releases(self) -> int:
-        """How many releases were charged."""
+        """Number of releases charged."""
         return self._releases
 
     def charge(self, *events: Event, epoch: int = 0, records: ArrayLike | None = None) -> None:
         """Charge what was sent together about one batch.
 
-        To be called when bytes are sent, also if the server then rejects them, and with all
-        releases of the batch at once: they add up, before batches are compared.
+        Call this when bytes are sent, even if the server then rejects them, and with all releases
+        of the batch at once: they are summed before batches are compared.
 
         Parameters
         ----------
         epoch
-            Number of the pass over the data that the batch belongs to. It never falls, and a pass
-            that starts over has a new one.
+            Number of the pass over the data that the batch belongs to. It must not decrease, and a
+            pass that starts over needs a new number.
         records
             Indices (b,) of the batch's records; an exact ledger needs them.
 
@@ -105,12 +105,12 @@ class Ledger:
         TypeError
             If an event is not understood; nothing is charged then.
         ValueError
-            If an earlier pass comes back, or an exact ledger has no valid records; likewise.
+            If the epoch decreases, or an exact ledger gets no valid records; nothing is charged.
         """
         self.post(self.price(*events), epoch=epoch, records=records)
 
     def price(self, *events: Event) -> Charge:
-        """Return what it would cost to send `events` together about one batch.
+        """Return the cost of sending `events` together about one batch.
 
         Raises
         ------
@@ -140,7 +140,7 @@ class Ledger:
         return Charge((smashed, labels) if batch else None, everywhere, tuple(notes), count)
 
     def post(self, charge: Charge, *, epoch: int = 0, records: ArrayLike | None = None) -> None:
-        """Charge what `price` returned; parameters and errors as `charge`'s."""
+        """Charge what `price` returned; parameters and errors as for `charge`."""
         if charge.batch is not None:
             rows = None if records is None else np.asarray(records)[None]
             self._book.charge(np.array(charge.batch)[None], np.array([epoch]), rows)
@@ -157,14 +157,14 @@ class Ledger:
         groups: ArrayLike | None = None,
         records: ArrayLike | None = None,
     ) -> None:
-        """Charge many batches whose releases differ in their masks only, at once.
+        """Charge many batches at once whose releases differ only in their masks.
 
         Parameters
         ----------
         release
-            What they have in common; its own ratio is not used.
+            What they have in common; its ratio is not used.
         ratios, epochs
-            (steps,): the client's ratio in each, and the pass that its batch belongs to.
+            (steps,): the client's ratio in each step, and the pass that its batch belongs to.
         groups
             (steps, k): all members' ratios, for releases seen as a sum.
         records
@@ -173,7 +173,7 @@ class Ledger:
         Raises
         ------
         ValueError
-            As `charge`, and if a ratio is not in 0..1 or the lengths differ; nothing is charged.
+            As in `charge`, or if a ratio is not in 0..1 or lengths differ; nothing is charged.
         """
         m = np.asarray(ratios, dtype=np.float64)
         passes = np.asarray(epochs, dtype=np.int64)
@@ -194,7 +194,7 @@ class Ledger:
         self._releases += len(m) * release.times
 
     def statement(self, delta: float) -> Statement:
-        """Return what can be said at `delta`.
+        """Return the ledger's statement at `delta`.
 
         Raises
         ------
@@ -205,7 +205,7 @@ class Ledger:
         because = tuple(words for key, words in UNBOUNDED.items() if key in self._notes)
         spent = self._book.spent()
         epsilons, orders = epsilon_from_rdp(rdp_curve(spent), delta)
-        # Nothing spent is epsilon 0, which no conversion gives.
+        # If nothing is spent epsilon is 0, which no conversion gives.
         smashed, labels, total = np.where(spent > 0, epsilons, 0.0).tolist()
         if self._notes.keys() & {*WITHOUT_NOISE, "batch-norm"}:
             smashed = math.inf
@@ -250,7 +250,7 @@ class Ledger:
         Raises
         ------
         TypeError, ValueError
-            As `charge` and `statement`, and if `max_epsilon` is not a positive number.
+            As in `charge` and `statement`, or if `max_epsilon` is not a positive number.
         """
         if not max_epsilon > 0:
             raise ValueError(f"max_epsilon is {max_epsilon}; a budget must be above 0")
@@ -267,7 +267,7 @@ class Ledger:
         return self._book.spent()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as values that JSON has; `load_state_dict` restores it exactly."""
+        """Return the state as JSON values; `load_state_dict` restores it exactly."""
         return {
             "version": _VERSION,
             "relation": self.relation,
@@ -282,8 +282,8 @@ class Ledger:
         Raises
         ------
         ValueError
-            If it is of another version, relation or kind of ledger, or damaged; the ledger is as
-            it was then.
+            If it has another version, relation or kind of ledger, or is damaged; the ledger is
+            then unchanged.
         """
         if state.get("version") != _VERSION:
             raise ValueError(f"a ledger's state has version {_VERSION}, not {state.get('version')}")

@@ -1,4 +1,4 @@
-"""What a node's data have cost in all runs, on its disk before anything is sent."""
+"""The privacy cost of a node's data over all runs, written to disk before anything is sent."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from flwr_splitmix.privacy.ledger import Charge, Ledger
 VERSION = 1
 
 RELATION: Relation = "replace"
-"""Neighbouring data sets of every such file: a record is another one, which costs the most."""
+"""The relation of every such file: a record is replaced, which costs the most."""
 
 
 class LedgerFile:
-    """One node's charges over all runs; what they come to never falls.
+    """One node's charges over all runs; their total never decreases.
 
     Within a run each record pays for the batches that it was in. Another run may divide the data
-    in another way, so that its records are not these: what the worst record has paid so far is
-    charged to every record then.
+    differently, so that its records are not the same: then what the worst record has paid so far
+    is charged to every record.
 
     Parameters
     ----------
     path
         The file; another process cannot write it at the same time.
     run
-        Tells runs apart whose records are not the same.
+        Identifier that distinguishes runs with different records.
     records
         Number of records of the client in this run.
 
@@ -45,7 +45,7 @@ class LedgerFile:
     OSError
         If it cannot be opened or written.
     JournalError
-        If it is damaged, of another version, or being written by another process.
+        If it is damaged, has another version, or is being written by another process.
     """
 
     def __init__(self, path: Path, run: str, records: int) -> None:
@@ -79,7 +79,7 @@ class LedgerFile:
         return ledger
 
     def charge(self, charge: Charge, records: ArrayLike | None) -> None:
-        """Charge the ledger; when this returns, it is on the disk.
+        """Charge the ledger; the charge is on disk when this returns.
 
         Raises
         ------
@@ -90,7 +90,7 @@ class LedgerFile:
         self.ledger.post(charge, records=records)
 
     def first(self, key: str, value: str | int) -> Any:
-        """Return the first value that was noted under a key in this run: this one, if none was.
+        """Return the first value recorded under a key in this run, recording this one if none is.
 
         Raises
         ------
@@ -103,12 +103,12 @@ class LedgerFile:
         return self._firsts[key]
 
     def close(self) -> None:
-        """Let another process write the file."""
+        """Close the file, so that another process may write it."""
         self.journal.close()
 
 
 def _plain(charge: Charge, records: ArrayLike | None) -> dict[str, Any]:
-    """Return a charge as values that JSON has; infinity is text."""
+    """Return a charge as JSON values, with infinity as text."""
     return {
         "batch": None if charge.batch is None else [repr(cost) for cost in charge.batch],
         "everywhere": repr(charge.everywhere),

@@ -1,4 +1,4 @@
-"""What is known of the masks of a future run, and what they can cost at most."""
+"""What is known about the masks of a future run, and a bound on their cost."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class RandomMasks:
-    """Masks that will be drawn; what they cost holds except with probability `failure`.
+    """Masks that will be drawn; the bound on their cost fails with probability `failure`.
 
     Parameters
     ----------
     alpha
-        Concentration of the Dirichlet distribution of the ratios; CutMix's counts are a multinomial
-        draw with them, and no patches are set aside: the mixers' defaults. For other draws,
-        enumerate the ratios.
+        Concentration of the Dirichlet distribution of the ratios. CutMix's counts are multinomial
+        given the ratios, with `min_patches` 0: the mixers' defaults. For other draws, enumerate
+        the ratios.
     failure
-        Probability that the masks of the run cost more than is planned. Masks are public and do
-        not depend on the data, so that it may simply be added to delta.
+        Probability that the run's masks cost more than planned. Masks are public and do not depend
+        on the data, so it may simply be added to delta.
 
     Raises
     ------
@@ -41,14 +41,14 @@ class RandomMasks:
             raise ValueError(f"failure is {self.failure}; a probability lies between 0 and 1")
 
     def bound(self, costs: Floats, k: int, draws: int) -> float:
-        """Return what `draws` independent masks cost together, except with that probability.
+        """Return a bound on the total cost of `draws` independent masks, up to `failure`.
 
-        Chernoff's bound from the exact distribution, minimised over a grid of its parameter.
+        Chernoff's bound for the exact distribution, minimised over a grid of its parameter.
 
         Parameters
         ----------
         costs
-            (patches + 1,): the cost of a release that keeps 0, 1, ... and all patches.
+            (patches + 1,): the cost of a release that keeps 0, 1, ..., all patches.
         """
         worst = float(costs.max())
         if not (math.isfinite(worst) and worst > 0):
@@ -69,7 +69,7 @@ def even_ratio(patches: int, k: int) -> float:
 def kept_distribution(patches: int, k: int, alpha: float) -> Floats:
     """Return the distribution of one client's number of kept patches.
 
-    Beta-binomial with parameters `alpha` and `(k - 1) alpha`: one member's count where ratios are
+    Beta-binomial with parameters `alpha` and `(k - 1) alpha`: one member's count if ratios are
     Dirichlet and counts multinomial.
 
     Returns

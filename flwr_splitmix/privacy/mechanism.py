@@ -1,4 +1,4 @@
-"""The Gaussian mechanism on tensors: clip, add noise, noise the labels."""
+"""The Gaussian mechanism on tensors: clipping, noise, and noisy labels."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["GaussianNoise", "add_noise", "clip_smashed", "noisy_labels"]
 def clip_smashed(smashed: Tensor, noise: GaussianNoise) -> Tensor:
     """Bound what one sample can contribute.
 
-    "patch" and "sample" shorten vectors that are longer than `clip_norm` C and leave the others.
-    "range" clamps every number to [-Delta/2, Delta/2], Delta being `clip_norm`: the papers'
-    [0, Delta] after the fixed shift of Delta/2, which is taken back so that an upper segment sees
-    smashed data centred as ever. Being public, the shift costs nothing.
+    "patch" and "sample" scale vectors with a norm above `clip_norm` C down to it. "range" clamps
+    every number to [-Delta/2, Delta/2], Delta being `clip_norm`: the papers' interval [0, Delta]
+    after a fixed shift by Delta/2, undone so that an upper segment sees smashed data with
+    unchanged centre. As the shift is public, it costs nothing.
 
-    NaN and infinite numbers become zeros first, each by itself: clipping them would leave them as
-    they are, and through crafted weights their places tell what the sample is.
+    NaN and infinite numbers are first replaced by zeros, individually: clipping would keep them,
+    and with crafted weights their positions could reveal the sample.
 
     Parameters
     ----------
@@ -52,13 +52,13 @@ def add_noise(tensor: Tensor, sigma: float, generator: torch.Generator | None = 
     Parameters
     ----------
     tensor
-        Any shape, floating point. Of fewer bits than float32, the noise is added in float32 and
-        the result rounded, so that the rounding comes after the noise.
+        Any shape, floating point. For dtypes smaller than float32, the noise is added in float32
+        and the result rounded, so that rounding follows the noise.
     sigma
         Standard deviation, in the units of `tensor`; 0 adds nothing.
     generator
-        On the CPU, for tests only: its past and future can be computed from what it drew. None
-        draws what nobody can repeat (see `secret_normal`).
+        On the CPU, for tests only: its draws reveal all its past and future draws. None draws
+        noise that nobody can reproduce (see `secret_normal`).
 
     Returns
     -------
@@ -77,7 +77,7 @@ def add_noise(tensor: Tensor, sigma: float, generator: torch.Generator | None = 
 def noisy_labels(
     one_hot: Tensor, lam: float, noise: GaussianNoise, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Scale labels by the mixing ratio, with noise after or before.
+    """Scale labels by the mixing ratio, adding noise after or before.
 
     Noise, then the clamp to 0..1 (unless `noise.clamp_labels` is false): `clamp(lam y + n)` for
     "after", `lam clamp(y + n)` for "before". The result does not sum to `lam`.

@@ -1,4 +1,4 @@
-"""What a client does to its smashed data and labels before they leave: plain values, no tensors."""
+"""Settings of a client's clipping and noise: plain values, no tensors."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ class GaussianNoise:
     Parameters
     ----------
     sigma_s, sigma_y
-        Standard deviation of the noise on each number of the smashed data, and of the labels, in
-        their own units. 0 is no noise on that part, which then has no epsilon.
+        Standard deviations of the noise on each number of the smashed data, and of the labels, in
+        their own units. 0 means no noise on that part, which then has no epsilon.
     clip
-        What is bounded before the noise: "patch", each patch's L2 norm; "range", each number, to
-        an interval; "sample", the L2 norm of a sample's whole smashed data; "none", nothing, and
-        then there is no epsilon at all.
+        What is bounded before noise is added: "patch", each patch's L2 norm; "range", each number,
+        to an interval; "sample", the L2 norm of a sample's whole smashed data; "none", nothing, so
+        that there is no epsilon at all.
     clip_norm
         The bound C of the norm, or the width Delta of the interval, in units of the smashed data.
     smashed_noise
-        Of CutMix, which patches get noise: those that are "kept" (only they travel), or "all"
-        (every position travels). Mixup's noise is on everything, added after scaling.
+        For CutMix, which patches get noise: those "kept" (only they are sent), or "all" (every
+        position is sent). Mixup adds noise to everything, after scaling.
     label_noise
-        Whether the label noise is added "after" or "before" the label is scaled by the mixing
-        ratio. Scaling noise together with the label protects nothing from who sees it alone.
+        Whether label noise is added "after" or "before" the label is scaled by the mixing ratio.
+        Scaling noise together with the label protects nothing from an adversary that sees it
+        alone.
     clamp_labels
-        Whether the client clamps its noisy labels to 0..1. Whoever sees them alone learns no more
-        through it; but clamped labels that are summed hide each other less than plain ones, so
+        Whether the client clamps its noisy labels to 0..1. This reveals no more to an adversary
+        that sees them alone. But summed clamped labels hide each other less than plain ones, so
         the accountant then gives the sum no credit for the others' label noise.
 
     Raises
@@ -70,7 +71,7 @@ class GaussianNoise:
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """What keeps an upload from having an epsilon: names among clip, sigma_s, sigma_y."""
+        """Why an upload has no epsilon: names among clip, sigma_s, sigma_y."""
         missing = {
             "clip": self.clip == "none",
             "sigma_s": self.sigma_s == 0,
@@ -79,12 +80,12 @@ class GaussianNoise:
         return tuple(name for name, lacks in missing.items() if lacks)
 
     def to_plain(self) -> dict[str, bool | float | str]:
-        """Return the values by name; `from_plain` undoes it."""
+        """Return the values by name, the inverse of `from_plain`."""
         return asdict(self)
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> GaussianNoise:
-        """Make it from values by name.
+        """Make the settings from values by name.
 
         Raises
         ------

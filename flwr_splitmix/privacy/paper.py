@@ -1,8 +1,8 @@
 """The formulas of the DP-CutMixSL papers, as printed, for comparison.
 
 None is used for guarantees. The label's sensitivity is that of L numbers in 0..1, not of a one-hot
-label; Theorem 1 does not hold for the paper's own equation 1, where label noise is scaled with the
-label; and Corollary 1 leaves out that sampling scales delta too.
+label; Theorem 1 does not hold for the paper's own equation 1, in which label noise is scaled with
+the label; and Corollary 1 ignores that sampling scales delta too.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class PaperSetting:
         return self.order * self.d_y * (shift * shift) / 2
 
     def offset(self, delta: float) -> float:
-        """`log(1/delta) / (order - 1)`: the paper's epsilon_o, by which it converts."""
+        """`log(1/delta) / (order - 1)`: the paper's epsilon_o, used for its conversion."""
         check_delta(delta)
         return -math.log(delta) / (self.order - 1)
 
 
 def paper_theorem1(method: Mechanism, setting: PaperSetting, ratio: float) -> float:
-    """Return the Rényi divergence of one epoch as the paper has it; not a guarantee.
+    """Return the Rényi divergence of one epoch according to the paper; not a guarantee.
 
     Parameters
     ----------
@@ -101,11 +101,11 @@ def paper_theorem1(method: Mechanism, setting: PaperSetting, ratio: float) -> fl
 
 
 def paper_corollary1(rdp: float, setting: PaperSetting, delta: float, k: int, n: int) -> float:
-    """Return epsilon for groups of k of n clients as the paper has it; not a guarantee.
+    """Return epsilon for groups of k of n clients according to the paper; not a guarantee.
 
-    `log(1 + (k/n)(exp(rdp + log(1/delta)/(order - 1)) - 1))`. It counts drawing a group as
-    sampling, although every client takes part and the server sees every group, and states it at
-    `delta` where sampling gives `(k/n) delta`.
+    `log(1 + (k/n)(exp(rdp + log(1/delta)/(order - 1)) - 1))`. It treats drawing a group as
+    sampling, although every client takes part and the server sees every group, and states the
+    result at `delta`, while sampling gives `(k/n) delta`.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def paper_corollary1(rdp: float, setting: PaperSetting, delta: float, k: int, n:
     if not 1 <= k <= n:
         raise ValueError(f"k is {k}; a group has 1 to n = {n} clients")
     exponent = rdp + setting.offset(delta)
-    if exponent > 30:  # exp overflows from 710 on; here the 1s are below the last digit
+    if exponent > 30:  # exp overflows above 709; here the 1s are below the last digit
         return exponent + math.log(k / n)
     return math.log1p(k / n * math.expm1(exponent))
 
@@ -125,7 +125,7 @@ def paper_corollary1(rdp: float, setting: PaperSetting, delta: float, k: int, n:
 def paper_optimal_group_size(
     method: Literal["mix", "cutmix"], setting: PaperSetting, delta: float
 ) -> float:
-    """Return the k that the paper says minimises its epsilon; not a guarantee.
+    """Return the k that minimises epsilon according to the paper; not a guarantee.
 
     "mix": `k2* = sqrt((e_s + e_y) / e_o)`; "cutmix": `k3* = sqrt(e_y / e_o)`.
 

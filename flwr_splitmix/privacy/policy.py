@@ -1,4 +1,4 @@
-"""What a node allows, whatever run it takes part in: plain values that its operator sets."""
+"""A node's privacy policy for all runs: plain values set by its operator."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ POLICY = "privacy-policy"
 
 
 class PolicyError(ValueError):
-    """A node's policy is wrong; the sentence names key, value and what is allowed."""
+    """A node's policy is invalid; the message names key, value and what is allowed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodePolicy:
-    """What leaves a node at most; its operator's word, over all runs.
+    """Limits on what may leave a node, set by its operator for all runs.
 
     Parameters
     ----------
     max_epsilon
-        What this node's data may cost in all runs together; None sets no limit.
+        Largest epsilon of this node's data over all runs together; None sets no limit.
     delta
-        Of the (epsilon, delta) that is accounted for.
+        Delta of the (epsilon, delta) guarantee.
     allow_averaging
-        Whether the node's segments may be sent to be averaged, and replaced within a run; None is
-        "yes, unless there is a limit, or nothing is sent plain, or the node uploads to a mixer
-        only".
+        Whether the node's segments may be sent to be averaged, and replaced within a run; None:
+        yes, unless there is a limit, nothing may be sent plain, or the node uploads only to a
+        mixer.
     allow_evaluation
-        Whether the node's own test data may be sent without noise; None is "yes, unless there is a
-        limit or nothing is sent plain".
+        Whether the node's own test data may be sent without noise; None: yes, unless there is a
+        limit or nothing may be sent plain.
     allow_plain
-        Whether anything may be sent without noise; None is "yes, unless there is a limit".
+        Whether anything may be sent without noise; None: yes, unless there is a limit.
 
     Raises
     ------
@@ -79,12 +79,12 @@ class NodePolicy:
 
     @classmethod
     def of_node(cls, node: Mapping[str, Any]) -> NodePolicy:
-        """Read the policy of a node's configuration; keys beside the file win over those in it.
+        """Read the policy from a node's configuration, whose keys override those of the file.
 
         Raises
         ------
         PolicyError
-            If the file cannot be read, holds another key, or a value is wrong.
+            If the file cannot be read, has an unknown key, or a value is invalid.
         """
         values: dict[str, Any] = {}
         if path := node.get(POLICY):
@@ -96,7 +96,7 @@ class NodePolicy:
 _SWITCHES = ("allow-averaging", "allow-evaluation", "allow-plain")
 
 KEYS = ("max-epsilon", "delta", *_SWITCHES)
-"""Keys of a node's configuration, or of the file that it names."""
+"""Keys of a node's configuration, or of the policy file that it names."""
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a ledger says: a number, and the words without which it would mislead."""
+"""A ledger's statement: epsilon, with the explanations without which it would mislead."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from flwr_splitmix.privacy.events import Relation
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """What can be said of a client's records, number and words together.
+    """The guarantee for a client's records: numbers and explanations together.
 
     Parameters
     ----------
     epsilon
-        Of the record that spent most; infinite if there is no bound.
+        Epsilon of the record that spent most; infinite if there is no bound.
     delta, relation
-        With what failure, and between which neighbouring inputs.
+        Failure probability, and how neighbouring inputs differ.
     order
         The Rényi order that gave epsilon; None if there is no bound, or nothing was released.
     smashed, labels
-        Epsilon for who sees only the smashed data, or only the labels.
+        Epsilon against an adversary that sees only the smashed data, or only the labels.
     unbounded_because
         Why epsilon is infinite; empty if it is not.
     outside
-        What epsilon says nothing about.
+        What epsilon does not cover.
     """
 
     epsilon: float
@@ -50,7 +50,7 @@ def in_words(
     unbounded_because: Sequence[str],
     outside: Sequence[str],
 ) -> str:
-    """Say a number with its words, as a sentence or two; parameters as of `Statement`."""
+    """Return epsilon with its explanations as text; parameters as in `Statement`."""
     who = "is replaced" if relation == "replace" else "is added or removed"
     if unbounded_because:
         said = f"no epsilon: {'; '.join(unbounded_because)}"

@@ -1,4 +1,4 @@
-"""A run's directory: what was asked for (config), what happened (metrics), and the summary."""
+"""A run's directory: configuration, metrics and summary."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _log = logging.getLogger(__name__)
 
 
 class Run:
-    """One run under `<home>/runs/<id>/`; made with `create`, found again with `open` or `list`.
+    """One run under `<home>/runs/<id>/`; created with `create`, found with `open` or `list`.
 
-    `home` is the argument if given, else the environment's SPLITMIX_HOME, else ~/.splitmix.
-    A run has one writer at a time: whoever has it `held`.
+    `home` is the argument if given, else the environment variable SPLITMIX_HOME, else ~/.splitmix.
+    A run has one writer at a time, the process that holds its lock (`held`).
 
     Attributes
     ----------
@@ -41,9 +41,9 @@ class Run:
         The run's directory: config.json, begun.json, metrics.parquet, record.json, summary.json,
         failure.json, lock, checkpoints/, clients/.
     id
-        The directory's name: UTC time, name, four hex digits; 20261120-101500-cutmixsl-3f2a, say.
+        The directory's name: UTC time, name, four hex digits; e.g. 20261120-101500-cutmixsl-3f2a.
     config
-        What the run was created with, as plain JSON values.
+        The run's configuration, as plain JSON values.
 
     Raises
     ------
@@ -59,31 +59,32 @@ class Run:
         self._hold = Hold(path / "lock", f"run {self.id}")
 
     def held(self) -> AbstractContextManager[None]:
-        """Keep others from running this run, within a `with` block that may be nested.
+        """Lock this run within a `with` block, which may be nested.
 
         Raises
         ------
         RunError
-            If another process, or another `Run` of this one, has it: which, where, since when.
+            If another process, or another `Run` object of this process, holds the lock; the message
+            says which, where and since when.
         """
         return self._hold.taken()
 
     def check_free(self) -> None:
-        """Raise RunError if somebody is running it."""
+        """Raise RunError if another process executes the run."""
         self._hold.check_free()
 
     @classmethod
     def create(cls, config: Mapping[str, Any], *, name: str, home: str | Path | None = None) -> Run:
-        """Make a new run's directory and write `config` into it.
+        """Create a new run's directory and write `config` into it.
 
         Raises
         ------
         RunError
             If `name` has no ASCII letter or digit.
         TypeError
-            If `config` holds a value that JSON does not know.
+            If `config` has a value that JSON cannot represent.
         OSError
-            If the directory or the file cannot be written; no directory is left then.
+            If the directory or the file cannot be written; no directory is left behind.
         """
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         if not slug:
@@ -100,7 +101,7 @@ class Run:
 
     @classmethod
     def open(cls, run_id: str, *, home: str | Path | None = None) -> Run:
-        """Find a run by its id, or the newest one by the word "latest".
+        """Return the run with this id, or the newest one for "latest".
 
         Raises
         ------
@@ -123,12 +124,12 @@ class Run:
 
     @classmethod
     def list(cls, home: str | Path | None = None) -> builtins.list[Run]:
-        """Return all runs, oldest first; a run whose config is damaged is skipped with a warning.
+        """Return all runs, oldest first; runs with a damaged config are skipped with a warning.
 
         Raises
         ------
         RunError
-            If the directory of the runs exists but cannot be read.
+            If the directory of runs exists but cannot be read.
         """
         runs = []
         for path in run_paths(runs_directory(home)):
@@ -140,27 +141,27 @@ class Run:
 
     @property
     def rows(self) -> builtins.list[Row]:
-        """Metrics so far: one dict a round, every column in every row, None where not measured.
+        """Metrics so far: one dict per round, with all columns, None if not measured.
 
         Raises
         ------
         RunError
-            If metrics.parquet is there but cannot be read.
+            If metrics.parquet exists but cannot be read.
         """
         return [dict(row) for row in self._metrics()]
 
     def append_round(self, row: Mapping[str, float | int | str | None]) -> None:
-        """Add one round's metrics and rewrite metrics.parquet as a whole.
+        """Add one round's metrics and rewrite metrics.parquet.
 
-        Integers stay integers and text stays text. Columns beyond the usual ones may be added in
-        any round and are null in the others.
+        Integers stay integers and text stays text. Further columns may be added in any round and
+        are null in the others.
 
         Raises
         ------
         RunError
             If "round" is not an integer after the last one, or a value does not fit its column.
         OSError
-            If the file cannot be written; the rounds before this one are intact then.
+            If the file cannot be written; earlier rounds are then intact.
         """
         rows = self._metrics()
         number = row.get("round")
@@ -174,9 +175,9 @@ class Run:
         self._write_metrics([*rows, dict(row)])
 
     def rewind(self, round: int) -> None:
-        """Forget the rounds after `round`, and the summary: the run is unfinished again."""
+        """Remove the rounds after `round` and the summary: the run is unfinished again."""
         rows = self._metrics()
-        # The summary goes first: a crash in between leaves a run that is plainly unfinished.
+        # Remove the summary first: a crash in between then leaves an unfinished run.
         (self.path / "summary.json").unlink(missing_ok=True)
         kept = [row for row in rows if row["round"] <= round]
         if len(kept) < len(rows):
@@ -184,13 +185,13 @@ class Run:
 
     @property
     def begun(self) -> dict[int, int]:
-        """How often each round was begun, finished or not."""
+        """How often each round was begun, whether finished or not."""
         path = self.path / "begun.json"
         counts = _read_object(path) if path.exists() else {}
         return {int(number): int(count) for number, count in counts.items()}
 
     def begin(self, round: int) -> None:
-        """Write down that a round begins: what it sends may have been sent if it is repeated.
+        """Record that a round begins, so that a repetition counts its uploads as sent before.
 
         Raises
         ------
@@ -213,11 +214,11 @@ class Run:
 
     @property
     def status(self) -> State:
-        """Where the run stands.
+        """The run's state.
 
-        "finished": it has a summary. Else "running": a process holds it. Else "failed": an error
-        ended it, which `failure` says. Else "stopped": it was interrupted, killed, or never begun.
-        Where there are no locks, a run that runs looks stopped.
+        "finished": it has a summary. Otherwise "running": a process holds its lock. Otherwise
+        "failed": an error ended it (see `failure`). Otherwise "stopped": it was interrupted,
+        killed, or never begun. Without file locks, a running run looks stopped.
         """
         if (self.path / "summary.json").exists():
             return "finished"
@@ -227,12 +228,12 @@ class Run:
 
     @property
     def failure(self) -> str | None:
-        """The error that ended the run, in a sentence; None if none did since it last began."""
+        """The error that ended the run, as a sentence; None if none did since its last start."""
         path = self.path / "failure.json"
         return str(_read_object(path).get("error", "")) if path.exists() else None
 
     def note_failure(self, error: str | None) -> None:
-        """Write down the error that ended the run; None forgets it, as the run begins again.
+        """Record the error that ended the run; None removes it when the run starts again.
 
         Raises
         ------
@@ -247,11 +248,11 @@ class Run:
 
     @property
     def label(self) -> str:
-        """What the user calls it: the key `label` of its configuration; "" for nothing."""
+        """The user's name for the run: the key `label` of its configuration; "" if none."""
         return str(self.config.get("label") or "")
 
     def extend(self, rounds: int) -> None:
-        """Have the run's configuration ask for `rounds` rounds, if it asks for fewer.
+        """Raise the number of rounds in the run's configuration to `rounds`, if it is lower.
 
         Raises
         ------
@@ -261,25 +262,25 @@ class Run:
         asked = self.config.get("num-server-rounds")
         if isinstance(asked, int) and asked < rounds:
             path = self.path / "config.json"
-            made = path.stat().st_mtime_ns  # orders the runs of one second
+            made = path.stat().st_mtime_ns  # orders runs of the same second
             self.config = {**self.config, "num-server-rounds": rounds}
             _write_json(path, self.config)
             os.utime(path, ns=(made, made))
 
     @property
     def record(self) -> Row:
-        """What clients did and what the server saw, by name of the observer; {} if not written."""
+        """Observers' records of clients and server, by the observer's name; {} if not written."""
         path = self.path / "record.json"
         return _read_object(path) if path.exists() else {}
 
     @property
     def mixtures(self) -> Row:
-        """The mixtures that were kept of the newest round; {} if none were."""
+        """The mixtures kept from the newest round; {} if none were."""
         path = self.path / "mixtures.json"
         return _read_object(path) if path.exists() else {}
 
     def write_record(self, record: Mapping[str, Any]) -> None:
-        """Write record.json, which outlives the process but not a loss of power.
+        """Write record.json, which survives the process but not a power loss.
 
         Raises
         ------
@@ -294,14 +295,14 @@ class Run:
     def checkpoints(self) -> CheckpointStore:
         """The server's checkpoints, in checkpoints/."""
         from flwr_splitmix.runs.checkpoints import (
-            CheckpointStore,  # loads torch: only when asked for
+            CheckpointStore,  # loads torch, so only on demand
         )
 
         return CheckpointStore(self.path / "checkpoints")
 
     @property
     def clients_dir(self) -> Path:
-        """Where the clients' states go, see `ClientStore`."""
+        """Directory of the clients' states, see `ClientStore`."""
         return self.path / "clients"
 
     def _metrics(self) -> builtins.list[Row]:

@@ -1,1 +1,1 @@
-"""The server's side of a run: the loop of rounds, and all that a strategy is made of."""
+"""The server side of a run: the loop of rounds, and the components of a strategy."""

@@ -1,4 +1,4 @@
-"""A Flower strategy as the aggregator of lower segments, with our own sampling around it."""
+"""A Flower strategy as the aggregator of lower segments, combined with our own sampling."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from flwr_splitmix.storage import under
 AggregatorName = Literal[
     "FedAvg", "FedAvgM", "FedAdam", "FedAdagrad", "FedYogi", "FedMedian", "FedTrimmedAvg"
 ]
-"""Flower's strategies that need no option to aggregate lower segments."""
+"""Flower's strategies that can aggregate lower segments without further options."""
 
 PREFIX = "aggregator"
 
 WAIT_SECONDS = 60.0
-"""How long an aggregator may go on asking which nodes take part: their number does not grow."""
+"""How long an aggregator may keep asking for nodes: their number does not grow."""
 
 _REFUSED: dict[str, str] = {
     "FedProx": "its proximal term must be computed by matching client code",
@@ -45,7 +45,7 @@ _REFUSED: dict[str, str] = {
 
 
 _CONFIGURED = {getattr(flower, name).configure_train for name in get_args(AggregatorName)}
-"""Flower's own, which differ in what they note of a round before they draw its nodes."""
+"""Flower's own methods; they differ in what they record of a round before drawing its nodes."""
 
 
 class AggregatorError(ValueError):
@@ -53,13 +53,13 @@ class AggregatorError(ValueError):
 
 
 def make_aggregator(name: AggregatorName) -> flower.Strategy:
-    """Make an aggregator by its name in Flower: content with a single node."""
+    """Return the aggregator with this name in Flower, accepting a single node."""
     kind: type[flower.FedAvg] = getattr(flower, name)
     return kind(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
 
 
 def fedavg() -> flower.Strategy:
-    """Return FedAvg as an aggregator: weighted by examples, content with a single node."""
+    """Return FedAvg as an aggregator: weighted by examples, accepting a single node."""
     return make_aggregator("FedAvg")
 
 
@@ -69,13 +69,13 @@ class LowerAggregator:
     Parameters
     ----------
     strategy
-        Any Flower strategy whose clients send one ArrayRecord and "num-examples"; None averages
-        nothing: lower segments stay with their clients.
+        Any Flower strategy whose clients send one ArrayRecord and "num-examples"; None leaves
+        lower segments with their clients.
 
     Raises
     ------
     AggregatorError
-        If the strategy needs client code or content that split learning has not.
+        If the strategy needs client code or content that split learning does not have.
     """
 
     def __init__(self, strategy: flower.Strategy | None) -> None:
@@ -98,12 +98,12 @@ class LowerAggregator:
         return self.strategy is not None
 
     def check_works_without_grid(self) -> None:
-        """Refuse a `configure_train` that is not Flower's: without a Flower run it cannot be.
+        """Reject a `configure_train` other than Flower's, which may need a Flower run.
 
         Raises
         ------
         AggregatorError
-            Naming the strategy.
+            If the strategy has its own; the message names the strategy.
         """
         kind = type(self.strategy)
         own = getattr(kind, "configure_train", None)
@@ -122,12 +122,12 @@ class LowerAggregator:
         grid: Grid | None,
         nodes: Sequence[int],
     ) -> list[Message]:
-        """Make one train message, with a content of its own, for each node.
+        """Return one train message per node, each with its own content.
 
         Raises
         ------
         AggregatorError
-            If the strategy waits for more nodes than take part, or asks none of them.
+            If the strategy waits for more nodes than take part, or asks no node to train.
         """
         config = ConfigRecord({**config, "server-round": server_round})
         if self.strategy is None or grid is None:
@@ -146,10 +146,10 @@ class LowerAggregator:
         return messages
 
     def _tell(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord) -> None:
-        """Have a server optimizer take note of the round's arrays, without a Flower run.
+        """Have a server optimizer record the round's arrays, without a Flower run.
 
-        Its `configure_train` does so first. What follows, to draw nodes and to make messages, is
-        done here.
+        Its `configure_train` does so first; it is stopped before it draws nodes and makes
+        messages, which is done elsewhere.
         """
         own = getattr(type(self.strategy), "configure_train", None)
         if self.strategy is None or own is flower.FedAvg.configure_train:
@@ -163,7 +163,7 @@ class LowerAggregator:
         )
 
     def _check_enough(self, nodes: int) -> None:
-        """Raise AggregatorError if Flower's own sampling would wait for more nodes, for ever."""
+        """Raise AggregatorError if Flower's own sampling would wait forever for more nodes."""
         for strategy in _sampling_as_flower(self.strategy):
             keys = ("min_train_nodes", "min_available_nodes")
             if any(getattr(strategy, key, 0) > nodes for key in keys):
@@ -172,14 +172,14 @@ class LowerAggregator:
     def aggregate(
         self, server_round: int, replies: Sequence[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate sorted replies; (None, None) without an aggregator or without replies."""
+        """Aggregate sorted replies; return (None, None) without aggregator or replies."""
         if self.strategy is None or not replies:
             return None, None
         self._put_in_order(replies[0])
         return self.strategy.aggregate_train(server_round, replies)
 
     def _put_in_order(self, reply: Message) -> None:
-        """Have what FedAvgM subtracts from replies in their order; a checkpoint keeps none."""
+        """Order FedAvgM's current arrays like the replies: a checkpoint does not keep the order."""
         current = getattr(self.strategy, "current_arrays", None)
         if not isinstance(current, ArrayRecord):
             return
@@ -197,7 +197,7 @@ class LowerAggregator:
         return tensors
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `state` returned."""
+        """Restore what `state` returned."""
         kept: dict[str, dict[str, np.ndarray]] = {}
         for name, tensor in under(PREFIX, tensors).items():
             attribute, key = name.split(".", 1)
@@ -212,7 +212,7 @@ class LowerAggregator:
 def _arrays(value: Any) -> dict[str, np.ndarray]:
     if isinstance(value, ArrayRecord):
         return {f"record.{k}": a.numpy() for k, a in value.items()}
-    # What is computed from an array without axes, as BatchNorm's counter, is a number.
+    # Arithmetic on a 0-d array, such as BatchNorm's counter, gives a numpy scalar.
     numeric = (np.ndarray, np.generic)
     if isinstance(value, dict) and value and all(isinstance(v, numeric) for v in value.values()):
         return {f"dict.{k}": np.asarray(v) for k, v in value.items()}
@@ -232,7 +232,7 @@ def _rebuild(kind: str, named: Mapping[str, np.ndarray]) -> Any:
 
 
 def _sampling_as_flower(strategy: flower.Strategy | None) -> Iterator[flower.Strategy]:
-    """Yield a strategy, and those it is wrapped around, as far as Flower's own code samples."""
+    """Yield a strategy and those that it wraps, as long as Flower's own code samples."""
     while (
         isinstance(strategy, flower.Strategy)
         and type(strategy).configure_train.__module__.split(".")[0] == "flwr"
@@ -249,18 +249,18 @@ def _waits_for_ever(name: str, nodes: int) -> AggregatorError:
 
 
 class _NodesWanted(Exception):  # noqa: N818 - nothing is wrong
-    """A strategy goes on to draw the nodes of a round."""
+    """Raised when a strategy is about to draw the nodes of a round."""
 
 
 class _NoNodes:
-    """The grid where there is none: a strategy is stopped when it asks for nodes."""
+    """Stands in for a missing grid: stops a strategy when it asks for nodes."""
 
     def get_node_ids(self) -> list[int]:
         raise _NodesWanted
 
 
 class _SampledNodes:
-    """The grid as an aggregator may see it: only the nodes that were sampled for the round."""
+    """The grid as an aggregator sees it: only the nodes sampled for the round."""
 
     def __init__(self, grid: Grid, nodes: Sequence[int], name: str) -> None:
         self._grid = grid
@@ -269,7 +269,7 @@ class _SampledNodes:
         self._deadline = time.monotonic() + WAIT_SECONDS
 
     def get_node_ids(self) -> list[int]:
-        # An aggregator that samples by itself may wait, without limit, until enough are there.
+        # An aggregator that samples by itself may wait without limit for enough nodes.
         if time.monotonic() > self._deadline:
             raise _waits_for_ever(self._name, len(self._nodes))
         return list(self._nodes)

@@ -18,21 +18,21 @@ Gradients = dict[int, list[Tensor | None]]
 
 
 class GroupsOnArrival:
-    """One step's groups, each of which is learned from as soon as it is complete.
+    """One step's groups, each processed as soon as it is complete.
 
     Parameters
     ----------
     plan
-        Of one pass.
+        A plan with one pass.
     progress, num_rounds
         For the schedule.
     seed
-        Of dropout and the like; each group has its own, which does not depend on the order.
+        For dropout and the like; each group derives its own, independent of the order.
 
     Attributes
     ----------
     uploads, gradients
-        By client index, what came and what goes back.
+        By client index, the uploads that arrived and the gradients to return.
     """
 
     def __init__(
@@ -59,16 +59,16 @@ class GroupsOnArrival:
     def learn(
         self, uploads: Iterable[tuple[int, Upload]], deliver: Callable[[Gradients], None]
     ) -> Gradients:
-        """Learn from uploads as they come, and in the end from groups that lack some.
+        """Learn from groups as their uploads arrive, and at the end from incomplete groups.
 
         Parameters
         ----------
         deliver
-            Called with a group's gradients while others still upload.
+            Called with a group's gradients while other groups still upload.
 
         Returns
         -------
-        The gradients that are left to deliver: there is nobody to wait for any more.
+        The gradients left to deliver, when no further upload is awaited.
         """
         owed: Gradients = {}
         for client, upload in uploads:
@@ -86,12 +86,12 @@ class GroupsOnArrival:
         return owed
 
     def result(self) -> tuple[Mixed, StepResult]:
-        """Return all mixtures of the step as one, in the order in which they were learned from.
+        """Return all mixtures of the step as one, in the order of their updates.
 
         Raises
         ------
         EmptyMixtureError
-            If there was none.
+            If there was no mixture.
         """
         if not self._parts:
             raise EmptyMixtureError("there is nothing to mix: no group of the plan has come")
@@ -121,7 +121,7 @@ class GroupsOnArrival:
             self.progress,
             self.num_rounds,
             derive_seed(self.seed, "group", group),
-            np.random.default_rng(0),  # draws the order of several groups; here is one
+            np.random.default_rng(0),  # would draw the order of several groups; here is one
         )
         self._parts.append((mixed, result))
         gradients = self.mixer.split(result.gradient, mixed, own)
@@ -130,6 +130,6 @@ class GroupsOnArrival:
 
 
 def deliveries(number: int, progress: float, gradients: Gradients) -> dict[int, dict[str, Any]]:
-    """Return the calls of a client's `step`, by client, that bring gradients and plan nothing."""
+    """Return each client's `step` call that delivers gradients and asks for no upload."""
     payload = {"number": number, "progress": progress, "plan": None}
     return {client: {**payload, "gradient": own} for client, own in gradients.items()}

@@ -1,4 +1,4 @@
-"""Checkpoints of a strategy: what one holds of it, and how it continues from one."""
+"""Checkpoints of a strategy: their content, and resuming from one."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def pack(
     Parameters
     ----------
     server
-        What the server learned: tensors and plain values.
+        The server's state: tensors and plain values.
     arrays
-        The lower segment that the next round begins with.
+        The lower segment that the next round starts from.
     trained
-        By client index, the last round that it finished.
+        By client index, the last round that the client finished.
     """
     tensors, meta = server
     lower = {f"{_LOWER}.{name}": tensor for name, tensor in to_tensors(arrays).items()}
@@ -52,11 +52,11 @@ def unpack(
     observers: Sequence[Observer],
     initial: ArrayRecord,
 ) -> tuple[ArrayRecord, dict[int, int]]:
-    """Restore aggregator and observers; return the lower segment and who trained when.
+    """Restore aggregator and observers; return the lower segment and each client's last round.
 
-    A checkpoint keeps no order, and FedAvgM matches arrays by theirs: it is that of `initial`, the
-    lower segment that the run began with. Observers that a checkpoint has no state of stay as they
-    are.
+    A checkpoint does not keep the order of arrays, by which FedAvgM matches them, so the order is
+    taken from `initial`, the lower segment that the run started with. Observers without a state
+    in the checkpoint are left as they are.
     """
     aggregator.restore(checkpoint.tensors)
     for observer, state in _states(observers, checkpoint.meta.get("observers", ())):
@@ -72,7 +72,7 @@ def unpack(
 def _states(
     observers: Sequence[Observer], kept: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[Observer, Mapping[str, Any]]]:
-    """Match observers with states: by class, in their order; in old checkpoints by place."""
+    """Match observers with states by class, in order; in old checkpoints, by position."""
     if not all(entry.keys() == {"kind", "state"} for entry in kept):
         yield from zip(observers, kept, strict=False)
         return

@@ -1,4 +1,4 @@
-"""A run of the loop of rounds: what it was started with, and what has come of it."""
+"""A run of the loop of rounds: its inputs and its result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flwr_splitmix.server.evaluation.central import EvaluateFn
 
 @dataclass(frozen=True)
 class Job:
-    """What a run was started with, and Flower's result, which grows with its rounds."""
+    """A run's inputs, and Flower's result, which grows with the rounds."""
 
     grid: Grid | None
     initial: ArrayRecord

@@ -17,7 +17,7 @@ def with_tickets(
     ticket: Ticket,
     attempts: Mapping[int, int] | None = None,
 ) -> list[Message]:
-    """Put each node's own ticket into its message; returns them sorted by client index.
+    """Put each node's ticket into its message and return the messages sorted by client index.
 
     Parameters
     ----------
@@ -26,8 +26,8 @@ def with_tickets(
     ticket
         The round's ticket; only the client and its attempts differ between nodes.
     attempts
-        By client index, how often what it is asked for may have been asked for before; None is as
-        the ticket says.
+        By client index, how often it may have been asked for the same before; None uses the
+        ticket's value.
     """
     client_of = {node: client for client, node in nodes.items()}
     for message in messages:
@@ -41,9 +41,9 @@ def with_tickets(
 def messages_to(
     nodes: Sequence[int], content: RecordDict, message_type: str, *, in_run: bool
 ) -> list[Message]:
-    """Make one message, with its own copy of the content, for each node.
+    """Return one message per node, each with its own copy of the content.
 
-    Outside a Flower run a message needs explicit metadata, which is made up here.
+    Outside a Flower run a message needs explicit metadata, which is created here.
     """
     return [
         Message(RecordDict(dict(content.items())), dst_node_id=node, message_type=message_type)

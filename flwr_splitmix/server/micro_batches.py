@@ -1,4 +1,4 @@
-"""Full-duplex steps: a batch goes up in parts, and each part is learned from when it is there."""
+"""Full-duplex steps: a batch is uploaded in parts, each processed as soon as it arrives."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from flwr_splitmix.server.steps import Place, Steps, Training
 
 
 class MicroBatchSteps(Steps):
-    """Steps whose batch is cut into parts; both segments' optimizers step once for all of them.
+    """Steps whose batch is cut into parts; both segments' optimizers step once for all parts.
 
     The calls for all parts are queued at once, and each part's gradients as soon as the server has
-    learned from it: while a client uploads one part, the server learns from the one before, and
-    the gradients of that come down. The clients answer all calls in their order.
+    processed it: while a client uploads one part, the server processes an earlier one and returns
+    gradients of parts already processed. Clients answer all calls in order.
 
     Parameters
     ----------
     count
-        Into how many parts.
+        The number of parts.
     """
 
     def __init__(self, training: Training, clients: Clients, count: PartCount) -> None:
@@ -36,7 +36,7 @@ class MicroBatchSteps(Steps):
         self._learned: tuple[float, float] | None = None
 
     def take(self, place: Place, plan: Plan) -> StepDone:
-        """Exchange the parts, and learn from them one after the other."""
+        """Exchange the parts and learn from them one after another."""
         parts = self.count.parts
         samples = plan.shape.batch // parts
         owed, self._deliveries = self._deliveries, 0
@@ -76,7 +76,7 @@ class MicroBatchSteps(Steps):
         self.training.require(self.clients)
 
     def _step_optimizer(self) -> None:
-        """Take the upper segment's last step, while the clients begin with the next batch."""
+        """Take the upper segment's last optimizer step while clients start the next batch."""
         if self._learned is not None:
             groups, progress = self._learned
             self._learned = None
@@ -85,14 +85,14 @@ class MicroBatchSteps(Steps):
     def _learn(
         self, place: Place, own: Plan, uploads: Mapping[int, Upload], part: int, step: PartedStep
     ) -> Gradients:
-        """Learn from a part; returns its gradients, none where there is nothing to mix."""
+        """Learn from a part and return its gradients; empty if there is nothing to mix."""
         upper, mixer = self.training.upper, self.training.mixer
         mixed: Mixed | None = None
         result: StepResult | None = None
         gradients: Gradients = {}
         try:
             mixed = mixer.merge(uploads, own, num_classes=upper.num_classes, device=upper.device)
-        except EmptyMixtureError:  # nobody who is left has a patch in this step
+        except EmptyMixtureError:  # no remaining client has a patch in this step
             pass
         else:
             seed = self.training.upper_seed(place)
@@ -114,7 +114,7 @@ class MicroBatchSteps(Steps):
         self._deliveries += 1
 
     def _measure(self, seconds: StepSeconds) -> None:
-        """Wait for the deliveries, of which the last says how long a gradient's way down is."""
+        """Wait for the deliveries; the last one measures how long gradients take to arrive."""
         while self._deliveries:
             self._deliveries -= 1
             before = dict(self.clients.seconds)
@@ -126,6 +126,6 @@ class MicroBatchSteps(Steps):
 def _asked(
     place: Place, told: Mapping[int, Any], part: int, parts: int
 ) -> dict[int, Mapping[str, Any]]:
-    """Return the calls for one part, by client; `told` is each one's share of the plan."""
+    """Return the calls for one part, by client; `told` is each client's share of the plan."""
     asked = {"number": place.number, "progress": place.progress, "part": part, "parts": parts}
     return {client: {**asked, "plan": plan} for client, plan in told.items()}

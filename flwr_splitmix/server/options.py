@@ -1,4 +1,4 @@
-"""The options of strategies: of every one, of the L shape, of the U shape."""
+"""The options of strategies: those of all strategies, of the L shape, and of the U shape."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RoundOptions(TypedDict, total=False):
 
 
 class Options(RoundOptions, total=False):
-    """Options of every strategy of the L shape; see `SplitStrategy`."""
+    """Options of all strategies of the L shape; see `SplitStrategy`."""
 
     aggregator: flower.Strategy | None
     num_classes: int | None
@@ -54,7 +54,7 @@ class Options(RoundOptions, total=False):
 
 
 class UShapeOptions(RoundOptions, total=False):
-    """Options of every strategy of the U shape; see `UShapeStrategy`."""
+    """Options of all strategies of the U shape; see `UShapeStrategy`."""
 
     aggregator: flower.Strategy | None
     optimizer: OptimizerFactory | None
@@ -69,14 +69,14 @@ class UShapeOptions(RoundOptions, total=False):
 
 
 def check_counts(**counts: int | None) -> None:
-    """Raise ValueError for a count below 1, naming it; None is allowed."""
+    """Raise ValueError, with the name, for a count below 1; None is allowed."""
     for name, value in counts.items():
         if value is not None and value < 1:
             raise ValueError(f"{name} is {value}; it must be at least 1")
 
 
 def check_options(fraction_train: float, evaluation: str, evaluate_every: int) -> None:
-    """Raise ValueError for an option of the loop of rounds outside its range."""
+    """Raise ValueError if an option of the loop of rounds is outside its range."""
     check_counts(evaluate_every=evaluate_every)
     if not 0 < fraction_train <= 1:
         raise ValueError(f"fraction_train is {fraction_train}; allowed is 0 < fraction <= 1")

@@ -1,4 +1,4 @@
-"""The pace of clients that are not equally fast: whom a step waits for, who is mixed with whom."""
+"""Pacing of clients of unequal speed: which ones a step waits for, and which are mixed together."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ GroupOrder = Literal["random", "arrival"]
 Grouping = Literal["random", "speed"]
 
 SAME_SPEED = 1.5
-"""Clients of one class take at most so many times as long as its fastest."""
+"""Clients of one class take at most this many times as long as its fastest client."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What a strategy of the L shape does about clients that are not equally fast.
+    """How a strategy of the L shape treats clients of unequal speed.
 
-    With anything but the defaults a run depends on how fast its clients are, and does not repeat.
+    With any value but the defaults, results depend on the clients' speed and are not reproducible.
 
     Parameters
     ----------
     straggler
-        "wait" for every client in every step; or "skip" the uploads of a step that are late,
-        whose clients stay in the round and take part again when they have answered.
+        "wait" for every client in every step; or "skip" a step's late uploads: their clients stay
+        in the round and take part again once they have answered.
     straggler_factor
-        Times the median of a step's clients: who takes longer is late.
+        A client is late if it takes longer than this many times the median of a step's clients.
     group_order
-        In which order sequential updates take the groups: "random", or as their uploads arrive,
-        each group's gradients going out at once.
+        Order of sequential updates: "random", or "arrival" of the groups' uploads, with each
+        group's gradients sent at once.
     grouping
-        Who is mixed with whom: at "random", or with clients of similar "speed", by the seconds of
-        the rounds before, and at random among those.
+        How groups are formed: at "random", or from clients of similar "speed" in earlier rounds,
+        at random among those.
 
     Raises
     ------
     ValueError
-        For a value that is not allowed.
+        If a value is not allowed.
     """
 
     straggler: Straggler = "wait"
@@ -66,7 +66,7 @@ class Pace:
             )
 
     def check(self, mixer: Mixer, server_update: str) -> None:
-        """Raise ValueError if a mixer or a server update does not allow this pace."""
+        """Raise ValueError if the mixer or the server update does not allow this pace."""
         if self.group_order == "arrival" and server_update != "sequential":
             raise ValueError(
                 f"group-order is 'arrival', but server-update is {server_update!r}, one joint step "
@@ -92,7 +92,7 @@ class Pace:
 
     @property
     def on_arrival(self) -> bool:
-        """Whether groups are learned from as they arrive."""
+        """Whether groups are processed as they arrive."""
         return self.group_order == "arrival"
 
     @property
@@ -101,13 +101,13 @@ class Pace:
         return self.skips or self.on_arrival
 
     def patience(self, min_nodes: int) -> Patience | None:
-        """Return how long a step waits for its slower clients; None for as long as it takes."""
+        """Return how long a step waits for slower clients; None for no limit."""
         return Patience(self.straggler_factor, min_nodes) if self.skips else None
 
     def members(self, clients: Clients, willing: Iterable[int], least: int) -> list[int]:
-        """Return who takes part in the next step: not those who still answer to an earlier one.
+        """Return the clients of the next step, without those still busy with an earlier one.
 
-        Unless fewer than `least` are left: then all do, and are waited for.
+        If fewer than `least` are left, all clients take part, and the step waits for them.
         """
         asked = list(willing)
         busy = clients.busy if self.skips else frozenset[int]()
@@ -115,12 +115,12 @@ class Pace:
         return free if len(free) >= least else [c for c in asked if c in set(clients.alive)]
 
     def classes(self, seconds: Mapping[int, float]) -> dict[int, int]:
-        """Return each client's class of speed, 0 for the fastest; {} where groups are random.
+        """Return each client's speed class, 0 for the fastest; {} if groups are random.
 
         Parameters
         ----------
         seconds
-            By client index, of a step in the rounds before.
+            By client index, seconds per step in earlier rounds.
         """
         if self.grouping == "random":
             return {}
@@ -134,7 +134,7 @@ class Pace:
 
 
 def innermost(mixer: Mixer) -> Mixer:
-    """Return the mixer inside of all those around it."""
+    """Return the innermost mixer, inside all wrappers."""
     while isinstance(mixer, WrappedMixer):
         mixer = mixer.mixer
     return mixer

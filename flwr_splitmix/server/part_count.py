@@ -1,4 +1,4 @@
-"""Into how many parts a batch is cut: as asked for, or as the first steps say."""
+"""The number of parts that a batch is cut into: as requested, or measured in the first steps."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ PartsAsked = int | Literal["auto"]
 PARTS_ALLOWED = f"allowed are integers from 1 to {MAX_PARTS}, and 'auto'"
 
 TRIED, TRIALS = 2, 3
-""""auto" measures so many steps, in so many parts; what the first one computes is not counted."""
+""""auto" measures `TRIALS` steps in `TRIED` parts; the first step is not counted."""
 
 MOST = 16
-"""Most parts that "auto" takes."""
+"""Most parts that "auto" chooses."""
 
 SHORTEST = 0.02
-""""auto" takes no more parts than the step's longest stage has of so many seconds."""
+""""auto" keeps each part of the step's longest stage at least this long, in seconds."""
 
 IDLE = 0.05
-"""What "auto" aims at: the share of a step in which its longest stage waits for the others."""
+"""Target of "auto": the fraction of a step in which its longest stage waits for the others."""
 
 
 class StepSeconds:
-    """What one step in parts took.
+    """The timing of one step in parts.
 
     Parameters
     ----------
     parts
-        Their number.
+        The number of parts.
 
     Attributes
     ----------
     server
-        Seconds that the server computed.
+        Seconds of computation at the server.
     """
 
     def __init__(self, parts: int) -> None:
@@ -55,12 +55,12 @@ class StepSeconds:
         self._back: dict[int, float] = {}
 
     def uploaded(self, part: int, before: Mapping[int, float], after: Mapping[int, float]) -> None:
-        """Note how long each client took for a part, from when it was free for it.
+        """Record how long each client took for a part, from when it was free to start it.
 
         Parameters
         ----------
         before, after
-            By client index, the seconds spent in its calls until then.
+            By client index, the seconds spent in its calls before and after the part.
         """
         for client, seconds in after.items():
             spent = seconds - before[client]
@@ -68,12 +68,12 @@ class StepSeconds:
             own[client] = own.get(client, 0.0) + spent
 
     def delivered(self, before: Mapping[int, float], after: Mapping[int, float]) -> None:
-        """Note how long it took to deliver a part's gradients; the last one counts."""
+        """Record how long it took to deliver a part's gradients; the last delivery counts."""
         self._back = {client: seconds - before[client] for client, seconds in after.items()}
 
     @property
     def trip(self) -> float:
-        """Seconds from a call to the first byte of its reply, the longest of all clients."""
+        """Seconds from a call to the first byte of its reply, for the slowest client."""
         later = max(self.parts - 1, 1)
         return max(
             (max(s - self._later.get(c, 0.0) / later, 0.0) for c, s in self._first.items()),
@@ -82,13 +82,13 @@ class StepSeconds:
 
     @property
     def up(self) -> float:
-        """Seconds in which a client computes and uploads a batch, the longest of all clients."""
+        """Seconds to compute and upload a batch, for the slowest client."""
         later = max(self.parts - 1, 1)
         return max(self._later.values(), default=0.0) * self.parts / later
 
     @property
     def down(self) -> float:
-        """Seconds in which the gradients of a batch come down and are learned from."""
+        """Seconds to download the gradients of a batch and backpropagate them."""
         return self.parts * max(max(self._back.values(), default=0.0) - self.trip, 0.0)
 
 
@@ -98,19 +98,19 @@ class PartCount:
     Parameters
     ----------
     asked
-        Their number M, from 1 to 64; a batch that it does not divide is cut into fewer. Or "auto":
-        as few as keep the longest stage of a step (up, server, down) busy, by what the first steps
-        measured; 1 over a link on which nothing overlaps.
+        Their number M, from 1 to 64; if M does not divide a batch, it is cut into fewer. Or "auto":
+        as few as keep the longest stage of a step (up, server, down) busy, as measured in the
+        first steps; 1 over a link on which nothing overlaps.
 
     Attributes
     ----------
     parts
-        How many there are now.
+        The current number of parts.
 
     Raises
     ------
     ValueError
-        If it is neither.
+        If `asked` is neither such a number nor "auto".
     """
 
     def __init__(self, asked: PartsAsked = 1) -> None:
@@ -123,7 +123,7 @@ class PartCount:
         self._trials: list[StepSeconds] = []
 
     def check(self, mixer: Mixer, server_update: str, upper: nn.Module, pace: Pace) -> None:
-        """Raise ValueError if something needs whole batches; the sentence says what."""
+        """Raise ValueError if something needs whole batches; the message names it."""
         if self.asked == 1:
             return
         why = ""
@@ -153,9 +153,9 @@ class PartCount:
         Parameters
         ----------
         batch
-            Samples of each client's batch.
+            Samples in each client's batch.
         overlaps
-            Whether the link sends, receives and computes at the same time.
+            Whether the link sends, receives and computes concurrently.
         """
         if self.asked != "auto":
             parts = largest_divisor(batch, self.asked)
@@ -176,11 +176,11 @@ class PartCount:
 
     @property
     def measures(self) -> bool:
-        """Whether the next step is one of those by which "auto" chooses."""
+        """Whether the next step is one of those that "auto" measures."""
         return self.asked == "auto" and not self._chosen and self.parts > 1
 
     def measured(self, seconds: StepSeconds) -> None:
-        """Note one of the first steps; behind the last of them, choose."""
+        """Record one of the first steps; after the last of them, choose the number of parts."""
         self._trials.append(seconds)
         if len(self._trials) < TRIALS:
             return
@@ -202,22 +202,22 @@ class PartCount:
 
 
 def is_parts(asked: object) -> bool:
-    """Return whether a value says into how many parts to cut a batch."""
+    """Return whether a value is a valid number of parts, or "auto"."""
     return asked == "auto" or (type(asked) is int and 1 <= asked <= MAX_PARTS)
 
 
 def best_parts(stages: Mapping[str, float], trip: float) -> int:
     """Return the fewest parts with which the longest stage of a step hardly waits.
 
-    Between two steps it waits for one part of every other stage, and for the way there and back,
-    which no cutting shortens.
+    Between two steps that stage waits for one part of every other stage, and for the round trip,
+    which more parts do not shorten.
 
     Parameters
     ----------
     stages
         Seconds of each stage for a whole batch.
     trip
-        Seconds of the way there and back.
+        Seconds of the round trip.
     """
     longest = max(stages.values())
     others = sum(stages.values()) - longest

@@ -1,4 +1,4 @@
-"""The parts of a step put together: what observers are told of it."""
+"""The parts of a step joined into one step, for observers."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ T = TypeVar("T")
 
 
 class PartedStep:
-    """A step whose batch came in parts.
+    """A step whose batch arrived in parts.
 
     Parameters
     ----------
     plan
-        Of the whole batch.
+        Plan of the whole batch.
     parts
-        Their number.
+        The number of parts.
 
     Attributes
     ----------
     groups
-        How many groups were learned from, on average over the samples of the batch.
+        The number of groups trained on, averaged over the samples of the batch.
     """
 
     def __init__(self, plan: Plan, parts: int) -> None:
@@ -45,22 +45,22 @@ class PartedStep:
         mixed: Mixed | None,
         result: StepResult | None,
     ) -> None:
-        """Note the next part; without a mixture there was nothing to learn from."""
+        """Add the next part; `mixed` and `result` are None if there was nothing to mix."""
         if mixed is not None and result is not None:
             self.groups += len(mixed.sources) / self.parts
             self._learned.append((len(self._came), mixed, result))
         self._came.append((uploads, gradients))
 
     def done(self, server_round: int, number: int) -> StepDone:
-        """Return the step as if its batch had come in one piece.
+        """Return the step as if its batch had arrived whole.
 
-        Of a client that dropped out on the way there is no upload, while what came of it is in the
-        mixture, in which samples are zero where there was nothing to mix.
+        A client that dropped out midway has no upload, but the parts that arrived from it are in
+        the mixture. Samples of the mixture are zero if there was nothing to mix.
 
         Raises
         ------
         EmptyMixtureError
-            If nothing was learned.
+            If no part had anything to mix.
         """
         if not self._learned:
             raise EmptyMixtureError("there is nothing to mix: no part of the batch has come")
@@ -97,7 +97,7 @@ class PartedStep:
         return Mixed(smashed, targets, tuple(sources.values())), StepResult(loss, gradient)
 
     def _group_of(self, source: Source) -> tuple[int, int]:
-        """Return where a source's group is in the plan: (pass, group)."""
+        """Return the position of a source's group in the plan: (pass, group)."""
         client = source.members[0].client
         groups = self.plan.passes[source.index]
         own = (i for i, g in enumerate(groups) if any(m.client == client for m in g.members))
@@ -105,7 +105,7 @@ class PartedStep:
 
 
 def _whole(parts: Sequence[Mapping[int, T]], join: Callable[[Sequence[T]], T]) -> dict[int, T]:
-    """Join what each client has in every part."""
+    """Join each client's values over all parts; clients that lack a part are left out."""
     return {
         client: join([part[client] for part in parts])
         for client in sorted(parts[0])
@@ -122,7 +122,7 @@ def _join_uploads(parts: Sequence[Upload]) -> Upload:
 
 
 def _join_passes(parts: Sequence[Sequence[Tensor | None]]) -> list[Tensor | None]:
-    """Join the tensors of each pass; None where a pass has none."""
+    """Join the tensors of each pass; None if a part has no tensor in it."""
     return [
         torch.cat([tensor for tensor in passes if tensor is not None])
         if all(tensor is not None for tensor in passes)

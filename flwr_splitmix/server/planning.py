@@ -1,4 +1,4 @@
-"""How long a round is, and its plans: the same for whoever draws them with the same seed."""
+"""The length of a round and its plans, which depend only on the seed, not on who draws them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from flwr_splitmix.seeding import generator
 
 @dataclass(frozen=True)
 class RoundLength:
-    """The steps of a round, and how many of them are an epoch."""
+    """The number of steps of a round, and of an epoch."""
 
     steps: int
     epoch: int
 
     @classmethod
     def of(cls, batches: int, steps_per_round: int | None, epochs_per_round: int) -> RoundLength:
-        """Return the length of a round; None for its steps is so many epochs of `batches`."""
+        """Return the length of a round; without `steps_per_round`, epochs of `batches` steps."""
         steps = steps_per_round or batches * epochs_per_round
         return cls(steps, max(1, steps // epochs_per_round))
 
@@ -30,7 +30,7 @@ class Planner:
     Parameters
     ----------
     seed
-        Of groups, ratios and masks.
+        For groups, ratios and masks.
     """
 
     mixer: Mixer
@@ -40,7 +40,7 @@ class Planner:
     server_round: int
 
     def plan(self, members: Sequence[int], number: int) -> Plan:
-        """Draw the plan of one step of the round, for clients that are given sorted."""
+        """Draw the plan of one step of the round; `members` must be sorted."""
         epoch = number // self.length.epoch
         by_epoch = self.mixer.regroup == "epoch"
         return self.mixer.plan(

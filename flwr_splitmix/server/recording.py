@@ -1,4 +1,4 @@
-"""The record of a run: metrics, checkpoints, a summary, a line a round."""
+"""The record of a run: metrics, checkpoints, a summary, one log line per round."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ Snapshot = Callable[[], tuple[dict[str, Tensor], dict[str, Any]]]
 class RunRecorder:
     """Writes a run's directory as the rounds end.
 
-    A disk that is full costs a warning and the newest checkpoint, not the run: the last good
+    A full disk costs a warning and the newest checkpoint, but does not end the run: the last good
     checkpoint is intact, and the next round tries again.
 
     Parameters
     ----------
     run
-        The run's directory; None keeps nothing on disk.
+        The run's directory; None writes nothing to disk.
     checkpoint_every
-        Rounds between checkpoints that are waited for. A round between two of them is written
-        too, and outlives the process however it ends (a signal, `flwr stop`, a crash), but not a
-        loss of power.
+        Rounds between durable checkpoints, which the run waits for. Rounds in between are written
+        too, and survive any end of the process (a signal, `flwr stop`, a crash), but not a power
+        loss.
     metrics
-        Makes the rows; None makes those of every strategy.
+        Makes the rows; None makes the standard rows.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class RunRecorder:
         self._began = time.monotonic()
         self._seconds_before = 0.0
         self.attempt = 0
-        """How often the round in progress was begun before, and not finished."""
+        """How often the round in progress was begun before without finishing."""
         self.resumed_config = ""
-        """JSON of the configuration that a resumed run was started with; "" if it is new."""
+        """JSON of the configuration that a resumed run was started with; "" for a new run."""
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep others from running the run, within a `with` block; raises RunError if one does.
+        """Lock the run within a `with` block; raise RunError if another process executes it.
 
-        An error that ends the block ends the run as failed; an interruption does not.
+        An exception that ends the block marks the run as failed; an interruption does not.
         """
         if self.run is None:
             yield
@@ -82,12 +82,12 @@ class RunRecorder:
                 raise
 
     def resume(self, num_rounds: int) -> Checkpoint | None:
-        """Return the newest checkpoint, if the run has one, and forget what came after it.
+        """Return the newest checkpoint, if the run has one, and discard what came after it.
 
         Parameters
         ----------
         num_rounds
-            Of the whole run; more than it was asked for before extend it.
+            Rounds of the whole run; a larger number than before extends it.
         """
         if self.run is None or not self.run.checkpoints.rounds():
             return None
@@ -100,21 +100,21 @@ class RunRecorder:
         return checkpoint
 
     def started(self, strategy: str, num_rounds: int, first_round: int) -> RunStarted:
-        """Return what observers are told as the run starts."""
+        """Return the event that observers get when the run starts."""
         run = self.run
         if run is None:
             return RunStarted(strategy, num_rounds, first_round)
         return RunStarted(strategy, num_rounds, first_round, run.config, run.id, run.path)
 
     def begin_round(self, server_round: int) -> None:
-        """Write down that a round begins, before anything is sent in it."""
+        """Record that a round begins, before anything is sent in it."""
         if self.run is not None:
             self.attempt = self.run.begun.get(server_round, 0)
             self._try("round's beginning", lambda run: run.begin(server_round))
 
     @property
     def kept_rounds(self) -> list[int]:
-        """Rounds that the run could be resumed from, the unsaved one among them."""
+        """Rounds that the run could be resumed from, including the unsaved one."""
         if self.run is None:
             return []
         unsaved = [] if self._unsaved is None else [self._unsaved.round]
@@ -122,16 +122,16 @@ class RunRecorder:
 
     @property
     def observers(self) -> list[Observer]:
-        """What watches the run for its directory, in the order that checkpoints know."""
+        """The observers that record for the run's directory, in the order used by checkpoints."""
         return [self.metrics, self.clients, self.messages]
 
     @property
     def wall_seconds(self) -> float:
-        """Seconds that the run has taken so far, interruptions not counted."""
+        """Seconds that the run has taken so far, without interruptions."""
         return self._seconds_before + time.monotonic() - self._began
 
     def end_round(self, event: RoundDone, snapshot: Snapshot) -> None:
-        """Write the round's row and, when it is due, a checkpoint; log one line."""
+        """Write the round's row and a checkpoint (durable if due); log one line."""
         row = dict(event.row)
         if self.run is not None:
             self._try("metrics", lambda run: run.append_round(row))
@@ -145,7 +145,7 @@ class RunRecorder:
         log.info("%s", progress_line(row, event.num_rounds, left))
 
     def save_unsaved(self) -> None:
-        """Make a checkpoint of the last finished round if it is none yet (the run ends early)."""
+        """Save a checkpoint of the last finished round if it has none yet (the run ends early)."""
         kept = self._unsaved
         if kept is not None and self._try(
             "checkpoint", lambda run: run.checkpoints.save(kept.round, kept.tensors, kept.meta)
@@ -165,7 +165,7 @@ class RunRecorder:
 
         self._unsaved = None
         if not self._try("checkpoint", write):
-            # Training goes on in these very tensors; there may be room for a copy later.
+            # Training modifies these tensors, so keep a copy: there may be disk space later.
             copied = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
             self._unsaved = Checkpoint(number, copied, meta)
 
@@ -184,12 +184,12 @@ class RunRecorder:
         return True
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Write the summary, and the newest checkpoint if there was no room for it before.
+        """Write the summary, and the newest checkpoint if it could not be written before.
 
         Raises
         ------
         OSError
-            If it cannot be written: a run whose results are not on disk has not finished.
+            If writing fails: a run whose results are not on disk has not finished.
         """
         if self.run is None:
             return
@@ -200,7 +200,7 @@ class RunRecorder:
         log.info("run %s: %s", self.run.id, self.run.path)
 
     def summary(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Sum up the rows: totals, the last evaluation, and what else is known of the run."""
+        """Summarise the rows: totals, the last evaluation, and further facts of the run."""
         rows = self.metrics.rows
         measured = [row for row in rows if row["accuracy"] is not None]
         last = measured[-1] if measured else {}
@@ -230,5 +230,5 @@ class RunRecorder:
 
 
 def _json_number(value: float | None) -> float | str | None:
-    """Return a number as JSON has it: infinity is text."""
+    """Return a number for JSON, with infinity as text."""
     return "inf" if value is not None and math.isinf(value) else value

@@ -1,4 +1,4 @@
-"""Remarks on a round's clients that a user should know of, each logged once."""
+"""Warnings about a round's clients, each logged once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger("flwr.splitmix")
 
 
 class Remarks:
-    """Logs each remark about each client once in a run."""
+    """Logs each warning about each client once per run."""
 
     def __init__(self) -> None:
         self._said: set[tuple[str, int]] = set()
@@ -26,14 +26,14 @@ class Remarks:
         batches: int,
         trained: Mapping[int, int],
     ) -> None:
-        """Remark on small data sets, lost states, and what the mixer cannot protect.
+        """Warn about small data sets, lost states, and what the mixer cannot protect.
 
         Parameters
         ----------
         batches
             Mean number of full batches of the round's clients.
         trained
-            By client index, the last round that it finished.
+            By client index, the last round that the client finished.
         """
         known = {client: clients.descriptions[client] for client in clients.alive}
         full = {client: int(d["num-examples"]) // shape.batch for client, d in known.items()}
@@ -58,12 +58,12 @@ class Remarks:
             )
 
     def on_unmixed(self, server_round: int, unmixed: Counter[int], *, noisy: bool = False) -> None:
-        """Say in a round's log which clients were alone in a group, and in how many steps.
+        """Log which clients were alone in a group, and how many of their uploads were unmixed.
 
         Parameters
         ----------
         unmixed
-            By client index, uploads that were not mixed although the mixer mixes.
+            By client index, the number of uploads that were not mixed although the mixer mixes.
         noisy
             Whether noise was added to them.
         """
@@ -87,7 +87,7 @@ class Remarks:
 
 
 def name_clients(clients: Sequence[int]) -> str:
-    """Name clients in a sentence, at most ten of them."""
+    """Return clients' names for a sentence, at most ten of them."""
     more = f" and {len(clients) - 10} more" if len(clients) > 10 else ""
     listed = ", ".join(map(str, clients[:10])) + more
     return f"client {listed}" if len(clients) == 1 else f"each of clients {listed}"

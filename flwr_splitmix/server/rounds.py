@@ -1,7 +1,8 @@
-"""The loop of rounds that every strategy shares: link, messages, aggregation, checkpoints.
+"""The loop of rounds shared by all strategies: link, messages, aggregation, checkpoints.
 
-One class and longer than other files, because the messages of a round are a part of it: a subclass
-overrides `configure_train` and its like in the class that calls them, as in Flower's strategies.
+The file is one class and longer than others because it includes the messages of a round: as in
+Flower's strategies, a subclass overrides `configure_train` and the like of the class that calls
+them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ log = logging.getLogger("flwr.splitmix")
 
 
 class RoundLoop(Shape):
-    """A Flower strategy whose rounds have steps over a link; a subclass is a `Shape`.
+    """A Flower strategy whose rounds have steps over a link; subclasses implement a `Shape`.
 
     Parameters
     ----------
@@ -54,21 +55,21 @@ class RoundLoop(Shape):
         A Flower strategy that aggregates the clients' segments once a round; None leaves them
         with their clients.
     min_nodes
-        With fewer clients a round ends with an error.
+        Fewest clients: a round with fewer ends with an error.
     metrics
-        Makes the rows of the run; None makes those of every strategy.
+        Makes the rows of the run; None makes the standard rows.
 
-    The other parameters are those of `SplitStrategy`.
+    See `SplitStrategy` for the other parameters.
 
     Attributes
     ----------
     over
-        Why there is no next round, if there is none: set by a subclass within a round, or by an
+        Why the run ends after this round, if it does: set by a subclass within a round, or by an
         observer that asks to stop.
     trained
-        By client index, the last round that it finished.
+        By client index, the last round that the client finished.
     recorder
-        Writes what the run leaves behind; its `metrics` has the rows.
+        Writes the run's files; its `metrics` holds the rows.
     """
 
     def __init__(
@@ -120,9 +121,9 @@ class RoundLoop(Shape):
         initial_arrays
             The lower segment that every client starts from.
         timeout
-            Upper bound in seconds on the wait for clients to attach and to finish.
+            Maximum wait, in seconds, for clients to attach and to finish.
         evaluate_fn
-            Central evaluation, called every `evaluate_every` rounds and after the last (not
+            Central evaluation, called every `evaluate_every` rounds and after the last round (not
             before the first).
 
         Raises
@@ -130,7 +131,7 @@ class RoundLoop(Shape):
         LinkError
             If clients cannot be reached, or fewer than `min_nodes` are left.
         RunError
-            If another process is running the run.
+            If another process executes the run.
         """
         self.prepare(None)
         if self.link is None:
@@ -153,7 +154,7 @@ class RoundLoop(Shape):
         clients
             Live clients; their position is their index.
         initial_arrays
-            The lower segment that all start from; None starts from the first client's.
+            The lower segment that all clients start from; None uses the first client's.
         """
         self.aggregator.check_works_without_grid()
         self.prepare(clients)
@@ -256,7 +257,7 @@ class RoundLoop(Shape):
         self.recorder.end_round(event, lambda: self._snapshot(result.arrays))
 
     def _evaluate(self, job: Job, server_round: int) -> EvaluationResult | None:
-        """Measure the model if it is due: every so many rounds, and after the last."""
+        """Evaluate the model if due: every `evaluate_every` rounds, and after the last."""
 
         def over_link() -> EvaluationResult | None:
             arrays, config = job.result.arrays, job.evaluate_config
@@ -273,7 +274,7 @@ class RoundLoop(Shape):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid | None
     ) -> list[Message]:
-        """Make the round's train messages: lower segment, configuration and ticket, by client."""
+        """Return the round's train messages: lower segment, configuration and ticket per client."""
         nodes = self._sample(grid, server_round, "train")
         self.check_clients(len(nodes))
         messages = self.aggregator.configure(
@@ -286,13 +287,13 @@ class RoundLoop(Shape):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate the lower segments, if the strategy does."""
+        """Aggregate the lower segments, if the strategy has an aggregator."""
         return self.aggregator.aggregate(server_round, list(replies))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid | None
     ) -> list[Message]:
-        """Make the evaluate messages of the round's sample of nodes."""
+        """Return the evaluate messages for the round's sample of nodes."""
         nodes = self._sample(grid, server_round, "evaluate")
         content = RecordDict({"arrays": arrays, "config": config})
         messages = messages_to(
@@ -309,7 +310,7 @@ class RoundLoop(Shape):
             )
 
     def rng(self, purpose: str, *place: int) -> np.random.Generator:
-        """Return the generator of one purpose at one place of the run."""
+        """Return the random generator for one purpose at one place of the run."""
         return generator(self.seed, purpose, *place)
 
     @property
@@ -320,7 +321,7 @@ class RoundLoop(Shape):
 
     @property
     def _facts(self) -> dict[str, Any]:
-        """What the summary says beside the rows."""
+        """The summary's entries besides those from the rows."""
         return {
             "strategy": type(self).__name__,
             "clients": len(self.trained),
@@ -355,7 +356,7 @@ class RoundLoop(Shape):
         return pack(self.server_state(), arrays, self.aggregator, self.observers, self.trained)
 
     def _resume(self, initial: ArrayRecord) -> tuple[int, ArrayRecord]:
-        """Continue from the run's newest checkpoint: (finished rounds, lower segment's arrays)."""
+        """Resume from the newest checkpoint; return (finished rounds, lower segment's arrays)."""
         checkpoint = self.recorder.resume(self.num_rounds)
         if checkpoint is None:
             return 0, initial

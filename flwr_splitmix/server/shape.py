@@ -1,4 +1,4 @@
-"""The interface of a shape: what the loop of rounds asks of a strategy."""
+"""The interface of a shape: what the loop of rounds requires of a strategy."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from flwr_splitmix.links import Clients
 
 
 class Shape(flower.Strategy):
-    """What a round of training is, how the model is measured, and what a checkpoint holds of it.
+    """Defines a round of training, how the model is evaluated, and what a checkpoint holds.
 
-    `RoundLoop` does all the rest; `summary` (Flower's) logs what the strategy is made of.
+    `RoundLoop` does everything else; `summary` (Flower's) logs the strategy's components.
 
     Attributes
     ----------
     states_in_checkpoint
-        Whether `server_state` has the clients' states too, which live in this process; else the
-        link keeps them beside the checkpoints.
+        Whether `server_state` includes the states of clients, which live in this process; if not,
+        the link keeps them beside the checkpoints.
     """
 
     states_in_checkpoint: ClassVar[bool] = False
 
     @abstractmethod
     def train_round(self, clients: Clients, server_round: int) -> int:
-        """Train for one round; returns the number of steps."""
+        """Train for one round and return the number of steps."""
 
     @abstractmethod
     def evaluate_round(self, clients: Clients) -> EvaluationResult | None:
-        """Measure the model over the link, as `evaluation` says."""
+        """Evaluate the model over the link, as set by `evaluation`."""
 
     @abstractmethod
     def server_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return all that the server learned: tensors and plain values."""
+        """Return the server's state: tensors and plain values."""
 
     @abstractmethod
     def restore_server(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
@@ -47,23 +47,23 @@ class Shape(flower.Strategy):
 
     @property
     def keeps_ledger(self) -> bool:
-        """Whether what is sent is accounted for, also if a round is repeated."""
+        """Whether uploads are accounted for, even if a round is repeated."""
         return False
 
     def epsilons(self) -> Mapping[int, float]:
-        """Return by client index what of its privacy it has spent; empty without a ledger."""
+        """Return the epsilon that each client has spent; empty without a ledger."""
         return {}
 
     def epsilon(self) -> float | None:
-        """Return what the client that spent most has spent; None without a ledger."""
+        """Return the largest epsilon that a client has spent; None without a ledger."""
         return max(self.epsilons().values(), default=None)
 
     def unfinished(self, client: int) -> int:
-        """Return how often a client has begun a round since the last one that it finished."""
+        """Return how many rounds a client has begun since the last one it finished."""
         return 0
 
     def check_clients(self, n: int) -> None:
-        """Raise ValueError if a round of `n` clients makes no sense."""
+        """Raise ValueError if a round cannot have `n` clients."""
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
         """Get ready for clients of this process, or for clients behind a link (None)."""
@@ -71,5 +71,5 @@ class Shape(flower.Strategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Return None: the server itself computes what clients' smashed data are worth."""
+        """Return None: the evaluation is computed over the link, not from replies."""
         return None

@@ -1,4 +1,4 @@
-"""The steps of a round in the L shape: exchange, mix, learn, and what is owed to the clients."""
+"""The steps of a round in the L shape: exchange, mix, learn, and return gradients."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from flwr_splitmix.server.whole_batches import WholeBatches, accepted
 
 @dataclass(frozen=True)
 class Place:
-    """Where a step is in its run.
+    """A step's position in its run.
 
     Parameters
     ----------
     number
-        Of the step in its round, from 0.
+        The step's number in its round, from 0.
     progress
         Global progress in rounds, for the schedules.
     """
@@ -37,12 +37,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Training:
-    """What all steps of a run are taken with.
+    """What all steps of a run share.
 
     Parameters
     ----------
     seed, num_rounds
-        Of the run.
+        The run's seed and number of rounds.
     require
         Raises LinkError if too few clients are left.
     """
@@ -57,7 +57,7 @@ class Training:
     require: Callable[[Clients], None]
 
     def upper_seed(self, place: Place) -> int:
-        """Return the seed of the upper segment's dropout and the like."""
+        """Return the seed for the upper segment's dropout and the like."""
         return derive_seed(self.seed, "upper", place.server_round, place.number)
 
 
@@ -67,7 +67,7 @@ class Steps(ABC):
     Parameters
     ----------
     clients
-        Of the round.
+        The clients of the round.
     """
 
     def __init__(self, training: Training, clients: Clients) -> None:
@@ -81,19 +81,19 @@ class Steps(ABC):
         Raises
         ------
         EmptyMixtureError
-            If no client had a patch; there was no step then.
+            If no client had a patch, so that no step was taken.
         LinkError
             If too few clients are left.
         """
 
     @abstractmethod
     def finish(self, steps: int) -> None:
-        """Deliver what clients are still owed, behind the last of so many steps."""
+        """Deliver the gradients still owed to clients, after the last of `steps` steps."""
 
     def accepted(
         self, replies: Iterable[tuple[int, Mapping[str, Any]]], plan: Plan
     ) -> Iterator[tuple[int, Upload]]:
-        """Yield the uploads among the replies to a plan; who sent nonsense is left out."""
+        """Yield the valid uploads among the replies to a plan; other senders leave the round."""
         own = self.training
         return accepted(self.clients, own.uploads, replies, plan, own.require)
 
@@ -106,7 +106,7 @@ class WholeBatchSteps(Steps):
         self._batches = WholeBatches(clients, training.uploads, training.require)
 
     def take(self, place: Place, plan: Plan) -> StepDone:
-        """Exchange once, and learn from what came."""
+        """Exchange once and learn from the uploads."""
         pace = self.training.pace
         came = self._batches.take(
             place.number,

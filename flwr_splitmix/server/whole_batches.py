@@ -1,4 +1,4 @@
-"""Exchanges of whole batches: a step's shares go out with the last step's gradients."""
+"""Exchanges of whole batches: a step's shares are sent with the last step's gradients."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def accepted(
     plan: Plan,
     require: Callable[[Clients], None],
 ) -> Iterator[tuple[int, Upload]]:
-    """Yield the uploads among the replies to a plan; who sent nonsense is left out.
+    """Yield the valid uploads among the replies to a plan; other senders leave the round.
 
     Raises
     ------
     LinkError
-        If too few clients are left, behind the last of them.
+        After the last upload, if too few clients are left.
     """
     planned = plan.clients
     for client, reply in replies:
@@ -36,21 +36,21 @@ def accepted(
 
 
 class WholeBatches:
-    """One exchange a step with the clients of a round, whoever learns from what comes.
+    """One exchange per step with the clients of a round, whatever the uploads are used for.
 
     Parameters
     ----------
     clients
-        Of the round.
+        The clients of the round.
     uploads
-        Checks what they send.
+        Checks their uploads.
     require
         Raises LinkError if too few clients are left.
 
     Attributes
     ----------
     owed
-        Cut-layer gradients, which go out with the next exchange.
+        Cut-layer gradients to send with the next exchange.
     """
 
     def __init__(
@@ -70,18 +70,18 @@ class WholeBatches:
         on_arrival: bool = False,
         patience: Patience | None = None,
     ) -> Iterator[tuple[int, Upload]]:
-        """Send what is owed and each client's share of a plan; yield the uploads that come.
+        """Send owed gradients and each client's share of a plan; return an iterator of uploads.
 
         Parameters
         ----------
         number
-            Of the step in its round, from 0.
+            The step's number in its round, from 0.
         progress
             Global progress in rounds, for the clients' schedules.
         on_arrival
-            Whether each upload is yielded when it is there.
+            Whether to yield each upload as soon as it arrives.
         patience
-            With `on_arrival`, how long to wait for the slower clients; None is for all.
+            With `on_arrival`, how long to wait for slower clients; None waits for all.
         """
         planned = plan.clients
         payloads = {
@@ -104,7 +104,7 @@ class WholeBatches:
         return accepted(self.clients, self._uploads, replies, plan, self._require)
 
     def finish(self, steps: int) -> None:
-        """Deliver the last gradients, behind so many steps."""
+        """Deliver the last gradients, after `steps` steps."""
         self.clients.call(
             "step",
             {

@@ -1,4 +1,4 @@
-"""Clients that have no training data: said once in a run, and not counted as failed."""
+"""Clients without training data: reported once per run, and not counted as failed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ log = logging.getLogger("flwr.splitmix")
 
 
 class WithoutData:
-    """Keeps which clients have said that they have no training data.
+    """Keeps track of the clients that reported to have no training data.
 
-    They are drawn as before, so that the others' draws stay what they are, but asked no more.
+    They are still drawn, so that the draws of others do not change, but no longer asked.
 
     Attributes
     ----------
     clients
-        By index.
+        Their indices.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class WithoutData:
         return sorted(int(client) for client in drawn if int(client) not in self.clients)
 
     def failures(self, reasons: Mapping[int, str]) -> dict[int, str]:
-        """Return why clients failed, less those without data, which are noted and named once."""
+        """Return the failures of clients with data; record and log clients without data once."""
         new = sorted(client for client, reason in reasons.items() if NO_DATA in reason)
         if new:
             self.clients.update(new)
@@ -42,5 +42,5 @@ class WithoutData:
 
     @property
     def facts(self) -> dict[str, int]:
-        """What a run's summary says of them: their number, if there are any."""
+        """Entry for a run's summary: the number of these clients, if any."""
         return {"clients_without_data": len(self.clients)} if self.clients else {}

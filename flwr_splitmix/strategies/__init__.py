@@ -1,7 +1,6 @@
-"""Split learning as Flower strategies: one file a family of methods, with and without averaging.
+"""Split learning as Flower strategies: one file per family of methods, with and without averaging.
 
-Which strategies there are is said in `flwr_splitmix.methods`; each is imported when it is asked
-for.
+`flwr_splitmix.methods` lists the strategies; each is imported on first access.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from flwr_splitmix.strategies.split import SplitStrategy as SplitStrategy
 from flwr_splitmix.strategies.ushape import UShapeStrategy as UShapeStrategy
 
 STRATEGIES: dict[str, type[SplitStrategy]]
-"""All strategies of the L shape by name: what an app offers and the laws run over."""
+"""All strategies of the L shape by name: the choices of an app, and what the law tests cover."""
 
 USHAPE_STRATEGIES: dict[str, type[UShapeStrategy]]
 """All strategies of the U shape by name."""
@@ -21,7 +20,7 @@ _SHAPES: dict[str, methods.ShapeName] = {"STRATEGIES": "L", "USHAPE_STRATEGIES":
 
 
 def __getattr__(name: str) -> Any:
-    """Import a strategy, or all of a shape, and keep them."""
+    """Import a strategy, or all strategies of a shape, and cache them."""
     if name in _SHAPES:
         value: Any = {n: methods.strategy_class(n) for n in methods.strategy_names(_SHAPES[name])}
     elif name in methods.BY_NAME:
@@ -33,11 +32,11 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return all names, strategies that are not imported yet among them."""
+    """Return all names, including strategies not imported yet."""
     return sorted({*globals(), *_SHAPES, *methods.BY_NAME})
 
 
-if TYPE_CHECKING:  # for type checkers and editors only, which cannot follow the catalogue
+if TYPE_CHECKING:  # only for type checkers and editors, which cannot follow the catalogue
     from flwr_splitmix.strategies.cutmix_sl import CutMixSFL as CutMixSFL
     from flwr_splitmix.strategies.cutmix_sl import CutMixSL as CutMixSL
     from flwr_splitmix.strategies.cutout_sl import CutoutSFL as CutoutSFL

@@ -15,14 +15,14 @@ from flwr_splitmix.strategies.split import SplitStrategy
 
 
 class CutMixSL(SplitStrategy):
-    """Split learning on CutMix data: each client sends some patches, the others fill the gaps.
+    """Split learning on CutMix data: each client sends some patches, other clients fill the gaps.
 
     Parameters
     ----------
     upper
         The upper segment.
     k, alpha
-        Clients in a mixing group; concentration of the mixing ratios (None: as even as possible).
+        Clients per mixing group; concentration of the mixing ratios (None: as even as possible).
     rounding, min_patches, gradient, regroup, k_times, mask_per_sample
         See `PatchCutMix`.
     **options

@@ -12,14 +12,14 @@ from flwr_splitmix.strategies.split import SplitStrategy
 
 
 class CutoutSL(SplitStrategy):
-    """Split learning on CutSmashed data: each client sends some of its patches, gaps stay empty.
+    """Split learning on CutSmashed data: each client sends some of its patches; gaps stay empty.
 
     Parameters
     ----------
     upper
         The upper segment.
     ratio, alpha
-        Kept fraction of the patches; None draws it with concentration `alpha`.
+        Fraction of the patches kept; None draws it with concentration `alpha`.
     mask_per_sample, fixed_positions
         See `RandomCutout`.
     **options

@@ -1,6 +1,6 @@
 """DPSL, DPMixSL, DPCutMixSL: split learning with Gaussian noise on smashed data and labels.
 
-Every strategy takes `noise`; these need it.
+Every strategy accepts `noise`; these require it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from flwr_splitmix.strategies.psl import PSL
 
 
 class DPSL(PSL):
-    """PSL whose clients clip, and add noise to, all that they send; options as `PSL`'s.
+    """PSL whose clients clip and add noise to everything they send; takes the options of `PSL`.
 
     Source: DP-CutMixSL, table 1 (DP-SL).
     """
@@ -26,9 +26,9 @@ class DPSFL(DPSL):
 
 
 class DPMixSL(MixupSL):
-    """MixupSL whose clients clip, and add noise to, all that they send; options as `MixupSL`'s.
+    """MixupSL whose clients clip and add noise to everything they send; takes its options.
 
-    On smashed data the noise is added after the scaling.
+    Noise on smashed data is added after scaling by the mixing ratio.
 
     Source: DP-CutMixSL, table 1 (DP-MixSL).
     """
@@ -43,7 +43,7 @@ class DPMixSFL(DPMixSL):
 
 
 class DPCutMixSL(CutMixSL):
-    """CutMixSL whose clients clip, and add noise to, all that they send; options as `CutMixSL`'s.
+    """CutMixSL whose clients clip and add noise to everything they send; takes its options.
 
     Source: DP-CutMixSL, equation 1 and table 1.
     """

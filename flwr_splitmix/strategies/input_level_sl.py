@@ -1,4 +1,4 @@
-"""Split learning on inputs that were mixed before the lower segment, for comparison."""
+"""Split learning on inputs mixed before the lower segment, for comparison."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from flwr_splitmix.strategies.split import SplitStrategy
 
 
 class _InputLevelSL(SplitStrategy):
-    """PSL on mixed inputs; a subclass says how they are mixed.
+    """PSL on mixed inputs; a subclass defines how they are mixed.
 
     Parameters
     ----------
     upper
         The upper segment.
     grid
-        (rows, columns) of the cells that images are divided into; None is the grid of the patches.
+        (rows, columns) of the cells that images are divided into; None uses the grid of patches.
     across
         "batch" mixes within each client's batch. "clients" mixes with the raw inputs of other
-        clients, which exists within one process only (`fit`): `start` rejects it.
+        clients, which works only within one process (`fit`): `start` rejects it.
     **options
         See `SplitStrategy`.
 
@@ -63,13 +63,13 @@ class InputCutoutSL(_InputLevelSL):
 
 
 class InputVanillaCutMixSL(_InputLevelSL):
-    """PSL on inputs of which a box is another input's."""
+    """PSL on inputs in which one box comes from another input."""
 
     mixing = VanillaCutMix
 
 
 class InputCutMixSL(_InputLevelSL):
-    """PSL on inputs of which random cells are another input's."""
+    """PSL on inputs in which random cells come from another input."""
 
     mixing = PatchCutMix
 

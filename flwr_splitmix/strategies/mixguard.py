@@ -10,9 +10,9 @@ from flwr_splitmix.strategies.ushape import UShapeStrategy
 class MixGuard(UShapeStrategy):
     """Private split fine-tuning of language models.
 
-    The server's half of a run with MixGuard; the clients' is `flwr_splitmix.hiding.MixGuard`. The
-    server does not know what its messages are: it passes them through the trunk, like any
-    U-shaped strategy's. Heads, tails and calibrators stay with their clients unless an aggregator
+    This is the server's half of MixGuard; the clients' half is `flwr_splitmix.hiding.MixGuard`.
+    The server does not interpret the messages: it passes them through the trunk, as in any
+    U-shaped strategy. Heads, tails and calibrators stay with their clients unless an aggregator
     is given.
 
     Parameters

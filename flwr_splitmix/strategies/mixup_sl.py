@@ -20,7 +20,7 @@ class MixupSL(SplitStrategy):
     upper
         The upper segment.
     k, alpha
-        Clients in a mixing group; concentration of the mixing ratios (None: 1/k each).
+        Clients per mixing group; concentration of the mixing ratios (None: 1/k each).
     regroup
         See `Mixup`.
     **options

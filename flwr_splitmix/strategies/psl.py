@@ -11,7 +11,7 @@ from flwr_splitmix.strategies.split import SplitStrategy
 
 
 class PSL(SplitStrategy):
-    """Parallel split learning: clients step at once, each keeps its own lower segment.
+    """Parallel split learning: clients step in parallel; each keeps its own lower segment.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Patch Shuffling: frozen edges that shuffle tokens, labels at the server, nothing goes back."""
+"""Patch Shuffling: frozen edges shuffle tokens; the server has the labels, returns no gradient."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from flwr_splitmix.strategies.split import SplitStrategy
 
 
 class _ShuffledEdgeSL(SplitStrategy):
-    """The upper segment learns from what frozen edges shuffled; a subclass says how they shuffle.
+    """Trains the upper segment on tokens that frozen edges shuffle; a subclass sets the shuffle.
 
     Parameters
     ----------
     upper
         The upper segment of `split_shuffled_edge`.
     labels
-        By client index, the labels of its examples, int64 (examples,): clients send ids.
+        Each client's labels, by client index: int64 (examples,). Clients send ids instead.
     **options
         See `SplitStrategy`.
 
     Raises
     ------
     ValueError
-        If there are no labels, an aggregator is given, or the upper segment goes with another
+        If labels are missing, an aggregator is given, or the upper segment was made for another
         shuffle.
 
     Source: Patch Shuffling, section IV.
@@ -69,12 +69,12 @@ class _ShuffledEdgeSL(SplitStrategy):
                 )
 
     def train_round(self, clients: Clients, server_round: int) -> int:
-        """Train for one round with the clients whose edges are as they should be."""
+        """Train for one round with the clients whose edges are as required."""
         self._check_edges(clients)
         return super().train_round(clients, server_round)
 
     def evaluate_round(self, clients: Clients) -> EvaluationResult | None:
-        """Score the clients whose edges are as they should be."""
+        """Score the clients whose edges are as required."""
         self._check_edges(clients)
         return super().evaluate_round(clients)
 
@@ -120,14 +120,14 @@ class PatchShuffleSL(_ShuffledEdgeSL):
 
 
 class BatchShuffleSL(_ShuffledEdgeSL):
-    """BS: a part of every image's tokens is dealt anew among the images of the batch.
+    """BS: part of every image's tokens is redistributed among the images of the batch.
 
     Parameters
     ----------
     upper, labels
         As in `PatchShuffleSL`.
     kappa
-        Fraction of its tokens that an image keeps, 0 < kappa <= 1; 1 is PS.
+        Fraction of its own tokens that an image keeps, 0 < kappa <= 1; 1 is PS.
     **options
         See `SplitStrategy`.
 
@@ -157,8 +157,8 @@ class SpectralShuffleSL(PatchShuffleSL):
     upper, labels
         As in `PatchShuffleSL`.
     spectrum
-        Of what: "embedding", the frozen patch embedding f(x), put together to a map again, as in
-        the paper; "pixels", the image itself, a variant that is not the paper's.
+        What is transformed: "embedding", the frozen patch embedding f(x) reassembled into a map,
+        as in the paper; "pixels", the image itself, a variant not in the paper.
     **options
         See `SplitStrategy`.
 

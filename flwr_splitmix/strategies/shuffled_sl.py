@@ -38,14 +38,14 @@ class ShuffledSFL(ShuffledPSL):
 
 
 class ShuffledCutMixSL(SplitStrategy):
-    """CutMixSL whose mixed samples are shuffled, patch by patch, before the upper segment.
+    """CutMixSL whose mixed samples have their patches shuffled before the upper segment.
 
     Parameters
     ----------
     upper
         The upper segment; it adds the position embeddings (`positions="upper"`), by slot.
     k, alpha
-        Clients in a mixing group; concentration of the mixing ratios (None: as even as possible).
+        Clients per mixing group; concentration of the mixing ratios (None: as even as possible).
     rounding, min_patches, gradient, regroup, mask_per_sample
         See `PatchCutMix`.
     **options

@@ -43,66 +43,66 @@ class SplitStrategy(RoundLoop):
     upper
         The upper segment: smashed data (b, prefix + N, d) to logits (b, L).
     mixer
-        What happens to smashed data between clients and upper segment; None is no mixing.
+        How smashed data are mixed between clients and upper segment; None mixes nothing.
     aggregator
-        A Flower strategy that aggregates the lower segments once a round; None is FedAvg where
-        the class `averages`, else leaves them with their clients.
+        A Flower strategy that aggregates the lower segments once a round; None uses FedAvg if
+        the class `averages`, and otherwise leaves them with their clients.
     num_classes
         L; by default the upper segment's `num_classes`.
     optimizer, schedule
-        Of the upper segment; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine.
+        For the upper segment; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine schedule.
     server_update
-        "sequential" (one optimizer step for each group), "sum" or "mean" (one joint step).
+        "sequential" (one optimizer step per group), "sum" or "mean" (one joint step).
     device, precision
-        Of the upper segment; "auto" chooses.
+        For the upper segment; "auto" chooses.
     steps_per_round
         By default the mean number of full batches of the round's clients, times
         `epochs_per_round`.
     fraction_train
-        Fraction of the nodes that takes part in a round; drawn from the seed.
+        Fraction of the nodes that take part in a round; the nodes are drawn from the seed.
     min_nodes
-        With fewer clients a round ends with an error; by default what the mixer needs.
+        Fewest clients: a round with fewer ends with an error. By default what the mixer needs.
     evaluation, evaluate_every
-        "federated" or "benchmark" evaluation over the link every so many rounds and after the
-        last. For central evaluation hand an `evaluate_fn` to `start`.
+        "federated" or "benchmark" evaluation over the link every `evaluate_every` rounds and after
+        the last one. For central evaluation pass an `evaluate_fn` to `start`.
     checkpoint_every
         Rounds between checkpoints.
     seed
-        Of every public draw: a run repeats bit for bit on a CPU with the same thread count.
+        For every public draw: a run repeats bit for bit on a CPU with the same thread count.
     link
-        None joins a simulation's Ray session, and with SuperNodes on this machine opens a stream.
+        None joins a simulation's Ray session or, with SuperNodes on this machine, opens a stream.
         A `MixerLink` leaves plan, merge and split to a third party.
     observers
-        Watch exchanges, steps and rounds.
+        Notified of exchanges, steps and rounds.
     run
-        The run's directory; None writes nothing. A run with checkpoints is continued.
+        The run's directory; None writes nothing. A run that has checkpoints is continued.
     labels
-        By client index, the labels of its examples, int64 (examples,): for strategies whose
-        clients send ids instead of labels.
+        Each client's labels, by client index: int64 (examples,). For strategies whose clients
+        send ids instead of labels.
     noise
-        Clipping and Gaussian noise, which every client adds to what it sends; None is none. With
-        it, a ledger says what each client has spent.
+        Clipping and Gaussian noise, applied by every client to what it sends; None for no noise.
+        With noise, a ledger records what each client has spent.
     delta, trusted_mixer, relation
-        Of the ledger; see `PrivacyLedger`. With a `MixerLink` the mixer keeps it, and the server
-        sees sums whatever `trusted_mixer` says.
+        For the ledger; see `PrivacyLedger`. With a `MixerLink` the mixer keeps it, and the server
+        sees only sums whatever the value of `trusted_mixer`.
     pace
-        What to do about clients that are not equally fast; None waits for all.
+        How to treat clients of unequal speed; None waits for all.
     micro_batches
-        Into how many parts each batch is cut, so that one goes up while another is learned from
-        and comes back; or "auto". For joint server updates; see `PartCount`.
+        Number of parts that each batch is cut into, so that one part is uploaded while another is
+        processed and returned; or "auto". For joint server updates; see `PartCount`.
 
     Attributes
     ----------
     averages
-        Whether lower segments are averaged by FedAvg where no aggregator is given.
+        Whether lower segments are averaged by FedAvg if no aggregator is given.
     needs_noise
-        Whether the strategy is none without `noise`.
+        Whether the strategy requires `noise`.
 
     Raises
     ------
     ValueError
-        For an option outside its range, an aggregator that cannot be used, or an upper segment
-        that does not go with the mixer.
+        If an option is outside its range, the aggregator cannot be used, or the upper segment does
+        not fit the mixer.
     """
 
     averages: ClassVar[bool] = False
@@ -199,12 +199,13 @@ class SplitStrategy(RoundLoop):
             )
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
-        """Show clients of this process to each other, if the mixer mixes raw inputs across them.
+        """Make clients of this process known to each other, if the mixer mixes their raw inputs.
 
         Raises
         ------
         ValueError
-            If it does, and the clients are behind a link; or they are here, and a mixer elsewhere.
+            If the mixer mixes raw inputs but the clients are behind a link, or if the clients are
+            in this process but the mixer is a third party.
         """
         if clients is not None and isinstance(self.mixer, MixedElsewhere):
             raise ValueError("a MixerLink reaches deployed nodes; fit mixes here: give it no link")
@@ -222,7 +223,7 @@ class SplitStrategy(RoundLoop):
 
     @property
     def keeps_ledger(self) -> bool:
-        """Whether there is noise, and so a ledger, here or at a mixer."""
+        """Whether noise is used, so that a ledger is kept, here or at a mixer."""
         return self._any_ledger is not None
 
     @property
@@ -230,24 +231,24 @@ class SplitStrategy(RoundLoop):
         return self.ledger or self.ledger_elsewhere
 
     def epsilons(self) -> Mapping[int, float]:
-        """Return what the ledger says, if there is one here: a mixer's says nothing of clients."""
+        """Return each client's epsilon; empty without a ledger here: a mixer reports no clients."""
         return {} if self.ledger is None else self.ledger.epsilons
 
     def epsilon(self) -> float | None:
-        """Return the largest, which a mixer says too."""
+        """Return the largest epsilon of any client, which a mixer reports too."""
         return super().epsilon() if (there := self.ledger_elsewhere) is None else there.epsilon
 
     def unfinished(self, client: int) -> int:
-        """Return how often a client has begun a round since the last one that it finished."""
+        """Return how many rounds a client has begun since the last one it finished."""
         return 0 if (ledger := self._any_ledger) is None else ledger.unfinished(client)
 
     def train_round(self, clients: Clients, server_round: int) -> int:
-        """Train for one round; returns the number of steps.
+        """Train for one round and return the number of steps.
 
-        One exchange a step, or one for each part of its batch; see `server.steps` and
+        A step is one exchange, or one per part of its batch; see `server.steps` and
         `server.micro_batches`.
-        Clients whose privacy budget is spent take part in no further step; when fewer than
-        `min_nodes` others are left, the round ends early and the run after it.
+        Clients whose privacy budget is spent take part in no further step; if fewer than
+        `min_nodes` others are left, the round ends early, and the run ends after it.
         """
         spent = self._uploads.begin_round(clients)
         shape, batches = agree_on_shape(clients, self.upper.geometry, self.upper.num_classes)
@@ -287,7 +288,7 @@ class SplitStrategy(RoundLoop):
         return steps
 
     def _steps(self, clients: Clients, batch: int) -> Steps:
-        """Return what takes the steps of a round, with batches of so many samples."""
+        """Return the object that takes a round's steps, with batches of `batch` samples."""
         training = Training(
             self.mixer,
             self.upper,
@@ -304,7 +305,7 @@ class SplitStrategy(RoundLoop):
         return WholeBatchSteps(training, clients)
 
     def evaluate_round(self, clients: Clients) -> EvaluationResult | None:
-        """Score each client's pair of segments over the link."""
+        """Score each client's lower segment with the upper segment, over the link."""
         if self.evaluation == "none":
             return None
         return evaluate_clients(clients, self.upper, self.evaluation)
@@ -318,11 +319,11 @@ class SplitStrategy(RoundLoop):
         self.upper.restore(tensors, meta)
 
     def check_clients(self, n: int) -> None:
-        """Raise an error for a mixing group larger than a round."""
+        """Raise an error if a mixing group is larger than a round."""
         self.mixer.check_clients(n)
 
     def summary(self) -> None:
-        """Log what the strategy is made of."""
+        """Log the strategy's components."""
         aggregator = self.aggregator.strategy
         log.info(
             "%s: mixer %s, lower segments %s, upper segment on %s in %s, %s update",

@@ -1,6 +1,6 @@
-"""The field's defences of texts: the U shape with clients that protect what they send.
+"""Published defences for texts: the U shape with clients that protect what they send.
 
-What each does is said by its hiding, `flwr_splitmix.hiding`.
+`flwr_splitmix.hiding` documents what each defence does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class DPForwardSL(UShapeStrategy):
 
 
 class NoPeekSL(UShapeStrategy):
-    """Heads that learn to send what depends less on the words.
+    """Heads trained to send hidden states that depend less on the words.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class SnDSL(UShapeStrategy):
 
 
 class DPSGDSL(UShapeStrategy):
-    """Heads and tails that learn by DP-SGD.
+    """Heads and tails trained by DP-SGD.
 
     Parameters
     ----------

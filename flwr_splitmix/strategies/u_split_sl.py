@@ -1,4 +1,4 @@
-"""USplitSL and USplitFL: the plain U shape, nothing hidden in what crosses the cuts."""
+"""USplitSL and USplitFL: the plain U shape, which hides nothing that crosses the cuts."""
 
 from __future__ import annotations
 

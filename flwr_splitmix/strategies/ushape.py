@@ -36,42 +36,42 @@ log = logging.getLogger("flwr.splitmix")
 
 
 class UShapeStrategy(RoundLoop):
-    """Split learning with the loss at the client: two exchanges a step.
+    """Split learning with the loss at the client: two exchanges per step.
 
-    `encode` brings the clients' messages to the trunk, `decode` its outputs to the clients, which
-    answer with gradients; what the trunk's backward pass leaves for the heads travels with the
-    next `encode`. What the messages are is the clients' affair.
+    `encode` brings the clients' messages to the trunk. `decode` brings the trunk's outputs to the
+    clients, which answer with gradients. The gradients that the trunk's backward pass returns to
+    the heads travel with the next `encode`. The clients decide what the messages contain.
 
     Parameters
     ----------
     trunk
         (hidden states (b, T, d), mask (b, T)) to hidden states (b, T, d).
     aggregator
-        A Flower strategy that aggregates heads and tails once a round; None is FedAvg where the
-        class `averages`, else leaves them with their clients.
+        A Flower strategy that aggregates heads and tails once a round; None uses FedAvg if the
+        class `averages`, and otherwise leaves them with their clients.
     optimizer, schedule
-        Of the trunk; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine. Its gradient is
-        the mean over the clients of a step.
+        For the trunk; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine schedule. The
+        trunk's gradient is the mean over the clients of a step.
     device, precision
-        Of the trunk; "auto" chooses, "placed" leaves a trunk where it is.
+        For the trunk; "auto" chooses, "placed" leaves a trunk where it is.
     width
-        d of the hidden states; None takes the trunk's `width`, else what most clients say.
+        d of the hidden states; None uses the trunk's `width`, or else what most clients report.
     max_length
-        Most tokens that the trunk takes; None takes the trunk's `max_length`, else any.
+        Most tokens that the trunk accepts; None uses the trunk's `max_length`, or else no limit.
     steps_per_round
         By default the mean number of full batches of the round's clients, times
         `epochs_per_round`.
     min_nodes
-        With fewer clients a round ends with an error.
+        Fewest clients: a round with fewer ends with an error.
     **options
         See `SplitStrategy`.
 
     Attributes
     ----------
     averages
-        Whether heads and tails are averaged by FedAvg where no aggregator is given.
+        Whether heads and tails are averaged by FedAvg if no aggregator is given.
     hiding
-        How the strategy's clients hide their texts; of it the server reads the facts of a method.
+        How the strategy's clients hide their texts; the server only reads facts about the method.
 
     Source: MixGuard, section 2.2; split learning's U shape (Vepakomma et al., 2018).
     """
@@ -116,9 +116,9 @@ class UShapeStrategy(RoundLoop):
         self.epochs_per_round = epochs_per_round
 
     def train_round(self, clients: Clients, server_round: int) -> int:
-        """Train for one round; returns the number of steps.
+        """Train for one round and return the number of steps.
 
-        Clients that have calibration to do (MixGuard, Stage I) do it first, all at once.
+        Clients that must calibrate (MixGuard, Stage I) do so first, in parallel.
         """
         batches = agree_on_batches(clients, self.width)
         self.require(clients)
@@ -142,7 +142,7 @@ class UShapeStrategy(RoundLoop):
             )
             read = read_each(clients, answers, partial(_gradients_for, messages))
             self.require(clients)
-            # Who learns its tail alone returns none, and needs none.
+            # A client that trains only its tail returns no gradients and needs none.
             returned = {client: own for client, own in read.items() if own}
             gradients = self.trunk.learn(returned, progress, self.num_rounds)
             for client in returned.keys() - gradients.keys():
@@ -157,7 +157,7 @@ class UShapeStrategy(RoundLoop):
     def _forward(
         self, clients: Clients, messages: Mapping[int, Messages], seed: int
     ) -> dict[int, list[Tensor]]:
-        """Pass messages through the trunk; clients whose outputs overflow are left out."""
+        """Pass messages through the trunk, leaving out clients whose outputs overflow."""
         outputs = self.trunk.forward(messages, seed)
         if all_finite([part for parts in outputs.values() for part in parts]):
             return outputs
@@ -190,7 +190,7 @@ class UShapeStrategy(RoundLoop):
     def _read(
         self, clients: Clients, replies: Mapping[int, Mapping[str, Any]]
     ) -> dict[int, Messages]:
-        """Check every client's messages; those that send nonsense are left out of the round."""
+        """Read every client's messages; clients whose messages are invalid leave the round."""
 
         def read(client: int, reply: Mapping[str, Any]) -> Messages:
             said = clients.descriptions[client]
@@ -209,7 +209,7 @@ class UShapeStrategy(RoundLoop):
     def _look(
         self, clients: Clients, replies: Mapping[int, Mapping[str, Any]]
     ) -> dict[int, list[list[Tensor]]]:
-        """Pass groups of public texts through the trunk: nothing is learned from them here."""
+        """Pass groups of public texts through the trunk, which does not train on them."""
         groups = read_each(clients, replies, lambda _, reply: public_groups(reply))
         outputs_of: dict[int, list[list[Tensor]]] = {client: [] for client in groups}
         for position in range(max(map(len, groups.values()), default=0)):
@@ -220,7 +220,7 @@ class UShapeStrategy(RoundLoop):
 
     def _calibrate(self, clients: Clients) -> None:
         said = {c: int(clients.descriptions[c]["calibration-steps"]) for c in clients.alive}
-        # Who has calibrated already says 0, and does not cut a newcomer short.
+        # A client that has already calibrated reports 0; it must not cut a newcomer short.
         said = {c: number for c, number in said.items() if number}
         steps = dict(zip(said, plausible(list(said.values())), strict=True))
         if steps:
@@ -237,7 +237,7 @@ class UShapeStrategy(RoundLoop):
             self.require(clients)
 
     def evaluate_round(self, clients: Clients) -> EvaluationResult | None:
-        """Have each client score its own model's answers, over the link."""
+        """Have each client score its own model's outputs, over the link."""
         if self.evaluation == "none":
             return None
         agree_on_batches(clients, self.width)
@@ -257,7 +257,7 @@ class UShapeStrategy(RoundLoop):
         self.trunk.restore(tensors, meta)
 
     def summary(self) -> None:
-        """Log what the strategy is made of."""
+        """Log the strategy's components."""
         aggregator = self.aggregator.strategy
         log.info(
             "%s: heads and tails %s, trunk on %s in %s",

@@ -1,4 +1,4 @@
-"""VanillaCutMixSL and VanillaCutMixSFL: one of two clients fills a box, the other the rest."""
+"""VanillaCutMixSL and VanillaCutMixSFL: one client of a pair fills a box, the other the rest."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from flwr_splitmix.strategies.split import SplitStrategy
 
 
 class VanillaCutMixSL(SplitStrategy):
-    """Split learning on pairs of clients, of which one fills a box and the other the rest.
+    """Split learning on pairs of clients: one fills a box, the other the rest.
 
     Parameters
     ----------
     upper
-        The upper segment; its `geometry` gives the grid of the patches, else they must be square.
+        The upper segment; its `geometry` gives the grid of patches, which must otherwise be square.
     k
-        2; other sizes are rejected.
+        Must be 2.
     beta
-        The a of Beta(a, a), of which the ratio is drawn.
+        The a of Beta(a, a), from which the ratio is drawn.
     regroup
         See `VanillaCutMix`.
     **options

@@ -1,1 +1,1 @@
-"""Attacks on images: one file for each, and the parts that they share."""
+"""Attacks on images: one file per attack, and the parts that they share."""

@@ -1,4 +1,4 @@
-"""Losses over the better of all ways to number the members of a mixture."""
+"""Losses under the best numbering of a mixture's members."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 MOST_MEMBERS = 5
-"""120 ways; more are not tried one by one."""
+"""5 members have 120 numberings; larger mixtures are not enumerated."""
 
 
 def separation_loss(painted: Tensor, truth: Tensor) -> Tensor:
-    """Return the mean square error under the better assignment, sample by sample.
+    """Return the mean squared error under the best assignment, chosen for each sample.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def separation_loss(painted: Tensor, truth: Tensor) -> Tensor:
 
 
 def ownership_loss(logits: Tensor, owners: Tensor) -> Tensor:
-    """Return the cross-entropy of owners under the better numbering, sample by sample.
+    """Return the cross-entropy of owners under the best numbering, chosen for each sample.
 
     Parameters
     ----------

@@ -8,12 +8,12 @@ from torch import Tensor
 
 
 def assign(scores: Tensor) -> Tensor:
-    """Give each token of each sample a place of its own, so that the scores sum to the most.
+    """Assign the tokens of each sample to distinct places, maximising the sum of scores.
 
     Parameters
     ----------
     scores
-        (b, N, N): of token i at place j.
+        (b, N, N): score of token i at place j.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Which patch of a mixture is whose."""
+"""The owners of a mixture's patches."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from flwr_splitmix.attacks.images.transformer import SIZES, TokenTransformer
 from flwr_splitmix.mixers import Mixer, Shuffled
 
 SURE = 0.9
-"""Least mean certainty at which distances to subspaces are believed; rounding gives about 0.5."""
+"""Least mean certainty at which distances to subspaces are used; rounding gives about 0.5."""
 
 
 class Attribute(Attack):
-    """Tells whose each patch of a mixture is, up to the numbering of its members.
+    """Determines the owner of each patch of a mixture, up to the numbering of its members.
 
-    In this order, as the view allows:
+    Uses the first of these that the view allows:
 
-    - Lower segments that differ and are known: a token lies in the subspace of the one that made
-      it. Exact where they are patch embeddings.
+    - Several known lower segments: a token lies in the subspace of the segment that made it.
+      Exact if they are patch embeddings.
     - One known lower segment: a transformer learns from mixtures of public images which patches
       belong together.
-    - None known: tokens of one embedding vary in common directions, whatever the weights are.
+    - None known: tokens of one embedding vary in common directions, whatever its weights.
 
     Settings
     --------
     votes
-        Whether the rows of a release, which share a mask, decide together (default True).
+        Whether the rows of a release, which share a mask, vote together (default True).
     """
 
     name: ClassVar[str] = "attribute"
@@ -53,7 +53,7 @@ class Attribute(Attack):
     source: ClassVar[str] = "ours"
 
     def check(self, view: View) -> None:
-        """Raise NotApplicable without mixtures of unknown owners, or if patches of one are sums."""
+        """Raise NotApplicable without mixtures of unknown owners, or if their patches are sums."""
         require_mixtures(view)
         super().check(view)
         if view.knowledge.mixer.cover == "weighted":
@@ -97,12 +97,12 @@ class Attribute(Attack):
         )  # fmt: skip
 
     def _tells_apart(self, example: Example, prefix: int) -> bool:
-        """Try the subspaces on public mixtures."""
+        """Return whether the subspaces tell the owners in public mixtures."""
         _, sure = nearest_subspace(example.tokens[:, prefix:], self._subspaces)
         return len(self._subspaces) > 1 and float(sure.mean()) > SURE
 
     def run(self, view: View) -> Guess:
-        """Say whose each patch is."""
+        """Guess the owner of each patch."""
         known = view.knowledge
         together = bool(self.setting.get("votes", True)) and rows_share_masks(known.mixer)
         owners, sure, where = [], [], []
@@ -132,7 +132,7 @@ class Attribute(Attack):
 
 
 def rows_share_masks(mixer: Mixer) -> bool:
-    """Return whether all rows of a release have one mask, in which all patches stand in place."""
+    """Return whether all rows of a release share a mask, with patches in their places."""
     return not isinstance(mixer, Shuffled) and not getattr(mixer, "mask_per_sample", False)
 
 

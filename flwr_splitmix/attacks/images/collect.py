@@ -1,4 +1,4 @@
-"""All releases of an image taken together: what many steps and epochs add up to."""
+"""All releases of an image combined: the total leak over many steps and epochs."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from flwr_splitmix.attacks.images.transformer import SIZES, TransformerDecoder
 from flwr_splitmix.mixers.frozen_edge import FrozenEdge
 
 RELEASES = {"smoke": 4, "cpu": 30, "paper": 60}
-"""Most releases of an image that are taken together, by scale."""
+"""Most releases of an image that are combined, by scale."""
 
 
 class Collect(TrainedAttack):
     """Finds the releases of each image, unites them, and decodes what they hold together.
 
-    Rows are linked by ids, where these cross, or by how near they are at the patches that both
-    hold; how near is near enough is tried on public images. Patches are averaged over the releases
-    that hold them: noise shrinks, masks become their union. Where a frozen edge puts the patches
-    of each release in another order nothing can be averaged: there each release is decoded, and
-    the images are averaged. One guess an image, at its newest row.
+    Rows are linked by ids, if these are sent, or by their distance at the patches that both hold,
+    with a threshold found on public images. Patches are averaged over the releases that hold them:
+    noise shrinks, masks become their union. If a frozen edge permutes the patches of each release,
+    they cannot be averaged: then each release is decoded, and the images are averaged. There is
+    one guess per image, at its newest row.
 
     Attributes
     ----------
     collected
-        By group of the last `run`, how many releases it has.
+        Number of releases in each group of the last `run`.
     """
 
     name: ClassVar[str] = "collect"
@@ -51,7 +51,7 @@ class Collect(TrainedAttack):
         )  # fmt: skip
 
     def learn(self, view: View, public: Pictures | None) -> None:
-        """Link the view's rows, then train on public images that are released as often."""
+        """Link the view's rows, then train on public images released equally often."""
         assert public is not None, "`fit` has refused to go on without"
         frozen = isinstance(view.knowledge.mixer, FrozenEdge)
         pictures = public.fitted(view.knowledge.image_shape)
@@ -74,7 +74,7 @@ class Collect(TrainedAttack):
         )
 
     def run(self, view: View) -> Guess:
-        """Paint one image for every group of rows."""
+        """Reconstruct one image for every group of rows."""
         device, reader = self.budget.device, self.reader
         lowers = Lowers(view.knowledge, device)
         groups = link(view, RELEASES[self.budget.scale], self._near)
@@ -98,8 +98,8 @@ class Collect(TrainedAttack):
 def near_enough(view: View, public: Pictures, seed: int) -> float | None:
     """Return the distance below which two rows show one image, from public images released twice.
 
-    It lies halfway, in logarithms, between the distances of the same and of different images.
-    None if these overlap: then rows cannot be linked.
+    It is the geometric midpoint between distances of the same image and of different images.
+    None if these overlap, so that rows cannot be linked.
     """
     rng = np.random.default_rng(seed)
     drawn = public.take(slice(0, min(len(public), 128)))
@@ -118,7 +118,7 @@ def near_enough(view: View, public: Pictures, seed: int) -> float | None:
 
 
 def united_examples(view: View, public: Pictures, releases: int, seed: int) -> Iterator[Example]:
-    """Release each batch of public images so often, and yield it united, for ever."""
+    """Release batches of public images `releases` times each; yield them united, forever."""
     rng = np.random.default_rng(seed)
     batch = min(BATCH, len(public))
     while True:

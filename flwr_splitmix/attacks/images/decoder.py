@@ -1,4 +1,4 @@
-"""The papers' decoder: two convolutions that paint an image from the map of its tokens."""
+"""The papers' decoder: two convolutions from the map of tokens to an image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flwr_splitmix.attacks.images.trained import TrainedAttack
 class Decoder(TrainedAttack):
     """Trains the papers' decoder on releases of public images.
 
-    A mixture of whose masks nothing is told gives one image. Prefix tokens are not used.
+    A mixture with unknown masks gives one image. Prefix tokens are not used.
     """
 
     name: ClassVar[str] = "decoder"
@@ -35,7 +35,7 @@ class ConvDecoder(nn.Module):
     Parameters
     ----------
     width
-        d; with a mask as a further channel, one more.
+        d, or d + 1 with a mask as a further channel.
     patches, grid
         N, and their (rows, columns).
     hidden

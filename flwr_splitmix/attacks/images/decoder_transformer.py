@@ -1,4 +1,4 @@
-"""A decoder that sees all tokens at once: a transformer with positions of its own."""
+"""A decoder that sees all tokens at once: a transformer with its own position embeddings."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from flwr_splitmix.attacks.images.transformer import SIZES, TransformerDecoder
 
 
 class DecoderTransformer(TrainedAttack):
-    """Trains a transformer on releases of public images; a mask that is told is a further input.
+    """Trains a transformer on releases of public images; a known mask is a further input.
 
-    It paints patches that were not sent from those that were. At the scale "paper" it has the
-    size of an MAE's decoder.
+    It reconstructs patches that were not sent from those that were. At scale "paper" it has the
+    size of an MAE decoder.
     """
 
     name: ClassVar[str] = "decoder-transformer"

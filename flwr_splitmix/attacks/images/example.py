@@ -1,4 +1,4 @@
-"""Releases of public images, whose truth an attacker knows: what attacks learn from."""
+"""Releases of public images, whose truth the attacker knows: training data for attacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOGETHER = 512
 """Public images that are released at once."""
 
 SMALL_BATCH = 16
-"""Images of a simulated client: masks are often a batch's, and an attacker wants many masks."""
+"""Batch size of a simulated client: masks are often per batch, and an attacker wants many."""
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,18 @@ class Example:
     Parameters
     ----------
     tokens
-        (b, prefix + N, d), as received, weights taken out where they are known.
+        (b, prefix + N, d), as received, divided by mixing weights if they are known.
     images
-        (b, m, C, H, W), 0 to 1: the image, or those of a mixture. Of a row whose mask says the
-        patches of one image, that image.
+        (b, m, C, H, W), 0 to 1: the image, or those of a mixture. If a row's mask marks the
+        patches of one image, only that image.
     mask
-        bool (b, N): the patches of the image that is sought; None where the attacker is not told,
-        or all are.
+        bool (b, N): the patches of the image sought; None if unknown to the attacker, or if all
+        patches are.
     owners
-        int64 (b, N): to which of the m images each patch belongs, -1 to none; None where a patch
+        int64 (b, N): which of the m images each patch belongs to, -1 for none; None if a patch
         belongs to several.
     order
-        int64 (b, N): the patch at each slot, 0 to N - 1; None where all stand in their places.
+        int64 (b, N): the patch at each slot, 0 to N - 1; None if all are in their places.
     """
 
     tokens: Tensor
@@ -56,7 +56,7 @@ class Example:
         return Example(self.tokens[rows], self.images[rows], mask, owners, order)
 
     def to(self, device: torch.device) -> Example:
-        """Return it on a device."""
+        """Return the example on a device."""
         parts = (self.mask, self.owners, self.order)
         mask, owners, order = (None if part is None else part.to(device) for part in parts)
         return Example(self.tokens.to(device), self.images.to(device), mask, owners, order)
@@ -64,16 +64,16 @@ class Example:
 
 @dataclass(frozen=True)
 class Query:
-    """Rows of a release of which one image each is sought.
+    """Rows of a release, for each of which one image is sought.
 
     Parameters
     ----------
     tokens
-        (b, prefix + N, d), weights taken out where they are known; 0 where the mask says no.
+        (b, prefix + N, d), divided by mixing weights if they are known; 0 outside the mask.
     mask
-        bool (b, N): the patches of the image that is sought; None where the adversary is not told.
+        bool (b, N): the patches of the image sought; None if unknown to the adversary.
     member
-        The client that the image is of; None where it is not told.
+        The client that owns the image; None if unknown.
     """
 
     tokens: Tensor
@@ -82,9 +82,9 @@ class Query:
 
 
 def queries(release: Release, knowledge: Knowledge) -> list[Query]:
-    """Return what an attacker asks of a release.
+    """Return an attacker's queries about a release.
 
-    That is one question, or where it knows the owners of a mixture's patches, one for each.
+    There is one query, or one per owner if the attacker knows the owners of a mixture's patches.
     """
     tokens = release.smashed
     if knowledge.mixer.cover == "weighted" and release.lam:
@@ -96,7 +96,7 @@ def queries(release: Release, knowledge: Knowledge) -> list[Query]:
 
 
 def _part(tokens: Tensor, mask: Tensor, client: int) -> Query:
-    """Return one image's part of a mixture: others' patches say nothing of it, and only confuse."""
+    """Return one image's part of a mixture; others' patches carry no information about it."""
     prefix = tokens.shape[1] - mask.shape[1]
     own = tokens.clone()
     own[:, prefix:] *= mask[..., None]
@@ -104,7 +104,7 @@ def _part(tokens: Tensor, mask: Tensor, client: int) -> Query:
 
 
 def examples_of(release: Simulated, knowledge: Knowledge, images: Tensor) -> Iterator[Example]:
-    """Return the rows of a release of an attacker's own images, once for each of its queries."""
+    """Return the rows of a release of the attacker's own images, once per query."""
     origin = release.origin
     assert origin is not None, "a simulated release knows where its rows are from"
     patches = knowledge.geometry.patches
@@ -131,18 +131,18 @@ def examples_of(release: Simulated, knowledge: Knowledge, images: Tensor) -> Ite
 def public_examples(
     view: View, public: Pictures, batch: int, seed: int, *, lower: torch.nn.Module | None = None
 ) -> Iterator[Example]:
-    """Release public images for ever, and yield `batch` rows of these releases at a time.
+    """Release public images forever, yielding `batch` rows of these releases at a time.
 
     Masks, partners, noise and orders are fresh in every epoch.
 
     Parameters
     ----------
     lower
-        What makes the smashed data; None is what the adversary has.
+        The lower segment to use; None uses what the adversary has.
     """
     rng = np.random.default_rng(seed)
     knowledge = view.knowledge
-    # Patches may be exchanged within a batch of a frozen edge: there its size matters.
+    # A frozen edge may exchange patches within a batch, so there the batch size matters.
     size = knowledge.batch_size if isinstance(knowledge.mixer, FrozenEdge) else SMALL_BATCH
     waiting: list[Example] = []
     while True:
@@ -167,7 +167,7 @@ def public_examples(
 
 
 def _joined(examples: Sequence[Example]) -> Example:
-    """Return all rows of examples; of mixtures, those with the most members alone."""
+    """Return all rows of examples; of mixtures, only those with the most members."""
     most = max(example.images.shape[1] for example in examples)
     alike = [example for example in examples if example.images.shape[1] == most]
     parts = {}

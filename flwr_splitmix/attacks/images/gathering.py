@@ -1,4 +1,4 @@
-"""Several releases of one image: finding them, and taking them together."""
+"""Several releases of one image: their distances and their average."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 LEAST_COMMON = 4
-"""Patches that two rows must both hold to be compared: fewer may all be background."""
+"""Fewest common patches for comparing two rows: fewer may all be background."""
 
 
 def unite(tokens: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Average e releases of n images at every patch over those that hold it.
+    """Average e releases of n images, at every patch over the releases that hold it.
 
     Averaging turns noise of standard deviation s into s / sqrt(e); masks become their union.
 
@@ -19,7 +19,7 @@ def unite(tokens: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
     tokens
         (e, n, prefix + N, d), 0 where nothing was received.
     masks
-        bool (e, n, N); None: everything was received.
+        bool (e, n, N); None if everything was received.
 
     Returns
     -------
@@ -38,7 +38,7 @@ def unite(tokens: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def distances(tokens: Tensor, mask: Tensor, others: Tensor, masks: Tensor) -> Tensor:
-    """Return how far apart rows are at the patches that both hold.
+    """Return the distances between rows at the patches that both hold.
 
     Parameters
     ----------
@@ -49,9 +49,9 @@ def distances(tokens: Tensor, mask: Tensor, others: Tensor, masks: Tensor) -> Te
 
     Returns
     -------
-    (a, b): mean square over the common patches; infinite where these are too few to tell.
+    (a, b): mean square over the common patches; infinite if these are too few.
     """
-    # A difference of large squares: float32 would round equal rows apart.
+    # A difference of large squares: rounding in float32 would separate equal rows.
     tokens, others = tokens.double(), others.double()
     here, there = mask.to(tokens), masks.to(tokens)
     common = here @ there.T

@@ -1,4 +1,4 @@
-"""What cut-layer gradients say of labels: their norms, their directions, their clusters."""
+"""Label leaks of cut-layer gradients: their norms, their directions, their clusters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 def norm_leak(gradients: Tensor) -> Tensor:
     """Return the Euclidean norm of each sample's gradient: (b, ...) to float64 (b,).
 
-    Samples that the model is sure of have small gradients, and it is not equally sure of all
+    Samples predicted with confidence have small gradients, and confidence differs between
     classes.
 
     Source: Li et al., "Label leakage and protection in two-party split learning", section 3.
@@ -28,7 +28,7 @@ def cosine_leak(gradients: Tensor, known: Tensor) -> Tensor:
     gradients
         (b, ...).
     known
-        (...) of one sample whose label is known, or (c, ...) of several.
+        (...), gradient of one sample with known label, or (c, ...), of several.
 
     Returns
     -------
@@ -47,8 +47,8 @@ def cosine_leak(gradients: Tensor, known: Tensor) -> Tensor:
 def leak_auc(scores: Tensor, positive: Tensor) -> float | None:
     """Return max(AUC, 1 - AUC) of scores (b,) for the samples marked in the bool (b,).
 
-    An attacker does not know which side is the positive one, but finds out with one label. None
-    if all samples are of one kind.
+    An attacker does not know which side is positive, but one label reveals it. None if all
+    samples are of one kind.
     """
     from sklearn.metrics import roc_auc_score
 
@@ -61,8 +61,8 @@ def leak_auc(scores: Tensor, positive: Tensor) -> float | None:
 def label_clusters(rows: Tensor, classes: int, *, seed: int) -> Tensor:
     """Divide samples into as many clusters as there are classes, by the directions of their rows.
 
-    Spectral clustering of the cosine similarities where there are at most 1,000 rows, k-means of
-    the directions where there are more.
+    Spectral clustering of the cosine similarities for at most 1,000 rows, k-means of the
+    directions for more.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def label_clusters(rows: Tensor, classes: int, *, seed: int) -> Tensor:
     directions = F.normalize(_narrow(rows), dim=1).numpy()
     clusters = min(classes, len(directions))
     if len(directions) <= 1000:
-        # Opposite directions are as unlike as can be: similarity 0.
+        # Opposite directions have the least similarity: 0.
         similarity = np.clip((1 + directions @ directions.T) / 2, 0, 1)
         method = SpectralClustering(clusters, affinity="precomputed", random_state=seed)
         return torch.from_numpy(method.fit_predict(similarity)).long()
@@ -98,8 +98,8 @@ def name_clusters(clusters: Tensor, known: Tensor, labels: Tensor, classes: int)
     clusters
         int64 (n,).
     known, labels
-        int64 (c,): which samples are known, and their labels. A cluster without one is named
-        after a class that no cluster has yet.
+        int64 (c,): indices of known samples, and their labels. A cluster without a known sample
+        is named after a class not yet used.
 
     Returns
     -------
@@ -121,9 +121,9 @@ def name_clusters(clusters: Tensor, known: Tensor, labels: Tensor, classes: int)
 
 
 def nearest_known(rows: Tensor, known: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Score classes by the likeness of each sample to the known ones: float64 (n, classes).
+    """Score classes by the similarity of each sample to known samples: float64 (n, classes).
 
-    The score of a class is the largest cosine with a known sample of it; -1 where none is known.
+    The score of a class is the largest cosine with a known sample of it; -1 if none is known.
     """
     cosines = cosine_leak(rows, rows[known])
     scores = torch.full((len(rows), classes), -1.0, dtype=torch.float64)
@@ -133,7 +133,7 @@ def nearest_known(rows: Tensor, known: Tensor, labels: Tensor, classes: int) -> 
 
 
 def _narrow(rows: Tensor, width: int = 128) -> Tensor:
-    """Return rows projected to their leading directions: clustering in 12,000 is slow."""
+    """Return rows projected onto their leading directions: clustering in 12,000 is slow."""
     flat = rows.detach().flatten(1).double()
     if min(flat.shape) <= width:
         return flat

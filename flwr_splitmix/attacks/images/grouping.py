@@ -1,4 +1,4 @@
-"""Which patches of mixtures came from one client, when all rows of a release share one mask."""
+"""Grouping of a mixture's patches by client, when all rows of a release share one mask."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from flwr_splitmix.attacks.images.inverse import CUTOFF
 
 
 def agreement(owners: Tensor) -> Tensor:
-    """Return how often two patches have one owner, by the mean over rows: (N, N).
+    """Return how often two patches have the same owner, averaged over rows: (N, N).
 
     Parameters
     ----------
     owners
-        Probabilities (b, N, k); which number a client has may differ from row to row.
+        Probabilities (b, N, k); the numbering of clients may differ from row to row.
     """
     return torch.einsum("bnk,bmk->nm", owners, owners) / len(owners)
 
 
 def shared_directions(tokens: Tensor) -> Tensor:
-    """Return how far the tokens at two positions vary in the same directions: (N, N), 0 to 1.
+    """Return the overlap of the directions in which tokens at two positions vary: (N, N), 0 to 1.
 
     All tokens of one patch embedding vary within its column space, whatever the images: no
-    weights need to be known. Positions that do not vary say nothing, 0.
+    weights need to be known. Positions that do not vary give 0.
 
     Parameters
     ----------
     tokens
-        (b, N, d), of one release: its rows share one mask. The more rows, up to the pixels of a
-        patch, the more of the column space is seen.
+        (b, N, d), of one release: its rows share one mask. More rows, up to the number of pixels
+        of a patch, show more of the column space.
     """
     wide = tokens.double().transpose(0, 1)
     wide = wide - wide.mean(1, keepdim=True)
@@ -42,7 +42,7 @@ def shared_directions(tokens: Tensor) -> Tensor:
 
 
 def cluster(alike: Tensor, k: int, seed: int) -> Tensor:
-    """Divide positions into k groups by how much they are alike (N, N): int64 (N,).
+    """Divide positions into k groups by their similarity (N, N): int64 (N,).
 
     Raises
     ------
@@ -51,7 +51,7 @@ def cluster(alike: Tensor, k: int, seed: int) -> Tensor:
     """
     from sklearn.cluster import SpectralClustering  # an extra that training does not need
 
-    # Positions that are like none, blank ones, are to be in some group all the same.
+    # Positions similar to none, such as blank ones, must be in some group too.
     table = alike.detach().double().cpu() + 1e-6
     spectral = SpectralClustering(k, affinity="precomputed", random_state=seed)
     return torch.from_numpy(spectral.fit_predict(((table + table.T) / 2).numpy())).long()

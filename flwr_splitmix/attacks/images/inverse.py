@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 CUTOFF = 1e-5
-"""Singular values below this fraction of the largest are float32's rounding, not the embedding."""
+"""Singular values below this fraction of the largest are float32 rounding, not the embedding."""
 
 ROWS = 20_000
-"""Most token-patch pairs that are used: more change nothing where the embedding is linear."""
+"""Most token-patch pairs used: more change nothing if the embedding is linear."""
 
 
 @dataclass(frozen=True)
 class LinearInverse:
-    """Patches as a linear function of their tokens, with an intercept for every slot.
+    """Patches as a linear function of their tokens, with one intercept per slot.
 
     Parameters
     ----------
@@ -37,8 +37,8 @@ class LinearInverse:
 def fit_inverse(tokens: Tensor, patches: Tensor, held: Tensor | None = None) -> LinearInverse:
     """Fit patches to their tokens by least squares.
 
-    Where the lower segment is a patch embedding, whatever its positions, this is its
-    pseudo-inverse; behind a block it is the best linear guess.
+    If the lower segment is a patch embedding, with any positions, this is its pseudo-inverse;
+    after a block it is the best linear guess.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def fit_inverse(tokens: Tensor, patches: Tensor, held: Tensor | None = None) -> 
     patches
         (n, N, P), of the same images.
     held
-        bool (n, N): the pairs to use; None is all.
+        bool (n, N): the pairs to use; None for all.
     """
     n = min(len(tokens), max(2, ROWS // tokens.shape[1]))
     seen, drawn = tokens[:n].double().cpu(), patches[:n].double().cpu()

@@ -1,4 +1,4 @@
-"""The order of shuffled patches from what fits beside what, without any position embedding."""
+"""The order of shuffled patches from how well they fit together, without position embeddings."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from flwr_splitmix.attacks.images.transformer import SIZES
 
 
 class Jigsaw(Attack):
-    """Learns which place a patch looks made for and which patches fit beside and below each other.
+    """Learns which place suits a patch, and which patches fit beside and below each other.
 
-    Trained on shuffled releases of public images; a graduated assignment then finds the
+    It is trained on shuffled releases of public images; a graduated assignment then finds the
     arrangement in which places and pairs agree best. Patches that look alike are interchangeable:
-    many blank ones mean many wrong places, which nobody would see.
+    many blank ones cause many wrong places, which are invisible in the image.
     """
 
     name: ClassVar[str] = "jigsaw"

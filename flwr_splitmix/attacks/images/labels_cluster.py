@@ -1,4 +1,4 @@
-"""`labels-cluster`: samples of one class have gradients, or smashed data, that lie together."""
+"""`labels-cluster`: gradients, or smashed data, of samples of one class form clusters."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from flwr_splitmix.attacks.images.gradient_leaks import (
 from flwr_splitmix.attacks.images.labels_gradient import Hints, gradient_rows
 
 _MOST = {"smoke": 100, "cpu": 1000, "paper": 10_000}
-"""Rows that are clustered, the newest, by scale."""
+"""Number of newest rows that are clustered, by scale."""
 
 
 class LabelsCluster(Attack):
-    """Clusters samples by their gradients where it has them, else by their smashed data.
+    """Clusters samples by their gradients if available, otherwise by their smashed data.
 
     Settings
     --------
     way
-        "similarity": a score a class, the likeness to a known sample of it. "spectral": the label
-        of the cluster, named after the known samples in it.
+        "similarity": one score per class, the similarity to a known sample of it. "spectral": the
+        label of the cluster, named after the known samples in it.
     hints
-        Labels that are known, by release and row: one of each class.
+        Known labels, by release and row: one of each class.
 
     Source: Liu and Lyu, "Clustering label inference attack against practical split learning",
     arXiv 2203.05222.
@@ -42,7 +42,7 @@ class LabelsCluster(Attack):
     hinted = True
 
     def run(self, view: View) -> Guess:
-        """Score, or label, the rows."""
+        """Score or label the rows."""
         where, rows = self._rows(view)
         hints: Hints = self.setting.get("hints") or {}
         classes = view.knowledge.num_classes

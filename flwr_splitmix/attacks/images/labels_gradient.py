@@ -12,23 +12,23 @@ from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.images.gradient_leaks import cosine_leak, norm_leak
 
 Hints = Mapping[tuple[int, int], int]
-"""Labels that an attacker knows, its own, say: by release and row."""
+"""Labels that an attacker knows, such as its own, by release and row."""
 
 
 class LabelsGradient(Attack):
-    """Scores each sample by its gradient: by its norm, or by its cosine with known samples'.
+    """Scores each sample by its gradient: by its norm, or by its cosine with known samples.
 
-    Whoever is mixed with others learns from the gradient that comes back for its own patches, too,
-    for their soft label is the group's.
+    A client that is mixed with others also learns from the gradient returned for its own patches,
+    since their soft label is the group's.
 
     Settings
     --------
     leak
-        "norm": one score a sample, for which no label need be known. "cosine": a score a class,
-        the largest cosine with the gradient of a sample of it that is known; of two classes the
-        positive one's alone.
+        "norm": one score per sample, without known labels. "cosine": one score per class, the
+        largest cosine with the gradient of a known sample of it; with two classes, only that of
+        the positive class.
     hints
-        Labels that are known, for "cosine": one positive sample of each class is enough.
+        Known labels, for "cosine": one positive sample of each class is enough.
 
     Source: DP-CutMixSL, section 6 and figure 9, after Li et al., 2022.
     """
@@ -38,10 +38,10 @@ class LabelsGradient(Attack):
     needs = frozenset({"gradients"})
     source = "DP-CutMixSL, figure 9; Li et al., 2022"
     hinted = True
-    """Whether some labels must be known to it: see the setting `hints`."""
+    """Whether it needs some known labels: see the setting `hints`."""
 
     def run(self, view: View) -> Guess:
-        """Score every row that a gradient came for."""
+        """Score every row that has a gradient."""
         hints: Hints = self.setting.get("hints") or {}
         where, gradients = gradient_rows(view)
         if self.setting.get("leak", "cosine" if hints else "norm") == "norm":
@@ -56,13 +56,13 @@ class LabelsGradient(Attack):
                 cosines = cosine_leak(flat, flat[place[at]])
                 scores[:, label] = torch.maximum(scores[:, label], cosines)
         known = sorted({label for at, label in hints.items() if at in place})
-        if len(known) <= 2:  # two classes: the likeness to a positive sample says it all
+        if len(known) <= 2:  # two classes: the similarity to a positive sample suffices
             values = scores[:, known[-1]] if known else scores[:, 0]
             return Guess(values, (values - values.median()).abs(), where)
         return Guess(scores, scores.max(1).values, where)
 
     def quality(self, guess: Guess, view: View, public: Any) -> float:
-        """Return nothing to choose by: a member of a group cannot simulate gradients."""
+        """Raise NotImplementedError: a member of a group cannot simulate gradients."""
         raise NotImplementedError("which leak is meant is said, not tuned")
 
 

@@ -20,9 +20,9 @@ BATCH = 64
 class Linear(Attack):
     """Solves for the patch behind each token; patches that were not sent become the public mean.
 
-    Exact up to rounding where the lower segment is a patch embedding, in under a second. A mixture
-    of whose masks nothing is told gives the mixture of the images. Clients whose lower segments
-    are not averaged have an inverse each.
+    Exact up to rounding if the lower segment is a patch embedding, in under a second. A mixture
+    with unknown masks gives the mixture of the images. If lower segments are not averaged, each
+    client has its own inverse.
     """
 
     name: ClassVar[str] = "linear"
@@ -56,7 +56,7 @@ class Linear(Attack):
         return fit_inverse(example.tokens[:, prefix:], *pairs(example, self._grid))
 
     def run(self, view: View) -> Guess:
-        """Put the patches of every row together."""
+        """Assemble the patches of every row."""
         known = view.knowledge
 
         def paint(query: Query) -> Tensor:
@@ -70,9 +70,9 @@ class Linear(Attack):
 
 
 def pairs(example: Example, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return the patch behind each token, and for which tokens there is one.
+    """Return the patch behind each token, and which tokens have one.
 
-    Where a token holds a sum of several images' patches, that is their mean.
+    If a token is a sum of several images' patches, the patch is their mean.
 
     Returns
     -------

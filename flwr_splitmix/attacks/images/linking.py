@@ -1,4 +1,4 @@
-"""Which rows of a view show one image: what an attacker who collects has to find out first."""
+"""Linking of rows that show the same image, the first task of an attacker that collects."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from flwr_splitmix.attacks.images.gathering import distances
 from flwr_splitmix.mixers.frozen_edge import FrozenEdge
 
 Row = tuple[int, int]
-"""Place of a release in its view, and the row in it."""
+"""Position of a release in its view, and the row in it."""
 
 MOST = 4_000
-"""Newest rows of a client that are compared: all pairs are."""
+"""Number of a client's newest rows that are compared, in all pairs."""
 
 
 def link(view: View, most: int, near: float | None) -> list[list[Row]]:
-    """Put rows that show one image together, newest first, at most `most` of an image.
+    """Group rows that show the same image, newest first, at most `most` per image.
 
-    Frozen edges send ids of examples: these say it. Else rows of one client are taken together
-    that are nearer to each other than `near` at the patches that both hold.
+    Frozen edges send ids of examples, which identify images. Otherwise rows of one client are
+    grouped if their distance at the patches that both hold is below `near`.
 
     Parameters
     ----------
     near
-        Largest mean square distance; None leaves every row alone.
+        Largest mean square distance; None links no rows.
 
     Returns
     -------
-    Groups that together hold every row once, or not at all where its image has `most` already.
+    Groups that contain every row once, except rows of an image that already has `most`.
     """
     if isinstance(view.knowledge.mixer, FrozenEdge):
         by_id = ids(view.releases)
@@ -47,7 +47,7 @@ def link(view: View, most: int, near: float | None) -> list[list[Row]]:
 
 
 def ids(releases: Sequence[Release]) -> Mapping[tuple[int | None, int], list[Row]] | None:
-    """Return the rows of each (client, example's id), oldest first; None where no ids came."""
+    """Return the rows of each (client, example id), oldest first; None if no ids were sent."""
     rows: dict[tuple[int | None, int], list[Row]] = {}
     for place, release in enumerate(releases):
         if release.labels is None or release.labels.is_floating_point():
@@ -58,7 +58,7 @@ def ids(releases: Sequence[Release]) -> Mapping[tuple[int | None, int], list[Row
 
 
 def row_tensors(view: View, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
-    """Return the tokens (n, prefix + N, d), weights taken out, and masks (n, N) of rows."""
+    """Return the tokens (n, prefix + N, d), divided by known weights, and masks (n, N) of rows."""
     tokens, masks, asked = [], [], {}
     for place, row in rows:
         if place not in asked:
@@ -75,7 +75,7 @@ def row_tensors(view: View, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
 
 
 def _of_client(view: View, places: Sequence[int], most: int, near: float) -> list[list[Row]]:
-    """Take the newest row that is in no group yet, and the nearest of every other release."""
+    """Group the newest free row with the nearest row of every other release, repeatedly."""
     newest = [(p, r) for p in reversed(places) for r in range(len(view.releases[p].smashed))][:MOST]
     tokens, masks = row_tensors(view, newest)
     prefix = view.knowledge.geometry.prefix

@@ -1,4 +1,4 @@
-"""Images whose smashed data match those that were received."""
+"""Images whose smashed data match the received ones."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from flwr_splitmix.seeding import torch_seed
 ITERATIONS = {"smoke": 300, "cpu": 2_000, "paper": 100_000}
 
 BATCH = 256
-"""Images at a time; each is matched for itself, so that more at once change nothing but time."""
+"""Images per batch; each is matched on its own, so this affects only time."""
 
 
 class Match(Attack):
-    """Moves an image, from zero, until the lower segment makes of it what was received.
+    """Optimises an image, starting from zero, until its smashed data match what was received.
 
-    Adam on the mean square distance at the patches that were received; no public data. Where a
-    mixer shuffled the patches, those of the guess are permuted too, anew in every iteration: the
-    attacker does not know the order. Zero is the mean image of the normalisation.
+    Adam on the mean square distance at the received patches; no public data. If a mixer shuffled
+    the patches, those of the guess are permuted too, anew in every iteration, as the attacker does
+    not know the order. Zero is the mean image of the normalisation.
 
     Settings
     --------
     lr
-        Of Adam.
+        Learning rate of Adam.
     """
 
     name: ClassVar[str] = "match"
@@ -55,7 +55,7 @@ class Match(Attack):
             )
 
     def run(self, view: View) -> Guess:
-        """Match every row; asked to stop, rows not yet begun stay grey."""
+        """Match every row; if stopped, rows not yet begun stay grey."""
         known, budget = view.knowledge, self.budget
         lowers, prefix = Lowers(known, budget.device), known.geometry.prefix
         moved = isinstance(known.mixer, Shuffled) and view.adversary == "upper only"
@@ -78,7 +78,7 @@ class Match(Attack):
             ]
             return known.denormalise(torch.cat(matched))
 
-        with torch_seed(budget.device, self.seed):  # frozen edges draw orders of their own
+        with torch_seed(budget.device, self.seed):  # frozen edges draw their own orders
             return guess_images(view, paint, budget.device)
 
     def _match(
@@ -108,7 +108,7 @@ class Match(Attack):
 
 
 def permuted(tokens: Tensor, prefix: int, source: torch.Generator) -> Tensor:
-    """Return tokens (b, prefix + N, d) with the patches of each sample in an order of its own."""
+    """Return tokens (b, prefix + N, d) with the patches of each sample permuted separately."""
     b, length, width = tokens.shape
     order = torch.rand(b, length - prefix, generator=source).argsort(1).to(tokens.device)
     moved = tokens[:, prefix:].gather(1, order[:, :, None].expand(-1, -1, width))

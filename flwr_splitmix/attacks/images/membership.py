@@ -1,4 +1,4 @@
-"""`membership`: whether an example was trained on, from what the upper segment makes of it."""
+"""`membership`: whether an example was trained on, inferred from the upper segment's output."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Release
 
 _SHADOWS = {"smoke": (2, 16, 2), "cpu": (3, 200, 8), "paper": (16, 2000, 60)}
-"""By scale: shadow models, images of each, epochs."""
+"""By scale: number of shadow models, images per model, epochs."""
 
 _REFERENCE_SCORES = {"rmia": 1, "lira": 8}
-"""Scores that compare with shadow models, and how many of them they need."""
+"""Scores that compare with shadow models, and how many models each needs."""
 
 _EPOCHS = {"smoke": 2, "cpu": 30, "paper": 60}
-"""Of the network, by scale."""
+"""Epochs of the network, by scale."""
 
 
 class Membership(Attack):
     """Trains shadow models on public images and learns from them how members differ.
 
-    There are two scores, and LiRA's as a third where there are many shadow models: a network of
-    three layers on mixture, soft label and loss; and RMIA's, which compares the loss with that of
-    models that have not seen the example, and which needs the lower segment: only then do shadow
-    models understand the victims' smashed data. What tells members best of a shadow model, which
-    no other was fitted to, is used.
+    There are two scores, and with many shadow models LiRA's as a third: a network of three layers
+    on mixture, soft label and loss; and RMIA's, which compares the loss with that of models that
+    have not seen the example. RMIA needs the lower segment: only then can shadow models process
+    the victims' smashed data. The score that best detects members of a held-out shadow model is
+    used.
 
     Source: DP-CutMixSL, section 6; Zarifzadeh et al., 2024; Carlini et al., 2022.
     """
@@ -48,7 +48,7 @@ class Membership(Attack):
     source = "DP-CutMixSL, section 6; RMIA; LiRA"
 
     def learn(self, view: View, public: Pictures | None) -> None:
-        """Train shadow models, and the network; choose the score."""
+        """Train shadow models and the network, and choose the score."""
         assert public is not None
         count, images, epochs = _SHADOWS[self.budget.scale]
         self.shadows = train_shadows(
@@ -67,7 +67,7 @@ class Membership(Attack):
         self.net = self._network(self.seen)
 
     def run(self, view: View) -> Guess:
-        """Score every example, or mixture, of the view."""
+        """Score every example or mixture of the view."""
         upper = view.knowledge.upper
         assert upper is not None
         labelled = [release for release in view.releases if release.labels is not None]
@@ -88,7 +88,7 @@ class Membership(Attack):
     def _seen(
         self, view: View, shadow: Shadow, rng: np.random.Generator
     ) -> tuple[list[Release], list[Release]]:
-        """Return a shadow model's releases of its members and of others."""
+        """Return a shadow model's releases of its members and of non-members."""
         both = (
             view.knowledge.simulate(
                 pictures.images,
@@ -130,7 +130,7 @@ class Membership(Attack):
         )
 
     def _choose(self, view: View) -> str:
-        """Return the score that tells members best of the last shadow model, with the others'."""
+        """Return the score that best detects the last shadow model's members, given the others."""
         from sklearn.metrics import roc_auc_score
 
         if len(self.shadows) < 2 or "lower" not in view.has:
@@ -157,7 +157,7 @@ class Membership(Attack):
         references: Sequence[Shadow],
         releases: Sequence[Release],
     ) -> Tensor:
-        """Score releases under `upper` beside models that have not seen their examples: (n,)."""
+        """Score releases under `upper` against models that have not seen their examples: (n,)."""
 
         def under(model: nn.Module, of: Sequence[Release]) -> Tensor:
             return torch.cat([losses(model, release, self.classes) for release in of])

@@ -1,4 +1,4 @@
-"""Scores of membership: a trained network's, RMIA's, and LiRA's."""
+"""Membership scores: a trained network's, RMIA's, and LiRA's."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class MembershipNet(nn.Sequential):
 def train_membership(
     features: Tensor, members: Tensor, *, epochs: int, seed: int, batch: int = 64
 ) -> nn.Module:
-    """Train a network to tell members from others; it standardises its inputs itself.
+    """Train a network to tell members from others; the result standardises its own inputs.
 
     Parameters
     ----------
     features
-        float (n, f), of shadow runs.
+        float (n, f), from shadow models.
     members
         bool (n,).
 
@@ -85,19 +85,19 @@ def rmia(
     target
         float (n,): the target model's probability of each candidate's label.
     references
-        (r, n): that of reference models, none of which trained on the candidates.
+        (r, n): the same for reference models, none of which trained on the candidates.
     population, population_references
-        (z,) and (r, z): likewise of examples that are no members.
+        (z,) and (r, z): likewise for examples that are not members.
     gamma
-        By what factor a candidate's ratio must exceed one of the population.
+        Factor by which a candidate's ratio must exceed one of the population.
     a
-        How much lower than the mean over all models that over models without a candidate is: the
-        offline form estimates the former as ((1 + a) mean + (1 - a)) / 2.
+        Offline correction: from the mean over models without the candidate, the mean over all
+        models is estimated as ((1 + a) mean + (1 - a)) / 2.
 
     Returns
     -------
     Tensor
-        float64 (n,) in 0..1: the higher, the likelier a member.
+        float64 (n,) in 0..1, higher for likelier members.
 
     Source: Zarifzadeh, Liu, Shokri, "Low-cost high-power membership inference attacks", equations
     2 and 11.
@@ -116,15 +116,15 @@ def rmia(
 def lira(target: Tensor, references: Tensor) -> Tensor:
     """Return how far each candidate's confidence is above that of models without it.
 
-    The offline form: each candidate's confidences over reference models are taken for Gaussian,
-    and the score is the target's standard score among them.
+    The offline form: each candidate's confidences over reference models are assumed Gaussian, and
+    the score is the target's standard score among them.
 
     Parameters
     ----------
     target
         (n,) logits of confidence, see `confidence_logit`.
     references
-        (r, n), r >= 2, of models that did not train on the candidates.
+        (r, n), r >= 2, the same for models that did not train on the candidates.
 
     Returns
     -------
@@ -138,19 +138,19 @@ def lira(target: Tensor, references: Tensor) -> Tensor:
             f"references have shape {tuple(references.shape)}; at least two models are needed"
         )
     others = references.double()
-    # With few models one variance for all candidates is steadier than one each.
+    # With few models, one variance for all candidates is more stable than one each.
     spread = others.std(0) if len(others) >= 32 else others.std(0).square().mean().sqrt()
     return (target.double() - others.mean(0)) / torch.clamp(spread, min=1e-6)
 
 
 def confidence_logit(probability: Tensor) -> Tensor:
-    """Return log(p / (1 - p)) in float64, bounded where p is 0 or 1."""
+    """Return log(p / (1 - p)) in float64, bounded if p is 0 or 1."""
     p = probability.double().clamp(1e-12, 1 - 1e-12)
     return torch.log(p) - torch.log1p(-p)
 
 
 def tpr_at(scores: Tensor, members: Tensor, rate: float) -> float:
-    """Return the fraction of members found when at most `rate` of the others are taken for ones."""
+    """Return the true-positive rate of members at a false-positive rate of at most `rate`."""
     others = scores[~members].double().sort(descending=True).values
     allowed = math.floor(rate * len(others))
     threshold = others[allowed] if allowed < len(others) else -math.inf

@@ -1,4 +1,4 @@
-"""Which patch lies beside which: a learned judgement, and the arrangement that fits it best."""
+"""Adjacency of patches: a learned judgement, and the arrangement that fits it best."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Judged = tuple[Tensor, Tensor, Tensor]
 """Logits of places, of right and of lower neighbours, each (b, N, N): see `Neighbours`."""
 
 ROUNDS = 30
-"""Of graduated assignment; the arrangement has settled by then."""
+"""Iterations of graduated assignment; the arrangement has converged by then."""
 
 
 class Neighbours(nn.Module):
-    """Judges a set of tokens (b, prefix + N, d) in no order.
+    """Judges an unordered set of tokens (b, prefix + N, d).
 
     Parameters
     ----------
     width, patches, prefix, model, **size
-        As of `TokenTransformer`.
+        See `TokenTransformer`.
     """
 
     def __init__(self, width: int, patches: int, prefix: int, *, model: int, **size: int) -> None:
@@ -49,7 +49,7 @@ class Neighbours(nn.Module):
 
 
 def adjacency(grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return which slot lies to the right of which, and which below: two 0-1 tensors (N, N)."""
+    """Return which slots are right of, and which below, each slot: two 0-1 tensors (N, N)."""
     rows, columns = grid
     slots = torch.arange(rows * columns)
     beside = (slots[None] - slots[:, None] == 1) & (slots[:, None] % columns != columns - 1)
@@ -76,7 +76,7 @@ def neighbour_loss(judged: Judged, place: Tensor, grid: tuple[int, int]) -> Tens
 
 
 def arrange(judged: Judged, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Find the arrangement that places and neighbours agree on.
+    """Find the arrangement that fits places and neighbours best.
 
     Returns
     -------
@@ -87,7 +87,7 @@ def arrange(judged: Judged, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
     at, *pairs = judged
     n = at.shape[1]
     alone = at.log_softmax(2)
-    # How much likelier than chance a pair is; a single doubt must not outweigh all else.
+    # Odds of a pair relative to chance, clamped so that no single doubt dominates.
     odds = [(n * logits.softmax(2)).clamp(0.1, 100).log() for logits in pairs]
     besides = [beside.to(at.device) for beside in adjacency(grid)]
     soft = alone.exp()
@@ -95,7 +95,7 @@ def arrange(judged: Judged, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
         score = alone.clone()
         for odd, beside in zip(odds, besides, strict=True):
             score += odd @ soft @ beside.T + odd.mT @ soft @ beside
-        for _ in range(5):  # Sinkhorn: one token a slot, one slot a token
+        for _ in range(5):  # Sinkhorn: one token per slot, one slot per token
             score = score - score.logsumexp(2, keepdim=True)
             score = score - score.logsumexp(1, keepdim=True)
         soft = score.exp()

@@ -8,12 +8,12 @@ from torch import Tensor
 
 
 def grid_of(patches: int, grid: tuple[int, int] | None) -> tuple[int, int]:
-    """Return (rows, columns) of the patches; without a known grid a square number is a square.
+    """Return (rows, columns) of the patches; without a known grid they must form a square.
 
     Raises
     ------
     ValueError
-        If they form no square either.
+        If they form no square.
     """
     side = math.isqrt(patches)
     if grid is None and side * side != patches:
@@ -22,7 +22,7 @@ def grid_of(patches: int, grid: tuple[int, int] | None) -> tuple[int, int]:
 
 
 def patch_size(image_shape: tuple[int, int, int], grid: tuple[int, int]) -> tuple[int, int]:
-    """Return (height, width) in pixels of the part of an image (C, H, W) that a token stands for.
+    """Return (height, width) in pixels of the part of an image (C, H, W) that a token represents.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def to_patches(images: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def to_images(patches: Tensor, grid: tuple[int, int], image_shape: tuple[int, int, int]) -> Tensor:
-    """Put patches (..., N, C h w) together again: (..., C, H, W)."""
+    """Reassemble patches (..., N, C h w) into images (..., C, H, W)."""
     channels, height, width = image_shape
     h, w = patch_size(image_shape, grid)
     lead = patches.shape[:-2]

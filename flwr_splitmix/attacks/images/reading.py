@@ -1,4 +1,4 @@
-"""From what an attack makes of a view's releases to a guess, with a confidence."""
+"""Turns an attack's images for a view's releases into a guess with confidences."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from flwr_splitmix.attacks.base import Guess, Knowledge, View
 from flwr_splitmix.attacks.images.example import Query, queries
 
 Paint = Callable[[Query], Tensor]
-"""From a query of b rows to images (b, C, H, W), or several of each, (b, m, C, H, W)."""
+"""From a query of b rows to images (b, C, H, W), or several per row, (b, m, C, H, W)."""
 
 CHUNK = 256
-"""Images that a lower segment takes at once."""
+"""Images per batch through a lower segment."""
 
 
 class Lowers:
-    """Copies of the lower segments that an adversary has: frozen, ready on a device."""
+    """Frozen copies of the lower segments that an adversary has, on a device."""
 
     def __init__(self, knowledge: Knowledge, device: torch.device) -> None:
         self.knowledge = knowledge
@@ -27,7 +27,7 @@ class Lowers:
         self._ready: dict[int | None, nn.Module | None] = {}
 
     def __getitem__(self, client: int | None) -> nn.Module | None:
-        """Return a client's, or the only one; None where the adversary has it not."""
+        """Return a client's segment, or the only one; None if the adversary does not have it."""
         if client not in self._ready:
             lower = self.knowledge.lower_of(client)
             if lower is not None:
@@ -37,10 +37,10 @@ class Lowers:
 
 
 def guess_images(view: View, paint: Paint, device: torch.device) -> Guess:
-    """Ask `paint` for the images behind every release.
+    """Reconstruct the images behind every release with `paint`.
 
-    The confidence of an image is how well the lower segment, fed with it, explains the patches
-    that it is said to have: minus the mean square error over their variance.
+    The confidence of an image is how well its smashed data explain the patches attributed to it:
+    minus the mean square error, divided by their variance.
     """
     values, confidence, where = [], [], []
     lowers = Lowers(view.knowledge, device)
@@ -59,7 +59,7 @@ def guess_images(view: View, paint: Paint, device: torch.device) -> Guess:
 def explained(images: Tensor, query: Query, lowers: Lowers) -> Tensor:
     """Return how well images (b, C, H, W) explain a query's tokens: (b,), at most 0.
 
-    All are 0 where the adversary does not have the lower segment.
+    All are 0 if the adversary does not have the lower segment.
     """
     lower, known = lowers[query.member], lowers.knowledge
     if lower is None:

@@ -1,4 +1,4 @@
-"""The place of each shuffled token, by regression on what it says of its position."""
+"""The place of each shuffled token, by regression on its content."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from flwr_splitmix.attacks.images.example import Example, public_examples
 from flwr_splitmix.attacks.images.inverse import CUTOFF, ROWS
 
 PUBLIC = 2_000
-"""Most public images: a token's place is linear in its position embedding, few do."""
+"""Most public images: few suffice, as a token's place is linear in its position embedding."""
 
 
 class Reorder(Attack):
-    """Reads the place of each token by least squares, one token a place.
+    """Determines the place of each token by least squares, with one token per place.
 
-    Exact where the position embedding was added before the shuffle: a few public images show all
-    of them. Without, places follow from what patches look like at each place.
+    Exact if the position embedding was added before the shuffle: a few public images reveal it.
+    Otherwise places follow from what patches look like at each place.
     """
 
     name: ClassVar[str] = "reorder"

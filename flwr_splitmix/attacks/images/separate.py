@@ -1,4 +1,4 @@
-"""All images out of one mixture: a transformer with an output for each member."""
+"""All images of one mixture: a transformer with one output per member."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from flwr_splitmix.attacks.images.transformer import SIZES, TransformerDecoder
 
 
 class Separate(TrainedAttack):
-    """Paints the images of all members of a mixture, in no order.
+    """Reconstructs the images of all members of a mixture, in no order.
 
-    The loss is that of the best assignment of outputs to members. Where masks are told there is
-    nothing to separate: then `decoder-transformer` is the stronger attack.
+    The loss is that of the best assignment of outputs to members. If masks are known, there is
+    nothing to separate, and `decoder-transformer` is the stronger attack.
     """
 
     name: ClassVar[str] = "separate"
@@ -35,7 +35,7 @@ class Separate(TrainedAttack):
         )  # fmt: skip
 
     def loss(self, made: Tensor, example: Example) -> Tensor:
-        """Return the mean square error under the best assignment."""
+        """Return the mean squared error under the best assignment."""
         return separation_loss(made, example.images)
 
     def check(self, view: View) -> None:
@@ -45,7 +45,7 @@ class Separate(TrainedAttack):
 
 
 def require_mixtures(view: View) -> None:
-    """Raise NotApplicable unless the view holds mixtures of which no patch's owner is told."""
+    """Raise NotApplicable unless the view holds mixtures whose patches have unknown owners."""
     k = view.knowledge.k
     if k < 2 or all(r.client is not None or r.owners is not None for r in view.releases):
         raise NotApplicable(

@@ -1,4 +1,4 @@
-"""Shadow models: upper segments that an attacker trains itself, to know what training leaves."""
+"""Shadow models: upper segments that an attacker trains to learn the traces of training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BATCH = 64
 
 
 def fresh_like(segment: nn.Module, seed: int) -> nn.Module:
-    """Return a segment of the same architecture whose weights are drawn anew."""
+    """Return a segment of the same architecture with freshly drawn weights."""
     made = copy.deepcopy(segment)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -31,14 +31,14 @@ def fresh_like(segment: nn.Module, seed: int) -> nn.Module:
                 reset()
                 drawn.update(module.parameters(recurse=False))
         for parameter in made.parameters():
-            if parameter not in drawn:  # tokens and positions, which belong to no layer
+            if parameter not in drawn:  # tokens and positions, which are in no layer
                 nn.init.trunc_normal_(parameter, std=0.02)
             parameter.requires_grad_(True)
     return made
 
 
 def soft_targets(release: Release, classes: int) -> Tensor:
-    """Return the labels of a release as probabilities (b, L), whatever they came as."""
+    """Return the labels of a release, hard or soft, as probabilities (b, L)."""
     assert release.labels is not None
     if release.labels.ndim == 2:
         return release.labels.float()
@@ -46,7 +46,7 @@ def soft_targets(release: Release, classes: int) -> Tensor:
 
 
 def losses(upper: nn.Module, release: Release, classes: int) -> Tensor:
-    """Return the loss (b,) of an upper segment on a release, with its own labels."""
+    """Return the loss (b,) of an upper segment on a release, with the release's labels."""
     device = next(upper.parameters()).device
     targets = soft_targets(release, classes).to(device)
     parts = []
@@ -61,14 +61,14 @@ def losses(upper: nn.Module, release: Release, classes: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Shadow:
-    """An upper segment that was trained on some public images, and the lower ones it is used with.
+    """An upper segment trained on some public images, and the lower segments used with it.
 
     Parameters
     ----------
     upper, lowers
         The segments.
     members, others
-        Public images that it was trained on, and as many that it was not.
+        Public images that it was trained on, and as many others.
     """
 
     upper: nn.Module
@@ -88,13 +88,13 @@ def train_shadow(
 ) -> Shadow:
     """Train an upper segment by the attacked method on an attacker's own images.
 
-    The lower segment is the victims' where the adversary has it, else one with fresh weights; it is
-    not trained: nearly all that a model can remember is in its upper segment.
+    The lower segment is the victims' if the adversary has it, otherwise one with fresh weights. It
+    is not trained, as nearly everything a model memorises is in its upper segment.
 
     Parameters
     ----------
     epochs
-        Over `members`; masks, partners and noise are drawn anew in each.
+        Passes over `members`; masks, partners and noise are drawn anew in each.
     """
     assert knowledge.upper is not None
     lowers = knowledge.lowers or knowledge.fresh_lower(seed)
@@ -126,12 +126,12 @@ def train_shadows(
     budget: Budget,
     seed: int,
 ) -> Sequence[Shadow]:
-    """Train several shadow models, each on other images of the public ones.
+    """Train several shadow models, each on a different sample of the public images.
 
     Parameters
     ----------
     images
-        That each is trained on, at most half of the public ones.
+        Images that each model is trained on, at most half of the public ones.
     """
     each = min(images, len(public) // 2)
     shadows = []

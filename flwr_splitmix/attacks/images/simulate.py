@@ -1,4 +1,4 @@
-"""`simulate`: the lower segment is unknown; the server trains one of its own that sends alike."""
+"""`simulate`: the lower segment is unknown, so the server trains one with similar outputs."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.seeding import torch_seed
 
 _STEPS = {"smoke": 4, "cpu": 200, "paper": 4000}
-"""Of the simulated segment, by scale."""
+"""Training steps of the simulated segment, by scale."""
 
 _TASK_EVERY = 4
 _TASK_BATCH = 16
 _BATCH = 64
 _TOKENS = 512
-"""Tokens of either side that are compared at once."""
+"""Tokens of each side that are compared at once."""
 
 _ROWS = 1024
-"""Rows of the victims' releases that are kept to compare with."""
+"""Rows of the victims' releases kept for comparison."""
 
 
 @dataclass(frozen=True)
 class _Received:
-    """Tokens that victims sent, and the slots at which they stood: (n, d) and int64 (n,)."""
+    """Tokens that victims sent, and their slots: (n, d) and int64 (n,)."""
 
     tokens: Tensor
     slots: Tensor
@@ -41,13 +41,13 @@ class _Received:
 
 
 class Simulate(Attack):
-    """Trains a lower segment whose smashed data look like the victims', then a decoder of it.
+    """Trains a lower segment whose smashed data look like the victims', then a decoder for it.
 
-    The segment has the public architecture and fresh weights. It is trained on public images by
-    three losses: a discriminator that tells its tokens from the victims', their distance under
-    kernels of several widths, both at the same slots; and, where the adversary has the upper
-    segment, the task's loss through it. The decoder is that of `decoder`, trained on the method's
-    releases of public images with that segment.
+    The segment has the public architecture and fresh weights. It is trained on public images with
+    three losses: a discriminator between its tokens and the victims', and their distance under
+    kernels of several widths, both at the same slots; and, if the adversary has the upper segment,
+    the task loss through it. The decoder is that of `decoder`, trained on the method's releases of
+    public images with that segment.
 
     Source: SDAR (Zhu et al., NDSS 2025) and FORA (Xu et al., CVPR 2024), in the plain form that
     both share.
@@ -77,7 +77,7 @@ class Simulate(Attack):
         received = _received(view)
         lower = knowledge.fresh_lower(self.seed).to(device).train()
         weights = [p for p in lower.parameters() if p.requires_grad]
-        if not weights:  # a frozen edge: as it starts is all that there is to know
+        if not weights:  # a frozen edge: its initial state is all there is
             return lower.eval()
         with torch_seed(device, self.seed):
             judge = _Judge(received.tokens.shape[1], knowledge.geometry.patches).to(device)
@@ -89,7 +89,7 @@ class Simulate(Attack):
             rows = torch.randint(len(public), (_BATCH,), generator=generator)
             smashed = lower(knowledge.normalise(public.images[rows]).to(device))
             real, slots = (part.to(device) for part in received.some(_TOKENS, generator))
-            # As many tokens of the same slots: where they stand must not tell them apart.
+            # Use the same slots on both sides, so that slots cannot distinguish them.
             which = torch.randint(_BATCH, slots.shape, generator=generator).to(device)
             made = smashed[which, knowledge.geometry.prefix + slots]
             verdicts = judge(real, slots), judge(made.detach(), slots)
@@ -109,7 +109,7 @@ class Simulate(Attack):
 
 
 def _received(view: View) -> _Received:
-    """Gather the tokens that came, each as its sender made it where weights are known."""
+    """Collect the tokens received, divided by mixing weights if they are known."""
     prefix = view.knowledge.geometry.prefix
     tokens, slots, rows = [], [], 0
     for release in view.releases:
@@ -125,7 +125,7 @@ def _received(view: View) -> _Received:
 
 
 class _Judge(nn.Module):
-    """Tokens (n, d) with their slots to logits (n,): the higher, the likelier a victim's."""
+    """Tokens (n, d) with their slots to logits (n,), higher for a victim's tokens."""
 
     def __init__(self, width: int, slots: int, hidden: int = 128) -> None:
         super().__init__()

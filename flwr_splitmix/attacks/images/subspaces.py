@@ -1,4 +1,4 @@
-"""The affine subspaces in which a patch embedding puts its tokens: who made a token."""
+"""The affine subspaces of a patch embedding's tokens, which reveal who made a token."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from flwr_splitmix.attacks.images.inverse import CUTOFF, ROWS
 
 @dataclass(frozen=True)
 class Subspace:
-    """Where one lower segment's tokens lie: at each position a point, and common directions.
+    """The subspace of one lower segment's tokens: a point per position, and common directions.
 
     Parameters
     ----------
     points
         float64 (N, d).
     directions
-        float64 (d, r), orthonormal; r = d if the tokens fill the space, as behind a block.
+        float64 (d, r), orthonormal; r = d if the tokens fill the space, as after a block.
     """
 
     points: Tensor
     directions: Tensor
 
     def distance(self, tokens: Tensor) -> Tensor:
-        """Return the distances (b, N) of tokens (b, N, d)."""
+        """Return the distances (b, N) of tokens (b, N, d) from the subspace."""
         apart = tokens.to(self.points) - self.points
         left: Tensor = apart - apart @ self.directions @ self.directions.T
         return left.square().sum(2).sqrt()
@@ -43,11 +43,11 @@ def fit_subspace(tokens: Tensor) -> Subspace:
 
 
 def nearest_subspace(tokens: Tensor, subspaces: Sequence[Subspace]) -> tuple[Tensor, Tensor]:
-    """Return whose each token is, and how surely.
+    """Return the nearest subspace of each token, and the certainty.
 
     Returns
     -------
-    int64 (b, N), index into `subspaces`; float64 (b, N) in 0..1, 0 where two are equally near.
+    int64 (b, N), index into `subspaces`; float64 (b, N) in 0..1, 0 if two are equally near.
     """
     apart = torch.stack([each.distance(tokens) for each in subspaces], dim=2)
     near = apart.topk(2, dim=2, largest=False).values

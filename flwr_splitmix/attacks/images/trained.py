@@ -15,12 +15,12 @@ from flwr_splitmix.attacks.images.training import BATCH, Reader, image_loss, tra
 
 
 class TrainedAttack(Attack):
-    """Trains a network with AdamW on a one-cycle schedule; a subclass says which and how long.
+    """Trains a network with AdamW on a one-cycle schedule; a subclass defines which and how long.
 
     Attributes
     ----------
     epochs
-        By scale: how often as many rows are drawn as there are public images.
+        By scale; in each epoch as many rows are drawn as there are public images.
     """
 
     goal: ClassVar[Goal] = "images"
@@ -30,10 +30,10 @@ class TrainedAttack(Attack):
 
     @abstractmethod
     def network(self, knowledge: Knowledge, width: int) -> nn.Module:
-        """Make the network, which reads (b, prefix + N, width)."""
+        """Return the network, which takes (b, prefix + N, width)."""
 
     def loss(self, made: Tensor, example: Example) -> Tensor:
-        """Return what training lowers; the mean square error of images."""
+        """Return the training loss; by default the mean squared error of images."""
         return image_loss(made, example)
 
     def learn(self, view: View, public: Pictures | None) -> None:
@@ -58,13 +58,13 @@ class TrainedAttack(Attack):
         Raises
         ------
         RuntimeError
-            Before `fit`.
+            If `fit` has not been called.
         """
         if not hasattr(self, "_reader"):
             raise RuntimeError(f"the attack {self.name!r} has not been fitted; call fit first")
         return self._reader
 
     def run(self, view: View) -> Guess:
-        """Paint what is behind every row."""
+        """Reconstruct the image behind every row."""
         device, reader = self.budget.device, self.reader
         return guess_images(view, lambda q: reader.read(q.tokens, q.mask, device), device)

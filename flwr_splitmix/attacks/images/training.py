@@ -1,4 +1,4 @@
-"""The training that attacks share: AdamW on a one-cycle schedule, until budget or user stop it."""
+"""The training shared by attacks: AdamW on a one-cycle schedule, until the budget or user stops."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from flwr_splitmix.attacks.images.example import Example
 from flwr_splitmix.seeding import torch_seed
 
 BATCH = 64
-"""Rows of a step."""
+"""Rows per step."""
 
 AT_ONCE = 256
-"""Rows that a trained network reads at once."""
+"""Rows per batch through a trained network."""
 
 
 class Reader(nn.Module):
-    """A network that reads tokens, scaled to about 1, and a mask as one more channel if told.
+    """A network that reads tokens, scaled to about 1, and a mask, if known, as one more channel.
 
     Parameters
     ----------
     net
         Takes (b, prefix + N, d), or with a mask (b, prefix + N, d + 1).
     first
-        Says how large tokens are, and whether masks are told.
+        Determines the scale of tokens, and whether masks are known.
     """
 
     def __init__(self, net: nn.Module, first: Example) -> None:
@@ -37,7 +37,7 @@ class Reader(nn.Module):
         self.scale = 1 / max(float(first.tokens.square().mean().sqrt()), 1e-12)
 
     def forward(self, tokens: Tensor, mask: Tensor | None) -> Any:
-        """Return what the network makes of them."""
+        """Return the network's output."""
         seen = tokens * self.scale
         if self.masked:
             flag = seen.new_ones(seen.shape[:2])
@@ -78,19 +78,19 @@ def train_reader(
     Parameters
     ----------
     make
-        From the width of what the network reads to the network, whose weights follow from `seed`.
+        From the width of its input to the network, whose weights are determined by `seed`.
     examples
-        One for each step.
+        One per step.
     loss
-        From what the network made of an example, and the example, to a scalar.
+        From the network's output for an example, and the example, to a scalar.
     steps, lr
-        Of the one-cycle schedule, and its highest rate.
+        Number of steps of the one-cycle schedule, and its highest learning rate.
     what
-        What the progress is called.
+        Name of the loop in progress reports.
 
     Returns
     -------
-    The network in evaluation mode; asked to stop, as it was then.
+    The network in evaluation mode; if stopped, in its current state.
     """
     first = next(examples)
     width = first.tokens.shape[2] + (first.mask is not None)
@@ -109,5 +109,5 @@ def train_reader(
 
 
 def image_loss(painted: Tensor, example: Example) -> Tensor:
-    """Return the mean square error of images (b, C, H, W), over all members of a mixture."""
+    """Return the mean squared error of images (b, C, H, W), over all members of a mixture."""
     return (painted[:, None] - example.images).square().mean()

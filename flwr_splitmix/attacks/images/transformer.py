@@ -1,4 +1,4 @@
-"""Transformers over tokens, with positions of their own, that attacks train."""
+"""Transformers over tokens, with their own position embeddings, that attacks train."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "cpu": {"model": 128, "blocks": 2, "heads": 4},
     "paper": {"model": 512, "blocks": 8, "heads": 16},
 }
-"""By scale; the last is that of an MAE's decoder, as in Patch Shuffling."""
+"""By scale; "paper" is the size of an MAE decoder, as in Patch Shuffling."""
 
 
 class TokenTransformer(nn.Module):
@@ -23,13 +23,13 @@ class TokenTransformer(nn.Module):
     Parameters
     ----------
     width
-        d; with a mask as a further input, one more.
+        d, or d + 1 with a mask as a further input.
     outputs
-        Numbers for each of the N patch tokens.
+        Number of outputs for each of the N patch tokens.
     model, blocks, heads
         Width, depth and attention heads.
     positions
-        Whether slots are told apart; without, the tokens are a set.
+        Whether to distinguish slots; if not, the tokens are a set.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TokenTransformer(nn.Module):
         self.blocks = nn.Sequential(*(_block(model, heads) for _ in range(blocks)))
         self.norm = nn.LayerNorm(model)
         self.leave = nn.Linear(model, outputs)
-        # What a token says of its own patch need not pass the blocks.
+        # A token's information about its own patch need not pass the blocks.
         self.shortcut = nn.Linear(width, outputs)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -70,9 +70,9 @@ class TransformerDecoder(nn.Module):
     Parameters
     ----------
     width, patches, prefix, model, blocks, heads
-        As of `TokenTransformer`.
+        See `TokenTransformer`.
     grid
-        (rows, columns) of the patches; None is a square.
+        (rows, columns) of the patches; None for a square.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class TransformerDecoder(nn.Module):
         )
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return images (b, C, H, W); of several, (b, images, C, H, W)."""
+        """Return images (b, C, H, W), or (b, images, C, H, W) if there are several."""
         pixels = self.body(tokens).unflatten(2, (self.images, self.pixels)).transpose(1, 2)
         painted = to_images(pixels, self.grid, self.image_shape)
         return painted if self.images > 1 else painted[:, 0]

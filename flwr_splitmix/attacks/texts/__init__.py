@@ -1,1 +1,1 @@
-"""Attacks on what crosses the cuts of a language model, one file an attack."""
+"""Attacks on what crosses the cuts of a language model, one file per attack."""

@@ -1,4 +1,4 @@
-"""The adaptive attack: a network that learns on simulated messages to read the method's own."""
+"""The adaptive attack: a network trained on simulated messages to read those of the method."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from flwr_splitmix.attacks.texts.view import PublicTexts, Reading, TextAttack, T
 from flwr_splitmix.seeding import derive_seed, seeded_secrets
 
 OFFLINE_EPOCHS = {"smoke": 1, "cpu": 6, "paper": 2 * EPOCHS["paper"]}
-"""Twice SIP's: each epoch has other secrets."""
+"""At scale "paper" twice SIP's: each epoch has other secrets."""
 
 
 class Adaptive(TextAttack):
-    """Run the method on public texts with secrets of the attacker's own, and learn to undo it.
+    """Run the method on public texts with the attacker's own secrets, and learn to invert it.
 
-    A text's messages are read in two ways, by a network each: "joint", all of them beside each
-    other, and "cancelled", their sum. Where there is one message, which noise may cover, both are
+    A text's messages are read in two ways, by one network each: "joint", all of them
+    concatenated, and "cancelled", their sum. With a single message, which may be noisy, both are
     the same, and one network learns to read through the noise.
 
     This is the offline attack; the online one is `AdaptiveOnline`.
@@ -56,7 +56,7 @@ class Adaptive(TextAttack):
     def _examples(
         self, view: TextView, texts: PublicTexts, supports: PublicTexts, epoch: int, way: str
     ) -> list[Example]:
-        """Release texts as a client would, and return what the network sees of them."""
+        """Release texts as a client would, and return the network's training examples."""
         known = view.knowledge
         assert known.client is not None
         seed = derive_seed(self.seed, "simulated secrets", epoch + 1)
@@ -78,12 +78,12 @@ class Adaptive(TextAttack):
 
 
 def seen(messages: Tensor, way: str) -> Tensor:
-    """Return what a network sees of messages (m, T, d): (T, m d) if "joint", else their sum."""
+    """Return a network's input for messages (m, T, d): (T, m d) if "joint", else their sum."""
     return messages.sum(0) if way == "cancelled" else messages.transpose(0, 1).flatten(1)
 
 
 def examples_of(released: Released, way: str) -> list[Example]:
-    """Return pairs of what is seen and the words; places of secret tokens have no word."""
+    """Return pairs of network input and words; -1 at places of secret tokens."""
     examples = []
     for release, origin in zip(released.releases, released.origins, strict=True):
         words = torch.full((release.messages.shape[1],), -1)

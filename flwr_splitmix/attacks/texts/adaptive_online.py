@@ -1,4 +1,4 @@
-"""The online adaptive attack: a network that learns while clients calibrate on public texts."""
+"""The online adaptive attack: a network that learns from clients' calibration on public texts."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from flwr_splitmix.attacks.texts.view import PublicTexts, Reading, TextRelease, 
 from flwr_splitmix.attacks.texts.vocabulary import ReaderAttack
 
 Pair = tuple[Tensor, Tensor]
-"""What is seen of a text's messages (T, D), and its plain states (t, d), t <= T."""
+"""Network input for a text's messages (T, D), and its plain states (t, d), t <= T."""
 
 
 class Restorer(nn.Module):
-    """Messages to hidden states: a linear map, and what a GRU adds to it.
+    """Messages to hidden states: the sum of a linear map and a GRU's output.
 
     Parameters
     ----------
     seen, width
-        D of what is seen of the messages, and d of the states.
+        D of the input for the messages, and d of the states.
     """
 
     def __init__(self, seen: int, width: int) -> None:
@@ -38,7 +38,7 @@ class Restorer(nn.Module):
         self.straight = nn.Linear(seen, width, bias=False)
 
     def forward(self, messages: Tensor) -> Tensor:
-        """Return estimates (b, T, d), of whatever scale, of what is seen (b, T, D)."""
+        """Return estimates (b, T, d), of arbitrary scale, for inputs (b, T, D)."""
         own = self.norm(messages)
         read, _ = self.gru(own)
         restored: Tensor = self.straight(own) + self.output(self.dropout(read))
@@ -46,13 +46,13 @@ class Restorer(nn.Module):
 
 
 class AdaptiveOnline(ReaderAttack):
-    """Learn from the public texts that a client sends mixed and plain, then undo private mixtures.
+    """Learn from public texts that a client sends mixed and plain, then invert private mixtures.
 
-    Calibration shows the server true messages with true secrets, and beside them the hidden states
-    that decoding must give; so does refinement, with heads as they are then. Two networks learn
-    from that: "joint", of all messages beside each other, and "cancelled", of their sum; of one
-    message, which noise may cover, both are the same. What they restore of a private text is read
-    as by `vocabulary`, with the base model's head.
+    Calibration shows the server true messages with true secrets, together with the hidden states
+    that decoding must give; so does refinement, with the current heads. Two networks learn from
+    that: "joint", from all messages concatenated, and "cancelled", from their sum; with a single
+    message, which may be noisy, both are the same. The states they restore for a private text are
+    read as in `vocabulary`, with the base model's head.
     """
 
     name = "adaptive-online"
@@ -86,9 +86,9 @@ class AdaptiveOnline(ReaderAttack):
 def train_restorer(
     pairs: Sequence[Pair], budget: Budget, *, epochs: int, seed: int = 0
 ) -> Restorer:
-    """Train a network; of all epochs the one that restores held-out texts best is returned.
+    """Train a network and return the epoch that restores held-out texts best.
 
-    Held out are the newest texts.
+    The newest texts are held out.
     """
     held = min(HELD_OUT, max(1, len(pairs) // 10))
     held_out, own = pairs[-held:], pairs[:-held] or pairs

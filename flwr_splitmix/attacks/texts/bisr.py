@@ -1,4 +1,4 @@
-"""BiSR: a network's reading, moved to fit the returned gradient and then the message itself."""
+"""BiSR: a network's reading, optimised to match the returned gradient, then the message."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ LEARNING_RATE = 0.005
 
 
 class Bisr(Sip):
-    """Read with SIP's network, match the gradient from there, then the message by embeddings.
+    """Read with SIP's network, then match the gradient, then the message through embeddings.
 
-    Where no gradient of words came back (a step that was not finished, labels that are classes),
-    the second stage is left out.
+    If no gradient of words was returned (an unfinished step, or class labels), the second stage
+    is left out.
     """
 
     name = "bisr"
@@ -63,7 +63,7 @@ class Bisr(Sip):
     def _forward(
         self, parts: LanguageParts, message: Tensor, logits: Tensor
     ) -> tuple[Tensor, float]:
-        """Move embeddings until the head makes the message of them; read the nearest words."""
+        """Optimise embeddings until the head maps them to the message; read the nearest words."""
         assert parts.head is not None
         table, places = embeddings(parts, len(message))
         own = ((logits / TEMPERATURE).softmax(-1) @ table).requires_grad_()
@@ -79,7 +79,7 @@ class Bisr(Sip):
 
 @torch.no_grad()
 def first_logits(inverter: Inverter, message: Tensor, words: int) -> Tensor:
-    """Return the network's log-probabilities of all words (T, V); unknown ones are the least."""
+    """Return the network's log-probabilities of all words (T, V); unknown words get the least."""
     inverter.eval()
     known = inverter(message[None].float())[0].log_softmax(-1)
     logits: Tensor = known.amin(-1, keepdim=True).repeat(1, words)
@@ -89,7 +89,7 @@ def first_logits(inverter: Inverter, message: Tensor, words: int) -> Tensor:
 
 @torch.no_grad()
 def embeddings(parts: LanguageParts, length: int) -> tuple[Tensor, Tensor]:
-    """Return the embedding of every word at the first place (V, d), and what places add (T, d)."""
+    """Return each word's embedding at the first place (V, d), and what later places add (T, d)."""
     assert parts.head is not None
     words = torch.arange(parts.vocab_size)
     table: Tensor = parts.head.embedding(words[None], torch.zeros(1, 1, dtype=torch.int64))[0]

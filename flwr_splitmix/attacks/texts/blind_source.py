@@ -1,4 +1,4 @@
-"""Second break of MixGuard: messages are mixtures of independent sources, and can be unmixed."""
+"""Second break of MixGuard: messages are mixtures of independent sources and can be unmixed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from flwr_splitmix.extras import needed_for
 
 RANK_TOLERANCE = 1e-5
-"""Least singular value, relative to all of them, that counts as a source and not as rounding."""
+"""Least relative singular value that counts as a source rather than as rounding."""
 
 GAUSSIAN_LOG_COSH = 0.374567
 """Mean of log cosh over a standard normal variable."""
@@ -20,11 +20,11 @@ GAUSSIAN_LOG_COSH = 0.374567
 def blind_source(
     messages: Tensor, *, common: Tensor | None = None, seed: int = 0, max_iter: int = 500
 ) -> Tensor:
-    """Separate linear mixtures into independent components, knowing nothing of the mixing.
+    """Separate linear mixtures into independent components, without knowing the mixing.
 
-    Every entry of the hidden states is one observation of m mixtures; hidden states of text are
-    far from Gaussian, sums of several are nearer to it. With more sources than messages the
-    secret's constraint leaves one direction pure, the target's: it is found all the same.
+    Every entry of the hidden states is one observation of m mixtures. Hidden states of text are
+    far from Gaussian; sums of several are closer to it. With more sources than messages, the
+    secret's constraint leaves one direction pure, the target's, which is still found.
 
     Parameters
     ----------
@@ -32,17 +32,17 @@ def blind_source(
         (m, ...), mixtures of one set of sources: a batch under one secret, or one sample.
     common
         (...), what all texts share: an attacker's own mean over public texts. It is projected out
-        before the separation, not out of what is returned.
+        before the separation, but not from the result.
     seed
-        Of FastICA's first guess.
+        For FastICA's initial guess.
     max_iter
-        Most iterations; the result is then taken as it is.
+        Most iterations; the result is then used as it is.
 
     Returns
     -------
     float64 (n, ...), n <= m the messages' rank: components of zero mean and unit variance, each up
-    to sign, the least Gaussian first. That order is what an attacker has to choose by: a mixture
-    is nearer to Gaussian than its parts. Of several pure sources it does not tell the target.
+    to sign, the least Gaussian first. An attacker can choose by that order, as a mixture is closer
+    to Gaussian than its parts. It does not tell the target from other pure sources.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def blind_source(
         raise ValueError("the messages are constant; there is nothing to separate")
     ica = FastICA(count, whiten="unit-variance", random_state=seed, max_iter=max_iter)
     with warnings.catch_warnings():
-        # More sources than messages have no exact solution, and an attacker takes what there is.
+        # With more sources than messages there is no exact solution; use what there is.
         warnings.simplefilter("ignore", ConvergenceWarning)
         sources = torch.from_numpy(ica.fit_transform(observed.T.numpy()).T.copy())
     components = torch.from_numpy(ica.components_) @ sent
@@ -87,15 +87,15 @@ def blind_source(
 
 
 def separate_gradients(messages: Tensor, gradients: Tensor, *, seed: int = 0) -> Tensor:
-    """Decode every source with weights that come from separating the gradients.
+    """Decode every source with weights obtained by separating the gradients.
 
-    An answer to `gradients = "all-sources"`: the gradients `sum_i R_il g_i` are mixtures too, the
-    ratios by which source i enters them are the weights that decode source i of the messages.
+    This attacks `gradients = "all-sources"`: the gradients `sum_i R_il g_i` are mixtures too, and
+    the ratios of source i in them are the weights that decode source i from the messages.
 
     Parameters
     ----------
     messages, gradients
-        (m, b, T, d), what one client uploads in one step.
+        (m, b, T, d), one client's uploads in one step.
 
     Returns
     -------
@@ -104,7 +104,7 @@ def separate_gradients(messages: Tensor, gradients: Tensor, *, seed: int = 0) ->
     Raises
     ------
     ValueError
-        As `blind_source`, or if shapes differ.
+        As in `blind_source`, or if shapes differ.
     """
     if messages.shape != gradients.shape:
         raise ValueError(
@@ -122,6 +122,6 @@ def _centred(rows: Tensor) -> Tensor:
 
 
 def _negentropy(rows: Tensor) -> Tensor:
-    """Return how far from Gaussian rows (n, N) of unit variance are, 0 if they are: (n,)."""
+    """Return how far rows (n, N) of unit variance are from Gaussian, 0 if Gaussian: (n,)."""
     log_cosh = rows.abs() + torch.nn.functional.softplus(-2 * rows.abs()) - math.log(2)
     return (log_cosh.mean(1) - GAUSSIAN_LOG_COSH).square()

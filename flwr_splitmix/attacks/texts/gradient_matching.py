@@ -1,4 +1,4 @@
-"""What attacks by gradients share: which labels' gradient at the tail is the one that came back."""
+"""Gradient matching: find labels whose gradient at the tail equals the returned one."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from flwr_splitmix.segments.language import LanguageParts
 __all__ = ["GRADIENT_NEEDS", "TailGradient", "match_labels", "targets_of", "text_of_labels"]
 
 GRADIENT_NEEDS = frozenset({"base model", "decoder", "outputs", "gradients", "word labels"})
-"""What of a view gradients can be matched with."""
+"""What a view needs for gradient matching."""
 
 LEARNING_RATE = 0.09
 SQUARES = 0.85
-"""beta: the part of squares in the distance; the rest is of absolute values."""
+"""beta: weight of squares in the distance; absolute values have the rest."""
 
 
 class TailGradient:
-    """The loss's gradient at the trunk's output, as the base tail has it for soft labels.
+    """The loss's gradient at the trunk's output, as a function of soft labels, by the base tail.
 
-    The server has the trunk's output itself. A word's place is predicted at the place before it,
-    so that a text of T words has T - 1 labels.
+    The server has the trunk's output itself. A word is predicted at the place before it, so a text
+    of T words has T - 1 labels.
 
     Parameters
     ----------
     parts
-        With a tail that says next words.
+        A model whose tail predicts next words.
     hidden
         (T, d), T > 1: the trunk's output of one message.
     returned
-        (T, d): the gradient that came back.
+        (T, d): the returned gradient.
     words
-        How many words the loss is a mean over. A gradient's size is what tells one word for
-        certain from a mixture of several, which may have the same direction.
+        Number of words that the loss averages over. The gradient's size distinguishes a single
+        word from a mixture of several, which may have the same direction.
     """
 
     def __init__(self, parts: LanguageParts, hidden: Tensor, returned: Tensor, words: int) -> None:
@@ -46,7 +46,7 @@ class TailGradient:
         self.hidden = hidden.detach().float().clone().requires_grad_()
         self.returned = returned.detach().float()
         self.words = words
-        with sdpa_kernel(SDPBackend.MATH):  # others have no second derivative
+        with sdpa_kernel(SDPBackend.MATH):  # other kernels have no second derivative
             self.logits = parts.tail.eval()(self.hidden[None])[0, :-1]
         self.said = self.logits.detach().softmax(-1)
 
@@ -63,9 +63,9 @@ class TailGradient:
         return made
 
     def distance(self, labels: Tensor) -> Tensor:
-        """Return how far the labels' gradient is from the one that came back, a scalar.
+        """Return the distance between the labels' gradient and the returned one, a scalar.
 
-        Units are those of the returned gradient's root mean square.
+        The unit is the returned gradient's root mean square.
         """
         size = self.returned.square().mean().sqrt().clamp(min=1e-30)
         off = (self.of(labels) - self.returned) / size
@@ -82,21 +82,21 @@ def match_labels(
     temperature: float = 1.0,
     between: Callable[[int, Tensor], Tensor | None] | None = None,
 ) -> tuple[Tensor, float]:
-    """Move the logits of soft labels until their gradient is the one that came back.
+    """Optimise the logits of soft labels until their gradient matches the returned one.
 
     Parameters
     ----------
     logits
-        (T - 1, V), where it begins.
+        (T - 1, V), the initial values.
     temperature
-        Of the labels' softmax.
+        Temperature of the labels' softmax.
     between
-        Is given, behind every step, how many there were and the logits without a graph; what it
-        returns takes their place.
+        Called after every step with the number of steps and the detached logits; a result other
+        than None replaces the logits.
 
     Returns
     -------
-    The logits, and the distance at their end.
+    The logits, and their final distance.
     """
     own = logits.detach().float().clone().requires_grad_()
     optimizer = torch.optim.AdamW([own], lr=LEARNING_RATE)
@@ -112,14 +112,14 @@ def match_labels(
 
 
 def targets_of(release: TextRelease, known: TextKnowledge) -> Iterator[tuple[str, TailGradient]]:
-    """Give what each message's labels must have the gradient of, and what their mean must.
+    """Yield the gradient that labels must match, for each message and for the messages' mean.
 
-    The gradient is in each case the sum of all messages': MixGuard's decoding weights, by which
-    they differ, sum to one. Where one message carries it, its sign is unknown: both are tried, and
-    its size is only an upper bound. Words are counted by what a server is told: the masks of a
-    step, and how many secret tokens the method adds, which carry no loss.
+    In each case it is the sum of all messages' gradients: they differ by MixGuard's decoding
+    weights, which sum to one. If a single message carries the gradient, its sign is unknown, so
+    both are tried, and its size is only an upper bound. Words are counted from what a server
+    knows: the masks of a step, and the number of secret tokens, which carry no loss.
 
-    Nothing of a release whose step was not finished, or of a text of one word.
+    Yields nothing for a release whose step was not finished, or for a text of one word.
     """
     if release.outputs is None or release.gradients is None or release.outputs.shape[1] < 2:
         return
@@ -138,7 +138,7 @@ def targets_of(release: TextRelease, known: TextKnowledge) -> Iterator[tuple[str
 def text_of_labels(labels: Tensor, begin: int | None) -> Tensor:
     """Return the text (T,) whose words from the second on are these labels (T - 1,).
 
-    No place predicts the first one: it is the beginning, or else guessed to be the second.
+    No place predicts the first word: it is `begin`, or else guessed to equal the second.
     """
     first = labels[:1] if begin is None else labels.new_tensor([begin])
     return torch.cat([first, labels])

@@ -1,4 +1,4 @@
-"""First break of MixGuard: the messages' gradients tell the server how to decode the messages."""
+"""First break of MixGuard: the messages' gradients reveal how to decode the messages."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import Tensor
 
 
 class Ratio(NamedTuple):
-    """What the gradients tell.
+    """What the gradients reveal.
 
     Attributes
     ----------
     estimate
-        Of the target's hidden states `H_tau` (b, T, d) up to scale and sign, float64.
+        Estimate of the target's hidden states `H_tau` (b, T, d) up to scale and sign, float64.
     weights
-        Of the decoding `w` up to scale and sign, of unit length: float64 (m,), or (b, m) where
-        each sample was attacked alone.
+        Decoding weights `w` up to scale and sign, of unit length: float64 (m,), or (b, m) if each
+        sample was attacked separately.
     """
 
     estimate: Tensor
@@ -25,18 +25,18 @@ class Ratio(NamedTuple):
 
 
 def gradient_ratio(messages: Tensor, gradients: Tensor, *, per_sample: bool = False) -> Ratio:
-    """Read the decoding weights from a step's gradients, and decode its messages with them.
+    """Recover the decoding weights from a step's gradients, and decode its messages with them.
 
     The gradient of message l is `w_l g` with one g for all: the left singular vector of the
-    greatest singular value is `w`, and `sum_l w_l S_l` is `H_tau` by the secret's own constraint.
-    Noise that was added to g before it was spread changes nothing of this.
+    largest singular value is `w`, and `sum_l w_l S_l` is `H_tau` by the secret's own constraint.
+    Noise added to g before it is spread over the messages does not change this.
 
     Parameters
     ----------
     messages, gradients
-        `S` and its gradients (m, b, T, d), what one client uploads in one step.
+        `S` and its gradients (m, b, T, d), one client's uploads in one step.
     per_sample
-        Attack each sample alone: for clients that draw a secret for each.
+        Attack each sample separately, for clients that draw a secret per sample.
 
     Raises
     ------
@@ -61,6 +61,6 @@ def gradient_ratio(messages: Tensor, gradients: Tensor, *, per_sample: bool = Fa
 
 
 def _first_direction(rows: Tensor) -> Tensor:
-    """Return the left singular vector of the greatest singular value of (..., m, n): (..., m)."""
+    """Return the left singular vector of the largest singular value of (..., m, n): (..., m)."""
     direction: Tensor = torch.linalg.eigh(rows @ rows.mT).eigenvectors[..., -1]
     return direction

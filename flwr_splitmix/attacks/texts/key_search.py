@@ -1,4 +1,4 @@
-"""Search for the key: MixGuard's secret is, to who would undo it, one direction in R^m."""
+"""Search for the key: to an attacker, MixGuard's secret is a single direction in R^m."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from flwr_splitmix.attacks.texts.vocabulary import Reader
 __all__ = ["KeySearch", "Unmixing", "search"]
 
 DIRECTIONS = 400
-"""Random directions that a search begins with."""
+"""Random directions that a search starts from."""
 
 STARTS = 12
-"""The best of them, of which no two make nearly the same text, are climbed from."""
+"""Climbs start from this many of the best directions, no two of which give similar texts."""
 
 CLIMB = 20
-"""Steps of a climb: nearest states, then the direction that comes nearest to these."""
+"""Steps of a climb: find the nearest states, then the direction that fits them best."""
 
 RIDGE = 1e-6
 
 PLACES = 24
-"""Places of a text on which directions are compared at first."""
+"""Places of a text on which directions are first compared."""
 
 STATES = {"smoke": 2000, "cpu": 6000, "paper": 20000}
-"""States of public texts, by scale."""
+"""Number of states of public texts, by scale."""
 
 NEAR, APART = 0.9, 0.98
-"""|cos| of two texts above which they are one: of starts, and of what is returned."""
+"""|cos| above which two texts count as the same: among starts, and among results."""
 
 
 @dataclass(frozen=True)
 class Unmixing:
-    """A direction that the search came to.
+    """A direction found by the search.
 
     Parameters
     ----------
     direction
         float32 (m,), of unit length.
     estimate
-        (T, d): what it makes of the messages.
+        (T, d): the combination of the messages in this direction.
     fit
-        Mean best cosine with states of public texts: 1 where every state is one of them.
+        Mean best cosine with states of public texts: 1 if every state is one of them.
     """
 
     direction: Tensor
@@ -71,28 +71,27 @@ def search(
     most: int | None = None,
     skip: int = 0,
 ) -> list[Unmixing]:
-    """Find directions that make states of texts out of the messages of one text.
+    """Find directions in which the messages of one text combine to states of a text.
 
-    Every source that a direction leaves alone looks like text: with at most as many sources as
-    messages that is each source; with more it is the target's alone, which the secret itself must
-    leave pure.
+    A direction that isolates one source looks like text. With at most as many sources as messages
+    each source can be isolated; with more, only the target, which the secret itself leaves pure.
 
     Parameters
     ----------
     messages
-        (m, T, d) of one text under one secret.
+        (m, T, d), of one text under one secret.
     states
-        (n, d) of public texts under the base head, at any place.
+        (n, d), of public texts under the base head, at any place.
     directions
-        How many random ones the search begins with.
+        Number of random directions that the search starts from.
     most
-        How many different optima are returned at most; None: as many as messages.
+        Most optima to return; None for as many as messages.
     skip
-        So many first places are not looked at: that of a token which begins every text.
+        Number of first places to ignore, such as that of a token that begins every text.
 
     Returns
     -------
-    The optima, the best first; they make different texts.
+    The optima, best first; they give different texts.
 
     Raises
     ------
@@ -109,7 +108,7 @@ def search(
     m, length = messages.shape[:2]
     sent = messages.detach().float()[:, min(skip, length - 1) :]
     bank = F.normalize(states.float(), dim=-1)
-    # Messages of like size: a direction then means the same in each of them.
+    # Equalise the messages' norms, so that directions weigh them comparably.
     scale = sent.flatten(1).norm(dim=1).clamp(min=1e-12)
     unit = sent / scale[:, None, None]
     places = torch.linspace(0, unit.shape[1] - 1, min(PLACES, unit.shape[1])).long()
@@ -130,7 +129,7 @@ def search(
 
 
 def _fits(directions: Tensor, sent: Tensor, bank: Tensor) -> Tensor:
-    """Return the mean best cosine with the bank, of the better sign: (n,)."""
+    """Return the mean best cosine with the bank, for the better sign: (n,)."""
     scores = []
     for part in torch.split(directions, max(1, 1024 // sent.shape[1])):
         made = F.normalize(torch.einsum("nm,mtd->ntd", part, sent), dim=-1)
@@ -141,7 +140,7 @@ def _fits(directions: Tensor, sent: Tensor, bank: Tensor) -> Tensor:
 
 
 def _different(directions: Tensor, fits: Tensor, sent: Tensor) -> Tensor:
-    """Return the best directions, of those that make nearly the same text only one: (n, m)."""
+    """Return the best directions, only one of those that give similar texts: (n, m)."""
     chosen: list[Tensor] = []
     made: list[Tensor] = []
     for index in fits.argsort(descending=True).tolist():
@@ -157,8 +156,8 @@ def _different(directions: Tensor, fits: Tensor, sent: Tensor) -> Tensor:
 def _climb(directions: Tensor, sent: Tensor, bank: Tensor) -> Tensor:
     """Move directions (n, m) towards those whose texts are nearest to states of the bank.
 
-    A step takes for every place the nearest state, and then the direction that comes nearest to
-    all of these: a least-squares problem of m unknowns. The sum of cosines hardly ever falls.
+    A step finds the nearest state for every place, then the direction that fits all of these best:
+    a least-squares problem with m unknowns. The sum of cosines hardly ever decreases.
     """
     for _ in range(CLIMB):
         made = torch.einsum("nm,mtd->ntd", directions, sent)
@@ -167,11 +166,11 @@ def _climb(directions: Tensor, sent: Tensor, bank: Tensor) -> Tensor:
         likeness, nearest = cosines.abs().max(1)
         sign = cosines.gather(1, nearest[:, None]).sign()
         aims = (bank[nearest] * sign).view(*made.shape)
-        # Signs differ where a text is not yet read; the majority's is that of the direction.
+        # Signs differ while a text is not yet read; the majority determines the direction's.
         weight = likeness.view(len(directions), -1) ** 4 / size
         moment = torch.einsum("nt,mtd,ntd->nm", weight, sent, aims)
         spread = torch.einsum("nt,mtd,ltd->nml", weight / size, sent, sent)
-        # Fewer sources than messages leave directions in which there is nothing.
+        # With fewer sources than messages, some directions contain nothing.
         ridge = RIDGE * spread.diagonal(dim1=1, dim2=2).sum(1)[:, None, None] * torch.eye(len(sent))
         directions = F.normalize(torch.linalg.solve(spread + ridge, moment), dim=-1)
     return directions
@@ -182,9 +181,9 @@ def _likeness(first: Tensor, second: Tensor) -> float:
 
 
 class KeySearch(TextAttack):
-    """Search the directions in which messages of one text become a text, then read the words.
+    """Search for directions in which the messages of one text give a text, then read its words.
 
-    One text is enough, and no gradient: a secret of its own for every text does not help.
+    One text is enough, without gradients, so a separate secret for every text does not help.
     """
 
     name = "key-search"
@@ -194,7 +193,7 @@ class KeySearch(TextAttack):
     source = "ours"
 
     def learn(self, view: TextView, public: PublicTexts | None) -> None:
-        """Take the hidden states of public texts."""
+        """Compute the hidden states of public texts."""
         assert public is not None
         known = view.knowledge
         self.skip = 0 if known.begin is None else 1
@@ -203,7 +202,7 @@ class KeySearch(TextAttack):
         self.generator = torch.Generator().manual_seed(self.seed)
 
     def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
-        """Read every direction that the search came to."""
+        """Read every direction found by the search."""
         ways = search(release.messages, self.states, generator=self.generator, skip=self.skip)
         for place, one in enumerate(ways):
             ids, _ = self.reader.read(one.estimate)
@@ -211,9 +210,9 @@ class KeySearch(TextAttack):
 
 
 def public_states(view: TextView, public: Sequence[Tensor], most: int) -> Tensor:
-    """Return up to so many hidden states of public texts, without those of first tokens."""
+    """Return about `most` hidden states of public texts, without those of beginning tokens."""
     known, rows, count = view.knowledge, [], 0
-    if known.parts().cut.head == 0:  # a token's state is the same wherever it stands
+    if known.parts().cut.head == 0:  # a token's state is the same at every place
         words = torch.tensor(sorted({int(i) for ids in public for i in ids} - {known.begin}))
         return torch.cat([head_states(known.parts(), i[None]) for i in words[:most]])
     skip = 0 if known.begin is None else 1

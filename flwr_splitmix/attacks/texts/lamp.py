@@ -1,4 +1,4 @@
-"""LAMP: TAG, whose words a language model puts in order between the steps."""
+"""LAMP: TAG, with words reordered by a language model between steps."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from flwr_splitmix.segments.language import LanguageParts
 
 STEPS = {"smoke": 30, "cpu": 150, "paper": 600}
 MOVES = {"smoke": 10, "cpu": 100, "paper": 100}
-"""Other orders of the words that are tried, by scale, each time."""
+"""Number of word orders tried each time, by scale."""
 
 EVERY = 30
-"""Steps between two such trials; the last is behind the last step."""
+"""Steps between two such trials; the last one is after the last step."""
 
 FLUENCY = 0.2
-"""Weight of the language model's loss beside the distance of gradients."""
+"""Weight of the language model's loss relative to the gradient distance."""
 
 _AT_ONCE = 20
 
 
 class Lamp(TextAttack):
-    """TAG, and now and then the order of its words that a language model likes and gradients bear.
+    """TAG that periodically reorders its words by a language model's loss and gradient distance.
 
-    The language model is the pretrained model itself: the attacker has all of it.
+    The language model is the pretrained model itself, which the attacker has.
     """
 
     name = "lamp"
@@ -44,7 +44,7 @@ class Lamp(TextAttack):
     source = "LAMP (Balunović et al., NeurIPS 2022)"
 
     def learn(self, view: TextView, public: PublicTexts | None) -> None:
-        """Begin a generator."""
+        """Seed the random generator."""
         self.generator = torch.Generator().manual_seed(self.seed)
 
     def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
@@ -64,7 +64,7 @@ class Lamp(TextAttack):
     def _ordered(
         self, parts: LanguageParts, begin: int | None, target: TailGradient, step: int, own: Tensor
     ) -> Tensor | None:
-        """Return the logits in the best of the orders that are tried; None between trials."""
+        """Return the logits in the best of the tried orders; None between trials."""
         if step % EVERY or len(own) < 2:
             return None
         count = MOVES[self.budget.scale]
@@ -77,10 +77,10 @@ class Lamp(TextAttack):
 
 
 def moves(length: int, count: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Draw other orders of so many places, int64 (length,) each: length > 1.
+    """Draw `count` other orders of `length` > 1 places, int64 (length,) each.
 
-    Two places change theirs; one goes elsewhere; a span goes elsewhere; a beginning goes to the
-    end: one of the four by turns.
+    They alternate between four moves: swap two places, move one place, move a span, move a
+    beginning to the end.
     """
 
     def below(most: int) -> int:

@@ -1,4 +1,4 @@
-"""Public texts that clients send mixed and plain, to calibrate: what a server sees beside them."""
+"""Public texts that clients send both mixed and plain to calibrate, as a server sees them."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.storage import load_tensors, save_tensors
 
 LIMIT = 600
-"""Texts that are kept: the newest, whose heads are nearest to those that are attacked."""
+"""Number of newest texts kept: their heads are nearest to those under attack."""
 
 
 class PublicReleases(Observer):
-    """Keeps the newest public texts that travelled, as their server saw them.
+    """Keeps the newest public texts that were sent, as the server saw them.
 
-    A method that calibrates sends two groups of them: as private texts are sent, and plain.
+    A method that calibrates sends them in two groups: hidden like private texts, and plain.
 
     Parameters
     ----------
     limit
-        Most texts that are kept.
+        Most texts to keep.
 
     Attributes
     ----------
     releases
-        Oldest first, on the CPU.
+        The texts, oldest first, on the CPU.
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.releases: deque[PublicRelease] = deque(maxlen=limit)
 
     def on_exchange(self, event: Exchange) -> None:
-        """Keep the public texts of a reply, if there are any."""
+        """Keep the public texts of a reply, if any."""
         groups = event.payload.get("public") if event.direction == "up" else None
         if groups is None or len(groups) != 2:
             return
@@ -60,7 +60,7 @@ def _end(mask: Tensor) -> int:
 
 
 def save_public(path: Path, releases: Sequence[PublicRelease]) -> None:
-    """Keep them in one file."""
+    """Save the texts in one file."""
     tensors = {}
     for number, release in enumerate(releases):
         tensors[f"messages.{number}"] = release.messages.contiguous()
@@ -69,7 +69,7 @@ def save_public(path: Path, releases: Sequence[PublicRelease]) -> None:
 
 
 def load_public(path: Path) -> list[PublicRelease]:
-    """Read them; none if there is no file."""
+    """Load the texts; return an empty list if there is no file."""
     if not path.exists():
         return []
     tensors: Mapping[str, Tensor]

@@ -9,10 +9,10 @@ from torch import Tensor
 def read_labels(gradients: Tensor) -> Tensor:
     """Divide the texts of a batch by class, from the gradients that one client returns.
 
-    The gradient of the cross-entropy at a text's hidden states points one way along the
-    classifier's difference of its two classes for one label, and the other way for the other: of
-    all texts' gradients, the sign of the first singular vector's entries. Which side is which
-    class is not told; one known text, or the classes' frequencies, tell it.
+    Along the difference of the classifier's two class vectors, the gradient of the cross-entropy
+    at a text's hidden states has opposite directions for the two labels. They show as the signs of
+    the entries of the gradients' first singular vector. One known text, or the frequencies of the
+    classes, reveal which side is which class.
 
     Parameters
     ----------
@@ -21,15 +21,15 @@ def read_labels(gradients: Tensor) -> Tensor:
 
     Returns
     -------
-    bool (b,): the sides.
+    bool (b,): the side of each text.
 
     Raises
     ------
     ValueError
         If there are fewer than two texts.
 
-    Source: ours; that gradients of a split layer tell labels is Li et al. 2022 ("Label leakage and
-    protection in two-party split learning").
+    Source: ours; for labels leaking from gradients of a split layer see Li et al. 2022 ("Label
+    leakage and protection in two-party split learning").
     """
     if gradients.ndim not in (3, 4) or gradients.shape[-3] < 2:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Words read from what the returned gradients tell to decode the messages with."""
+"""Words read from messages that are decoded with weights from the returned gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flwr_splitmix.attacks.texts.vocabulary import ReaderAttack
 
 
 class ReadRatio(ReaderAttack):
-    """Decode each text's messages with the weights that its gradients tell, and read its words."""
+    """Decode each text's messages with the weights that its gradients reveal; read its words."""
 
     name = "gradient-ratio"
     needs: ClassVar[frozenset[str]] = frozenset(
@@ -20,7 +20,7 @@ class ReadRatio(ReaderAttack):
     source = "ours"
 
     def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
-        """Read a text whose gradients came back and are not zero."""
+        """Read a text whose gradients were returned and are not zero."""
         returned = release.gradients
         if returned is not None and bool(returned.any()):
             told = gradient_ratio(release.messages[:, None], returned[:, None])

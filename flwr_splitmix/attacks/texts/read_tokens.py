@@ -10,21 +10,21 @@ from torch import Tensor
 
 
 class Reading(NamedTuple):
-    """What was read.
+    """Tokens that were read.
 
     Attributes
     ----------
     ids
         int64 (...), the nearest token at each place.
     similarity
-        Mean |cos| of the places with what was read there: an attacker's own measure of success.
+        Mean |cos| between each place and its token: an attacker's own measure of success.
     """
 
     ids: Tensor
     similarity: float
 
     def accuracy(self, ids: Tensor) -> float:
-        """Return the share of places at which the true ids (...) were read."""
+        """Return the fraction of places at which the true ids (...) were read."""
         return float((self.ids == ids.to(self.ids.device)).double().mean())
 
 
@@ -36,12 +36,12 @@ def read_tokens(hidden: Tensor, table: Tensor) -> Reading:
     hidden
         (..., d), floating: an attack's estimate of the hidden states after the embedding.
     table
-        (V, d), what the embedding makes of each token; where it also adds positions, at an
-        average position. The attacker is assumed to know the model before it was fine-tuned.
+        (V, d), the embedding of each token; if it also adds positions, at an average position.
+        The attacker is assumed to know the model before fine-tuning.
 
     Returns
     -------
-    Reading, of the sign that fits better over all places.
+    Reading, for the sign that fits better over all places.
 
     Raises
     ------

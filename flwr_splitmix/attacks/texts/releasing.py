@@ -1,4 +1,4 @@
-"""What a server gets of texts under a method: victims' texts, or an attacker's own."""
+"""Release of texts under a method as a server receives them: victims' or an attacker's own."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["Released", "TextOrigin", "release_texts"]
 
 @dataclass(frozen=True)
 class TextOrigin:
-    """What is behind a release: for the score alone, or an attacker's own.
+    """The truth behind a release: for the score only, or of an attacker's own text.
 
     Parameters
     ----------
     ids
         int64 (t,): the text.
     places
-        int64 (t,): where its tokens are in what was sent; not 0..t-1 among secret tokens.
+        int64 (t,): positions of its tokens in the release; not 0..t-1 with secret tokens.
     states
-        (t, d): its hidden states at these places, as the head made them.
+        (t, d): the head's hidden states at these places.
     """
 
     ids: Tensor
@@ -57,35 +57,35 @@ def release_texts(
     state: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
     seed: int = 0,
 ) -> Released:
-    """Send texts as a client with this hiding would, one training step for each batch.
+    """Send texts as a client with this hiding would, in one training step per batch.
 
-    Head and tail are the client's, the trunk the server's; no weight changes.
+    Head and tail act as the client, the trunk as the server; no weights change.
 
     Parameters
     ----------
     parts
-        All three.
+        Head, trunk and tail.
     hiding
-        Not attached to anything yet.
+        A hiding that is not attached yet.
     texts
         int64 (t,) each.
     labels
-        A class for each text, or for each the words that carry a loss, as a `TextSet` has them;
-        None: every token is predicted from those before it.
+        A class per text, or per text the words that carry a loss, as in a `TextSet`; None predicts
+        every token from those before it.
     batch_size
-        Texts in a step, which share a secret where a method has one a batch.
+        Texts per step; they share a secret if the method has one per batch.
     gradients
-        Whether the step is finished: with the trunk's outputs and what the client returns.
+        Whether to finish the step, with the trunk's outputs and the client's returned gradients.
     learns
-        As of the client; "tail": it returns nothing.
+        As for the client; with "tail" it returns no gradients.
     state
-        Of the hiding, from which it goes on: its calibrator, its denoiser. None: it is new.
+        State of the hiding to restore, with its calibrator or denoiser; None for a new one.
     seed
-        Of public draws.
+        For public draws.
 
     Returns
     -------
-    Releases of single texts, in the texts' order, up to each one's mask.
+    Releases of single texts, in the texts' order, each cut to its mask.
     """
     head, trunk, tail = parts.all_here()
     hiding.attach(
@@ -138,7 +138,7 @@ def release_texts(
 def _finish(
     hiding: Hiding, trunk: torch.nn.Module, sent: Sent, messages: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the trunk's outputs and what the client returns of them, each (m, b, T, d)."""
+    """Return the trunk's outputs and the client's gradients for them, each (m, b, T, d)."""
     with torch.no_grad():
         outputs = torch.stack([trunk(message, sent.mask) for message in messages])
     leaves = [output.clone().requires_grad_() for output in outputs]
@@ -153,7 +153,7 @@ def _finish(
 
 @torch.no_grad()
 def _own(head: torch.nn.Module, batch: TextBatch, sent: Sent) -> tuple[Tensor, Tensor]:
-    """Return the target's hidden states (b, T', d), and where its tokens are in them (b, T)."""
+    """Return the target's hidden states (b, T', d), and its tokens' positions in them (b, T)."""
     places = getattr(sent, "positions", None)
     hidden = getattr(sent, "hidden", None)
     if places is None or hidden is None:

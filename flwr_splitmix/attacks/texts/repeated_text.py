@@ -1,4 +1,4 @@
-"""Third break of MixGuard: a text that is mixed twice is what the two mixtures have in common."""
+"""Third break of MixGuard: a text mixed twice is what the two mixtures have in common."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Common(NamedTuple):
     Attributes
     ----------
     estimate
-        Of the target's hidden states (b, T, d) up to scale and sign, float64.
+        Estimate of the target's hidden states (b, T, d) up to scale and sign, float64.
     cosine
-        Of the least angle between the two spans: 1 if they do share a direction.
+        Cosine of the least angle between the two spans: 1 if they share a direction.
     """
 
     estimate: Tensor
@@ -26,10 +26,10 @@ class Common(NamedTuple):
 def repeated_text(first: Tensor, second: Tensor) -> Common:
     """Intersect the spans of two sets of messages of one target.
 
-    `sum_l w_l S_l = H_tau` for each of them, with weights of its own: so each span holds the
-    target's hidden states, and beside them other supports in other mixtures. The attack needs no
-    gradient, and no choice among components. It is exact where the head is the same both times
-    and no secret token moves the words: in an evaluation, or under a head that does not learn.
+    `sum_l w_l S_l = H_tau` holds for each of them, with its own weights: so each span contains the
+    target's hidden states, besides different supports in different mixtures. The attack needs no
+    gradient and no choice among components. It is exact if the head is the same both times and no
+    secret token shifts the words: in an evaluation, or with a frozen head.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def repeated_text(first: Tensor, second: Tensor) -> Common:
     Raises
     ------
     ValueError
-        If their targets are of different shapes.
+        If their targets have different shapes.
 
     Source: ours. The angle is the first principal angle between subspaces (Björck and Golub 1973).
     """

@@ -1,4 +1,4 @@
-"""SIP: a recurrent network that learns on public texts to read hidden states."""
+"""SIP: a recurrent network trained on public texts to read hidden states."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HIDDEN, DROPOUT, BATCH = 256, 0.1, 6
 LEARNING_RATE, WEIGHT_DECAY = 1e-3, 1e-5
 EPOCHS = {"smoke": 1, "cpu": 3, "paper": 20}
 HELD_OUT = 64
-"""Public texts, at most, on which the best epoch is chosen."""
+"""Most public texts on which the best epoch is chosen."""
 
 Example = tuple[Tensor, Tensor]
 """Hidden states (T, d) of a text, and its tokens (T,); -1 at places that are not the text's."""
@@ -36,14 +36,14 @@ Example = tuple[Tensor, Tensor]
 class Inverter(nn.Module):
     """A GRU and a linear layer: hidden states to words.
 
-    Words that no public text has cannot be learned: they are no outputs.
+    Words that no public text contains cannot be learned, so they are not outputs.
 
     Parameters
     ----------
     width
-        d of what is read.
+        d of the hidden states.
     words
-        int64 (v,): the tokens that there are outputs for.
+        int64 (v,): the tokens that have outputs.
     """
 
     words: Tensor
@@ -57,14 +57,14 @@ class Inverter(nn.Module):
         self.register_buffer("words", words)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return logits (b, T, v) of hidden states (b, T, d), whatever their scale."""
+        """Return logits (b, T, v) of hidden states (b, T, d) of any scale."""
         read, _ = self.gru(self.norm(states))
         logits: Tensor = self.output(self.dropout(read))
         return logits
 
     @torch.no_grad()
     def read(self, states: Tensor) -> tuple[Tensor, float]:
-        """Read one text's states (T, d): int64 (T,), and the mean probability of what was read."""
+        """Read one text's states (T, d): int64 (T,), and the mean probability of the reading."""
         self.eval()
         likely, place = self(states[None].float())[0].softmax(-1).max(-1)
         return self.words[place], float(likely.mean())
@@ -79,14 +79,14 @@ def train_inverter(
     seed: int = 0,
     name: str = "sip",
 ) -> Inverter:
-    """Train an inverter; of all epochs the one that reads held-out texts best is returned.
+    """Train an inverter and return the epoch that reads held-out texts best.
 
     Parameters
     ----------
     examples
-        Held-out ones.
+        Held-out examples.
     draw
-        Returns an epoch's training examples; they may be made anew each time.
+        Returns an epoch's training examples, which may be generated anew each time.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -127,9 +127,9 @@ def _accuracy(model: Inverter, examples: Sequence[Example]) -> float:
 
 
 class Sip(TextAttack):
-    """Learn, on public texts through the base model's head, to read hidden states.
+    """Learn to read hidden states, on public texts passed through the base model's head.
 
-    Every message is read, and their mean; it is not trained on mixtures.
+    It reads every message and their mean; it is not trained on mixtures.
     """
 
     name = "sip"
@@ -152,6 +152,6 @@ class Sip(TextAttack):
         )
 
     def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
-        """Read every message, and their mean."""
+        """Read every message and their mean."""
         for way, message in readings_of(release.messages).items():
             yield *self.inverter.read(message), way

@@ -1,4 +1,4 @@
-"""TAG: soft labels whose gradient at the tail is the one that the client returned."""
+"""TAG: soft labels whose gradient at the tail matches the one that the client returned."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ STEPS = {"smoke": 30, "cpu": 100, "paper": 600}
 
 
 class Tag(TextAttack):
-    """Find the words whose loss behind the base tail has the gradient that came back.
+    """Find the words whose loss through the base tail has the returned gradient.
 
-    A model that says next words has its text as labels, so that reading labels reads the text.
-    Each message's output and gradient are matched, and their means.
+    The labels of a next-word model are its text, so reading the labels reads the text. The attack
+    matches each message's output and gradient, and their means.
     """
 
     name = "tag"
@@ -30,7 +30,7 @@ class Tag(TextAttack):
     source = "TAG (Deng et al. 2021), on labels behind a split as in BiSR (CCS 2024)"
 
     def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
-        """Read every message's gradient, and the mean."""
+        """Read every message's gradient and their mean."""
         known, steps = view.knowledge, STEPS[self.budget.scale]
         for way, target in targets_of(release, known):
             first = torch.zeros_like(target.said)

@@ -1,4 +1,4 @@
-"""Views of texts: what a server has of a U-shaped client's texts, and attacks on that."""
+"""Views of texts, what a server has of a U-shaped client's texts; and attacks on them."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ TEXT_NEEDS: dict[str, str] = {
     "public data": "no public texts",
     "public releases": "no public texts that its clients sent both mixed and plain",
 }
-"""What attacks on texts may need, and what is said of a view that lacks it."""
+"""What attacks on texts may need, and the wording for a view that lacks it."""
 
 PublicTexts = Sequence[Tensor]
-"""An attacker's own texts: int64 (t,) each, each with the token that begins texts, if any does."""
+"""An attacker's own texts: int64 (t,) each, starting with the beginning token, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class TextRelease:
     messages
         (m, T, d): what the client sent, up to the mask's last token.
     outputs
-        (m, T, d): what the trunk made of it; None where the step was not finished.
+        (m, T, d): the trunk's outputs for it; None if the step was not finished.
     gradients
-        (m, T, d): of the loss at each output, as the client returned it.
+        (m, T, d): the loss's gradient at each output, as returned by the client.
     words
-        Predicted words of all texts of the step, secret tokens among them, as the masks say;
-        None: those of this text alone.
+        Number of predicted words in all texts of the step, including secret tokens, according to
+        the masks; None for this text's only.
     """
 
     messages: Tensor
@@ -75,9 +75,9 @@ class PublicRelease:
     Parameters
     ----------
     messages
-        (m, T, d): as private texts are sent.
+        (m, T, d): sent like private texts.
     states
-        (t, d): the same text's hidden states, sent plain; secret tokens are among them.
+        (t, d): the same text's hidden states, sent plain, including secret tokens.
     """
 
     messages: Tensor
@@ -91,19 +91,19 @@ class TextKnowledge:
     Parameters
     ----------
     method, options
-        Name of the method, and what it was made with.
+        Name of the method, and the options it was created with.
     base
         All parts with the weights before fine-tuning. The trunk's are the server's own.
     begin
-        The token that begins every text; None where there is none.
+        The token that begins every text; None if there is none.
     task
-        What the clients learn, whatever `base` was made for.
+        The clients' task, whatever `base` was made for.
     client
-        Makes a client's half of the method, with draws of its own, given public texts to draw
-        supports from: what an attacker who knows the method can simulate. None: it knows too
-        little of it.
+        Makes a client's half of the method, with its own draws, given public texts to draw
+        supports from: what an attacker who knows the method can simulate. None if it knows too
+        little.
     batch_size
-        Texts of a client's step.
+        Texts per client and step.
     """
 
     method: str
@@ -120,7 +120,7 @@ class TextKnowledge:
         Raises
         ------
         NotApplicable
-            If the adversary has none.
+            If the adversary does not have it.
         """
         if self.base is None:
             raise NotApplicable(f"the adversary has {TEXT_NEEDS['base model']}")
@@ -129,14 +129,14 @@ class TextKnowledge:
 
 @dataclass(frozen=True)
 class TextView(AnyView):
-    """All that a named adversary has; nothing of the truth can be reached from it.
+    """Everything a named adversary has; it gives no access to the truth.
 
     Parameters
     ----------
     adversary, releases, knowledge
-        Who it is, what it received of private texts, what it knows.
+        The adversary, what it received of private texts, and what it knows.
     public_releases
-        What it received of public ones, oldest first.
+        What it received of public texts, oldest first.
     """
 
     lacks: ClassVar[Mapping[str, str]] = TEXT_NEEDS
@@ -148,7 +148,7 @@ class TextView(AnyView):
 
     @property
     def has(self) -> frozenset[str]:
-        """What attacks may need, of `TEXT_NEEDS`, as far as a view can have it."""
+        """The entries of `TEXT_NEEDS` that this view has."""
         base = self.knowledge.base
         held = {
             "base model": base is not None,
@@ -170,11 +170,11 @@ class TextGuess:
     Parameters
     ----------
     release
-        The position of its release in the view.
+        Position of its release in the view.
     ids
         int64 (T,): a token at each place.
     confidence
-        The attack's own, the higher the surer.
+        The attack's own confidence; higher is more certain.
     way
         What it was read from: "message 1", "mean", "direction 1", ...
     """
@@ -192,22 +192,22 @@ Reading = tuple[Tensor, float, str]
 class TextAttack(FittedAttack[TextView, PublicTexts]):
     """An attack on texts: fitted on public texts, run on a view.
 
-    What a view must have is of `TEXT_NEEDS`.
+    Its `needs` are entries of `TEXT_NEEDS`.
 
     Attributes
     ----------
     slow
-        Whether to read a text takes long: then no more are read when the budget is spent.
+        Whether reading a text takes long: then no more are read once the budget is spent.
     """
 
     public_data = "texts"
     slow: ClassVar[bool] = True
 
     def run(self, view: TextView) -> list[TextGuess]:
-        """Guess the texts behind the releases of a view, one after the other.
+        """Guess the texts behind the releases of a view, one after another.
 
-        A text may have several guesses. When the budget is spent, the texts that are left have
-        none.
+        A text may have several guesses. Once the budget is spent, slow attacks make no guesses for
+        the remaining texts.
         """
         guesses = []
         for number, release in enumerate(view.releases):
@@ -219,13 +219,13 @@ class TextAttack(FittedAttack[TextView, PublicTexts]):
 
     @abstractmethod
     def readings(self, release: TextRelease, view: TextView) -> Iterable[Reading]:
-        """Read one release of a view: tokens, the attack's own confidence, and the way."""
+        """Read one release of a view: yield tokens, the attack's own confidence, and the way."""
 
 
 def readings_of(messages: Tensor) -> dict[str, Tensor]:
-    """Return what of m messages (m, T, d) an attack on one message is tried on: each, and the mean.
+    """Return inputs for an attack on one message, from m messages (m, T, d): each, and the mean.
 
-    Only one where there is only one; their order is the messages'.
+    A single message has no separate mean. The order is that of the messages.
     """
     if len(messages) == 1:
         return {"message 1": messages[0]}
@@ -235,7 +235,7 @@ def readings_of(messages: Tensor) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def head_states(parts: LanguageParts, ids: Tensor) -> Tensor:
-    """Return what the base head makes of one text (T,): (T, d)."""
+    """Return the base head's hidden states of one text (T,): (T, d)."""
     assert parts.head is not None
     states: Tensor = parts.head(ids.unsqueeze(0))[0]
     return states

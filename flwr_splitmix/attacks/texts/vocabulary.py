@@ -24,23 +24,23 @@ from flwr_splitmix.segments.language import LanguageParts
 __all__ = ["Reader", "ReaderAttack", "Vocabulary"]
 
 CANDIDATES = 128
-"""Tokens at a place that are tried behind what was read before it."""
+"""Number of tokens tried at a place, given what was read before it."""
 
 _AT_ONCE = 2048
 
 
 class Reader:
-    """A base head, as a table of tokens and as a judge of what fits behind a text's beginning.
+    """A base head, used as a table of tokens and to judge which token continues a text.
 
     Parameters
     ----------
     parts
-        With a head, of a decoder.
+        A decoder with a head.
     begin
-        The token that begins every text; None: a text's first is read like any other.
+        The token that begins every text; None reads a text's first token like any other.
     candidates
-        Of the whole vocabulary the table picks so many tokens for a place; the head, given what
-        was read before it, judges these.
+        Number of tokens that the table picks for a place from the vocabulary; the head judges
+        these, given what was read before.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Reader:
         self._directions = F.normalize(self.table.float(), dim=-1)
 
     def _alone(self, words: Tensor) -> Tensor:
-        """Return hidden states of texts that are one token, behind the beginning."""
+        """Return hidden states of one-token texts, after the beginning token if there is one."""
         ids = words.unsqueeze(1)
         if self.begin is not None:
             ids = torch.cat([torch.full_like(ids, self.begin), ids], dim=1)
@@ -77,8 +77,8 @@ class Reader:
 
         Returns
         -------
-        int64 (T,), and the mean cosine of what was read with the estimate: where that is one, the
-        text is exact.
+        int64 (T,), and the mean cosine between reading and estimate: if it is one, the text is
+        exact.
         """
         own = hidden.detach().float()
         cosines = F.normalize(own, dim=-1) @ self._directions.T
@@ -86,8 +86,8 @@ class Reader:
             own, cosines = -own, -cosines
         if self.deep:
             return self._in_turn(own, cosines.topk(self.candidates, dim=1).indices)
-        # Tokens that no training ever saw have one direction; where the scale is known, they differ
-        # in length.
+        # Embeddings of tokens never seen in training share a direction; with a known scale, they
+        # differ in length.
         best = self.table.float()[cosines.argmax(1)]
         scale = ((own * best).sum(1) / best.square().sum(1))[self.behind :].median()
         distances = torch.cdist((own / scale).double(), self.table.double())
@@ -101,7 +101,7 @@ class Reader:
         return ids
 
     def _in_turn(self, own: Tensor, chosen: Tensor) -> tuple[Tensor, float]:
-        """Choose each place's token by the head's state of it behind those chosen before."""
+        """Choose each place's token by its state under the head, given the tokens before."""
         cache, read, fits = DynamicCache(), [], []
         for place, (state, words) in enumerate(zip(own, chosen, strict=True)):
             if place == 0 and self.begin is not None:
@@ -120,7 +120,7 @@ class Reader:
 
 
 class ReaderAttack(TextAttack):
-    """An attack that estimates hidden states and has a `Reader` read them."""
+    """An attack that estimates hidden states and reads them with a `Reader`."""
 
     def learn(self, view: TextView, public: PublicTexts | None) -> None:
         """Make the table of all tokens."""
@@ -129,15 +129,14 @@ class ReaderAttack(TextAttack):
 
 
 class Vocabulary(ReaderAttack):
-    """Read every message, and their mean, position by position.
+    """Read every message, and their mean, place by place.
 
-    At cut 0 each place's token is the one whose embedding points where the state does. Behind
-    layers, which let a token's state depend on those before it, the text is read from left to
-    right: of the tokens whose state alone is near, the one whose state behind what was read
-    before is nearest.
+    At cut 0 each place's token is the one whose embedding has the state's direction. After layers,
+    a token's state depends on those before it, so the text is read from left to right: among the
+    tokens whose state alone is near, the one whose state given the tokens before is nearest.
 
-    It needs no training and no gradient. The head's weights are the base model's: a fine-tuned
-    head is a little off them.
+    It needs no training and no gradient. It uses the base model's head, from which a fine-tuned
+    head differs slightly.
     """
 
     name = "vocabulary"
@@ -145,6 +144,6 @@ class Vocabulary(ReaderAttack):
     source = "after arXiv 2505.18332; reading from left to right is ours"
 
     def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
-        """Read every message, and their mean."""
+        """Read every message and their mean."""
         for way, message in readings_of(release.messages).items():
             yield *self.reader.read(message), way

@@ -1,9 +1,10 @@
 """MixGuard: obfuscation of hidden states and gradients at the client.
 
 It does not hide the target from an attentive server. The gradients of a step's messages are
-multiples of each other and tell how to decode them, and the messages alone can be separated
-blindly; `flwr_splitmix.attacks` does both, and breaks the two extensions as well. What remains is
-the depth of the head, and the secret tokens. `benchmarks.mixguard_attacks` measures it.
+multiples of each other and reveal how to decode them, and the messages alone can be separated
+blindly; `flwr_splitmix.attacks` does both, and breaks the two extensions as well. The remaining
+protection is the depth of the head and the secret tokens, measured by
+`benchmarks.mixguard_attacks`.
 """
 
 from flwr_splitmix.hiding.mixguard.all_sources import balance_gradients

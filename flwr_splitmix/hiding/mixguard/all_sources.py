@@ -9,29 +9,29 @@ from flwr_splitmix.hiding.mixguard.secret import Secret
 
 
 def balance_gradients(secret: Secret, gradients: Tensor, *, strength: float = 1.0) -> Tensor:
-    """Scale the supports' gradients, so that they are as loud in the messages as the target's.
+    """Scale the supports' gradients to the size of the target's in the messages.
 
-    As published, the gradient of message l is `w_l g`, and m collinear gradients tell `w` up to
-    scale. Here the client decodes all sources, `sources = secret.decode_sources(outputs)`, takes a
-    public loss on the supports beside the private one on the target, and sends
+    As published, the gradient of message l is `w_l g`, and m collinear gradients reveal `w` up to
+    scale. Here the client decodes all sources, `sources = secret.decode_sources(outputs)`, uses a
+    public loss on the supports besides the private one on the target, and sends
 
         sources.backward(balance_gradients(secret, gradients_at_the_sources))
 
-    so that message l gets `sum_i R_il g_i`. What the supports add also moves the trunk: the
-    smaller `strength`, the less, and the less is hidden from the attack by ratio. Who separates
-    the gradients blindly decodes all the same (`flwr_splitmix.attacks.separate_gradients`): the
-    target was recovered with |cos| 0.99 and more at every strength that was measured.
+    so that message l gets `sum_i R_il g_i`. The supports' gradients also move the trunk: a smaller
+    `strength` moves it less, but hides less from the ratio attack. Blind separation of the
+    gradients decodes in any case (`flwr_splitmix.attacks.separate_gradients`): it recovered the
+    target with |cos| of at least 0.99 at every strength measured.
 
     Parameters
     ----------
     secret
-        With m >= k.
+        A secret with m >= k.
     gradients
-        (k, b, T, d), of the losses with respect to the decoded sources. A support without a
-        gradient stays without one.
+        (k, b, T, d), of the losses with respect to the decoded sources. A support's zero gradient
+        stays zero.
     strength
-        Norm of each support's part in the messages' gradients, over that of the target's part,
-        sample by sample.
+        Norm of each support's part in the messages' gradients, over that of the target's part, for
+        each sample.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Calibration: a small residual network that undoes what a non-linear trunk does to mixtures."""
+"""Calibration: a small residual network that corrects a non-linear trunk's effect on mixtures."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class CalibrationBlock(nn.Module):
 
 
 class Calibrator(nn.Module):
-    """`C`: calibration blocks one after the other, (..., width) to the same shape and dtype.
+    """`C`: a sequence of calibration blocks, (..., width) to the same shape and dtype.
 
     Parameters
     ----------
     width
         The model's hidden size d.
     rank
-        Of the bottleneck; None is d / 32, at least 4: 64 at the paper's d = 2048.
+        Rank of the bottleneck; None is d / 32, at least 4: 64 at the paper's d = 2048.
 
     Raises
     ------
@@ -90,16 +90,16 @@ def calibration_loss(calibrated: Tensor, plain: Tensor, mask: Tensor) -> Tensor:
 
 
 class Calibration:
-    """A calibrator with its optimizer: learns on public texts, is frozen on private ones.
+    """A calibrator with its optimizer: trained on public texts, frozen on private ones.
 
-    Calling it applies `C` without dropout; gradients pass through it and not into it.
+    Calling it applies `C` without dropout; gradients pass through it without updating it.
 
     Parameters
     ----------
     calibrator
         Already on its device.
     learning_rate
-        Of AdamW; the paper's is lost.
+        Learning rate of AdamW; the paper's is unknown.
     """
 
     def __init__(self, calibrator: Calibrator, *, learning_rate: float = LEARNING_RATE) -> None:
@@ -147,15 +147,15 @@ class Calibration:
         return weights | moments, meta
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Continue from `state`: the same calibrator is assumed."""
+        """Restore `state`, for the same calibrator."""
         self.calibrator.load_state_dict(under("weight", tensors))
         unpack_optimizer(self.optimizer, tensors, meta, "moment")
 
 
 class CalibratedTrunk(nn.Module):
-    """A trunk with a client's calibrator behind it; it takes what the trunk takes.
+    """A trunk followed by a client's calibrator; it takes the trunk's arguments.
 
-    Put in place of the trunk it is what a tail was trained behind: for logits, for
+    Use it in place of the trunk, as tails are trained after both: for logits, for
     `segments.language.generate`, for `clients.score_locally`.
 
     Source: MixGuard, section 4.5.

@@ -1,4 +1,4 @@
-"""What single messages and their plain sum show of a text, measured on its hidden states."""
+"""How much single messages and their plain sum reveal of a text, measured on hidden states."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 def measured_leak(messages: Tensor | Sequence[Tensor], target: Tensor) -> Tensor:
     """Return each text's |cos| with the best of its messages and of their plain sum.
 
-    No attack: what a server reads that takes a message as it is. 1 is the target itself; the
+    This is not an attack, but what a server sees in a message as it is. 1 is the target itself;
     means are removed, as in `flwr_splitmix.attacks.score`.
 
     Parameters

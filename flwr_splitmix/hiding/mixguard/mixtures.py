@@ -1,4 +1,4 @@
-"""What a client of MixGuard has sent of a batch, and what it alone knows of it."""
+"""What a client of MixGuard has sent for a batch, and what only it knows."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from flwr_splitmix.hiding.mixguard.secret import Secret
 
 @dataclass
 class Mixtures(Sent):
-    """What a client has sent of a batch, and what it alone knows.
+    """What a client has sent for a batch, and what only it knows.
 
     Parameters
     ----------
     secret
         How the messages were mixed.
     hidden
-        (b, T, d) of the target; in the head's graph only where decoding adds to it.
+        (b, T, d), of the target; in the head's graph only if decoding adds to it.
     own_mask
-        (b, T): where the target has tokens of its own.
+        (b, T): 1 at the target's own tokens.
     positions
-        int64 (b, t): where its tokens are among the secret ones.
+        int64 (b, t): positions of its tokens among the secret ones.
     """
 
     secret: Secret
@@ -33,6 +33,6 @@ class Mixtures(Sent):
 
 
 def as_mixtures(sent: Sent) -> Mixtures:
-    """Return what was sent, which MixGuard has mixed."""
+    """Return `sent` as the mixtures that MixGuard makes."""
     assert isinstance(sent, Mixtures)
     return sent

@@ -9,28 +9,28 @@ from flwr_splitmix.seeding import secret_uniform
 
 
 def one_message(gradients: Tensor, *, per_sample: bool = False) -> Tensor:
-    """Keep one message's gradient, drawn in secret, in such a size that the mean stays the same.
+    """Keep one message's gradient, drawn in secret and scaled so that the expectation is the same.
 
-    Message l is drawn with probability `p_l = |g_l| / sum_j |g_j|`, and `g_l / p_l` goes back in
-    place of `g_l`, zeros in place of all others. So every message's gradient is right in the mean,
-    and with it, for the trunk as it is, those of trunk and head. What goes back has the norm
-    `sum_j |g_j|` whichever message is drawn: it tells the direction of the loss's gradient, but of
-    the decoding weights, which MixGuard's m gradients tell up to scale, their absolute sum at most,
-    one sign, and that a heavy message is drawn more often.
+    Message l is drawn with probability `p_l = |g_l| / sum_j |g_j|`; `g_l / p_l` is returned in
+    place of `g_l`, and zeros in place of all others. So every message's gradient is unbiased, and
+    with it, for a fixed trunk, those of trunk and head. The result has the norm `sum_j |g_j|`
+    whichever message is drawn. It reveals the direction of the loss's gradient. Of the decoding
+    weights, which MixGuard's m gradients reveal up to scale, it reveals at most their absolute
+    sum, one sign, and that heavy messages are drawn more often.
 
-    It closes the attack by gradient ratio. Separation of the messages alone and key search need no
-    gradient, and go on as before.
+    This stops the gradient-ratio attack. Blind separation of the messages and key search need no
+    gradient and still work.
 
     Parameters
     ----------
     gradients
         (m, b, T, d), at the trunk's outputs.
     per_sample
-        Draw for each text by itself: where secrets are drawn so.
+        Draw for each text separately, if secrets are drawn per text.
 
     Returns
     -------
-    (m, b, T, d), of the same dtype. Gradients that are all zero come back as they are.
+    (m, b, T, d), of the same dtype. All-zero gradients are returned unchanged.
 
     Source: none; an answer to the attack by gradient ratio (docs/mixguard.md). Drawing in
     proportion to norms has the least variance (importance sampling).

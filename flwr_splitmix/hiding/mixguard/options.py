@@ -17,67 +17,67 @@ TrunkMask = Literal["union", "target"]
 
 @dataclass(frozen=True)
 class MixGuardOptions:
-    """What MixGuard's client does; the defaults are the paper's where it says them.
+    """Options of MixGuard's client; the defaults are the paper's where it gives them.
 
-    How secrets are drawn it does not say: the samplers are all ours, and so are their bounds.
+    The paper does not specify how secrets are drawn: all samplers and their bounds are ours.
 
     Parameters
     ----------
     k, m
         Texts in a mixture (the target and k - 1 supports), and messages sent for a batch.
     secret_tokens
-        Random words inserted into every text: 20 for classification, 40 for generation, 0 where
-        they would change the label (CoLA).
+        Random words inserted into every text: 20 for classification, 40 for generation, 0 if they
+        would change the label (CoLA).
     support_texts
-        The first so many public texts are supports and nothing else, and the calibrator learns on
-        the others; 0: both are drawn from all of them.
+        This many first public texts are used as supports only, and the calibrator learns on the
+        others; 0 draws both from all public texts.
     calibration_epochs
-        Of Stage I over the public texts; 0 calibrates nothing, at any time,
+        Epochs of Stage I over the public texts; 0 disables calibration, unless `refine_only`.
     refine_only
-        unless this says that the calibrator learns by refinement alone, without Stage I.
+        Whether the calibrator learns by refinement only, without Stage I.
     calibration_rank, calibration_blocks, calibration_lr
-        Of the calibrator; see `Calibrator`.
+        For the calibrator; see `Calibrator`.
     refine_every
-        Steps of training between two steps of the calibrator on public texts; 0: none.
+        Training steps between two steps of the calibrator on public texts; 0 for none.
     perturbation, strength
-        Noise on the gradient that goes back; see `perturb`. "adaptive" needs calibration.
+        Noise on the returned gradient; see `perturb`. "adaptive" needs calibration.
     gradients
-        "target" is the paper's. "all-sources", an extension that needs m >= k, adds to what goes
-        back a public loss on the support texts, so that the messages' gradients have rank k.
-        "one-message", another, returns the gradient of one message that is drawn for each step
-        (of each text where secrets are), scaled so that its mean is the paper's; see `one_message`.
+        "target" is the paper's. "all-sources", an extension that needs m >= k, adds the gradient
+        of a public loss on the support texts, so that the messages' gradients have rank k.
+        "one-message", another extension, returns the gradient of one message, drawn per step (per
+        text if secrets are), scaled so that its mean is the paper's; see `one_message`.
     secret_per_sample
-        An extension: each text of a batch has a secret of its own.
+        An extension: each text of a batch has its own secret.
     sampler
         How secrets are drawn; see `draw_secret`.
     support_scale
-        How much of the supports is in a message: less is closer to the target, and decodes
-        better. Of "rotated": factor on each source's total weight among the messages of one sign,
-        which is drawn from 0.5 to 1.5, where the target has 1 more. Of "convex" and "skewed": the
+        Weight of the supports in a message: a smaller one is closer to the target and decodes
+        better. For "rotated": factor on each source's total weight among the messages of one sign,
+        which is drawn from 0.5 to 1.5, plus 1 for the target. For "convex" and "skewed": the
         supports' part over the target's, as a root mean square over messages.
     max_distortion
-        For trunks that normalise what they are given, as BERT's do: only secrets with
+        For trunks that normalise their input, such as BERT's: only secrets with
         `Secret.distortion` up to this are drawn. Messages then point closer to the target.
     max_leak
-        Only secrets are used of which no message, nor their plain sum, has a greater |cos| with
-        the target: by their weights (`Secret.leak`), and in the mean over a batch of private
-        texts as measured (`measured_leak`).
+        Largest |cos| of any message, or of their plain sum, with the target: bounds secrets by
+        their weights (`Secret.leak`), and by the mean measured over a batch of private texts
+        (`measured_leak`).
     max_amplification
         Only secrets with `Secret.amplification` up to this are drawn.
     decoding
         "sum" is the paper's. "residual", an extension that needs calibration's public texts,
-        decodes what the trunk adds to the target's hidden states, which the client knows; see
+        decodes only what the trunk adds to the target's hidden states, which the client knows; see
         `ResidualKernel`.
     mask
-        What the trunk attends to: "union", all places where any of the mixed texts goes on;
-        "target", an extension, the target's own, to which supports are cut or filled. The mask
-        then tells each text's length; the trunk decodes better.
+        What the trunk attends to: "union", all places where any of the mixed texts has a token;
+        "target", an extension, only the target's, to which supports are cut or filled. The mask
+        then reveals each text's length, but decoding is more accurate.
     calibrated_inference
         Whether evaluation uses the calibrator.
     pad_to
-        Pad every mixture to this length: the mask then tells nothing of the texts' lengths.
+        Pad every mixture to this length, so that the mask reveals nothing about text lengths.
     max_length
-        Most tokens that the model takes.
+        Most tokens that the model accepts.
     """
 
     k: int = 3
@@ -120,20 +120,20 @@ class MixGuardOptions:
             )
         if not self.calibrates:
             self._check_without_calibration()
-        self.draw()  # fails now, not in the middle of a round, if there are no such secrets
+        self.draw()  # fails now, rather than during a round, if there are no such secrets
 
     @property
     def calibrates(self) -> bool:
-        """Whether there is a calibrator, and public texts travel."""
+        """Whether there is a calibrator, so that public texts are sent."""
         return self.calibration_epochs > 0 or self.refine_only
 
     def draw(self, samples: int | None = None) -> Secret:
-        """Draw a batch's secret, or one for each of its samples.
+        """Draw a batch's secret, or one per sample.
 
         Raises
         ------
         ValueError
-            If there are no such secrets, or too few to be found.
+            If there are no such secrets, or too few to find.
         """
         low, high = SCALE
         return draw_secret(
@@ -232,4 +232,4 @@ _LEAST = {
     "pad_to": 1,
     "max_length": 1,
 }
-"""Whole numbers, and the least that each may be."""
+"""Options that are whole numbers, and their least values."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 Filler = Callable[[Sequence[int]], Tensor]
-"""Makes ids of a shape; `SecretTokens.draw` is one."""
+"""Makes ids of a given shape, such as `SecretTokens.draw`."""
 
 
 class Padded(NamedTuple):
@@ -18,7 +18,7 @@ class Padded(NamedTuple):
     Attributes
     ----------
     ids, masks
-        (k, b, T): each text, and where it has tokens of its own (1) or filler (0).
+        (k, b, T): each text, and whether a place has a token of its own (1) or filler (0).
     union
         (b, T), the mask that crosses the link: 1 where any of the k texts has a token.
     """
@@ -38,22 +38,22 @@ def pad_together(
 ) -> Padded:
     """Pad k batches of texts on the right to a common width.
 
-    Every place without a token of its own is filled, also the padding that a batch came with.
+    Every place without a token of its own is filled, including a batch's existing padding.
     `filler` should be `SecretTokens.draw`: random words. With padding tokens (an int), or zeros,
-    the messages of the places where only the longest text goes on are copies of one known
-    source, and their ratios are a column of the secret weights. Filler is hidden from the text
-    itself by `masks`, which head and tail use; the trunk sees `union`.
+    the messages at places where only the longest text has tokens would be multiples of one known
+    source, and their ratios a column of the secret weights. `masks`, used by head and tail,
+    exclude filler; the trunk sees `union`.
 
     Parameters
     ----------
     ids, masks
         k pairs of integers (b, T_i); widths may differ.
     filler
-        What stands where a text has ended: one id, or a function from a shape to ids.
+        What fills places after a text's end: one id, or a function from a shape to ids.
     pad_to
-        A constant width. The union is then 1 everywhere: it would tell the longest text's length.
+        A constant width. The union is then 1 everywhere, as it would reveal the longest length.
     max_length
-        Longest width that the model takes.
+        Largest width that the model accepts.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def pad_together(
         If there are no texts, batch sizes or shapes differ, or the longest text exceeds `pad_to`
         or `max_length`.
 
-    Source: MixGuard, section 4.2, which pads to a common length and does not say with what.
+    Source: MixGuard, section 4.2, which pads to a common length without specifying the filler.
     """
     if not ids or len(ids) != len(masks):
         raise ValueError(

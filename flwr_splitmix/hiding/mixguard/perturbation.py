@@ -38,7 +38,7 @@ def perturb(
         "adaptive": each sample's noise has the standard deviation
         `strength * RMS(residual) / RMS(h^) * RMS(g)`; "constant": `strength * RMS(g)`.
     kind
-        None returns the gradient as it is.
+        None returns the gradient unchanged.
 
     Returns
     -------
@@ -50,7 +50,7 @@ def perturb(
         If the kind is unknown, strength is negative or not finite, shapes differ, or a sample's
         `h^` is all zero, so that a residual has no scale.
 
-    Source: MixGuard, equations 28 and 29; the scale is ours, the paper's is lost.
+    Source: MixGuard, equations 28 and 29; the scale is ours, as the paper's is unknown.
     """
     if kind is not None and kind not in get_args(Perturbation):
         allowed = ", ".join(get_args(Perturbation))

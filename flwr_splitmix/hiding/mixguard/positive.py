@@ -10,13 +10,13 @@ from flwr_splitmix.hiding.mixguard.secret import Secret
 from flwr_splitmix.seeding import secret_normal, secret_uniform
 
 EVEN = 0.2
-"""Part of convex weights that is spread evenly: no message is idle in the decoding."""
+"""Fraction of convex weights spread evenly, so that every message takes part in decoding."""
 
 HEAVY = (0.5, 0.75)
 """Range of a skewed decoding's one heavy weight; the others share the rest."""
 
 ASIDE = 0.3
-"""Of skewed supports: size of what is not along the direction that survives the plain sum."""
+"""For skewed supports: size of the part outside the direction that survives the plain sum."""
 
 
 def draw_positive(count: int, m: int, k: int, *, support_norm: float, skewed: bool) -> Secret:
@@ -29,8 +29,8 @@ def draw_positive(count: int, m: int, k: int, *, support_norm: float, skewed: bo
     Parameters
     ----------
     support_norm
-        Root mean square over messages of `|delta_l|` over `|h|`, were sources orthogonal and
-        equally long.
+        Root mean square over messages of `|delta_l|` over `|h|`, assuming sources that are
+        orthogonal and of equal norm.
     skewed
         False ("convex"): `w` is Dirichlet(1), in part even, and the supports are isotropic among
         those that the decoding cancels. True: one weight is heavy (0.5 to 0.75), and the supports
@@ -60,7 +60,7 @@ def draw_positive(count: int, m: int, k: int, *, support_norm: float, skewed: bo
     supports = supports * (support_norm / size)
     weights = _insert(torch.ones(count, m, 1, dtype=torch.float64), supports, target)
     if k < m:
-        # Columns that mix nothing, so that W has an inverse; what decodes, cancels them.
+        # Columns that mix nothing make W invertible; the decoding cancels them.
         idle = _in_complement(secret_normal((count, m, m - k), torch.float64), decoding)
         weights = torch.cat([weights, idle], dim=2)
     if k > m:
@@ -71,7 +71,7 @@ def draw_positive(count: int, m: int, k: int, *, support_norm: float, skewed: bo
     signs = draw_signs(count, m)
     rows = _rows(inside, weights, decoding, signs)
     mixing = signs.unsqueeze(-1) * (rows @ weights)
-    # Rounding leaves the sum of a support's column 1e-15 away from nothing.
+    # Rounding leaves the sum of a support's column about 1e-15 away from 0.
     return Secret(signs, mixing[:, :, :k], torch.linalg.inv(rows), target)
 
 
@@ -105,7 +105,7 @@ def _supports(decoding: Tensor, number: int, *, skewed: bool) -> Tensor:
 
 
 def _in_complement(columns: Tensor, decoding: Tensor) -> Tensor:
-    """Project columns (n, m, j) on what the decoding (n, m) cancels."""
+    """Project columns (n, m, j) onto the space that the decoding (n, m) cancels."""
     w = decoding.unsqueeze(-1)
     projected: Tensor = columns - w * (w.mT @ columns) / (w.mT @ w)
     return projected
@@ -144,7 +144,7 @@ def _rows(inside: Tensor, weights: Tensor, decoding: Tensor, signs: Tensor) -> T
     apart = apart - positive * (positive * apart).sum(1, keepdim=True) / positive.sum(
         1, keepdim=True
     )
-    # First the negative rows, of which the positive ones must make up for.
+    # First the negative rows, for which the positive ones must compensate.
     negative = base + (1 - positive) * apart * _room(base, apart, weights)
     whole = decoding + negative.sum(1)
     shared = share * whole.unsqueeze(1)
@@ -155,8 +155,8 @@ def _rows(inside: Tensor, weights: Tensor, decoding: Tensor, signs: Tensor) -> T
 
 
 def _room(base: Tensor, apart: Tensor, weights: Tensor) -> Tensor:
-    """Return by how much of `apart` each row may move: half of what keeps its products positive."""
+    """Return the multiple of `apart` each row may add: half of what keeps products positive."""
     there, moved = base @ weights, (apart @ weights).abs()
-    moved = moved.clamp(min=1e-12)  # a sign's only message is set apart from none
+    moved = moved.clamp(min=1e-12)  # a sign's only message has no `apart`
     room: Tensor = 0.5 * (there / moved).amin(2, keepdim=True)
     return room

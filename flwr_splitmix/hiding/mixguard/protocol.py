@@ -1,4 +1,4 @@
-"""MixGuard's protocol at the client: texts encoded to messages, and answers decoded."""
+"""MixGuard's protocol at the client: encodes texts as messages and decodes the answers."""
 
 from __future__ import annotations
 
@@ -32,37 +32,36 @@ from flwr_splitmix.seeding import derive_seed, secret_uniform, torch_seed
 from flwr_splitmix.storage import under
 
 RECENT = 20
-"""Calibration steps over which the errors of a round's metrics are a mean."""
+"""Number of latest calibration steps over which a round's metrics average errors."""
 
 REDRAWS = 64
-"""Secrets tried for a batch whose texts leak more than they may."""
+"""Secrets tried for a batch before its leak counts as too large."""
 
 
 class MixGuard(Hiding):
-    """Sends mixtures that the client alone can decode.
+    """Sends mixtures meant to be decodable only by the client.
 
-    The client's half of a run with MixGuard; `flwr_splitmix.strategies.MixGuard` is the server's.
+    This is the client's half of MixGuard; the server's is `flwr_splitmix.strategies.MixGuard`.
 
     For every batch it draws a secret (signs, mixing and blinding matrix), hides the texts among
-    support texts, sends m mixtures of their hidden states, and decodes from the m answers what
-    the trunk makes of its own. A calibrator, learned on public texts, repairs what the trunk's
-    non-linearity does to the mixtures. What this does not hide: docs/mixguard.md.
+    support texts, sends m mixtures of their hidden states, and decodes the trunk's output for its
+    own texts from the m answers. A calibrator, trained on public texts, corrects the effect of the
+    trunk's non-linearity on mixtures. For what this does not hide see docs/mixguard.md.
 
     Parameters
     ----------
     public
         Public texts: supports are drawn from them in secret, and the calibrator learns on them, or
-        on those that the options do not set apart for supports. Their labels are not used.
+        on those not reserved for supports by the options. Their labels are not used.
     vocab_size, special_ids
-        Of the tokenizer: which words stand in for secret tokens and behind a text's end.
+        From the tokenizer: determine the words used as secret tokens and as filler.
     options
-        What MixGuard does.
+        MixGuard's options.
 
     Attributes
     ----------
     calibration
-        The calibrator with its optimizer; None before the first round, and where nothing is
-        calibrated.
+        The calibrator with its optimizer; None before the first round, and without calibration.
     calibrated
         Whether the calibration before the first batch is done.
 
@@ -71,7 +70,7 @@ class MixGuard(Hiding):
     ValueError
         If there is no public text, or none left to calibrate on, or no word for secret tokens.
 
-    Source: MixGuard, sections 4.2 to 4.5; what the paper leaves open: docs/mixguard.md.
+    Source: MixGuard, sections 4.2 to 4.5; for what the paper leaves open see docs/mixguard.md.
     """
 
     warning = (
@@ -108,7 +107,7 @@ class MixGuard(Hiding):
         self._errors: deque[tuple[float, float]] = deque(maxlen=RECENT)
 
     def attach(self, side: ClientSide) -> None:
-        """Begin a round; in the first one the calibrator is made."""
+        """Begin a round; create the calibrator in the first one."""
         super().attach(side)
         options = self.options
         if self.calibration is None and options.calibrates:
@@ -121,7 +120,7 @@ class MixGuard(Hiding):
             )
 
     def obfuscate(self, batch: TextBatch) -> Mixtures:
-        """Mix each text with supports: m messages, of which none is a text's hidden states."""
+        """Mix each text with supports into m messages, none of which is a text's hidden states."""
         options, head = self.options, self.side.head
         each = len(batch.ids) if options.secret_per_sample else None
         secret = options.draw(each)
@@ -134,7 +133,7 @@ class MixGuard(Hiding):
             pad_to=options.pad_to,
             max_length=options.max_length,
         )
-        if options.mask == "target":  # supports are cut, or go on with filler
+        if options.mask == "target":  # supports are cut or filled
             width = int(masks[0].any(0).nonzero().max()) + 1
             ids, masks = ids[..., :width], masks[:1, :, :width].expand(options.k, -1, -1)
             union = masks[0]
@@ -147,7 +146,7 @@ class MixGuard(Hiding):
         return Mixtures(list(messages), union, batch, secret, known, masks[0], own.positions)
 
     def _mix(self, secret: Secret, hidden: Tensor, supports: Tensor) -> tuple[Secret, Tensor]:
-        """Mix under the secret, or under the next one that leaks little enough of these texts."""
+        """Mix with the secret, or with a redrawn one whose measured leak is within `max_leak`."""
         bound = self.options.max_leak
         for _ in range(REDRAWS):
             messages = secret.encode(secret.arrange(hidden, supports))
@@ -160,13 +159,13 @@ class MixGuard(Hiding):
         )
 
     def _support(self, count: int) -> Inserted:
-        """Draw support texts in secret, and hide secret tokens in them too."""
+        """Draw support texts in secret, and insert secret tokens into them too."""
         chosen: np.ndarray = (secret_uniform((count,)) * self._supports).long().numpy()
         batch = TextBatch.of(fetch(self.public, chosen), self.side.device)
         return self.tokens.insert(batch.ids, batch.mask)
 
     def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
-        """Decode the target's hidden states (b, T, d); with "all-sources" all of them (k, ...)."""
+        """Decode the target's hidden states (b, T, d); with "all-sources" all of them, (k, ...)."""
         secret, stacked = as_mixtures(sent).secret, torch.stack(list(outputs))
         if self.kernel is not None:
             mixtures = as_mixtures(sent)
@@ -181,14 +180,14 @@ class MixGuard(Hiding):
         return self.options.gradients == "all-sources"
 
     def _target(self, decoded: Tensor, sent: Sent) -> Tensor:
-        """Return the target's part of what `recover` returned, or of its gradient."""
+        """Return the target's part of `recover`'s result, or of its gradient."""
         return as_mixtures(sent).secret.target_of(decoded) if self._reads_supports else decoded
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return the loss of the calibrated target; with "all-sources" also a public one.
+        """Return the loss of the calibrated target; with "all-sources", plus a public loss.
 
-        The public loss draws each decoded support towards its own calibrated form, so that it
-        needs no label.
+        The public loss pulls each decoded support towards its calibrated form, so it needs no
+        label.
         """
         target = self._target(hidden, sent)
         private = text_loss(self._tail(self._calibrate(target), sent), sent.batch.labels)
@@ -199,7 +198,7 @@ class MixGuard(Hiding):
         return private + others - own
 
     def logits(self, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return what the tail makes of the target, calibrated or not as the options say."""
+        """Return the tail's logits for the target, calibrated if the options say so."""
         target = self._target(hidden, sent)
         return self._tail(
             self._calibrate(target) if self.options.calibrated_inference else target, sent
@@ -215,7 +214,7 @@ class MixGuard(Hiding):
         return hidden if self.calibration is None else self.calibration(hidden)
 
     def perturb(self, gradient: Tensor, hidden: Tensor, sent: Sent) -> Tensor:
-        """Add noise to the target's gradient, as loud as what the calibrator had to repair."""
+        """Add noise to the target's gradient, scaled by the calibrator's correction."""
         own, decoded = self._target(gradient, sent), self._target(hidden, sent)
         with torch.no_grad():
             noisy = perturb(
@@ -232,13 +231,13 @@ class MixGuard(Hiding):
         return balance_gradients(secret, torch.where(place, noisy, gradient))
 
     def returned(self, gradients: Sequence[Tensor], sent: Sent) -> list[Tensor]:
-        """Return each message's gradient; with "one-message" of one that is drawn, for all."""
+        """Return each message's gradient; with "one-message", only that of a drawn message."""
         if self.options.gradients != "one-message":
             return super().returned(gradients, sent)
         each = self.options.secret_per_sample
         return list(one_message(torch.stack(list(gradients)), per_sample=each))
 
-    # Calibration: Stage I over all public texts, and refinement beside the training steps.
+    # Calibration: Stage I over all public texts, and refinement alongside training steps.
 
     @property
     def calibration_steps(self) -> int:
@@ -256,7 +255,7 @@ class MixGuard(Hiding):
         return every > 0 and step % every == 0
 
     def public_batch(self) -> TextBatch | None:
-        """Draw the next public texts; None where nothing is calibrated."""
+        """Draw the next public texts; None without calibration."""
         if self.calibration is None:
             return None
         side = self.side
@@ -265,7 +264,7 @@ class MixGuard(Hiding):
         return TextBatch.of(batches.next_batch(side.seed, side.client), side.device)
 
     def public_groups(self, sent: Sent) -> list[Sent]:
-        """Return the mixtures, and the texts' plain hidden states: what decoding should give."""
+        """Return the mixtures, and the texts' plain hidden states, the target of decoding."""
         mixtures = as_mixtures(sent)
         return [mixtures, Sent([mixtures.hidden.detach()], mixtures.own_mask, mixtures.batch)]
 
@@ -289,7 +288,7 @@ class MixGuard(Hiding):
             self.calibrated = True
 
     def metrics(self) -> dict[str, float]:
-        """Return how far decoded public texts were off of late, and what their messages showed."""
+        """Return recent decoding errors of public texts, and the leak of their messages."""
         if not self.options.calibrates:
             return {}
         before, after = zip(*self._errors, strict=True) if self._errors else ((0.0,), (0.0,))
@@ -319,14 +318,14 @@ class MixGuard(Hiding):
         """Continue from `state`, with the same options."""
         self._drawn, self.calibrated = int(meta["public-drawn"]), bool(meta["calibrated"])
         self._errors = deque(map(tuple, meta["errors"]), RECENT)
-        self._leaks = deque(meta.get("leaks", []), RECENT)  # runs before there were samplers
+        self._leaks = deque(meta.get("leaks", []), RECENT)  # missing in older checkpoints
         if self.kernel is not None:
             self.kernel.restore(under("kernel", tensors))
         if self.calibration is not None:
             self.calibration.restore(under("calibration", tensors), meta["calibration"])
 
     def local_trunk(self, trunk: nn.Module) -> nn.Module:
-        """Return the trunk with the calibrator behind it: what the tail was trained behind.
+        """Return the trunk followed by the calibrator, after which the tail was trained.
 
         With `calibrated_inference=False` it is the trunk alone, as in split inference.
         """

@@ -13,26 +13,26 @@ DEGREE = 6
 """Highest power of the cosine in the kernel."""
 
 MEMORY = 0.99
-"""What a public batch still counts for after the next one: the trunk changes."""
+"""Factor by which a public batch's weight decays with each next one: the trunk changes."""
 
 RIDGE = 1e-3
-"""Added to the kernel of a point with itself, relative to it: what no kernel explains."""
+"""Relative ridge on the kernel's diagonal, for what no kernel explains."""
 
 SWEEPS = 200
-"""Of coordinate descent for the kernel's coefficients."""
+"""Sweeps of coordinate descent for the kernel's coefficients."""
 
 
 class ResidualKernel:
     """Weights `v` of the decoding `h_tau + sum_l v_l (G_l - S_l)`.
 
-    A pre-norm trunk returns what it is given and what it adds to that. The client knows the
-    first part of the target's answer, `h_tau`; the second, `g(h_tau)` with `g(x) = f(x) - x`, it
-    predicts from those of its messages, as a Gaussian process would: with a kernel
-    `E <g(x), g(y)> = sum_n a_n cos(x, y)^n`, `a_n >= 0`, that is fitted to pairs of public texts'
-    hidden states and messages. Before the first public batch `v` is the secret's own decoding.
+    A pre-norm trunk returns its input plus a residual. The client knows the first part of the
+    target's answer, `h_tau`. It predicts the second, `g(h_tau)` with `g(x) = f(x) - x`, from the
+    residuals of its messages, as a Gaussian process would: with a kernel
+    `E <g(x), g(y)> = sum_n a_n cos(x, y)^n`, `a_n >= 0`, fitted to pairs of public texts' hidden
+    states and messages. Before the first public batch `v` is the secret's own decoding.
 
-    The gradient of message l is then `v_l` times the decoded target's, and does not tell `w`
-    exactly. It stops neither blind source separation nor repeated texts.
+    The gradient of message l is then `v_l` times the decoded target's, and does not reveal `w`
+    exactly. This stops neither blind source separation nor the repeated-text attack.
 
     Source: none.
     """
@@ -58,7 +58,7 @@ class ResidualKernel:
         messages, outputs
             m tensors (b, T, d) each.
         plain, plain_output
-            (b, T, d): the batch's own hidden states, and the trunk's output of them.
+            (b, T, d): the batch's own hidden states, and the trunk's output for them.
         mask
             (b, T), 0 at padding.
         """
@@ -115,7 +115,7 @@ class ResidualKernel:
     def decode(
         self, outputs: Tensor, messages: Tensor, target: Tensor, mask: Tensor, secret: Secret
     ) -> tuple[Tensor, Tensor]:
-        """Decode in two parts, of which the sum is the target's part of the trunk's outputs.
+        """Decode the target's part of the trunk's outputs, as two summands.
 
         Parameters
         ----------
@@ -124,7 +124,7 @@ class ResidualKernel:
         target, mask
             (b, T, d) and (b, T), as in `weights`.
         secret
-            Of the batch; its own decoding is what `v` is at first.
+            The batch's secret; its own decoding is the initial `v`.
 
         Returns
         -------
@@ -138,7 +138,7 @@ class ResidualKernel:
         return target - (weights * messages).sum(0), (weights * outputs).sum(0)
 
     def state(self) -> dict[str, Tensor]:
-        """Return what has been learned, of public texts only."""
+        """Return what was learned, from public texts only."""
         return {"normal": self._normal, "moment": self._moment}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:

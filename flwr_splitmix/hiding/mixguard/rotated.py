@@ -1,4 +1,4 @@
-"""Secrets between random rotations: one way among many to meet MixGuard's constraints."""
+"""Secrets made with random rotations: one of many ways to meet MixGuard's constraints."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from flwr_splitmix.hiding.mixguard.secret import Secret, decoding_of
 from flwr_splitmix.seeding import secret_normal, secret_uniform
 
 MIN_SHARE = 0.15
-"""Least |w_l| relative to the greatest: no message may be idle in the decoding."""
+"""Least |w_l| relative to the largest, so that every message takes part in decoding."""
 
 MAX_ALIGNMENT = 0.9
-"""Bound on |cos(B^T 1, 1)|: of an identity or a permutation the server would add the messages."""
+"""Bound on |cos(B^T 1, 1)|: with identity or permutation, adding the messages would decode."""
 
 MIN_GAIN = 0.2
-"""Least |1^T B^-1 1| by which the blinding may be scaled: below, the messages nearly vanish."""
+"""Least |1^T B^-1 1| by which the blinding is scaled: below it, the messages nearly vanish."""
 
 MAX_REDRAWS = 2_000
-"""Draws of each part after which nothing acceptable is taken to exist."""
+"""Draws of each part before concluding that nothing acceptable exists."""
 
 
 def draw_rotated(
@@ -36,8 +36,8 @@ def draw_rotated(
 ) -> Secret:
     """Draw `count` secrets: `A` at random, and a blinding between two uniform rotations.
 
-    The decoding weights have either sign, and often cancel: 85 % of the secrets have a negative
-    one, and `sum_l |w_l|` has a median of 2.1, by which a trunk's errors are amplified. See
+    The decoding weights may have both signs and partly cancel: 85 % of the secrets have a negative
+    weight, and `sum_l |w_l|`, which amplifies the trunk's errors, has a median of 2.1. See
     `draw_positive` for secrets that amplify nothing.
 
     Parameters
@@ -48,7 +48,7 @@ def draw_rotated(
     Raises
     ------
     ValueError
-        If 2,000 draws meet no constraint (m beyond some 20).
+        If 2,000 draws do not meet the constraints (m above about 20).
 
     Source: none; MixGuard constrains its secrets and names no distribution.
     """
@@ -69,7 +69,7 @@ def draw_signs(count: int, m: int) -> Tensor:
     Raises
     ------
     ValueError
-        Never in practice: 2,000 draws in a row without both signs.
+        If 2,000 draws in a row lack a sign, which never happens in practice.
     """
     return _accepted(count, lambda some: _signs(some, m), _has_both_signs, m)
 
@@ -130,7 +130,7 @@ def _blinding(count: int, m: int, kappa: float) -> Tensor:
 
 def _rotation(count: int, m: int) -> Tensor:
     q, r = torch.linalg.qr(secret_normal((count, m, m), torch.float64))
-    # QR leaves the columns' signs to the library; with R's diagonal positive, Q is uniform.
+    # QR does not fix the columns' signs; with R's diagonal positive, Q is uniform.
     rotation: Tensor = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
     return rotation
 

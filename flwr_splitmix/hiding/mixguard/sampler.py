@@ -1,4 +1,4 @@
-"""The sampler of secrets: draws, of several kinds, that meet MixGuard's constraints."""
+"""The samplers of secrets that meet MixGuard's constraints."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SCALE = (0.5, 1.5)
 """Range of a source's total weight among the messages of one sign; the target has one more."""
 
 CANDIDATES = 64
-"""Secrets drawn at once where only some are within the bounds."""
+"""Secrets drawn at once if only some are within the bounds."""
 
 MAX_DRAWS = 2_000
-"""Such draws after which there are taken to be none."""
+"""Such draws before concluding that there are none."""
 
 
 def draw_secret(
@@ -39,52 +39,52 @@ def draw_secret(
     max_leak: float | None = None,
     max_amplification: float | None = None,
 ) -> Secret:
-    """Draw a batch's secret, or one for each of its samples, from the system's generator.
+    """Draw a batch's secret, or one per sample, from the operating system's generator.
 
     Parameters
     ----------
     m, k
         Messages and sources.
     samples
-        How many secrets: one for each sample of a batch; None is one for the whole batch.
+        Number of secrets, one per sample of a batch; None draws one for the whole batch.
     sampler
         "rotated": a random mixing under a blinding between random rotations (`draw_rotated`).
         "convex", "skewed": positive decoding weights that sum to one, and the target with weight
         one in every message (`draw_positive`). All meet the paper's constraints; the paper names
         no distribution.
     support_norm
-        Of "convex" and "skewed": root mean square, over messages, of the supports' part over the
-        target's. Larger ones hide the target better, and decode worse.
+        For "convex" and "skewed": root mean square, over messages, of the supports' part over the
+        target's. Larger values hide the target better and decode worse.
     scale
-        Of "rotated": range of each source's total weight `c` among the messages of one sign.
-        Larger ones hide the target better in each message, and leave the activations' natural
+        For "rotated": range of each source's total weight `c` among the messages of one sign.
+        Larger values hide the target better in each message, but leave the activations' natural
         scale.
     eta
-        Of "rotated": part of the weights that is spread evenly, in [0, 1].
+        For "rotated": fraction of the weights that is spread evenly, in [0, 1].
     kappa
-        Of "rotated": bound on the blinding matrix's condition number.
+        For "rotated": bound on the blinding matrix's condition number.
     affine
-        Of "rotated": scale the blinding so that the decoding sums to one, exact for affine trunks
-        too. The others always do.
+        For "rotated": scale the blinding so that the decoding sums to one and is exact for affine
+        trunks too. The other samplers always do.
     max_distortion
-        Bound on `Secret.distortion`, for trunks that normalise what they are given: decoding is
-        then less wrong, and single messages point closer to the target. None: any.
+        Bound on `Secret.distortion`, for trunks that normalise their input: decoding is then more
+        accurate, and single messages point closer to the target. None for no bound.
     max_leak
-        Bound on `Secret.leak`, below 1. None: any.
+        Bound on `Secret.leak`, below 1. None for no bound.
     max_amplification
-        Bound on `Secret.amplification`, at least 1. None: any.
+        Bound on `Secret.amplification`, at least 1. None for no bound.
 
     Returns
     -------
-    Secret with `s^T A = e_tau^T`, positive `A` and invertible `B`. Of "rotated" also
+    Secret with `s^T A = e_tau^T`, positive `A` and invertible `B`. For "rotated" also
     `cond(B) <= kappa`, `min|w| >= 0.15 max|w|` and `|cos(B^T 1, 1)| < 0.9`.
 
     Raises
     ------
     ValueError
-        If m or k is below 2, samples below 1, a sampler is unknown, a range is empty or not
-        positive, m is so large that 2,000 draws meet no constraint (m beyond some 20), or bounds
-        so narrow that too few of 128,000 secrets are within them.
+        If m or k is below 2, samples is below 1, the sampler is unknown, a range is empty or not
+        positive, m is so large that 2,000 draws do not meet the constraints (m above about 20), or
+        the bounds are so narrow that too few of 128,000 secrets are within them.
 
     Source: MixGuard, section 4.2; the distributions are ours, the paper names none.
     """
@@ -132,9 +132,9 @@ def _is_within(secrets: Secret, bounds: dict[str, float]) -> Tensor:
         "max_leak": secrets.leak,
         "max_amplification": secrets.amplification,
     }
-    within = secrets.signs[:, 0] != 0  # all of them
+    within = secrets.signs[:, 0] != 0  # True for all
     for name, bound in bounds.items():
-        # A sum of weights that is one is one up to rounding.
+        # Allow for rounding: sums of weights are one only up to it.
         within = within & (sizes[name] <= bound * (1 + 1e-9))
     return within
 

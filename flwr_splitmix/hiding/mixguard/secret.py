@@ -1,4 +1,4 @@
-"""A batch's secret: the mixing of sources to messages, and the decoding of the trunk's answers."""
+"""A batch's secret: mixes sources into messages and decodes the trunk's answers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Secret:
-    """One client's secret for one batch, never sent; its repr shows sizes and no number.
+    """One client's secret for one batch, never sent; its repr shows only sizes.
 
-    All tensors are float64 on the CPU. With an axis of samples in front, b secrets: one for each
-    sample of the batch (an extension; the paper has one a batch).
+    All tensors are float64 on the CPU. With a leading axis of samples it holds b secrets, one per
+    sample of the batch (an extension; the paper has one per batch).
 
     Parameters
     ----------
@@ -57,27 +57,26 @@ class Secret:
 
     @property
     def m(self) -> int:
-        """How many messages are sent."""
+        """Number of messages."""
         return self.mixing.shape[-2]
 
     @property
     def k(self) -> int:
-        """How many sources are mixed: the target and k - 1 supports."""
+        """Number of sources: the target and k - 1 supports."""
         return self.mixing.shape[-1]
 
     @property
     def samples(self) -> int | None:
-        """How many samples have a secret of their own; None if the batch shares one."""
+        """Number of samples with their own secret; None if the batch shares one."""
         return self.mixing.shape[0] if self.mixing.ndim == 3 else None
 
     @property
     def distortion(self) -> Tensor:
         """How far messages point away from the target: `sum_l |w_l| (1 - cos_l) / |sum_l w_l|`.
 
-        `cos_l` is that of message l with the target, were sources orthogonal and equally long.
-        A trunk that normalises what it is given (BERT's, whose layer norms stand behind the sums)
-        sees directions only, and decoding adds up its errors with weights `w_l`. Float64, () or
-        (b,).
+        `cos_l` is the cosine of message l with the target, assuming sources that are orthogonal
+        and of equal norm. A trunk that normalises its input (BERT, with layer norms after sums)
+        sees only directions, and decoding sums its errors with weights `w_l`. Float64, () or (b,).
         """
         own = self.weights.gather(-1, self.target[..., None, None].expand(*self.signs.shape, 1))
         cosine = own.squeeze(-1) / self.weights.norm(dim=-1)
@@ -88,8 +87,8 @@ class Secret:
     def leak(self) -> Tensor:
         """|cos| with the target of the best single message, or of the messages' plain sum.
 
-        Were sources orthogonal and equally long; `measured_leak` says it of actual ones. Float64,
-        () or (b,).
+        Assumes sources that are orthogonal and of equal norm; `measured_leak` measures actual
+        ones. Float64, () or (b,).
         """
         sent = torch.cat([self.weights, self.weights.sum(-2, keepdim=True)], dim=-2)
         own = sent.gather(-1, self.target[..., None, None].expand(*sent.shape[:-1], 1))
@@ -98,9 +97,9 @@ class Secret:
 
     @property
     def amplification(self) -> Tensor:
-        """`sum_l |w_l|`, by which decoding amplifies errors that fall on each message alone.
+        """`sum_l |w_l|`, the factor by which decoding amplifies independent errors of messages.
 
-        At least 1 where the decoding sums to one. Float64, () or (b,).
+        At least 1 if the decoding sums to one. Float64, () or (b,).
         """
         return self.decoding.abs().sum(-1)
 
@@ -112,7 +111,7 @@ class Secret:
 
     @staticmethod
     def join(secrets: Sequence[Secret]) -> Secret:
-        """Return the secrets of several samples as one, in their order."""
+        """Return the secrets of several samples as one, in order."""
         return Secret(
             torch.cat([one.signs for one in secrets]),
             torch.cat([one.mixing for one in secrets]),
@@ -135,18 +134,18 @@ class Secret:
         self._check("supports", supports, self.k - 1)
         place = self._places(target)
         slots = torch.arange(self.k, device=target.device).unsqueeze(-1)
-        order = slots - (slots > place).long()  # supports behind the target stand one further
+        order = slots - (slots > place).long()  # supports after the target move one place on
         sources = _pick(supports, order.clamp(max=self.k - 2))
         here = (slots == place).reshape(self.k, -1, *[1] * (target.ndim - 1))
         return torch.where(here, target, sources)
 
     def target_of(self, sources: Tensor) -> Tensor:
-        """Return the target's part (b, ...) of what belongs to the k sources (k, b, ...)."""
+        """Return the target's part (b, ...) of a tensor over the k sources (k, b, ...)."""
         self._check("sources", sources, self.k)
         return _pick(sources, self._places(sources[0]).unsqueeze(0))[0]
 
     def encode(self, sources: Tensor) -> Tensor:
-        """Mix sources to messages, inside the autograd graph.
+        """Mix sources into messages, inside the autograd graph.
 
         Parameters
         ----------
@@ -160,7 +159,7 @@ class Secret:
         Raises
         ------
         ValueError
-            If the number of sources, or of samples with a secret each, does not fit.
+            If the number of sources, or of samples with their own secret, does not fit.
 
         Source: MixGuard, equations 16 and 17.
         """
@@ -170,7 +169,7 @@ class Secret:
     def decode(self, outputs: Tensor) -> Tensor:
         """Return the target's part `sum_l w_l G_l` of the trunk's outputs, inside the graph.
 
-        The gradient that comes back to message l is thus `w_l` times the decoded target's.
+        The gradient of message l is thus `w_l` times the decoded target's.
 
         Parameters
         ----------
@@ -184,7 +183,7 @@ class Secret:
         Raises
         ------
         ValueError
-            If the number of messages, or of samples with a secret each, does not fit.
+            If the number of messages, or of samples with their own secret, does not fit.
 
         Source: MixGuard, equations 18 and 19.
         """
@@ -208,7 +207,7 @@ class Secret:
         Raises
         ------
         ValueError
-            If m < k: then k sources cannot be told apart from m messages.
+            If m < k: m messages cannot determine k sources.
 
         Source: none; the extension `gradients = "all-sources"`.
         """
@@ -217,7 +216,7 @@ class Secret:
 
     @property
     def source_decoding(self) -> Tensor:
-        """`R` (k, m) or (b, k, m) with `R W = I`: the rows by which `decode_sources` decodes.
+        """`R` (k, m) or (b, k, m) with `R W = I`: the decoding rows of `decode_sources`.
 
         Raises
         ------
@@ -265,5 +264,5 @@ def _combine(matrix: Tensor, stacked: Tensor) -> Tensor:
 
 
 def _pick(stacked: Tensor, order: Tensor) -> Tensor:
-    """Take of (j, b, ...), for each sample its own, the entries `order` (n, b): (n, b, ...)."""
+    """Select from (j, b, ...) the entries `order` (n, b), per sample: (n, b, ...)."""
     return stacked[order, torch.arange(stacked.shape[1], device=stacked.device)]

@@ -1,4 +1,4 @@
-"""Public texts divided: some are supports, the calibrator learns on the others."""
+"""Division of public texts: some are supports, the calibrator learns on the others."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class WithoutFirst(Dataset[Example]):
         return len(self.data) - self.first  # type: ignore[arg-type]
 
     def batch(self, indices: np.ndarray) -> Example:
-        """Return the examples at `indices`, counted from the first that is left."""
+        """Return the examples at `indices`, counted from the first remaining one."""
         return fetch(self.data, indices + self.first)
 
 
 def divide(public: Dataset[Example], supports: int) -> tuple[int, Dataset[Example]]:
-    """Return how many of the public texts, from the first, are supports, and the calibrator's.
+    """Return the number of first public texts used as supports, and the calibrator's texts.
 
     Parameters
     ----------
     supports
-        Texts that are supports and nothing else; 0: all are both.
+        Number of texts used as supports only; 0 uses all texts for both.
 
     Raises
     ------

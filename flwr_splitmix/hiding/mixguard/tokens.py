@@ -1,4 +1,4 @@
-"""Secret tokens: random words between those of a text, known to the client alone."""
+"""Secret tokens: random words between those of a text, known only to the client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from flwr_splitmix.seeding import secret_uniform
 
 IGNORED = -100
-"""The label that losses of torch and transformers leave out."""
+"""The label that losses of torch and transformers ignore."""
 
 
 class Inserted(NamedTuple):
@@ -24,7 +24,7 @@ class Inserted(NamedTuple):
     labels
         (b, T'), -100 at secret tokens; None if there were none.
     positions
-        int64 (b, T): where each old place is now, increasing.
+        int64 (b, T): the new position of each old place, increasing.
     """
 
     ids: Tensor
@@ -36,20 +36,20 @@ class Inserted(NamedTuple):
 class SecretTokens:
     """Inserts `count` tokens, uniform over the vocabulary, at uniform places of each text.
 
-    The places are a uniform subset of those of the longer text, between its special tokens: what
-    begins a text (CLS, BOS) and what ends it (SEP, EOS) keeps doing so, since a model was trained
-    with them there. Padding stays where it was. The paper fixes neither.
+    The places are a uniform subset of those of the longer text, between its special tokens:
+    beginning (CLS, BOS) and end tokens (SEP, EOS) stay at the ends, as in the model's training.
+    Padding stays where it was. The paper specifies neither.
 
     Parameters
     ----------
     count
         Secret tokens in each text; 0 changes nothing.
     vocab_size
-        Ids are drawn from 0 to vocab_size - 1,
+        Ids are drawn from 0 to vocab_size - 1, except `special`.
     special
-        except these: CLS, SEP, BOS, EOS, padding, mask and the like.
+        Ids never drawn: CLS, SEP, BOS, EOS, padding, mask and the like.
     max_length
-        Longest width that the model takes.
+        Largest width that the model accepts.
 
     Raises
     ------
@@ -85,8 +85,8 @@ class SecretTokens:
         Parameters
         ----------
         ids, mask, labels
-            (b, T), integers; the mask is 0 at padding, left or right. Labels are per token, and
-            None for tasks with one label a text.
+            (b, T), integers; the mask is 0 at padding, left or right. Labels are per token; None
+            for tasks with one label per text.
 
         Raises
         ------
@@ -108,7 +108,7 @@ class SecretTokens:
         first, last = self._between_specials(ids, mask)
         places = torch.arange(width + self.count)
         inside = (places >= first[:, None]) & (places < last[:, None] + self.count)
-        # The `count` least of independent uniform numbers stand at a uniform subset of the places.
+        # The places of the `count` smallest of independent uniform numbers are a uniform subset.
         order = secret_uniform(inside.shape).masked_fill(~inside, 2.0).argsort(dim=1)
         secret = torch.zeros_like(inside)
         secret.scatter_(1, order[:, : self.count], value=True)
@@ -128,7 +128,7 @@ class SecretTokens:
         )
 
     def remove(self, per_token: Tensor, positions: Tensor) -> Tensor:
-        """Take secret tokens out of anything per token.
+        """Remove secret tokens from a per-token tensor.
 
         Parameters
         ----------
@@ -152,9 +152,9 @@ class SecretTokens:
         words = real & ~torch.isin(ids.cpu().long(), self.special)
         first = words.int().argmax(1)
         last = words.shape[1] - words.flip(1).int().argmax(1)
-        # What ends a text goes on doing so: a decoder reads the class there.
+        # Keep a text's end token last: a decoder reads the class there.
         last -= (last == real.shape[1] - real.flip(1).int().argmax(1)).long()
-        # A text of special tokens alone gets its secret tokens behind the first of them.
+        # In a text of special tokens only, secret tokens follow the first one.
         behind = real.int().argmax(1) + 1
         wordless = ~words.any(1)
         return torch.where(wordless, behind, first), torch.where(wordless, behind, last)

@@ -1,4 +1,4 @@
-"""The denoiser: what the trunk would have made of a text without noise, told what the noise was."""
+"""The denoiser: predicts the trunk's output without noise, given the noise."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from flwr_splitmix.storage import pack_optimizer, under, unpack_optimizer
 
 
 class Denoiser(nn.Module):
-    """Outputs (b, T, d) of noisy states, the states (b, T, d) and their noise, to outputs without.
+    """Maps outputs (b, T, d) for noisy states, the states (b, T, d) and noise to denoised outputs.
 
-    Blocks of a transformer over the places of a text, each told the three vectors of its place.
-    What it returns is added to the noisy output; it is the identity at first.
+    Transformer blocks over the places of a text, with the three vectors of each place as input.
+    Their result is added to the noisy output; initially the module is the identity.
 
     Parameters
     ----------
@@ -25,16 +25,16 @@ class Denoiser(nn.Module):
     inner, blocks
         Width of the blocks, a multiple of 4; and their number.
     causal
-        Whether a place is told of those before it alone. So it must be where words are predicted:
-        the next word is one of the states that it is given.
+        Whether a place sees only the places before it. This is required if words are predicted, as
+        the states include the next word.
 
     Raises
     ------
     ValueError
-        If `inner` is no positive multiple of 4, or `blocks` below 1.
+        If `inner` is not a positive multiple of 4, or `blocks` is below 1.
 
-    Source: Split-N-Denoise (Mai et al., 2023), section 3.4. There the output is one vector of a
-    text; here it is one for each token, as a tail needs.
+    Source: Split-N-Denoise (Mai et al., 2023), section 3.4. There the output is one vector per
+    text; here it is one per token, as a tail needs.
     """
 
     def __init__(self, width: int, inner: int, blocks: int, *, causal: bool) -> None:
@@ -67,14 +67,14 @@ class Denoiser(nn.Module):
 
 
 class Denoising:
-    """A denoiser with its optimizer: it learns on public texts, and is frozen on private ones.
+    """A denoiser with its optimizer: trained on public texts, frozen on private ones.
 
     Parameters
     ----------
     denoiser
         Already on its device.
     learning_rate
-        Of AdamW.
+        Learning rate of AdamW.
     """
 
     def __init__(self, denoiser: Denoiser, *, learning_rate: float) -> None:
@@ -92,8 +92,8 @@ class Denoising:
 
         Returns
         -------
-        `|| - plain|| / ||plain||` over real tokens of the noisy outputs, and of the denoised ones
-        before the step.
+        `||x - plain|| / ||plain||` over real tokens, for x the noisy outputs, and for x the
+        denoised outputs before the step.
         """
         given = [part.detach() for part in (outputs, states, noise)]
         self.denoiser.train().requires_grad_(True)
@@ -120,6 +120,6 @@ class Denoising:
         return weights | moments, meta
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Continue from `state`: the same denoiser is assumed."""
+        """Restore `state`, for the same denoiser."""
         self.denoiser.load_state_dict(under("weight", tensors))
         unpack_optimizer(self.optimizer, tensors, meta, "moment")

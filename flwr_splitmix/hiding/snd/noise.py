@@ -1,4 +1,4 @@
-"""Noise of metric privacy on single tokens, and the bound of what they may become."""
+"""Metric-privacy noise on single tokens, and the bound on their norm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AT_ONCE = 4096
 
 
 def metric_noise(shape: Sequence[int], eta: float, dtype: torch.dtype) -> Tensor:
-    """Draw noise whose density falls as `exp(-eta |z|)`, from the operating system's generator.
+    """Draw noise with density proportional to `exp(-eta |z|)`, from the operating system.
 
     The direction is uniform. The radius is Gamma distributed with shape d and *rate* eta (scale
     1 / eta), so that its mean is d / eta.
@@ -22,7 +22,7 @@ def metric_noise(shape: Sequence[int], eta: float, dtype: torch.dtype) -> Tensor
     Parameters
     ----------
     shape
-        (..., d); each vector of d numbers is a draw of its own.
+        (..., d); each vector of d numbers is a separate draw.
 
     Returns
     -------
@@ -34,14 +34,14 @@ def metric_noise(shape: Sequence[int], eta: float, dtype: torch.dtype) -> Tensor
     *outer, _ = shape
     direction = secret_normal(shape, torch.float64)
     direction /= torch.linalg.vector_norm(direction, dim=-1, keepdim=True)
-    # The sum of d exponential numbers; uniform ones are below 1.
+    # The sum of d exponential variables; uniform numbers are below 1.
     radius = -torch.log1p(-secret_uniform(shape)).sum(-1).reshape(*outer, 1)
     noise: Tensor = direction * (radius / eta)
     return noise.to(dtype)
 
 
 def clip_to(vectors: Tensor, bound: float) -> Tensor:
-    """Shorten vectors (..., d) that are longer than the bound, and leave the others."""
+    """Scale vectors (..., d) longer than the bound down to it."""
     length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
     clipped: Tensor = vectors / (length / bound).clamp(min=1)
     return clipped
@@ -49,19 +49,19 @@ def clip_to(vectors: Tensor, bound: float) -> Tensor:
 
 @torch.no_grad()
 def largest_norm(head: nn.Module, vocab_size: int, device: torch.device) -> float:
-    """Return the largest norm of the hidden states that a head makes of single words.
+    """Return the largest norm of a head's hidden states for single words.
 
     Parameters
     ----------
     head
         (ids int64 (b, T), mask (b, T)) to hidden states (b, T, d).
     vocab_size
-        Words are 0 to that less one, each a text of its own.
+        Words are 0 to vocab_size - 1, each a text of its own.
 
     Raises
     ------
     ValueError
-        If it is 0 or no number.
+        If the norm is 0 or not finite.
     """
     training = head.training
     head.eval()
@@ -71,7 +71,7 @@ def largest_norm(head: nn.Module, vocab_size: int, device: torch.device) -> floa
         norms = torch.linalg.vector_norm(head(ids, torch.ones_like(ids)).float(), dim=-1)
         longest.append(norms.max())
     head.train(training)
-    most = float(torch.stack(longest).max())  # of torch, whose maximum with NaN is NaN
+    most = float(torch.stack(longest).max())  # torch's maximum propagates NaN
     if not 0 < most < float("inf"):
         raise ValueError(
             f"the largest norm of the vocabulary's hidden states is {most}; it must be a number "

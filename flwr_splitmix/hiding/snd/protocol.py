@@ -1,4 +1,4 @@
-"""Split-N-Denoise at the client: noise before a text leaves, a denoiser behind what comes back."""
+"""Split-N-Denoise at the client: noise before a text leaves, a denoiser for the answer."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from flwr_splitmix.seeding import derive_seed, torch_seed
 from flwr_splitmix.storage import under
 
 RECENT = 20
-"""Steps of the denoiser over which the errors of a round's metrics are a mean."""
+"""Number of latest denoiser steps over which a round's metrics average errors."""
 
 WIDEST = 256
-"""Most numbers in a place of the denoiser's blocks, if it is not said how many."""
+"""Largest default width of the denoiser's blocks."""
 
 
 @dataclass
 class NoisyStates(Sent):
-    """What a client has sent of a batch, and what it alone knows.
+    """What a client has sent for a batch, and what only it knows.
 
     Parameters
     ----------
@@ -41,17 +41,17 @@ class NoisyStates(Sent):
 
     @property
     def noise(self) -> Tensor:
-        """(b, T, d): what was added to them, the clipping included."""
+        """(b, T, d): what was added to the hidden states, including the effect of clipping."""
         return self.messages[0].detach() - self.hidden
 
 
 class SnD(Hiding):
     """Adds noise to each token's hidden state, and denoises what the trunk returns.
 
-    Noisy states that are longer than the longest of the vocabulary are shortened to it; that norm
-    is computed of the head as it is at the beginning of each round. The denoiser is told the
-    trunk's output, the states and their noise, and learns on public texts what the trunk makes of
-    them without noise: before the first batch, and beside training, since the trunk learns too.
+    Noisy states with a norm above the vocabulary's largest are scaled down to it; that norm is
+    computed once a round, from the current head. The denoiser gets the trunk's output, the states
+    and their noise, and learns on public texts to predict the output without noise: before the
+    first batch, and alongside training, since the trunk learns too.
 
     Parameters
     ----------
@@ -60,26 +60,26 @@ class SnD(Hiding):
     vocab_size
         Words that the head knows.
     eta
-        Of the noise: its mean length is d / eta. Each release of a token is `eta`-d_chi private:
-        what is concluded from it of two hidden states at distance r differs by a factor of at
-        most `exp(eta r)`. Releases add up, over the tokens of a text and over epochs.
+        Parameter of the noise, whose mean norm is d / eta. Each release of a token is `eta`-d_chi
+        private: for two hidden states at distance r, the likelihood of a release differs by a
+        factor of at most `exp(eta r)`. Releases compose over a text's tokens and over epochs.
     calibration_epochs, calibration_lr, calibration_blocks, calibration_rank
-        Of the denoiser: epochs over the public texts before the first batch (0: there is no
-        denoiser), learning rate, blocks, and their width, a multiple of 4; 0 is the states' own,
-        at most 256.
+        For the denoiser: epochs over the public texts before the first batch (0: no denoiser),
+        learning rate, number of blocks, and their width, a multiple of 4; width 0 uses that of the
+        states, at most 256.
     refine_every
-        Training steps between two of its steps on public texts; 0: none.
+        Training steps between two steps of the denoiser on public texts; 0 for none.
     causal
-        Whether a place's denoising sees only places before it: for texts whose words are predicted.
+        Whether denoising a place sees only places before it, for texts whose words are predicted.
 
     Raises
     ------
     ValueError
         If a value is out of its range, or there is no public text to learn on.
 
-    Source: Split-N-Denoise (Mai et al., 2023), section 3. There the server is frozen and trains the
-    denoiser, and noise is on embeddings; here it is on what the head sends, and each client trains
-    its own, over the same link. eta's default is ours.
+    Source: Split-N-Denoise (Mai et al., 2023), section 3. There the server's model is frozen, the
+    server trains the denoiser, and noise is added to embeddings. Here noise is added to the head's
+    output, and each client trains its own denoiser over the same link. eta's default is ours.
     """
 
     warning = (
@@ -135,7 +135,7 @@ class SnD(Hiding):
         self._errors: deque[tuple[float, float]] = deque(maxlen=RECENT)
 
     def attach(self, side: ClientSide) -> None:
-        """Begin a round; in the first one the denoiser is made."""
+        """Begin a round; create the denoiser in the first one."""
         super().attach(side)
         self._bound = None
         if self.denoising is None and self.calibration_epochs:
@@ -146,13 +146,13 @@ class SnD(Hiding):
 
     @property
     def bound(self) -> float:
-        """The largest norm that the round's head gave to a word when it was first used."""
+        """The largest norm of a word under the head, computed at its first use in the round."""
         if self._bound is None:
             self._bound = largest_norm(self.side.head, self.vocab_size, self.side.device)
         return self._bound
 
     def obfuscate(self, batch: TextBatch) -> NoisyStates:
-        """Add noise to each place's hidden state, and shorten it to the vocabulary's bound."""
+        """Add noise to each place's hidden state, and clip it to the vocabulary's bound."""
         hidden: Tensor = self.side.head(batch.ids, batch.mask)
         exact = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
         noise = metric_noise(exact.shape, self.eta, exact.dtype).to(exact.device)
@@ -175,12 +175,12 @@ class SnD(Hiding):
         return batches * self.calibration_epochs
 
     def refines(self, step: int) -> bool:
-        """Return whether the denoiser takes a step beside this one."""
+        """Return whether the denoiser takes a step alongside this one."""
         due = self.refine_every > 0 and step % self.refine_every == 0
         return due and self.denoising is not None
 
     def public_batch(self) -> TextBatch | None:
-        """Draw the next public texts; None where there is no denoiser."""
+        """Draw the next public texts; None without a denoiser."""
         if self.denoising is None:
             return None
         side = self.side
@@ -189,7 +189,7 @@ class SnD(Hiding):
         return TextBatch.of(batches.next_batch(side.seed, side.client), side.device)
 
     def public_groups(self, sent: Sent) -> list[Sent]:
-        """Return the noisy states of public texts, and their own."""
+        """Return the noisy states of public texts, and their plain states."""
         states = _noisy(sent)
         return [states, Sent([states.hidden], states.mask, states.batch)]
 
@@ -206,7 +206,7 @@ class SnD(Hiding):
             self.calibrated = True
 
     def metrics(self) -> dict[str, float]:
-        """Return the relative errors of public texts of late, before and behind the denoiser."""
+        """Return recent relative errors on public texts, before and after the denoiser."""
         if not self._errors:
             return {}
         before, after = zip(*self._errors, strict=True)

@@ -1,4 +1,4 @@
-"""The link over a mixer that somebody else runs: the strategy's clients are its mixing groups."""
+"""The link through a third party's mixer: the strategy's clients are its mixing groups."""
 
 from __future__ import annotations
 
@@ -32,43 +32,42 @@ log = logging.getLogger("flwr.splitmix")
 
 
 class MixerLink(RunLink):
-    """Sends nodes to a mixer (`splitmix mixer`), and gets mixtures from it.
+    """Directs nodes to a mixer (`splitmix mixer`), and gets mixtures from it.
 
-    What the strategy calls its clients are mixing groups: see `MixedGroups`.
+    The strategy's clients are then mixing groups: see `MixedGroups`.
 
     Parameters
     ----------
     via
-        "host:port" of the mixer, which nodes and this process dial.
+        "host:port" of the mixer, to which nodes and this process connect.
     token_file
-        File with the mixer's token, for its owner's eyes only.
+        File with the mixer's token, readable by the owner only.
     ca
-        PEM file of the authority that signed the mixer's certificate, which is sent to the nodes;
-        None: they and this process trust the authorities that gRPC comes with. On the loopback,
-        None is plaintext.
+        PEM file of the authority that signed the mixer's certificate; it is sent to the nodes.
+        None: nodes and this process trust gRPC's default authorities. On the loopback, None means
+        plaintext.
     certificate, key
-        PEM files of this process's own certificate and key, for a mixer that asks for one.
+        PEM files of this process's own certificate and key, for a mixer that requires one.
     insecure
-        Plaintext, wherever the mixer is.
+        Whether to use plaintext, wherever the mixer is.
     wire_dtype, wire_dtype_down, wire_feedback, run, attach_timeout, step_timeout, reattach_timeout
-        As of `StreamLink`, between nodes and mixer. Mixtures and their gradients travel as they
-        are. `attach_timeout` is also how long a mixer is waited for that cannot be reached.
+        As in `StreamLink`, between nodes and mixer. Mixtures and their gradients are sent
+        unchanged. `attach_timeout` is also how long to wait for a mixer that cannot be reached.
 
     Attributes
     ----------
     mixing
-        What the mixer is asked to do, which the strategy says: "mixing", "classes", "dtype",
-        "geometry", "steps-per-round", "epochs-per-round", and with noise the "ledger": its delta
-        and relation.
+        The request to the mixer, set by the strategy: "mixing", "classes", "dtype", "geometry",
+        "steps-per-round", "epochs-per-round", and with noise the "ledger": its delta and relation.
     hear
-        Told behind a round's last step what the mixer's ledger has of the run; None without noise.
+        Called after a round's last step with the mixer's account of the run; None without noise.
 
     Raises
     ------
     LinkError
-        If an address, a file or a certificate is wrong.
+        If an address, a file or a certificate is invalid.
     ValueError
-        If `wire_dtype` is no wire format, or there is nothing to feed back.
+        If `wire_dtype` is not a wire format, or `wire_feedback` is set without rounding.
     """
 
     def __init__(
@@ -115,17 +114,17 @@ class MixerLink(RunLink):
         self.reattach_timeout = reattach_timeout
         self.mixing: Mapping[str, Any] | None = None
         self.hear: Callable[[RunAccount], None] | None = None
-        # Of a run without an id: the mixer must not put two into one ledger.
+        # Id of a run without one: the mixer must not put two runs into one ledger.
         self._nameless = secrets.token_hex(8)
         self._unread: set[str] = set()
 
     def open(self, grid: Grid | None) -> None:
-        """Say what nodes will dial; each round has a connection of its own.
+        """Log the address that nodes will dial; each round opens its own connection.
 
         Raises
         ------
         LinkError
-            If no strategy has said what is to be mixed.
+            If no strategy has set the request to the mixer.
         """
         if self.mixing is None:
             raise LinkError("link-via is set, and this strategy has nothing that is mixed")
@@ -133,13 +132,13 @@ class MixerLink(RunLink):
         log.info("mixer link: nodes dial %s, %s, and so does this run", self._dialled.address, tls)
 
     def close(self) -> None:
-        """Do nothing: every round has ended its connection."""
+        """Do nothing: every round closes its own connection."""
 
     @contextmanager
     def round(
         self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
     ) -> Iterator[Clients]:
-        """Have the nodes dial the mixer; at the end collect their replies to the messages."""
+        """Have the nodes connect to the mixer; at the end collect their replies to the messages."""
         grid = self.needed(grid)
         tickets = [Ticket.from_message(message) for message in messages]
         nodes = {
@@ -211,7 +210,7 @@ class MixerLink(RunLink):
     def _attach(
         self, grid: Grid, mail: Mail, nodes: Mapping[int, int], channel: MixerChannel
     ) -> dict[int, str]:
-        """Wait until every node is at the mixer, has said why not, is gone, or is late."""
+        """Wait until every node is at the mixer, has reported why not, is gone, or is late."""
         failures: dict[int, str] = {}
         gone: dict[str, str] = {}
         online = Online(grid)

@@ -1,4 +1,4 @@
-"""The link of Flower simulations: a few Ray actors, each of which holds many virtual clients."""
+"""The link of Flower simulations: a few Ray actors, each holding many virtual clients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ START_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class _Host:
-    """An actor, the name that it is found by, and the id of the Ray node that it lives on."""
+    """An actor, its name, and the id of its Ray node."""
 
     name: str
     home: str
@@ -41,20 +41,20 @@ class _Host:
 
 
 def _names() -> Iterator[str]:
-    """Yield names of actors that nobody else in a Ray cluster has, and none of them twice."""
+    """Yield distinct actor names that are unique in the Ray cluster."""
     token = secrets.token_hex(4)
     return (f"splitmix-{token}-{place}" for place in count())
 
 
 class RayClients(Clients):
-    """Clients in actors; one call a host and exchange, whatever the number of clients.
+    """Clients in actors; one call per host and exchange, for any number of clients.
 
     Parameters
     ----------
     handle_of
-        By client index, the actor that holds it.
+        By client index, the actor that holds the client.
     deadline
-        Seconds for a call.
+        Timeout of a call in seconds.
     """
 
     def __init__(
@@ -103,20 +103,20 @@ class RayClients(Clients):
 class RayLink(RunLink):
     """Reaches the virtual clients of a Flower simulation through `ClientHost` actors.
 
-    Joins the Ray session that the simulation has started (or the cluster that it joined with
+    It joins the Ray session that the simulation started (or the cluster it joined with
     RAY_ADDRESS) and spreads its hosts over the nodes.
 
     Parameters
     ----------
     num_hosts
-        Number of actors; 0 takes one for each CPU, at most 4, and at least one for each Ray node.
+        Number of actors; 0 uses one per CPU, at most 4, but at least one per Ray node.
     host_gpus
         GPUs of each host; fractions share one.
     host_threads
         Torch threads of each host.
     state_dir
-        Where clients' states are kept between rounds. On a cluster of several machines it must
-        be storage that all share, or a restarted host may not find its clients' states.
+        Where clients' states are kept between rounds. On a cluster of several machines it must be
+        shared storage, or a restarted host may not find its clients' states.
     attach_timeout, step_timeout
         Seconds to wait for clients to attach, and for one exchange.
     """
@@ -141,12 +141,12 @@ class RayLink(RunLink):
         self._names = _names()
 
     def open(self, grid: Grid | None) -> None:
-        """Start the hosts and wait until they stand.
+        """Start the hosts and wait until they are ready.
 
         Raises
         ------
         LinkError
-            If this is no simulation, or the cluster cannot place the hosts.
+            If this is not a simulation, or the cluster cannot place the hosts.
         """
         ray = self._wait_for_ray()
         nodes = _alive_nodes(ray)
@@ -158,7 +158,7 @@ class RayLink(RunLink):
 
     @property
     def handles(self) -> list[Any]:
-        """The actors; a client's is the one at its index modulo their number."""
+        """The actors; a client's actor is at its index modulo their number."""
         return [host.handle for host in self._hosts]
 
     @property
@@ -166,7 +166,7 @@ class RayLink(RunLink):
         return max(self.attach_timeout, START_SECONDS)
 
     def _start_hosts(self, ray: Any, number: int, nodes: Sequence[_Node]) -> list[_Host]:
-        """Start so many hosts, each under a name of its own, and wait until they stand."""
+        """Start `number` hosts, each with its own name, and wait until they are ready."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         actor = ray.remote(RayHost)
@@ -194,23 +194,23 @@ class RayLink(RunLink):
         return hosts
 
     def _replace_lost_hosts(self) -> None:
-        """Start the hosts of Ray nodes that are gone anew, on the nodes that are left."""
+        """Restart the hosts of lost Ray nodes on the remaining nodes."""
         ray = self._wait_for_ray()
         nodes = _alive_nodes(ray)
         alive = {node["NodeID"] for node in nodes}
         lost = [place for place, host in enumerate(self._hosts) if host.home not in alive]
         if lost:
             log.warning("%d client hosts were lost with their Ray node; starting others", len(lost))
-            # In the old places: every client keeps its host's, by its index.
+            # In the old places, as a client's index determines its host.
             for place, host in zip(lost, self._start_hosts(ray, len(lost), nodes), strict=True):
                 self._hosts[place] = host
 
     def _place(self, nodes: Sequence[_Node], hosts: int) -> list[_Node]:
-        """Choose a Ray node for each host, in turn among those with room for its GPUs."""
+        """Choose a Ray node for each host, round-robin among those with free GPUs for it."""
         if not self.host_gpus:
             return list(islice(cycle(nodes), hosts))
         gpus = [float(node["Resources"].get("GPU", 0)) for node in nodes]
-        # A host does not span nodes; the small number makes up for 1 / 0.1 < 10.
+        # A host does not span nodes; the small number compensates for rounding.
         room = [int(there / self.host_gpus + 1e-9) for there in gpus]
         if sum(room) < hosts:
             raise LinkError(
@@ -252,7 +252,7 @@ class RayLink(RunLink):
     def round(
         self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
     ) -> Iterator[Clients]:
-        """Have the ClientApps attach their clients to hosts, at the end collect their replies."""
+        """Have the ClientApps attach their clients to hosts; at the end collect their replies."""
         grid = self.needed(grid)
         self._replace_lost_hosts()
         tickets, handle_of = {}, {}

@@ -1,4 +1,4 @@
-"""The stream link: each SuperNode's ClientApp dials the ServerApp for the length of a round."""
+"""The stream link: each SuperNode's ClientApp connects to the ServerApp for a round."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ class StreamLink(RunLink):
     Parameters
     ----------
     certificate, key, ca, client_ca, insecure, address, advertise
-        Where to listen, what nodes dial, and the certificates: see `stream.endpoint.Endpoint`.
+        Addresses to listen on and to advertise, and certificates: see `stream.endpoint.Endpoint`.
         Without a certificate the link listens on the loopback only, unless `insecure`.
     wire_dtype
-        What activations and gradients travel as: "keep", "float32", "bfloat16", "float16", or
-        "int8" or "int4" with a scale for each patch, rounded to the nearest, or by chance
-        ("int8-stochastic", "int4-stochastic"). Labels always travel as they are.
+        Dtype of activations and gradients on the wire: "keep", "float32", "bfloat16", "float16",
+        or "int8" or "int4" with a scale per patch, rounded to nearest or stochastically
+        ("int8-stochastic", "int4-stochastic"). Labels are always sent unchanged.
     wire_dtype_down
-        What travels to the clients, the gradients, if it is another; "" is `wire_dtype`.
+        Dtype of the gradients sent to clients, if different; "" uses `wire_dtype`.
     wire_feedback
-        Whether what rounding leaves of a client's gradients is added to its next ones.
+        Whether the rounding error of a client's gradients is added to its next ones.
     run
         Id of the run, under which nodes keep their clients' states so that a resumed run finds
         them; "" keeps them for one Flower run.
@@ -74,18 +74,18 @@ class StreamLink(RunLink):
     step_timeout
         Seconds to wait for one exchange.
     reattach_timeout
-        Seconds within which a node whose connection broke must be back.
+        Seconds within which a node must reattach after its connection broke.
     token_seconds
-        How long a node may attach with its token; no round may take longer.
+        How long a node's token is valid for attaching; no round may take longer.
     max_body
         Largest body of a frame in bytes.
 
     Raises
     ------
     LinkError
-        If an address or a certificate is wrong, or TLS is missing where it is needed.
+        If an address or a certificate is invalid, or TLS is required but missing.
     ValueError
-        If `wire_dtype` is no wire format, or there is nothing to feed back.
+        If `wire_dtype` is not a wire format, or `wire_feedback` is set without rounding.
     """
 
     def __init__(
@@ -126,12 +126,12 @@ class StreamLink(RunLink):
         self._unread: set[str] = set()
 
     def open(self, grid: Grid | None) -> None:
-        """Start to listen.
+        """Start listening.
 
         Raises
         ------
         LinkError
-            If the address cannot be bound, or the certificate is not made for what nodes dial.
+            If the address cannot be bound, or the certificate does not match the advertised one.
         """
         try:
             self._server = StreamServer(
@@ -153,7 +153,7 @@ class StreamLink(RunLink):
     def round(
         self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
     ) -> Iterator[Clients]:
-        """Have the nodes dial in; at the end tell them to finish and collect their replies."""
+        """Have the nodes connect; at the end tell them to finish and collect their replies."""
         grid = self.needed(grid)
         changes: Changes = queue.SimpleQueue()
         seats = [self._seat(message, changes) for message in messages]
@@ -185,14 +185,14 @@ class StreamLink(RunLink):
             self._service.close([seat.admission for seat in seats])
 
     def _seat(self, message: Message, changes: Changes) -> _Seat:
-        """Put into a message what its node needs to attach."""
+        """Add to a message what its node needs to attach."""
         ticket = Ticket.from_message(message)
         node, kind = message.metadata.dst_node_id, message.metadata.message_type
         admission = self._mint.admission(node, ticket.client, ticket.server_round, kind)
         ticket = replace(
             ticket,
             link="stream",
-            # A node starts to dial late, and gives up early, so that its reason still arrives.
+            # A node may start dialling late, and gives up early enough to report its reason.
             timeout=0.5 * self.attach_timeout,
             patience=self.reattach_timeout,
             address=self.dialled,
@@ -215,11 +215,11 @@ class StreamLink(RunLink):
     def _attach(
         self, grid: Grid, mail: Mail, seats: Sequence[_Seat], changes: Changes
     ) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
-        """Wait until every node has attached, has said why not, is gone, or is late.
+        """Wait until every node has attached, has reported why not, is gone, or is late.
 
         Returns
         -------
-        By client index, the descriptions of those that have attached and why the others have not.
+        By client index, the descriptions of attached clients, and why the others did not attach.
         """
         descriptions: dict[int, dict[str, Any]] = {}
         failures: dict[int, str] = {}

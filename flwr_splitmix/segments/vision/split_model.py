@@ -1,4 +1,4 @@
-"""The two segments of a vision model, and the request from which they are made."""
+"""The two segments of a vision model, and the request they are made from."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from flwr_splitmix.segments.geometry import Geometry
 
 Stage = tuple[str, nn.Module]
-"""A named part of a model; stages run one after the other, and a cut lies between two."""
+"""A named part of a model; stages run in sequence, and a cut lies between two of them."""
 
 
 class LowerSegment(nn.Sequential):
     """The client's part of a vision model.
 
     Called with images (b, channels, height, width), returns smashed data
-    (b, prefix + patches, width) as `geometry` says.
+    (b, prefix + patches, width), with the sizes in `geometry`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class SplitModel(NamedTuple):
 
 @dataclass(frozen=True)
 class Request:
-    """What a caller of `split_vision_model` asks for; see there."""
+    """The arguments of `split_vision_model`; see there."""
 
     name: str
     cut_at: str | None
@@ -76,14 +76,14 @@ class Request:
         return (self.channels, self.image_size, self.image_size)
 
     def check_patches(self) -> None:
-        """Raise an error for patches that do not tile the image."""
+        """Raise ValueError if patches do not tile the image."""
         if self.patch_size < 1 or self.image_size % self.patch_size:
             raise ValueError(
                 f"patch_size {self.patch_size} does not divide image_size {self.image_size}"
             )
 
     def check_positions(self, at_embedding: bool) -> None:
-        """Raise an error for positions in the upper segment behind blocks that need them."""
+        """Raise ValueError for positions in the upper segment, after blocks that need them."""
         if self.positions == "upper" and not at_embedding:
             raise ValueError(
                 f"positions 'upper' needs the cut at 'embedding', not at {self.cut_at!r}: "
@@ -93,18 +93,18 @@ class Request:
 
 @dataclass(frozen=True)
 class Cuttable:
-    """A model that is built, its stages, and the places where it can be cut.
+    """A built model, its stages, and the places where it can be cut.
 
     Parameters
     ----------
     stages
-        All of the model, from images to logits.
+        All stages of the model, from images to logits.
     cuts
-        For each cut, its number of stages below.
+        For each cut, the number of stages below it.
     default
-        The cut if none is asked for.
+        The cut if none is requested.
     split
-        Makes of a number of stages below the two segments; those of several cuts share modules.
+        Makes the two segments from the number of stages below the cut; cuts share modules.
     """
 
     request: Request
@@ -114,12 +114,12 @@ class Cuttable:
     split: Callable[[int], SplitModel]
 
     def cut(self) -> SplitModel:
-        """Cut it where the request wants it.
+        """Cut the model at the requested place.
 
         Raises
         ------
         ValueError
-            If the model has no such cut; the message lists those that it has.
+            If the model has no such cut; the message lists the possible ones.
         """
         name = self.request.cut_at or self.default
         if name not in self.cuts:

@@ -1,5 +1,5 @@
-"""Evaluation of a model, in three kinds never confused: central, federated and benchmark.
+"""Evaluation of a model, always labelled as central, federated or benchmark.
 
-"central" scores the averaged lower segment on a test set at the server; "federated" each client's
-pair of segments on its own test split; "benchmark" each client's pair on one public test set.
+"central" scores the averaged lower segment on a test set at the server; "federated" scores each
+client's pair of segments on its own test split; "benchmark", each pair on one public test set.
 """

@@ -17,7 +17,7 @@ from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.server.segments.upper import ServerSegment
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
-"""Takes a round and the lower segment's arrays; returns metrics, "accuracy" among them."""
+"""Takes a round and the lower segment's arrays; returns metrics that include "accuracy"."""
 
 BATCH = 250
 
@@ -25,21 +25,22 @@ BATCH = 250
 def central_evaluation(
     upper: ServerSegment, lower: nn.Module, data: Dataset[Example]
 ) -> EvaluateFn:
-    """Make an `evaluate_fn` that scores the averaged lower segment on a test set at the server.
+    """Return an `evaluate_fn` that scores the averaged lower segment on a test set at the server.
 
     Parameters
     ----------
     upper
         The strategy's server segment.
     lower
-        A lower segment of the clients' kind; its weights are overwritten.
+        A lower segment like the clients'; its weights are overwritten.
     data
         Test examples (input, label).
 
     Raises
     ------
     ValueError
-        If the test set is empty, or has a label that the upper segment has no class for.
+        If the test set is empty, or (when evaluating) has a label without a class in the upper
+        segment.
     """
     size = len(data)  # type: ignore[arg-type]
     if size == 0:
@@ -70,7 +71,7 @@ def central_evaluation(
 
 
 def central_result(record: MetricRecord | None) -> EvaluationResult | None:
-    """Read what an `evaluate_fn` returned, if it says "accuracy"."""
+    """Convert what an `evaluate_fn` returned; None if it has no "accuracy"."""
     if record is None or not isinstance(record.get("accuracy"), (int, float)):
         return None
     return EvaluationResult(

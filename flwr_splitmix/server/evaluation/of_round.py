@@ -1,4 +1,4 @@
-"""The evaluation of a round: central, over the link, or both, and where Flower's result has it."""
+"""The evaluation of a round: central, over the link, or both, stored in Flower's result."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def evaluate_model(
     evaluate_fn: EvaluateFn | None,
     over_link: Callable[[], EvaluationResult | None] | None,
 ) -> EvaluationResult | None:
-    """Measure the model after a round, and note it in the result.
+    """Evaluate the model after a round and store the metrics in the result.
 
     Parameters
     ----------
     result
-        Has the round's arrays; both kinds of metrics are added to it.
+        Holds the round's arrays; both kinds of metrics are added to it.
     evaluate_fn
-        Central evaluation, if there is one.
+        Central evaluation, if any.
     over_link
-        Evaluation with the clients, if there is one. A link that fails costs a warning: the
-        training of the round has finished and is kept.
+        Evaluation with the clients, if any. If the link fails, a warning is logged: the round's
+        training has finished and is kept.
 
     Returns
     -------
-    The central evaluation, else the one over the link, else None.
+    The central evaluation, or else the one over the link, or else None.
     """
     central = measured = None
     if evaluate_fn is not None:

@@ -1,4 +1,4 @@
-"""The part of an evaluation over the link that both shapes share: sizes, batches, metrics."""
+"""What both shapes share in evaluation over the link: sizes, batches, metrics."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ Kind = Literal["federated", "benchmark"]
 """Each client's own test split, weighted by its size; or the common public test set."""
 
 Evaluation = Literal["none", "federated", "benchmark"]
-"""What a strategy evaluates over the link; a central evaluation is an `evaluate_fn`."""
+"""What a strategy evaluates over the link; central evaluation is an `evaluate_fn`."""
 
 MAX_TESTS = 1_000_000
-"""Most test examples that a client is asked for, however many it says it has."""
+"""Most test examples that a client is asked for, however many it reports."""
 
 MAX_SECONDS = 3600.0
-"""How long an evaluation may take; who is not through its tests by then is left out."""
+"""How long an evaluation may take; clients that have not finished by then are left out."""
 
 
 class TimeLimit:
-    """The time of one evaluation, which begins now."""
+    """The time limit of one evaluation, starting now."""
 
     def __init__(self) -> None:
         self._end = time.monotonic() + MAX_SECONDS
 
     @property
     def over(self) -> bool:
-        """Whether the evaluation has taken as long as it may."""
+        """Whether the time is up."""
         return time.monotonic() > self._end
 
     def leave_out(self, clients: Clients, late: Iterable[int]) -> None:
@@ -43,10 +43,10 @@ class TimeLimit:
 
 
 def sizes_of_tests(clients: Clients, kind: Kind) -> dict[int, int]:
-    """Return by client the number of test examples that it says it has, where it has any.
+    """Return the number of test examples of each client that reports any.
 
-    None is above `MAX_TESTS`, or far above the others'. A client that says nonsense is left out of
-    the round.
+    Numbers are capped at `MAX_TESTS`, and relative to the other clients' (`plausible`). Clients
+    that report an invalid number are left out of the round.
     """
     sizes: dict[int, int] = {}
     for client in clients.alive:
@@ -68,14 +68,14 @@ def batches_of_tests(
     sizes: Mapping[int, int],
     batch: Mapping[int, int],
 ) -> Iterator[dict[int, dict[str, Any]]]:
-    """Yield what to ask of each client, batch by batch, until all have been through their tests.
+    """Yield the requests to all clients, batch by batch, until all their tests are done.
 
-    Who is not when the time is over is left out.
+    Clients that have not finished when the time is up are left out.
 
     Parameters
     ----------
     sizes, batch
-        By client, its number of test examples, and of those that it is asked for at once.
+        By client, its number of test examples, and how many it is asked for at once.
     """
     count = max((-(-size // batch[client]) for client, size in sizes.items()), default=0)
     for number in range(count):

@@ -21,15 +21,15 @@ from flwr_splitmix.server.segments.upper import ServerSegment
 log = logging.getLogger("flwr.splitmix")
 
 BATCH = 250
-"""Test examples that a client encodes at once."""
+"""Test examples that a client encodes per exchange."""
 
 
 def evaluate_clients(clients: Clients, upper: ServerSegment, kind: Kind) -> EvaluationResult | None:
     """Score each client's pair (its lower segment, the upper segment) over the link.
 
-    "federated" takes each client's own test split and weights by its size; "benchmark" takes the
-    common public test set, and reports the mean and the spread over clients (the papers'
-    accuracy). A client that sends nonsense is left out. None if no client has such data.
+    "federated" uses each client's own test split and weights by its size; "benchmark" uses the
+    common public test set, and reports mean and spread over clients (the papers' accuracy).
+    Clients that send invalid data are left out. Return None if no client has such data.
 
     Raises
     ------

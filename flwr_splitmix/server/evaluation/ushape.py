@@ -1,4 +1,4 @@
-"""Evaluation of the U shape: the trunk helps, each client scores its own answers."""
+"""Evaluation of the U shape: the server runs the trunk, each client scores its own outputs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from flwr_splitmix.server.intake.checks import read_each
 from flwr_splitmix.server.intake.ushape import read_scores
 
 MAX_ANSWER = 4096
-"""Most exchanges for one test batch: a client that generates must come to an end."""
+"""Most exchanges for one test batch, so that a generating client must stop."""
 
 Pass = Callable[[Mapping[int, Mapping[str, Any]]], dict[int, list[Tensor]]]
-"""Takes replies with messages through the trunk: outputs by client; it leaves out who errs."""
+"""Passes messages in replies through the trunk; returns outputs of clients without errors."""
 
 
 def evaluate_texts(clients: Clients, kind: Kind, through_trunk: Pass) -> EvaluationResult | None:
     """Have every client score its model: its head and tail, the server's trunk.
 
-    "federated" takes each client's own test split and weights by its size; "benchmark" takes the
-    common public test set. Only numbers over a client's whole test set leave it: scores are means
-    of the clients' scores. None if no client has such data.
+    "federated" uses each client's own test split and weights by its size; "benchmark" uses the
+    common public test set. Only scores over its whole test set leave a client; the result is
+    their mean over clients. Return None if no client has such data.
     """
     sizes = sizes_of_tests(clients, kind)
     if not sizes:
@@ -59,7 +59,7 @@ def evaluate_texts(clients: Clients, kind: Kind, through_trunk: Pass) -> Evaluat
     )
     if not scored:
         return None
-    # What a client claims to have scored does not outweigh what it said it has.
+    # A client cannot claim to have scored more examples than it reported.
     weights = {c: min(examples, sizes[c]) for c, (examples, _) in scored.items()}
     examples = sum(weights.values())
     names = set.intersection(*(set(scores) for _, scores in scored.values()))

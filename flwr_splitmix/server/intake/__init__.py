@@ -1,1 +1,1 @@
-"""The intake: what arrives from clients, checked before it touches a model."""
+"""The intake: checks of everything that clients send, before it reaches a model."""

@@ -1,4 +1,4 @@
-"""Checks that both shapes share: numbers, tensors and work that clients announce or send."""
+"""Checks shared by both shapes: numbers, tensors and work that clients announce or send."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from flwr_splitmix.links import Clients
 from flwr_splitmix.server.intake.finite import FiniteCheck
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}")
-"""What a client may call a number of its own."""
+"""Valid names for a client's own metrics."""
 
 MOST = 2**31 - 1
-"""Bound on every number that a client says of itself."""
+"""Bound on every number in a client's description of itself."""
 
 MUCH_MORE = 100
-"""How many times the median a client's data set may be, to count in full."""
+"""A client's data set counts in full up to this many times the median."""
 
 LARGEST = 1e6
 """Bound on what crosses the cut: finite numbers far beyond it overflow in the server's model."""
@@ -31,7 +31,7 @@ Read = TypeVar("Read")
 
 
 class UploadError(ValueError):
-    """A client has sent or said something other than what it was asked for."""
+    """A client has sent something other than what it was asked for."""
 
 
 def read_each(
@@ -39,7 +39,7 @@ def read_each(
     replies: Mapping[int, Mapping[str, Any]],
     read: Callable[[int, Mapping[str, Any]], Read],
 ) -> dict[int, Read]:
-    """Check every client's reply; one that raises UploadError leaves its client out."""
+    """Read every client's reply, leaving out clients whose reply raises UploadError."""
     sound: dict[int, Read] = {}
     for client, reply in sorted(replies.items()):
         try:
@@ -50,7 +50,7 @@ def read_each(
 
 
 def check_shape(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Raise UploadError unless it is a tensor of that shape and dtype."""
+    """Raise UploadError unless the value is a tensor of that shape and dtype."""
     if not isinstance(tensor, Tensor) or tensor.dtype != dtype or tuple(tensor.shape) != shape:
         sent = (
             f"{tuple(tensor.shape)} of {tensor.dtype}"
@@ -61,7 +61,7 @@ def check_shape(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None
 
 
 def check_tensor(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Raise UploadError unless it is a finite tensor of that shape and dtype."""
+    """Raise UploadError unless the value is a finite tensor of that shape and dtype."""
     check_shape(tensor, shape, dtype)
     if not FiniteCheck(waits=True).passes(tensor):
         raise UploadError(NOT_FINITE)
@@ -77,12 +77,12 @@ def check_size(tensor: Tensor) -> None:
 
 
 def check_number(key: str, value: object, least: int, most: int = MOST) -> None:
-    """Check a whole number that a client says of itself.
+    """Check a whole number in a client's description of itself.
 
     Raises
     ------
     UploadError
-        If it is none, or not in least..most.
+        If it is not an integer, or not in least..most.
     """
     if isinstance(value, int) and value > most:
         raise UploadError(f"says that its {key} is more than {most}")
@@ -93,7 +93,7 @@ def check_number(key: str, value: object, least: int, most: int = MOST) -> None:
 
 
 def _shown(value: object) -> str:
-    """Say a value of a stranger in few characters; Python refuses to print very long integers."""
+    """Return an untrusted value as short text; Python refuses to print very long integers."""
     if isinstance(value, int) and abs(value) > MOST:
         return f"less than -{MOST}"
     simple = value is None or isinstance(value, (int, float, str))
@@ -101,24 +101,24 @@ def _shown(value: object) -> str:
 
 
 def plausible(sizes: Sequence[int]) -> list[int]:
-    """Return data set sizes, or other work, none above `MUCH_MORE` times the median.
+    """Return data set sizes, or other amounts of work, capped at `MUCH_MORE` times the median.
 
-    What a client says of its size decides how long everybody works: one that exaggerates must not
-    keep the others busy for ever.
+    Reported sizes decide how long all clients work: one that exaggerates must not keep the others
+    busy forever.
     """
     if not sizes:
         return []
-    most = MUCH_MORE * max(1, statistics.median_low(sizes))  # of two, the smaller
+    most = MUCH_MORE * max(1, statistics.median_low(sizes))  # of two sizes, the smaller
     return [min(size, most) for size in sizes]
 
 
 def reasons(clients: Clients) -> str:
-    """Say why clients are missing, at most five of them."""
+    """Return a sentence on why clients are missing, for at most five of them."""
     return name_reasons(clients.failures)
 
 
 def name_reasons(failures: Mapping[int, str]) -> str:
-    """Say by client why it failed, of at most five."""
+    """Return a sentence on why each client failed, for at most five of them."""
     items = sorted(failures.items())
     listed = [f"client {client}: {reason}" for client, reason in items[:5]]
     return "; ".join(listed) + (f"; and {len(items) - 5} more" if len(items) > 5 else "")

@@ -1,4 +1,4 @@
-"""A guard against NaN and infinite numbers that does not wait for an accelerator."""
+"""Checks for NaN and infinite numbers that do not wait for an accelerator."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torch import Tensor
 
 
 class FiniteCheck:
-    """Looks at every tensor that clients upload.
+    """Checks every tensor that clients upload.
 
-    On a CPU it answers at once. Tensors on an accelerator (clients of this very process) are not
-    waited for: one with a number that is not finite is replaced by zeros there, and `late` says
-    at the round's end whose it was.
+    On a CPU it answers at once. Tensors on an accelerator (from clients of this process) are
+    checked without waiting: one that is not finite is replaced by zeros on the device, and `late`
+    names its sender at the end of the round.
 
     Parameters
     ----------
     waits
-        Whether to answer at once also on an accelerator.
+        Whether to wait for an accelerator and answer at once.
     """
 
     def __init__(self, waits: bool = False) -> None:
@@ -26,29 +26,29 @@ class FiniteCheck:
         self._bad: dict[int, Tensor] = {}
 
     def passes(self, tensor: Tensor) -> bool | None:
-        """Return whether all numbers are finite; None if that would mean to wait."""
+        """Return whether all numbers are finite; None if finding out would mean waiting."""
         if tensor.device.type != "cpu" and not self.waits:
             return None
         return all_finite([tensor])
 
     def cleaned(self, client: int, tensor: Tensor) -> Tensor:
-        """Return the tensor, or zeros if it is not finite, and remember whose it was."""
+        """Return the tensor, or zeros if it is not finite, and remember the sender."""
         fine = tensor.isfinite().all()
         self._bad[client] = self._bad[client] | ~fine if client in self._bad else ~fine
         return torch.where(fine, tensor, torch.zeros((), dtype=tensor.dtype, device=tensor.device))
 
     def late(self) -> list[int]:
-        """Return the clients that sent what was not finite since the last time, and forget."""
+        """Return the clients that sent non-finite tensors since the last call, and reset."""
         senders = sorted(client for client, bad in self._bad.items() if bool(bad))
         self._bad.clear()
         return senders
 
 
 def all_finite(tensors: Sequence[Tensor]) -> bool:
-    """Return whether no number is NaN or infinite; waits once, wherever the tensors are."""
+    """Return whether no number is NaN or infinite; waits once for the tensors' devices."""
     if not tensors:
         return True
-    # A sum is finite only if every number is, up to overflow, which the second look settles.
+    # A finite sum has only finite terms. Otherwise it may have overflowed: check each tensor.
     first = tensors[0].device
     sums = torch.stack([tensor.sum().to(first, torch.float32) for tensor in tensors])
     return bool(sums.isfinite().all()) or all(bool(t.isfinite().all()) for t in tensors)
@@ -57,7 +57,7 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
 def squares_finite(tensors: Sequence[Tensor]) -> Tensor:
     """Return whether all numbers and their squares, which Adam keeps, are finite: bool ().
 
-    Nothing is waited for; there must be at least one tensor.
+    Does not wait for a device. There must be at least one tensor.
     """
     first = tensors[0].device
     norms = [norm.to(first, torch.float32) for norm in torch._foreach_norm(list(tensors))]

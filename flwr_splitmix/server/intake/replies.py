@@ -1,4 +1,4 @@
-"""The intake of a round's replies, checked before they are averaged."""
+"""The intake of a round's replies: checks them before they are averaged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flwr_splitmix.server.remarks import name_clients
 log = logging.getLogger("flwr.splitmix")
 
 UNUSUAL = 10.0
-"""From how many times the median of its round on an update is named in the log."""
+"""Updates with a norm above this many times the round's median are named in the log."""
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -31,13 +31,13 @@ _Kind = tuple[str, int | None]
 class ReplyIntake:
     """Checks what clients return at the end of a round, so that no single one spoils the average.
 
-    A reply that passes is rebuilt for the aggregator: names and their order as the server gave
-    them, the metrics that most clients have, and a weight that no exaggeration makes too large.
+    A reply that passes is rebuilt for the aggregator: names in the server's order, the metrics
+    that most clients have, and a capped weight.
 
     Parameters
     ----------
     initial
-        The lower segment that the run began with; its integer arrays are counters.
+        The lower segment that the run started with; its integer arrays are counters.
     """
 
     def __init__(self, initial: ArrayRecord) -> None:
@@ -50,13 +50,13 @@ class ReplyIntake:
         Parameters
         ----------
         like
-            The lower segment that the round began with: names and shapes must be the same, every
-            number finite and at most `LARGEST`. The number of examples must be what the client
-            described.
+            The lower segment that the round started with: names and shapes must match it, and
+            every number must be finite and at most `LARGEST`. The number of examples must be the
+            one in the client's description.
 
         Returns
         -------
-        By client index, the Euclidean norm of its update, counters apart.
+        By client index, the Euclidean norm of its update, without counters.
         """
         began = to_numpy(like)
         replies = dict(zip(clients.alive, clients.replies, strict=True))
@@ -105,7 +105,7 @@ class ReplyIntake:
         return math.sqrt(sum(_squared_distance(arrays[name], began[name]) for name in names))
 
     def _cap_examples(self, metrics: Mapping[int, dict[str, Any]]) -> None:
-        """Lower what a client weighs to 100 times the median; say so, once a run for each."""
+        """Cap a client's weight at 100 times the median; log so once per client and run."""
         said = {client: own["num-examples"] for client, own in metrics.items()}
         for client, most in zip(said, plausible(list(said.values())), strict=True):
             metrics[client]["num-examples"] = most
@@ -121,9 +121,9 @@ class ReplyIntake:
 
 
 def client_means(replies: Sequence[Message]) -> dict[str, float]:
-    """Return the means over examples of what most clients say of their round, besides its size.
+    """Return the example-weighted means of the metrics that most clients report, besides sizes.
 
-    Of the U shape "train-loss" is among it: there the loss is computed at the client.
+    In the U shape they include "train-loss", as the loss is computed at the client.
     """
     said = [m for m in map(_numbers, replies) if m.get("num-examples", 0) > 0]
     weights = plausible([int(m["num-examples"]) for m in said])
@@ -137,7 +137,7 @@ def client_means(replies: Sequence[Message]) -> dict[str, float]:
 
 
 def _metrics(reply: Message) -> dict[str, Any]:
-    """Return a reply's metrics if they are one record, else none."""
+    """Return a reply's metrics if it has exactly one record of them, else {}."""
     records = list(reply.content.metric_records.values())
     return dict(records[0]) if len(records) == 1 else {}
 
@@ -161,20 +161,20 @@ def _kinds(reply: Message) -> set[_Kind]:
 def _common_metrics(replies: Sequence[Message]) -> set[_Kind]:
     """Return the metrics that more than half of the clients have, and always "num-examples".
 
-    An aggregator of Flower's needs the same metrics from everybody: what only a few say is
-    dropped, and not the others that do not say it.
+    Flower's aggregators need the same metrics from every client: metrics of only a few clients
+    are dropped, rather than the clients that lack them.
     """
     count = Counter(kind for reply in replies for kind in _kinds(reply))
     return {kind for kind, n in count.items() if 2 * n > len(replies)} | {("num-examples", None)}
 
 
 def _read_metrics(reply: Message, common: set[_Kind], examples: int) -> dict[str, Any]:
-    """Return the common metrics of a reply, in the order of their names.
+    """Return the common metrics of a reply, sorted by name.
 
     Raises
     ------
     UploadError
-        If one is missing or not finite, or the number of examples is not what was described.
+        If one is missing or not finite, or the number of examples is not the described one.
     """
     own = _metrics(reply)
     if not common <= _kinds(reply):
@@ -188,7 +188,7 @@ def _read_metrics(reply: Message, common: set[_Kind], examples: int) -> dict[str
 
 
 def _rebuild(reply: Message, names: Sequence[str], metrics: Mapping[str, Any]) -> None:
-    """Replace a reply's arrays and metrics by the checked ones, under the usual names."""
+    """Replace a reply's arrays and metrics by the checked ones, under standard names."""
     (record,) = reply.content.array_records.values()
     others = {
         key: value
@@ -205,7 +205,7 @@ def _rebuild(reply: Message, names: Sequence[str], metrics: Mapping[str, Any]) -
 
 
 def _name_outliers(server_round: int, norms: Mapping[int, float]) -> None:
-    """Say in one line whose updates are much longer than the round's median."""
+    """Log in one line which clients' updates have a norm far above the round's median."""
     median = statistics.median_low(norms.values()) if norms else 0.0
     unusual = [client for client, norm in norms.items() if norm > UNUSUAL * median]
     if unusual:

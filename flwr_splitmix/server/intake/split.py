@@ -1,4 +1,4 @@
-"""The intake of the L shape: descriptions and uploads, checked before the upper segment."""
+"""The intake of the L shape: checks descriptions and uploads before the upper segment."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _LEAST = {"batch-size": 1, "patches": 1, "width": 1, "prefix": 0, "num-examples"
 
 
 class UploadIntake:
-    """Takes the replies to a step, as long as a strategy lives.
+    """Reads the replies to steps, for the lifetime of a strategy.
 
     Parameters
     ----------
     labels
-        By client index, the labels of its examples, int64 (examples,), for plans that ask for ids.
+        Each client's labels, by client index: int64 (examples,). For plans that ask for ids.
 
     Attributes
     ----------
     spent
-        Clients that have said that their privacy budget is spent.
+        Clients that reported that their privacy budget is spent.
     finite
-        Looks for numbers that are not finite.
+        Checks for numbers that are not finite.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class UploadIntake:
     def take(
         self, clients: Clients, client: int, reply: Mapping[str, Any], plan: Plan
     ) -> Upload | None:
-        """Return a client's upload; None if it sent none, or nonsense, and is left out."""
+        """Return a client's upload; None if it sent none, or an invalid one and is left out."""
         if reply.get("budget-spent") is True:
             self.spent.add(client)
             return None
@@ -72,13 +72,13 @@ class UploadIntake:
             return None
 
     def begin_round(self, clients: Clients) -> set[int]:
-        """Return `spent`, which holds those whose budget was spent before."""
+        """Return `spent`, reset to the clients whose budget is already spent."""
         said = clients.descriptions
         self.spent = {c for c in clients.alive if said[c].get("budget-spent")}
         return self.spent
 
     def end_round(self, clients: Clients) -> None:
-        """Leave out those whose uploads have turned out not to be finite."""
+        """Leave out clients whose uploads have turned out not to be finite."""
         for client in self.finite.late():
             clients.fail(client, NOT_FINITE)
 
@@ -97,15 +97,15 @@ def read_upload(
     Parameters
     ----------
     table
-        Labels of this client's examples, int64 (examples,), where the plan asks for ids.
+        Labels of this client's examples, int64 (examples,), if the plan asks for ids.
     finite
-        Looks for NaN and infinite numbers; None answers at once, wherever the tensors are.
+        Checks for NaN and infinite numbers; None checks at once, on any device.
 
     Raises
     ------
     UploadError
-        If a tensor is missing or has the wrong shape or dtype, is not finite, or a label is no
-        class; the sentence names what was expected.
+        If a tensor is missing, has the wrong shape or dtype, or is not finite, or if a label is
+        not a class; the message names what was expected.
     """
     shares = plan.shares(client)
     smashed, labels = reply.get("smashed"), reply.get("labels")
@@ -137,7 +137,7 @@ def _read_labels(
     dtype: torch.dtype,
     table: Tensor | None,
 ) -> Tensor | Sequence[Tensor | None]:
-    """Check labels of the kind that the plan asks for; ids are replaced by the labels."""
+    """Check labels of the kind that the plan asks for, and replace ids by labels."""
     kinds = {share.label_kind for share in shares if share is not None}
     batch = plan.shape.batch
     if "soft" in kinds:
@@ -170,7 +170,7 @@ def read_test_upload(
     Raises
     ------
     UploadError
-        As `read_upload` does.
+        As in `read_upload`.
     """
     smashed, labels = reply.get("smashed"), reply.get("labels")
     if not isinstance(smashed, (list, tuple)) or len(smashed) != 1:
@@ -200,9 +200,9 @@ def agree_on_shape(
 ) -> tuple[SmashedShape, int]:
     """Return the shape of every client's smashed data, and the mean number of full batches.
 
-    The upper segment's geometry decides, or else (None) the majority; clients that differ are left
-    out of the round with a sentence. The shape also says the grid of the patches, where the upper
-    segment's geometry does, and the number of classes.
+    The upper segment's geometry decides, or the majority if it is None; clients that differ are
+    left out of the round with a message. The shape includes the number of classes and, if the
+    geometry has one, the grid of patches.
 
     Raises
     ------

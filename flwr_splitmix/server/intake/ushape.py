@@ -1,4 +1,4 @@
-"""The intake of the U shape: descriptions, messages and gradients, checked before the trunk."""
+"""The intake of the U shape: checks descriptions, messages and gradients before the trunk."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ MAX_BATCH = 65_536
 """Most texts that a client may send at once."""
 
 MAX_CALIBRATION = 100_000
-"""Most exchanges that a client may calibrate for, while the others wait."""
+"""Most calibration exchanges of a client, for which the others wait."""
 
 MAX_SCORE = 1e100
-"""Bound on scores, so that no mean of them overflows."""
+"""Bound on scores, so that their means cannot overflow."""
 
 _RANGES = {
     "num-examples": (1, MOST),
@@ -50,7 +50,7 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
     Parameters
     ----------
     width
-        d of the trunk; None takes what most clients say.
+        d of the trunk; None uses what most clients report.
 
     Raises
     ------
@@ -94,13 +94,13 @@ def read_messages(
     batch
         Most texts that the client may send at once.
     max_length
-        Most tokens that the trunk takes; None: no limit.
+        Most tokens that the trunk accepts; None for no limit.
 
     Raises
     ------
     UploadError
-        If they are no list of equal tensors (b, T, d) of the trunk's dtype with a mask (b, T) of
-        0 and 1, or hold NaN or infinite numbers.
+        If they are not a list of tensors (b, T, d) of the trunk's dtype with a mask (b, T) of 0
+        and 1, or contain NaN, infinite or very large numbers.
     """
     hidden, mask = reply.get("messages"), reply.get("mask")
     if not isinstance(hidden, (list, tuple)) or not 1 <= len(hidden) <= MAX_MESSAGES:
@@ -122,12 +122,12 @@ def read_messages(
 
 
 def public_groups(reply: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the groups of public texts in a reply, each like an `encode`'s.
+    """Return the groups of public texts in a reply, each like a reply of `encode`.
 
     Raises
     ------
     UploadError
-        If they are no list of 1..`MAX_GROUPS` such.
+        If they are not a list of 1 to `MAX_GROUPS` groups.
     """
     groups = reply.get("public")
     if not isinstance(groups, (list, tuple)) or not 1 <= len(groups) <= MAX_GROUPS:
@@ -138,13 +138,13 @@ def public_groups(reply: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def read_gradients(reply: Mapping[str, Any], sent: Messages) -> list[Tensor]:
-    """Check the gradients that a client returns for its messages; none if its tail alone learns.
+    """Check the gradients that a client returns for its messages; none if only its tail learns.
 
     Raises
     ------
     UploadError
-        If they are neither none nor one for each message, of its shape and dtype, or are not
-        finite.
+        If there is neither no gradient nor one per message, of its shape and dtype, or if one is
+        not finite.
     """
     gradients = reply.get("gradients")
     if not isinstance(gradients, (list, tuple)) or len(gradients) not in (0, len(sent.hidden)):
@@ -157,13 +157,13 @@ def read_gradients(reply: Mapping[str, Any], sent: Messages) -> list[Tensor]:
 
 
 def read_scores(reply: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
-    """Check what a client says of an evaluation: (examples, scores by name).
+    """Check a client's report of an evaluation and return (examples, scores by name).
 
     Raises
     ------
     UploadError
-        If it is no positive number of examples with finite numbers, "accuracy" and "loss" among
-        them, or the accuracy is not in 0..1.
+        If the number of examples is not positive, the scores are not finite numbers that include
+        "accuracy" and "loss", or the accuracy is not in 0..1.
     """
     examples, scores = reply.get("examples"), reply.get("scores")
     check_number("number of scored examples", examples, 1)
@@ -181,5 +181,5 @@ def read_scores(reply: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is a finite number of which a mean can be taken."""
+    """Return whether a value is a finite number small enough to average."""
     return isinstance(value, (int, float)) and abs(value) <= MAX_SCORE

@@ -1,1 +1,1 @@
-"""Mixing by a third party: the mixer's process, and what a strategy asks of it."""
+"""Mixing by a third party: the mixer's process, and the requests of a strategy to it."""

@@ -1,4 +1,4 @@
-"""What a strategy asks of a mixer elsewhere, and what does not go with one."""
+"""A strategy's request to a third-party mixer, and the options that exclude one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def mix_elsewhere(
     pace: Pace,
     parts: PartsAsked,
 ) -> MixedElsewhere:
-    """Tell a link what its mixer is to do; returns what is left of mixing at the server.
+    """Set the request to a link's mixer and return the mixer that remains at the server.
 
     Parameters
     ----------
@@ -33,15 +33,15 @@ def mix_elsewhere(
     averages
         Whether lower segments are averaged.
     ledger
-        Where clients add noise, what shows the mixer's ledger.
+        If clients add noise, the view of the mixer's ledger.
     parts
         `micro_batches`.
 
     Raises
     ------
     ValueError
-        If one of the strategy's options would show the server a single client, or needs what only
-        the mixer knows; the sentence names the key and what to do.
+        If an option of the strategy would reveal a single client to the server, or needs what only
+        the mixer knows; the message names the key and the remedy.
     """
     check_goes_elsewhere(averages=averages, evaluation=evaluation, pace=pace, parts=parts)
     elsewhere = MixedElsewhere(mixer)
@@ -70,7 +70,7 @@ def mix_elsewhere(
 def check_goes_elsewhere(
     *, averages: bool, evaluation: Evaluation, pace: Pace, parts: PartsAsked
 ) -> None:
-    """Raise ValueError for an option that does not go with a mixer elsewhere."""
+    """Raise ValueError for an option that excludes a third-party mixer."""
     because = [
         (
             averages,

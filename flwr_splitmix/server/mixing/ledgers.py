@@ -1,4 +1,4 @@
-"""The privacy ledgers of a mixer's runs: what the servers have seen, which is the mixtures."""
+"""The privacy ledgers of a mixer's runs, which charge what the servers see: the mixtures."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from flwr_splitmix.observers import PrivacyLedger
 from flwr_splitmix.privacy import Relation, RunAccount
 
 MOST_RUNS = 64
-"""How many runs' ledgers a mixer keeps; who has not been seen for longest goes first."""
+"""How many runs' ledgers a mixer keeps; the least recently used is dropped first."""
 
 
 class RunLedger:
-    """The ledger of one run, in memory, from the first round that this mixer had of it.
+    """The ledger of one run, in memory, from the run's first round at this mixer on.
 
     Parameters
     ----------
     relation
-        Neighbouring data sets.
+        How neighbouring data sets differ.
     """
 
     def __init__(self, relation: Relation) -> None:
@@ -34,21 +34,21 @@ class RunLedger:
 
 
 class RoundLedger:
-    """One round of a run's ledger; the run's next one ends it.
+    """One round of a run's ledger, valid until the run begins another round.
 
-    Two streams of one run at the same time would charge one record twice as if it were once, so
-    the older one is refused from then on.
+    Two simultaneous streams of one run would charge two releases of a record as one, so the older
+    stream is refused from then on.
 
     Parameters
     ----------
     run
-        The run's.
+        The run's ledger.
     server_round
         The round's number.
     delta
-        Of the epsilon that is reported.
+        Delta of the reported epsilon.
     attempts
-        By client index, how often the ServerApp says that it may have sent this round before.
+        By client index, how often it may have sent this round before, according to the ServerApp.
     rounded
         Whether uploads are rounded on the wire.
     """
@@ -69,18 +69,18 @@ class RoundLedger:
         self._rounded = rounded
 
     def begin(self, descriptions: Mapping[int, Mapping[str, Any]]) -> tuple[int, ...]:
-        """Begin the round; returns the clients to which nothing can be charged.
+        """Begin the round and return the clients to which nothing can be charged.
 
         Parameters
         ----------
         descriptions
-            What each client says of itself, by client index.
+            Each client's description of itself, by client index.
         """
         run = self._run
         with run.lock:
             run.newest = self
             run.rounds.add(self._round)
-            # The ledger knows of rounds that a server which was started again has forgotten.
+            # The ledger knows unfinished rounds that a restarted server has forgotten.
             attempts = {
                 client: max(self._attempts.get(client, 0), run.ledger.unfinished(client))
                 for client in descriptions
@@ -88,14 +88,14 @@ class RoundLedger:
             return run.ledger.begin(self._round, descriptions, attempts)
 
     def observe(self, event: Exchange) -> None:
-        """Count the batches that clients are asked for; what they send the server does not see."""
+        """Count the batches that clients are asked for; the server does not see their uploads."""
         if event.direction == "down" and event.payload.get("plan") is not None:
             with self._run.lock:
                 self._check()
                 self._run.ledger.draw(event.client)
 
     def charge(self, plan: Plan, mixed: Mixed) -> None:
-        """Charge mixtures, before they are handed to the server.
+        """Charge mixtures before they are sent to the server.
 
         Raises
         ------
@@ -107,7 +107,7 @@ class RoundLedger:
             self._run.ledger.charge_sums(plan, mixed, rounded=self._rounded)
 
     def finish(self, failures: Collection[int]) -> RunAccount:
-        """Note that the round is over; returns all that the server is told.
+        """End the round and return the account for the server.
 
         Parameters
         ----------
@@ -117,7 +117,7 @@ class RoundLedger:
         Raises
         ------
         RefusedError
-            As `charge`.
+            As in `charge`.
         """
         run = self._run
         with run.lock:
@@ -132,12 +132,12 @@ class RoundLedger:
 
 
 class RunLedgers:
-    """The ledgers by the id of the run; the one that was used longest ago goes when there are more.
+    """The ledgers by run id; beyond `most`, the least recently used is dropped.
 
     Parameters
     ----------
     most
-        How many runs' are kept.
+        How many runs' ledgers are kept.
     """
 
     def __init__(self, most: int = MOST_RUNS) -> None:
@@ -146,12 +146,12 @@ class RunLedgers:
         self._runs: dict[str, RunLedger] = {}
 
     def of(self, run: str, relation: Relation) -> RunLedger:
-        """Return a run's ledger, a new one if there is none.
+        """Return a run's ledger, creating it if necessary.
 
         Raises
         ------
         RefusedError
-            If the run has a ledger for other neighbours.
+            If the run has a ledger with another relation.
         """
         with self._lock:
             ledger = self._runs.pop(run, None) or RunLedger(relation)

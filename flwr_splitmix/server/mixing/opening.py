@@ -1,4 +1,4 @@
-"""What a ServerApp asks a mixer for, for one round: plain values, each of them checked."""
+"""A ServerApp's request to a mixer for one round: plain values, each validated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 }
-"""What smashed data may be, by name."""
+"""The dtypes allowed for smashed data, by name."""
 
 MOST = 2**31 - 1
 MAX_NODES = 4096
@@ -41,18 +41,18 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class LedgerAsked(BaseModel):
-    """The ledger that a mixer is to keep of a run with noise.
+    """The ledger that a mixer is asked to keep for a run with noise.
 
     Attributes
     ----------
     run
-        Whose; rounds of one run are in one ledger.
+        Id of the run; all rounds of a run share one ledger.
     delta, relation
-        As of `PrivacyLedger`.
+        As in `PrivacyLedger`.
     attempts
         Client index, as text -> how often it may have sent this round's batches before.
     wire_dtype
-        Of uploads.
+        Dtype of uploads on the wire.
     """
 
     model_config = ConfigDict(
@@ -67,27 +67,28 @@ class LedgerAsked(BaseModel):
 
 
 class Opening(BaseModel):
-    """The round that a mixer is to mix.
+    """The round that a mixer is asked to mix.
 
     Attributes
     ----------
     mixing
-        The mixer, as `flwr_splitmix.mixers.elsewhere.describe` says it.
+        The mixer, as described by `flwr_splitmix.mixers.elsewhere.describe`.
     ledger
-        Of a mixing with noise; None of one without.
+        The ledger, if noise is added; otherwise None.
     classes, dtype, geometry
-        Number L of classes; dtype of smashed data; (patches, width, prefix) and, if there is one,
-        the grid that the upper segment expects, None where it expects nothing.
+        Number L of classes; dtype of smashed data; (patches, width, prefix) and the grid, if any,
+        that the upper segment expects, or None if it expects no particular geometry.
     steps_per_round, epochs_per_round
-        As of the strategy; 0 for the steps is what the epochs come to.
+        As in the strategy; 0 steps derives them from the epochs.
     seed
-        The run's, of rounding by chance on the wire. No plan is drawn from it.
+        The run's seed, for stochastic rounding on the wire. No plan is drawn from it.
     nodes
         Client index, as text -> node id.
     wire_dtype, wire_feedback
-        Of gradients on their way to the nodes.
+        For gradients sent to the nodes.
     step_timeout, reattach_timeout
-        Seconds for an exchange with the nodes, and for one whose connection broke to be back.
+        Seconds for an exchange with the nodes, and for a node to reattach after its connection
+        broke.
     """
 
     model_config = ConfigDict(
@@ -111,7 +112,7 @@ class Opening(BaseModel):
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Self:
-        """Check what a ServerApp sent; RefusedError if it is no opening."""
+        """Validate what a ServerApp sent; raise RefusedError if it is not an opening."""
         try:
             read = cls.model_validate(dict(values))
         except ValidationError as error:
@@ -136,14 +137,14 @@ class Opening(BaseModel):
         return dict(sorted((int(client), node) for client, node in self.nodes.items()))
 
     def mixer(self) -> Mixer:
-        """Make the mixer; RefusedError if there is none such, or it does not hide its members."""
+        """Return the mixer; raise RefusedError if it is unknown or does not hide its members."""
         try:
             return mixer_of(self.mixing)
         except ValueError as error:
             raise RefusedError(str(error)) from None
 
     def smashed_geometry(self) -> Geometry | None:
-        """Return the geometry that the upper segment expects; RefusedError if it is none."""
+        """Return the geometry that the upper segment expects; raise RefusedError if invalid."""
         if self.geometry is None:
             return None
         values = dict(self.geometry)

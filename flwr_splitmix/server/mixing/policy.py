@@ -1,4 +1,4 @@
-"""What the operator of a mixer decides."""
+"""The policy of a mixer's operator."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Policy:
-    """What the operator of a mixer has decided, whatever a ServerApp asks for.
+    """The rules set by a mixer's operator, whatever a ServerApp asks for.
 
     Parameters
     ----------
     seed
-        Of groups, ratios and masks; the server must not know it. None draws one for each stream.
+        For groups, ratios and masks; the server must not know it. None draws one per stream.
     least_members
-        Fewest members of a group, 2 at least: a smaller one is not asked, and of one that has lost
-        members no mixture is made.
+        Fewest members of a group, at least 2: a smaller group is not asked to upload, and a group
+        that has shrunk below it is not mixed.
     least_patches
-        Fewest patches that each member of a group of patch CutMix keeps (`min_patches`): with few,
+        Fewest patches that each member of a patch CutMix group keeps (`min_patches`): with few,
         another member may keep nearly all.
     most_ratio
-        Largest mixing ratio of a member: of a group in which one has more no mixture is made.
+        Largest mixing ratio of a member: a group with a larger one is not mixed.
     """
 
     seed: int | None = field(default=None, repr=False)
@@ -31,5 +31,5 @@ class Policy:
 
 
 def draw_seed() -> int:
-    """Draw a seed of groups, ratios and masks from the operating system."""
+    """Draw a seed for groups, ratios and masks from the operating system."""
     return secrets.randbits(63) | 1 << 62

@@ -1,4 +1,4 @@
-"""The mixer's process: one address for nodes and ServerApps, until it is asked to end."""
+"""The mixer's process: serves nodes and ServerApps at one address until it is stopped."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from flwr_splitmix.server.mixing.room import MixingRoom
 log = logging.getLogger("flwr.splitmix")
 
 TOKEN_SECONDS = 86_400.0
-"""How long a node may attach with its token; no round may take longer."""
+"""How long a node's token is valid for attaching; no round may take longer."""
 
 LEAST_SEED = 2**48
-"""Smaller seeds can be tried, one after the other."""
+"""Smaller seeds could be found by trying them all."""
 
 
 def read_seed(path: Path | None) -> int | None:
-    """Return the secret seed of groups, ratios and masks.
+    """Return the secret seed for groups, ratios and masks.
 
     Parameters
     ----------
     path
-        A file that holds one whole number; None: each round is drawn with a seed of its own.
+        A file that holds one whole number; None returns None: each round gets its own seed.
 
     Raises
     ------
     LinkError
-        If it cannot be read, others may read it, or it is no number, or one that can be guessed.
+        If the file cannot be read, is readable by others, or holds no number that is hard to guess.
     """
     if path is None:
         return None
@@ -49,25 +49,25 @@ def read_seed(path: Path | None) -> int | None:
 
 
 class MixerServer:
-    """A mixer that listens, in threads of this process.
+    """A mixer that serves requests in threads of this process.
 
     Parameters
     ----------
     listen
-        "host:port" to listen on; port 0 takes a free one.
+        "host:port" to listen on; port 0 picks a free one.
     token_file
-        File with the token that ServerApps show.
+        File with the token that ServerApps must present.
     seed_file
         See `read_seed`.
     certificate, key, client_ca, insecure
-        As of `Endpoint`; with `client_ca` ServerApps must show a certificate too.
+        See `Endpoint`; with `client_ca`, ServerApps must present a certificate too.
     least_members, least_patches, most_ratio
         See `Policy`.
 
     Raises
     ------
     LinkError
-        If an address, a file or a certificate is wrong, or the port is taken.
+        If an address, a file or a certificate is invalid, or the port is in use.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class MixerServer:
         log.info("the mixer listens on %s, %s", self.address, tls)
 
     def stop(self) -> None:
-        """Cut all connections and end all threads."""
+        """Close all connections and end all threads."""
         if self._server is not None:
             self._server.stop(grace=1.0)
             self._server = None

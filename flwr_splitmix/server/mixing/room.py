@@ -1,4 +1,4 @@
-"""One round at the mixer: nodes attach, each step is mixed, and gradients are split."""
+"""One round at the mixer: nodes attach, uploads are mixed, and gradients are split."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class MixingRoom:
     Parameters
     ----------
     policy
-        The operator's.
+        The operator's policy.
     ledgers
-        Of the mixer's runs.
+        The ledgers of the mixer's runs.
     service, mint
         Admit the nodes of the round.
     """
@@ -57,7 +57,7 @@ class MixingRoom:
         self._changes: Changes = queue.SimpleQueue()
         self._failures: dict[int, str] = {}
         self._told: set[int] = set()
-        # The stream may end, in another thread, in the midst of a call.
+        # The stream may end, in another thread, during a call.
         self._lock = threading.Lock()
         self._left = False
         self.longest_call = SMALL_CALL
@@ -68,7 +68,7 @@ class MixingRoom:
         Raises
         ------
         RefusedError
-            If there is no such call, or not now, or its arguments are wrong.
+            If the call is unknown or not allowed now, or its arguments are invalid.
         """
         if name not in self._answers:
             now = ", ".join(self._answers) or "nothing"
@@ -79,7 +79,7 @@ class MixingRoom:
             raise RefusedError(str(error)) from None
 
     def leave(self) -> None:
-        """Let the nodes go, if the round has not been closed, and wait for none of them."""
+        """Release the nodes, if the round has not been closed, without waiting for them."""
         with self._lock:
             self._left = True
             for line in self._lines.values():
@@ -88,7 +88,7 @@ class MixingRoom:
             self._service.close(self._admissions.values())
 
     def _open(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Let the nodes of a round attach; returns the token of each."""
+        """Let the nodes of a round attach; return the token of each."""
         order = Opening.read(arguments)
         mixer, geometry = order.mixer(), order.smashed_geometry()
         bare = mixer.mixer if isinstance(mixer, Noisy) else mixer
@@ -109,7 +109,7 @@ class MixingRoom:
             raise RefusedError(str(error)) from None
         ledger = self._ledger(order)
         log.info("round %d: %s of %d nodes", order.round, order.mixing, len(order.nodes))
-        # New for every stream: a token of another round, or of this one once more, admits nobody.
+        # New for every stream: a token of another round, or of an earlier attempt, is not valid.
         kind = f"train {secrets.token_hex(8)}"
         with self._lock:
             if self._left:
@@ -141,7 +141,7 @@ class MixingRoom:
         )
 
     def _attach(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Say who is still to come; who will not come, the ServerApp says."""
+        """Report the nodes still awaited; the ServerApp names those that will not come."""
         gone = arguments.get("gone")
         for client, line in self._lines.items():
             if client in self._failures or self._is_here(client):
@@ -169,7 +169,7 @@ class MixingRoom:
         make_steps: Callable[[StreamClients, RoundLedger | None], MixedSteps],
         arguments: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Begin to mix with the nodes that are there; the others are left out of the round."""
+        """Begin to mix with the nodes that have attached; others are left out of the round."""
         failures = dict(self._failures)
         descriptions: dict[int, dict[str, Any]] = {}
         for client, line in self._lines.items():
@@ -221,7 +221,7 @@ class MixingRoom:
         return {}
 
     def _new(self, failures: Mapping[int, str]) -> dict[str, str]:
-        """Return the failures that the ServerApp has not been told."""
+        """Return the failures not yet reported to the ServerApp."""
         new = {client: why for client, why in failures.items() if client not in self._told}
         self._told.update(new)
         return {str(client): why for client, why in new.items()}

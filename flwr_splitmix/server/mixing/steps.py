@@ -1,4 +1,4 @@
-"""The steps of a round at the mixer: plans are drawn, uploads mixed, gradients split."""
+"""The steps of a round at the mixer: draw plans, mix uploads, split gradients."""
 
 from __future__ import annotations
 
@@ -23,39 +23,38 @@ from flwr_splitmix.server.whole_batches import WholeBatches
 
 
 class MixedSteps:
-    """Takes steps with the nodes of a round, and hands on mixtures alone.
+    """Takes steps with the nodes of a round, and passes on only mixtures.
 
-    Plans are drawn as a strategy without a third party draws them: with its seed they are the
-    same.
+    Plans are drawn as by a strategy without a third party, so the same seed gives the same plans.
 
     Parameters
     ----------
     seed
-        Of groups, ratios and masks.
+        For groups, ratios and masks.
     policy
-        The operator's.
+        The operator's policy.
     order
-        What the ServerApp asked for.
+        The ServerApp's request.
     mixer, geometry
-        Made from it.
+        Made from `order`.
     clients
         The nodes that have attached.
     ledger
-        What is handed on is charged there; None where there is no noise.
+        Charged for what is passed on; None without noise.
 
     Attributes
     ----------
     sizes
-        What the ServerApp is told of the mixtures; "num-examples" are those of the mean client.
+        The mixtures' description for the ServerApp; "num-examples" is the mean over clients.
     gradient_bytes
-        Of the gradients of a step's mixtures.
+        Total size of the gradients of a step's mixtures, in bytes.
 
     Raises
     ------
     LinkError
         If no client fits the upper segment.
     RefusedError
-        If too few of them do to form a group.
+        If too few clients fit to form a group.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class MixedSteps:
 
     @property
     def spent(self) -> int:
-        """How many of the nodes that are left have spent their privacy budget."""
+        """How many of the remaining nodes have spent their privacy budget."""
         return len(self._uploads.spent & set(self._clients.alive))
 
     def take(self, arguments: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
@@ -108,17 +107,17 @@ class MixedSteps:
         Parameters
         ----------
         arguments
-            "number", "progress", and by group the "gradients" of the last step's mixtures.
+            "number", "progress", and the "gradients" of the last step's mixtures, by group.
 
         Returns
         -------
-        By group that was formed: "smashed" (b, prefix + N, d), and soft "labels" (b, L). Members,
-        ratios and masks are not among it.
+        By group: "smashed" (b, prefix + N, d), and soft "labels" (b, L). Members, ratios and masks
+        are not included.
 
         Raises
         ------
         RefusedError
-            If the step is not the next one, or a gradient has not the shape of its mixture.
+            If the step is not the next one, or a gradient does not have its mixture's shape.
         """
         progress = arguments.get("progress")
         if not isinstance(progress, (int, float)) or not math.isfinite(progress):
@@ -150,12 +149,12 @@ class MixedSteps:
         }
 
     def finish(self, arguments: Mapping[str, Any]) -> None:
-        """Deliver the last gradients; RefusedError as `take`."""
+        """Deliver the last gradients; raise RefusedError as `take` does."""
         self._owe(arguments)
         self._batches.finish(self._number)
 
     def _plan(self, members: Sequence[int]) -> Plan:
-        """Draw the next step's plan, without groups that are too small to hide anybody."""
+        """Draw the next step's plan, without groups too small to hide their members."""
         try:
             plan = self._planner.plan(members, self._number)
         except ValueError as error:  # an option that these sizes do not allow
@@ -166,7 +165,7 @@ class MixedSteps:
         return replace(plan, passes=(groups,))
 
     def _hiding(self, plan: Plan) -> Plan:
-        """Leave out the groups of which one member's upload is all but the mixture."""
+        """Leave out groups in which one member's upload is nearly the whole mixture."""
         most = self._policy.most_ratio
         groups = tuple(
             group
@@ -182,7 +181,7 @@ class MixedSteps:
             return None
 
     def _owe(self, arguments: Mapping[str, Any]) -> None:
-        """Split the gradients of the last step's mixtures; they go out with the next exchange."""
+        """Split the gradients of the last step's mixtures, to send with the next exchange."""
         if arguments.get("number") != self._number:
             raise RefusedError(f"the next step is number {self._number}")
         gradients = arguments.get("gradients")
@@ -211,4 +210,4 @@ class MixedSteps:
 
 
 def _whoever_is_left(clients: Clients) -> None:
-    """Go on with the clients that are left: how many a round needs, the ServerApp knows."""
+    """Continue with the remaining clients: the ServerApp decides how many a round needs."""

@@ -1,4 +1,4 @@
-"""The base of what the server trains: module, optimizer, device, precision and state."""
+"""The base class of what the server trains: module, optimizer, device, precision and state."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from flwr_splitmix.server.intake.finite import squares_finite
 from flwr_splitmix.storage import under
 
 PLACED = "placed"
-"""The device of a module whose parts are placed on several devices already."""
+"""The `device` of a module whose parts are already placed on several devices."""
 
 
 class TrainedSegment:
-    """A module at the server and all that trains it.
+    """A module at the server, with its optimizer and schedule.
 
     Parameters
     ----------
     optimizer, schedule
-        By default AdamW (lr 1e-3, weight decay 0.05) with a cosine.
+        By default AdamW (lr 1e-3, weight decay 0.05) with a cosine schedule.
     device, precision
-        "auto" chooses: CUDA, then MPS, then the CPU; bfloat16 where a CUDA device has it. A
-        module whose parts are placed on several devices already takes "placed".
+        "auto" chooses: CUDA, then MPS, then the CPU; bfloat16 if a CUDA device supports it. Use
+        "placed" for a module whose parts are already placed on several devices.
 
     Attributes
     ----------
     name
-        What a checkpoint calls the segment: "NAME." begins its tensors' names, "NAME-optimizer"
-        those of its optimizer.
+        Prefix in checkpoints: names of its tensors begin with "NAME.", those of its optimizer's
+        with "NAME-optimizer".
     """
 
     name: ClassVar[str]
@@ -62,7 +62,7 @@ class TrainedSegment:
 
     @property
     def input_dtype(self) -> torch.dtype:
-        """The dtype that what clients send must have: that of the module's parameters."""
+        """The dtype required of what clients send: that of the module's parameters."""
         dtypes = (p.dtype for p in self.module.parameters() if p.dtype.is_floating_point)
         return next(dtypes, torch.float32)
 
@@ -71,19 +71,19 @@ class TrainedSegment:
         return [p for p in self.module.parameters() if p.grad is not None]
 
     def own_gradients(self) -> list[Tensor]:
-        """Return the gradients that there are."""
+        """Return the gradients of the parameters that have one."""
         return [p.grad for p in self.module.parameters() if p.grad is not None]
 
     def gradients_finite(self) -> Tensor | None:
         """Return whether the gradients, and their squares, which Adam keeps, are finite: bool ().
 
-        None if there are no gradients. Nothing is waited for.
+        None if there are no gradients. Does not wait for the device.
         """
         gradients = self.own_gradients()
         return squares_finite(gradients) if gradients else None
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return module and optimizer as tensors and plain values."""
+        """Return the state of module and optimizer as tensors and plain values."""
         tensors = {f"{self.name}.{key}": t for key, t in self.module.state_dict().items()}
         moments, meta = self.optimizer.state(f"{self.name}-optimizer")
         return tensors | moments, meta

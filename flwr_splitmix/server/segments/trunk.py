@@ -1,4 +1,4 @@
-"""The trunk at the server: forward, and later backward with what the clients send back."""
+"""The trunk at the server: forward, and later backward with the clients' gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("flwr.splitmix")
 
 @dataclass
 class _Passed:
-    """A forward pass of several clients' messages as one batch, in its graph."""
+    """A forward pass of several clients' messages as one batch, with its graph."""
 
     clients: list[int]
     counts: list[int]
@@ -32,14 +32,14 @@ class _Passed:
 
 
 class TrunkSegment(TrainedSegment):
-    """A trunk and all that trains it.
+    """A trunk with its optimizer and schedule.
 
     Parameters
     ----------
     module
         (hidden states (b, T, d), mask (b, T)) to hidden states (b, T, d).
     optimizer, schedule, device, precision
-        As of every `TrainedSegment`.
+        See `TrainedSegment`.
     """
 
     name: ClassVar[str] = "trunk"
@@ -59,18 +59,18 @@ class TrunkSegment(TrainedSegment):
         self._passed: list[_Passed] = []
 
     def forward(self, messages: Mapping[int, Messages], seed: int) -> dict[int, list[Tensor]]:
-        """Pass the clients' messages through, keeping the graph for `backward`.
+        """Pass the clients' messages through the trunk, keeping the graph for `learn`.
 
-        Messages of equal length make one batch.
+        Messages of equal length form one batch.
 
         Parameters
         ----------
         seed
-            Of dropout and the like.
+            For dropout and the like.
 
         Returns
         -------
-        By client, the output of each of its messages, same shapes.
+        By client, the output for each of its messages, with the same shapes.
         """
         self.module.train()
         self._passed = []
@@ -91,10 +91,10 @@ class TrunkSegment(TrainedSegment):
         }
 
     def look(self, messages: Mapping[int, Messages]) -> dict[int, list[Tensor]]:
-        """Pass messages through without dropout and without a graph."""
+        """Pass messages through the trunk without dropout and without a graph."""
         self.module.eval()
         outputs_of: dict[int, list[Tensor]] = {}
-        # Not inference mode: its tensors could not go on to a client of this process that trains.
+        # Not inference mode: a client of this process could not train with its tensors.
         with torch.no_grad(), autocast(self.device, self.dtype):
             for clients in _by_length(messages):
                 inputs, mask = self._batch([messages[c] for c in clients])
@@ -107,10 +107,10 @@ class TrunkSegment(TrainedSegment):
     def learn(
         self, gradients: Mapping[int, Sequence[Tensor]], progress: float, num_rounds: int
     ) -> dict[int, list[Tensor]]:
-        """Go back through the last forward pass and take one optimizer step.
+        """Backpropagate through the last forward pass and take one optimizer step.
 
-        The trunk's gradient is the mean over the clients that answered; what goes back to each
-        client is the gradient of its own loss.
+        The trunk's gradient is the mean over the clients that answered; each client gets the
+        gradient of its own loss.
 
         Parameters
         ----------
@@ -121,11 +121,11 @@ class TrunkSegment(TrainedSegment):
 
         Returns
         -------
-        By client, the gradient at each of its messages. Where numbers overflow, in these or in
-        the trunk's own gradient, the trunk takes no step, and those whose doing it is are left out.
+        By client, the gradient at each of its messages. If these or the trunk's own gradient
+        overflow, the trunk takes no step, and the clients that caused it are left out.
         """
         self.optimizer.zero_grad()
-        self.module.train()  # a checkpointed layer runs again, and must do what it did
+        self.module.train()  # a checkpointed layer is recomputed and must do the same
         at_messages: dict[int, list[Tensor]] = {}
         for passed in self._passed:
             answered = [client for client in passed.clients if client in gradients]
@@ -151,7 +151,7 @@ class TrunkSegment(TrainedSegment):
             return at_messages
         parts = [part for own in at_messages.values() for part in own]
         if not (all_finite(parts) and self._may_step()):
-            # No share can be taken out of a sum that overflows, or that holds an offender's.
+            # An offender's contribution cannot be removed from the summed gradient.
             self.optimizer.zero_grad()
             log.warning("the trunk takes no step: gradients overflow in it")
             guilty = [c for c, own in at_messages.items() if not all_finite(own)]
@@ -163,14 +163,14 @@ class TrunkSegment(TrainedSegment):
         return at_messages
 
     def _may_step(self) -> bool:
-        """Whether the trunk's gradients, if it has any, are finite; waits for its device."""
+        """Return whether the trunk's gradients, if any, are finite; waits for its device."""
         fine = self.gradients_finite()
         return fine is None or bool(fine)
 
     def _overflowing_alone(
         self, passes: Sequence[_Passed], gradients: Mapping[int, Sequence[Tensor]]
     ) -> list[int]:
-        """Return the clients whose messages and gradients overflow in the trunk without others."""
+        """Return the clients whose messages and gradients alone overflow in the trunk."""
         guilty = []
         for passed in passes:
             rows = torch.split(passed.inputs.detach(), passed.counts)
@@ -178,7 +178,7 @@ class TrunkSegment(TrainedSegment):
             for client, inputs, mask in zip(passed.clients, rows, masks, strict=True):
                 if client not in gradients:
                     continue
-                # Dropout's draws differ from those of the step; whether it overflows hardly does.
+                # Dropout differs from that of the step, which hardly affects overflow.
                 with torch_seed(self.device, 0), autocast(self.device, self.dtype):
                     outputs = self.module(inputs.requires_grad_(), mask).to(inputs.dtype)
                 torch.autograd.backward(outputs, _joined(gradients[client], outputs))

@@ -24,28 +24,28 @@ ServerUpdate = Literal["sequential", "sum", "mean"]
 
 
 class ServerSegment(TrainedSegment):
-    """An upper segment and all that trains it.
+    """An upper segment with its optimizer and schedule.
 
     Parameters
     ----------
     module
         Smashed data (b, prefix + N, d) to logits (b, L).
     num_classes
-        L; None takes the module's `num_classes`.
+        L; None uses the module's `num_classes`.
     server_update
-        "sequential": one optimizer step for each group, in random order. "sum" and "mean": one
-        joint step on the sum or the mean of the groups' losses, all groups as one batch. The
-        cut-layer gradient is that of a group's own batch-mean loss in every mode.
+        "sequential": one optimizer step per group, in random order. "sum" and "mean": one joint
+        step on the sum or the mean of the groups' losses, all groups as one batch. In every mode
+        the cut-layer gradient is that of a group's own batch-mean loss.
     optimizer, schedule, device, precision
-        As of every `TrainedSegment`.
+        See `TrainedSegment`.
 
     Attributes
     ----------
     geometry
-        Shape of the smashed data that the module expects, if it says so.
+        Shape of the smashed data that the module expects, if it has one.
     waits
-        Whether a step may wait for the device to learn that its gradients overflow; true on a
-        CPU. Elsewhere such a step is taken with gradients of 0.
+        Whether a step may wait for the device to check its gradients for overflow; True on a CPU.
+        Elsewhere a step that overflows is taken with gradients of 0.
     """
 
     name: ClassVar[str] = "upper"
@@ -87,7 +87,7 @@ class ServerSegment(TrainedSegment):
         progress, num_rounds
             Global progress in rounds, for the schedule.
         seed
-            Of dropout and the like.
+            For dropout and the like.
         rng
             Draws the order of sequential updates.
         """
@@ -112,20 +112,20 @@ class ServerSegment(TrainedSegment):
             return StepResult(total / groups, gradient)
 
     def learn_part(self, mixed: Mixed, batch: int, seed: int, *, first: bool) -> StepResult:
-        """Add what a part of the batch says to the weights' gradients, for one joint step.
+        """Accumulate the gradients of one part of the batch, for one joint step.
 
-        The gradients of all parts together are those of `learn`, and so are their losses.
+        Gradients and losses summed over all parts equal those of `learn`.
 
         Parameters
         ----------
         mixed
-            Of the part: its samples of every group.
+            Mixture of the part: its samples of every group.
         batch
-            Samples of every group in the whole batch b.
+            Samples b per group in the whole batch.
         seed
-            Of dropout and the like; each part has its own.
+            For dropout and the like; each part has its own.
         first
-            Whether the gradients begin anew.
+            Whether to zero the gradients first.
         """
         groups = len(mixed.sources)
         share = len(mixed.smashed) / groups / batch
@@ -142,7 +142,7 @@ class ServerSegment(TrainedSegment):
         Parameters
         ----------
         groups
-            How many there were, on average over the samples of the batch.
+            The number of groups, averaged over the samples of the batch.
         progress, num_rounds
             Global progress in rounds, for the schedule.
         """
@@ -166,7 +166,7 @@ class ServerSegment(TrainedSegment):
         return loss.detach(), inputs.grad.nan_to_num_(0.0, 0.0, 0.0)
 
     def _keep_finite(self) -> None:
-        """Forget the weights' gradients if they, or their squares, which Adam keeps, overflow."""
+        """Discard the weights' gradients if they, or their squares, which Adam keeps, overflow."""
         fine = self.gradients_finite()
         if fine is None:
             return
