@@ -10,6 +10,7 @@ from flwr_splitmix.experiments.experiment import Experiment
 from flwr_splitmix.experiments.papers.cutmixsl import CUTMIXSL
 from flwr_splitmix.experiments.papers.dp_cutmixsl import DP_CUTMIXSL
 from flwr_splitmix.experiments.papers.mixguard_cola import LANGUAGE
+from flwr_splitmix.experiments.papers.mixguard_sets import SETS
 from flwr_splitmix.experiments.papers.patch_shuffling import PATCH_SHUFFLING
 from flwr_splitmix.experiments.papers.whole_models import WHOLE_MODELS
 from flwr_splitmix.experiments.papers.with_noise import WITH_NOISE
@@ -24,6 +25,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         WORKSHOP,
         PATCH_SHUFFLING,
         LANGUAGE,
+        SETS,
         (WHOLE_MODELS, EVERY_METHOD),
     )
     for experiment in paper

@@ -1,4 +1,4 @@
-"""The run of a cell of texts: a pretrained encoder in the U shape, or whole."""
+"""The run of a cell of texts: a model that classifies or answers, in the U shape or whole."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from torch import nn
 from flwr_splitmix.apps.language.client import make_client
 from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.clients.local_inference import score_locally
-from flwr_splitmix.data.texts.tokens import open_tokenizer
 from flwr_splitmix.events import RoundDone
 from flwr_splitmix.experiments.baselines import Unsplit
 from flwr_splitmix.experiments.cells import Cell, ExperimentError
 from flwr_splitmix.experiments.recipes import optimizer_of, schedule_of
+from flwr_splitmix.experiments.scales import TINY
 from flwr_splitmix.experiments.text_data import CellTexts, load_cell_texts
+from flwr_splitmix.experiments.text_models import open_model_tokenizer, tiny_decoder
 from flwr_splitmix.experiments.whole_texts import WholeTextClient, WholeTexts
 from flwr_splitmix.hiding.making import hiding_options
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.runs import Run
-from flwr_splitmix.scoring.texts import ClassScores
+from flwr_splitmix.scoring.generation import GenerationScores
+from flwr_splitmix.scoring.texts import ClassScores, Scores
 from flwr_splitmix.segments.language import LanguageCut, LanguageParts, build_language_parts
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 
@@ -44,6 +46,9 @@ OPTIONS: dict[str, set[str]] = {
     },
 }
 """By method, what a cell of texts can say of it: the clients' options."""
+
+LOCAL_SCORES = ("matthews", "accuracy", "exact_match", "rouge_l", "bleu", "meteor")
+"""What is said of inference at the clients alone, as far as a task has it."""
 
 
 class ProcessorTime(Observer):
@@ -75,8 +80,9 @@ def run_texts(
     Returns
     -------
     "processor_s"; what the clients said of their last round, as "train_...": calibrated ones the
-    relative errors of decoded public texts; and the mean Matthews correlation of inference at the
-    clients alone, with nothing mixed, as "local_matthews": with the calibrator where there is one.
+    relative errors of decoded public texts; and the mean scores of inference at the clients alone,
+    with nothing mixed, as "local_...": with the calibrator where there is one. Of classes these are
+    "matthews" and "accuracy", of answers "exact_match", "rouge_l", "bleu" and "meteor".
 
     Raises
     ------
@@ -87,7 +93,7 @@ def run_texts(
     """
     _check(cell)
     folder = model_folder(cell.model)
-    tokenizer = open_tokenizer(folder)
+    tokenizer = open_model_tokenizer(folder)
     texts = load_cell_texts(cell, source, tokenizer)
     clock = ProcessorTime()
     trial = _Trial(cell, run, folder, tokenizer, texts, device, [clock, *observers])
@@ -130,7 +136,11 @@ def _scored_locally(clients: Sequence[UShapeClient], trunk: nn.Module) -> dict[s
     scores = [
         score_locally(client, client.hiding.local_trunk(trunk), "benchmark") for client in clients
     ]
-    return {"local_matthews": fmean(each["matthews"] for each in scores)}
+    return {
+        f"local_{name}": fmean(each[name] for each in scores)
+        for name in LOCAL_SCORES
+        if name in scores[0] and not (name == "accuracy" and "perplexity" in scores[0])
+    }
 
 
 @dataclass(frozen=True)
@@ -154,7 +164,8 @@ class _Trial:
             **self._round_options(),
         )
         clients = [
-            self._client(copy.deepcopy(head), copy.deepcopy(tail), data, parts)
+            # Copied at once: an embedding that both have stays one.
+            self._client(*copy.deepcopy((head, tail)), data, parts)
             for data in self.texts.clients
         ]
         strategy.fit(clients, self.cell.recipe.epochs)
@@ -177,12 +188,12 @@ class _Trial:
                 "public": lambda: self.texts.public,
                 "vocab_size": lambda: parts.vocab_size,
                 "special_ids": lambda: self.tokenizer.all_special_ids,
-                "causal": lambda: False,  # texts are classified
-                "options": partial(MixGuardOptions, max_length=cell.recipe.texts.max_length, **own),
+                "causal": lambda: self.texts.task == "generation",
+                "options": partial(MixGuardOptions, max_length=self._mixed_length(own), **own),
                 **{name: partial(own.get, name) for name in own},
             },
             optimizer=optimizer_of(cell.recipe, head),
-            scores=ClassScores,
+            scores=self._scores(),
             repeatable_secrets=True,  # an experiment can be repeated and resumed
             **self._client_options(),
         )
@@ -192,6 +203,7 @@ class _Trial:
         client = WholeTextClient(
             model,
             self.texts.pooled,
+            scores=self._scores(),
             optimizer=optimizer_of(self.cell.recipe, model),
             **self._client_options(),
         )
@@ -200,12 +212,34 @@ class _Trial:
 
     def _parts(self) -> LanguageParts:
         cut = dict(self.cell.model_options)
+        source: Any = self.folder
+        if source == TINY:
+            source = tiny_decoder(len(self.tokenizer))
         return build_language_parts(
-            self.folder,
+            source,
             LanguageCut(int(str(cut["head"])), int(str(cut["tail"]))),
-            task="classification",
-            num_labels=self.texts.classes,
+            task=self.texts.task,
+            num_labels=max(2, self.texts.classes),
             seed=self.cell.seed,
+        )
+
+    def _mixed_length(self, options: Mapping[str, Any]) -> int:
+        """Return the most tokens of a mixture: those of a text, and MixGuard's secret ones."""
+        assert self.cell.recipe.texts is not None
+        secrets = options.get("secret_tokens", MixGuardOptions.secret_tokens)
+        return self.cell.recipe.texts.max_length + int(secrets)
+
+    def _scores(self) -> Scores:
+        if self.texts.task == "classification":
+            return ClassScores
+        recipe = self.cell.recipe.texts
+        assert recipe is not None
+        return partial(
+            GenerationScores,
+            lambda ids: str(self.tokenizer.decode(ids, skip_special_tokens=True)),
+            end=self.tokenizer.eos_token_id,
+            max_new_tokens=recipe.new_tokens,
+            max_length=recipe.max_length,
         )
 
     def _client_options(self) -> dict[str, Any]:

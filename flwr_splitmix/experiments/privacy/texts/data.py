@@ -10,13 +10,15 @@ from torch import Tensor
 
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.data.errors import DataError
-from flwr_splitmix.data.texts.generated import GENERATED, generated_public
+from flwr_splitmix.data.texts.generated import GENERATED
 from flwr_splitmix.data.texts.rows import TextRows, TextTask
 from flwr_splitmix.data.texts.sets import load_text_sets
-from flwr_splitmix.data.texts.tokens import open_tokenizer, plain_tokens, train_tokenizer
+from flwr_splitmix.data.texts.tokens import plain_tokens
 from flwr_splitmix.experiments.cells import ExperimentError, dataset_name
-from flwr_splitmix.experiments.privacy.texts.sizes import SUMS, TINY, TextSize
-from flwr_splitmix.experiments.text_data import CORPORA, open_corpus, open_public
+from flwr_splitmix.experiments.corpora import CORPORA, open_corpus
+from flwr_splitmix.experiments.privacy.texts.sizes import SUMS, TextSize
+from flwr_splitmix.experiments.text_data import open_public
+from flwr_splitmix.experiments.text_models import open_model_tokenizer
 
 LEAST_TOKENS = 4
 """Of a victim: shorter texts are not attacked."""
@@ -82,13 +84,6 @@ def task_of(source: str) -> TextTask:
     return CORPORA[name].task
 
 
-def open_matrix_tokenizer(size: TextSize) -> Any:
-    """Open the model's tokenizer; that of the tiny model is trained on public sums."""
-    if size.model == TINY:
-        return train_tokenizer(generated_public("generation"), 400)
-    return open_tokenizer(size.model)
-
-
 def load_matrix_texts(source: str, size: TextSize, seed: int) -> MatrixTexts:
     """Read and divide the texts of a size.
 
@@ -100,7 +95,7 @@ def load_matrix_texts(source: str, size: TextSize, seed: int) -> MatrixTexts:
     task, name = task_of(source), dataset_name(source)
     made_up = GENERATED if name == SUMS else source
     sets = load_text_sets(GENERATED, task) if name == SUMS else open_corpus(source, CORPORA[name])
-    tokenizer = open_matrix_tokenizer(size)
+    tokenizer = open_model_tokenizer(size.model)
 
     def tokens(rows: TextRows) -> TextSet:
         texts = (
@@ -108,7 +103,13 @@ def load_matrix_texts(source: str, size: TextSize, seed: int) -> MatrixTexts:
             if task == "generation"
             else list(rows.texts)
         )
-        ids, kept = plain_tokens(texts, tokenizer, max_length=size.max_length, long_texts="cut")
+        ids, kept = plain_tokens(
+            texts,
+            tokenizer,
+            max_length=size.max_length,
+            seconds=rows.seconds,
+            long_texts="cut",
+        )
         # Of a generating model every word is a label: what gradients can tell is most here.
         labels: Any = ids if task == "generation" else [int(rows.labels[row]) for row in kept]
         return TextSet(ids, labels)

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from flwr_splitmix.experiments.privacy.kinds import AnySize
+from flwr_splitmix.experiments.scales import TINY
 
 SUMS = "sums"
 """The data set that reads nothing: made-up sums, all of whose words are learned."""
-
-TINY = "tiny"
-"""The model that is made on the fly: a decoder with random weights, and a tokenizer of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)

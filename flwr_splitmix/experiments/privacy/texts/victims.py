@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from transformers import LlamaConfig
 
 from flwr_splitmix.apps.language.client import make_client
 from flwr_splitmix.attacks.texts.public_releases import PublicReleases, load_public, save_public
@@ -18,7 +17,9 @@ from flwr_splitmix.attacks.texts.view import PublicRelease
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.experiments.privacy.texts.data import MatrixTexts, load_matrix_texts
 from flwr_splitmix.experiments.privacy.texts.rows import TextRow
-from flwr_splitmix.experiments.privacy.texts.sizes import TINY, TextSize
+from flwr_splitmix.experiments.privacy.texts.sizes import TextSize
+from flwr_splitmix.experiments.scales import TINY
+from flwr_splitmix.experiments.text_models import tiny_decoder
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.making import make_hiding
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
@@ -73,17 +74,7 @@ def base_parts(size: TextSize, texts: MatrixTexts, task: Task, *, deeper: int = 
     """
     source: Any = size.model
     if size.model == TINY:
-        source = LlamaConfig(
-            vocab_size=len(texts.tokenizer),
-            hidden_size=48,
-            intermediate_size=96,
-            num_hidden_layers=3 + deeper,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-            max_position_embeddings=256,
-            tie_word_embeddings=True,
-            initializer_range=0.06,
-        )
+        source = tiny_decoder(len(texts.tokenizer), layers=3 + deeper)
     return build_language_parts(
         source,
         LanguageCut(size.head + deeper, size.tail),
