@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from flwr_splitmix.apps.language.texts import tokenizer_of
 from flwr_splitmix.data.texts.generated import generated_public
 from flwr_splitmix.data.texts.tokens import train_tokenizer
-from tests.apps.language_app import TINY, client
+from tests.apps.language_app import TINY, client, read
 
 
 def rows(path: Path, *texts: dict[str, Any]) -> str:
@@ -26,6 +27,10 @@ def rows(path: Path, *texts: dict[str, Any]) -> str:
         (
             {"dataset": "FILE"},
             "question-column is 'question', but line 1 of .* it has 'sentence', 'label'",
+        ),
+        (
+            {"dataset": "FILE", "task": "classification", "second_text_column": "sentence2"},
+            "second-text-column is 'sentence2', but line 1 of .* it has 'sentence', 'label'",
         ),
         (
             {"dataset": "FILE", "task": "classification"},
@@ -55,6 +60,28 @@ def test_a_client_says_what_is_wrong_with_its_texts(
     with pytest.raises((ValueError, RuntimeError), match=said) as caught:
         client(0, 2, **{**TINY, **values})
     assert "\n" not in str(caught.value)
+
+
+def test_pairs_of_rte_go_to_the_model_as_its_tokenizer_puts_them_together(tmp_path: Path) -> None:
+    labels = ("entailment", "not_entailment")
+    lines = ["index\tsentence1\tsentence2\tlabel"]
+    lines += [f"{i}\tA dog {i} sleeps.\tDog {i} waits.\t{labels[i % 2]}" for i in range(8)]
+    path = tmp_path / "train.tsv"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    values = {
+        **TINY,
+        "task": "classification",
+        "dataset": str(path),
+        "test_dataset": str(path),
+        "text_column": "sentence1",
+        "second_text_column": "sentence2",
+    }
+    data = client(0, 1, **values).batches.data
+    tokenizer = tokenizer_of(read(**values))
+    said = {
+        (tokenizer.decode(data[i][0], skip_special_tokens=False), int(data[i][1])) for i in range(8)
+    }
+    assert said == {(f"<end>A dog {i} sleeps.<end>Dog {i} waits.", i % 2) for i in range(8)}
 
 
 def gpt2(folder: Path, vocab_size: int) -> Any:
