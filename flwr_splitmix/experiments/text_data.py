@@ -15,7 +15,7 @@ from flwr_splitmix.data.texts.generated import GENERATED, generated_public
 from flwr_splitmix.data.texts.public import load_public_texts
 from flwr_splitmix.data.texts.rows import TextRows, TextTask
 from flwr_splitmix.data.texts.token_sets import public_token_set, token_set
-from flwr_splitmix.data.texts.tokens import LongTextsCount
+from flwr_splitmix.data.texts.tokens import LongTexts, LongTextsCount
 from flwr_splitmix.experiments.cells import Cell
 from flwr_splitmix.experiments.corpora import CORPORA, open_corpus
 from flwr_splitmix.experiments.public_corpora import open_public_pair
@@ -50,6 +50,8 @@ class CellTexts(NamedTuple):
 def load_cell_texts(cell: Cell, source: str, tokenizer: Any) -> CellTexts:
     """Read the corpus and the public texts, and divide the training texts among the clients.
 
+    Long texts are cut, but for test prompts, which are left out unless they fit with their answers.
+
     Parameters
     ----------
     source
@@ -68,9 +70,14 @@ def load_cell_texts(cell: Cell, source: str, tokenizer: Any) -> CellTexts:
     sets = open_corpus(source, CORPORA[recipe.texts.corpus])
     length = recipe.texts.max_length
 
-    def tokenised(rows: TextRows) -> TextSet:
+    def tokenised(rows: TextRows, long_texts: LongTexts = "cut") -> TextSet:
         return token_set(
-            rows, tokenizer, sets.task, max_length=length, long_texts="cut", on_long=_tell_dropped
+            rows,
+            tokenizer,
+            sets.task,
+            max_length=length,
+            long_texts=long_texts,
+            on_long=_tell_dropped,
         )
 
     order = np.random.default_rng(cell.seed).permutation(len(sets.train))
@@ -85,7 +92,8 @@ def load_cell_texts(cell: Cell, source: str, tokenizer: Any) -> CellTexts:
     return CellTexts(
         [tokenised(sets.train.subset(part)) for part in parts],
         tokenised(sets.train.subset(np.concatenate(parts))),
-        tokenised(_chosen(sets.test, recipe.test_images)),
+        # An answer is scored against all of the right one.
+        tokenised(_chosen(sets.test, recipe.test_images), "cut" if sets.classes else "drop"),
         public_token_set(public, tokenizer, max_length=length),
         len(sets.classes),
         sets.task,
@@ -139,9 +147,7 @@ def _public_folder(source: str) -> str:
 
 def _tell_dropped(count: LongTextsCount) -> None:
     if count.dropped:
-        log.warning(
-            "%d of %d texts are left out: their prompts are too long", count.dropped, count.texts
-        )
+        log.warning("%d of %d texts are too long and are left out", count.dropped, count.texts)
 
 
 def _chosen(test: TextRows, texts: int) -> TextRows:

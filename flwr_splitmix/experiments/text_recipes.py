@@ -87,7 +87,7 @@ TEXT_RECIPES: dict[str, dict[Track, Recipe]] = {
             "cpu", "mrpc", samples=0, epochs=4, test=0, length=96, public=640, words=20
         ),
         "rte": _recipe("cpu", "rte", samples=0, epochs=4, test=0, length=128, public=640, words=20),
-        "gsm8k": _cpu_answers("gsm8k", 96),
+        "gsm8k": _cpu_answers("gsm8k", 128),
         "webnlg": _cpu_answers("webnlg", 48),
         "samsum": _cpu_answers("samsum", 32),
         "codealpaca": _cpu_answers("codealpaca", 64),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from flwr_splitmix.experiments.cell_runs import held_run
 from flwr_splitmix.experiments.papers.mixguard_sets import SETS
 from flwr_splitmix.experiments.running import run_cell
 from flwr_splitmix.experiments.scales import DECODER, TINY
+from flwr_splitmix.experiments.text_data import load_cell_texts
 from flwr_splitmix.experiments.text_models import open_model_tokenizer, tiny_decoder
 from flwr_splitmix.experiments.text_recipes import TextTrack
 from flwr_splitmix.experiments.whole_texts import WholeTextClient, WholeTexts
@@ -151,25 +153,40 @@ def test_mixguard_answers_the_texts_of_every_corpus(track: TextTrack, tmp_path: 
     assert experiment.scores[0].of(summary) is not None
 
 
-def test_gsm8k_is_read_from_its_folder_and_what_is_too_long_is_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.fixture
+def gsm8k(tmp_path: Path) -> str:
+    """Write 12 rows twice, the last of them with a long answer, and public text beside them."""
     folder, public = tmp_path / "gsm8k", tmp_path / "public_text"
     folder.mkdir()
     public.mkdir()
     (public / "book.txt").write_text("It was late. The old dog sleeps near the boats today .\n" * 2)
-    rows = [
-        {"question": f"What is {i} and 1 ?", "answer": f"{i + 1}\n#### {i + 1}"} for i in range(20)
-    ]
-    rows[-1]["question"] *= 30
+    rows = [{"question": f"What is {i} and 1 ?", "answer": f"#### {i + 1}"} for i in range(12)]
+    rows[-1]["answer"] = "one and one is two . " * 30 + rows[-1]["answer"]
     for name in ("train", "test"):
         lines = "".join(f"{json.dumps(row)}\n" for row in rows)
         (folder / f"{name}.jsonl").write_text(lines)
-    caplog.set_level("WARNING", logger="flwr.splitmix")
+    return str(folder)
+
+
+def test_gsm8k_is_trained_from_its_folder(gsm8k: str, tmp_path: Path) -> None:
     cell = cell_of("MixGuard", secret_tokens=2, refine_every=1)
-    done = run(cell, tmp_path / "home", str(folder))
-    assert done.status == "finished"
-    assert "their prompts are too long" in caplog.text
+    cell = replace(cell, recipe=replace(cell.recipe, samples=12))
+    assert run(cell, tmp_path / "home", gsm8k).status == "finished"
+
+
+def test_long_answers_are_cut_for_training_and_left_out_of_the_test(
+    gsm8k: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A right answer without its end, which has the number, would be another answer."""
+    caplog.set_level("WARNING", logger="flwr.splitmix")
+    cell = cell_of("USplitSL")
+    cell = replace(cell, recipe=replace(cell.recipe, samples=0, test_images=0))
+    tokenizer = open_model_tokenizer(TINY)
+    texts = load_cell_texts(cell, gsm8k, tokenizer)
+    assert (len(texts.pooled), len(texts.test)) == (12, 11)
+    assert max(len(text) for text in texts.pooled.texts) == 96
+    assert {int(text[-1]) for text in texts.test.texts} == {tokenizer.eos_token_id}
+    assert "1 of 12 texts are too long and are left out" in caplog.text
 
 
 def test_papers_numbers_of_codebleu_are_not_put_beside_bleu() -> None:

@@ -9,7 +9,7 @@ from pydantic import Field, StrictBool, field_validator, model_validator
 from flwr_splitmix.apps.run_config import AppConfig, Count, CountOrAuto, NotNegative, Positive
 from flwr_splitmix.apps.suggestions import allowed
 from flwr_splitmix.clients.ushape_client import Learns
-from flwr_splitmix.data.texts.columns import TextColumns
+from flwr_splitmix.data.texts.columns import EmptyTexts, TextColumns
 from flwr_splitmix.data.texts.generated import GENERATED
 from flwr_splitmix.data.texts.rows import TextTask
 from flwr_splitmix.data.texts.tokens import LongTexts
@@ -73,6 +73,7 @@ class LanguageConfig(AppConfig):
     max_length: Count
     pad_to: CountOrAuto
     long_texts: LongTexts
+    empty_texts: EmptyTexts
     padding_token: str
     k: Annotated[int, Field(ge=2)]
     m: Annotated[int, Field(ge=2, le=64)]

@@ -81,6 +81,7 @@ def _load(config: LanguageConfig, source: str, test: str) -> TextSets:
             test=test,
             num_labels=config.num_labels,
             seed=config.seed,
+            empty_texts=config.empty_texts,
         )
     except MissingColumnError as error:
         raise DataError(

@@ -181,5 +181,8 @@ def _is_empty(value: Any) -> bool:
 def _check_text(value: Any, where: str, column: str) -> None:
     if isinstance(value, str) and value.strip():
         return
-    what = "an empty text" if isinstance(value, str) else f"no text but {value!r}"
-    raise DataError(f"{where} has in column {column!r} {what}")
+    what, remedy = f"no text but {value!r}", ""
+    if _is_empty(value):
+        what = "an empty text" if isinstance(value, str) else "no text"
+        remedy = "; such rows can be left out (empty-texts='drop')"
+    raise DataError(f"{where} has in column {column!r} {what}{remedy}")
