@@ -10,6 +10,7 @@ from flwr_splitmix.experiments.experiment import Experiment
 from flwr_splitmix.experiments.papers.cutmixsl import CUTMIXSL
 from flwr_splitmix.experiments.papers.dp_cutmixsl import DP_CUTMIXSL
 from flwr_splitmix.experiments.papers.mixguard_ablations import ABLATIONS
+from flwr_splitmix.experiments.papers.mixguard_answers import ANSWERS
 from flwr_splitmix.experiments.papers.mixguard_cola import LANGUAGE
 from flwr_splitmix.experiments.papers.mixguard_costs import TABLE_6 as MIXGUARD_COSTS
 from flwr_splitmix.experiments.papers.mixguard_curve import CURVES
@@ -33,6 +34,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         ABLATIONS,
         (MIXGUARD_COSTS,),
         MIXING,
+        ANSWERS,
         SETS,
         (WHOLE_MODELS, EVERY_METHOD),
     )
