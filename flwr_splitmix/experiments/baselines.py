@@ -77,12 +77,16 @@ class WholeClient(SplitClient):
         for step in range(steps):
             inputs, labels = self.batches.next_batch(order.seed, order.client)
             self.optimizer.zero_grad()
-            loss = F.cross_entropy(self._logits(inputs), labels.to(self.device))
+            loss = self.loss(self._logits(inputs), labels.to(self.device))
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step(order.server_round - 1 + step / steps, order.num_rounds)
             total += loss.detach()
         self.steps += steps
         return {"loss": float(total) / steps}
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss of a batch: logits (b, L), labels int64 (b,)."""
+        return F.cross_entropy(logits, labels)
 
     @exchange
     def score(self) -> dict[str, Any]:

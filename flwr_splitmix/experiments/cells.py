@@ -109,12 +109,15 @@ class TextRecipe:
         How many public sentences the clients have, and the most words of each. A mixture is as
         long as the longest text in it, and the trunk's mask covers that: behind a text's own end
         it sees filler, which a support that is shorter than most texts does not cause.
+    new_tokens
+        Most tokens of an answer that is generated for its score; 0 where texts are classified.
     """
 
     corpus: str
     max_length: int
     public_texts: int
     public_words: int
+    new_tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,12 +235,9 @@ class Cell:
 
         A recipe's values at their defaults are left out, so that a new one changes no old cell.
         """
-        defaults = {f.name: f.default for f in fields(Recipe)}
-        recipe = {
-            name: value
-            for name, value in asdict(self.recipe).items()
-            if name not in defaults or value != defaults[name]
-        }
+        recipe = _without_defaults(self.recipe)
+        if self.recipe.texts is not None:
+            recipe["texts"] = _without_defaults(self.recipe.texts)
         return {
             "strategy": self.method,
             "options": dict(self.options),
@@ -286,6 +286,11 @@ class Cell:
 
     def __str__(self) -> str:
         return " ".join(word for word in self.words if word not in ("iid", self.dataset))
+
+
+def _without_defaults(values: Recipe | TextRecipe) -> dict[str, Any]:
+    defaults = {field.name: field.default for field in fields(values)}
+    return {name: value for name, value in asdict(values).items() if value != defaults[name]}
 
 
 def _short(name: str, value: Value) -> str:

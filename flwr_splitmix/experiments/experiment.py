@@ -8,7 +8,8 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from flwr_splitmix.experiments.cells import Cell, Variant
-from flwr_splitmix.experiments.scales import Scale, Track
+from flwr_splitmix.experiments.scales import Scale
+from flwr_splitmix.experiments.text_recipes import Track
 
 CIFAR = "CIFAR-10"
 FASHION = "Fashion-MNIST"

@@ -10,10 +10,12 @@ from flwr_splitmix.experiments.experiment import Experiment
 from flwr_splitmix.experiments.papers.cutmixsl import CUTMIXSL
 from flwr_splitmix.experiments.papers.dp_cutmixsl import DP_CUTMIXSL
 from flwr_splitmix.experiments.papers.mixguard_ablations import ABLATIONS
+from flwr_splitmix.experiments.papers.mixguard_answers import ANSWERS
 from flwr_splitmix.experiments.papers.mixguard_cola import LANGUAGE
 from flwr_splitmix.experiments.papers.mixguard_costs import TABLE_6 as MIXGUARD_COSTS
 from flwr_splitmix.experiments.papers.mixguard_curve import CURVES
 from flwr_splitmix.experiments.papers.mixguard_mixing import MIXING
+from flwr_splitmix.experiments.papers.mixguard_sets import SETS
 from flwr_splitmix.experiments.papers.patch_shuffling import PATCH_SHUFFLING
 from flwr_splitmix.experiments.papers.whole_models import WHOLE_MODELS
 from flwr_splitmix.experiments.papers.with_noise import WITH_NOISE
@@ -32,6 +34,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         ABLATIONS,
         (MIXGUARD_COSTS,),
         MIXING,
+        ANSWERS,
+        SETS,
         (WHOLE_MODELS, EVERY_METHOD),
     )
     for experiment in paper

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from flwr_splitmix.experiments.cells import (
     Cell,
     ExperimentError,
     OptionValues,
     Recipe,
-    TextRecipe,
     Value,
     Variant,
     as_options,
     dataset_name,
 )
+from flwr_splitmix.experiments.text_recipes import TEXT_RECIPES, Track
 from flwr_splitmix.methods import BY_NAME
-
-Track = Literal["mixing", "shuffling", "cola"]
-"""Whose training recipe: that of the CutMix papers, of Patch Shuffling, of a language corpus."""
 
 
 @dataclass(frozen=True)
@@ -132,31 +128,15 @@ ENCODER = "MiniLM-L6"
 STORIES = "stories15m"
 """A pretrained decoder of six layers, cut likewise; `splitmix model fetch` gets it."""
 
+
+DECODER = "decoder"
+"""A decoder for answers: the larger the scale, the larger it is."""
+
 TINY = "tiny"
 """The decoder that is made on the spot, with random weights and a tokenizer of its own."""
 
 
-def _cola(
-    scale: str, *, samples: int, epochs: int, test: int, length: int, public: int, batch: int = 16
-) -> Recipe:
-    return Recipe(
-        scale=scale,
-        samples=samples,
-        batch_size=batch,
-        epochs=epochs,
-        warmup_epochs=0.1 * epochs,
-        test_images=test,
-        checkpoints=epochs,
-        lr=5e-5,
-        weight_decay=0.01,
-        final_lr=5e-7,
-        texts=TextRecipe("cola", length, public, public_words=5),
-    )
-
-
-def _models(
-    vit: Model, backbone: Model, vgg: str = "vgg16", decoder: str = STORIES
-) -> dict[str, Model]:
+def _models(vit: Model, backbone: Model, decoder: Model, *, vgg: str = "vgg16") -> dict[str, Model]:
     return {
         "ViT-Tiny": vit,
         # timm has no T2T-ViT.
@@ -164,7 +144,8 @@ def _models(
         "PiT-Tiny": _model("pit_ti_224", patch_size=4, depth=None),
         "VGG-16": _model(vgg, cell=2),
         ENCODER: _model("all-MiniLM-L6-v2", head=1, tail=1),
-        STORIES: _model(decoder, head=1, tail=1),
+        DECODER: decoder,
+        STORIES: decoder if decoder.name == TINY else _model("stories15m", head=1, tail=1),
     }
 
 
@@ -185,15 +166,15 @@ SMOKE = Scale(
         "shuffling": Recipe(
             scale="smoke", samples=60, batch_size=10, epochs=2, warmup_epochs=1.0, test_images=40
         ),
-        "cola": _cola("smoke", samples=16, epochs=2, test=16, length=16, public=8, batch=8),
+        **TEXT_RECIPES["smoke"],
     },
     _models(
         _model("vit_tiny_patch16_224", patch_size=8, depth=1),
         _model("vit_tiny_patch16_224", patch_size=8, depth=2),
-        "vgg11",
-        TINY,
+        _model(TINY, head=1, tail=1),
+        vgg="vgg11",
     ),
-    {"cola": "generated"},
+    dict.fromkeys(TEXT_RECIPES["smoke"], "generated"),
 )
 
 CPU = Scale(
@@ -222,13 +203,14 @@ CPU = Scale(
             evaluations=4,
             checkpoints=8,
         ),
-        "cola": _cola("cpu", samples=4000, epochs=4, test=0, length=20, public=640),
+        **TEXT_RECIPES["cpu"],
     },
     _models(
         _model("vit_tiny_patch16_224", patch_size=8, depth=6),
         _model("vit_tiny_patch16_224", patch_size=8, depth=6),
+        _model("stories15m", head=1, tail=1),
     ),
-    {"cola": "cola"},
+    {corpus: corpus for corpus in TEXT_RECIPES["cpu"]},
 )
 
 PAPER = Scale(
@@ -261,13 +243,14 @@ PAPER = Scale(
             head_lr=0.05,
             resize=224,
         ),
-        "cola": _cola("paper", samples=0, epochs=4, test=0, length=64, public=8000),
+        **TEXT_RECIPES["paper"],
     },
     _models(
         _model("vit_tiny_patch16_224", patch_size=4, depth=6),
         _model("deit_small_patch16_224", patch_size=16, depth=None, pretrained=True),
+        _model("qwen2.5-coder-0.5b", head=3, tail=3),
     ),
-    {"cola": "cola"},
+    {corpus: corpus for corpus in TEXT_RECIPES["paper"]},
 )
 
 SCALES: dict[str, Scale] = {scale.name: scale for scale in (SMOKE, CPU, PAPER)}

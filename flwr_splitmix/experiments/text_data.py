@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,12 +13,15 @@ from flwr_splitmix.clients import TextSet
 from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.texts.generated import GENERATED, generated_public
 from flwr_splitmix.data.texts.public import load_public_texts
-from flwr_splitmix.data.texts.rows import TextRows, TextSets, TextTask
-from flwr_splitmix.data.texts.sets import TextColumns, load_text_sets
+from flwr_splitmix.data.texts.rows import TextRows, TextTask
 from flwr_splitmix.data.texts.token_sets import public_token_set, token_set
+from flwr_splitmix.data.texts.tokens import LongTexts, LongTextsCount
 from flwr_splitmix.experiments.cells import Cell
+from flwr_splitmix.experiments.corpora import CORPORA, open_corpus
 from flwr_splitmix.experiments.public_corpora import open_public_pair
 from flwr_splitmix.seeding import frozen_generator
+
+log = logging.getLogger("flwr.splitmix")
 
 PUBLIC = "public_text"
 """The folder of public texts, beside that of the data set."""
@@ -28,34 +31,11 @@ _TEST_SEED = 2024
 """Of the choice of test texts: one for all seeds, so that all cells are scored on the same."""
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """Which files of a folder are the training and the test texts, and where they have what."""
-
-    name: str
-    task: TextTask
-    train: str
-    test: str
-    columns: TextColumns
-
-
-CORPORA = {
-    "cola": Corpus(
-        "CoLA",
-        "classification",
-        "in_domain_train.tsv",
-        "in_domain_dev.tsv",
-        TextColumns(text="4", label="2"),
-    ),
-    "gsm8k": Corpus("GSM8K", "generation", "train.jsonl.gz", "test.jsonl.gz", TextColumns()),
-}
-"""By the name of its folder; CoLA's are the raw files of its public version."""
-
-
 class CellTexts(NamedTuple):
-    """All that a cell of texts is trained and measured on; `classes` is the number of labels.
+    """All that a cell of texts is trained and measured on.
 
-    Of the public texts the first `supports` are supports and nothing else; 0: all are both.
+    `classes` is the number of labels; 0 where answers are generated. Of the public texts the first
+    `supports` are supports and nothing else; 0: all are both.
     """
 
     clients: list[TextSet]
@@ -63,11 +43,14 @@ class CellTexts(NamedTuple):
     test: TextSet
     public: TextSet
     classes: int
+    task: TextTask
     supports: int = 0
 
 
 def load_cell_texts(cell: Cell, source: str, tokenizer: Any) -> CellTexts:
     """Read the corpus and the public texts, and divide the training texts among the clients.
+
+    Long texts are cut, but for test prompts, which are left out unless they fit with their answers.
 
     Parameters
     ----------
@@ -87,8 +70,15 @@ def load_cell_texts(cell: Cell, source: str, tokenizer: Any) -> CellTexts:
     sets = open_corpus(source, CORPORA[recipe.texts.corpus])
     length = recipe.texts.max_length
 
-    def tokenised(rows: TextRows) -> TextSet:
-        return token_set(rows, tokenizer, sets.task, max_length=length, long_texts="cut")
+    def tokenised(rows: TextRows, long_texts: LongTexts = "cut") -> TextSet:
+        return token_set(
+            rows,
+            tokenizer,
+            sets.task,
+            max_length=length,
+            long_texts=long_texts,
+            on_long=_tell_dropped,
+        )
 
     order = np.random.default_rng(cell.seed).permutation(len(sets.train))
     each = recipe.samples or len(order) // cell.clients
@@ -102,32 +92,13 @@ def load_cell_texts(cell: Cell, source: str, tokenizer: Any) -> CellTexts:
     return CellTexts(
         [tokenised(sets.train.subset(part)) for part in parts],
         tokenised(sets.train.subset(np.concatenate(parts))),
-        tokenised(_chosen(sets.test, recipe.test_images)),
+        # An answer is scored against all of the right one.
+        tokenised(_chosen(sets.test, recipe.test_images), "cut" if sets.classes else "drop"),
         public_token_set(public, tokenizer, max_length=length),
         len(sets.classes),
-        supports=supports,
+        sets.task,
+        supports,
     )
-
-
-def open_corpus(source: str, corpus: Corpus) -> TextSets:
-    """Read a corpus from its folder; or make up texts for its task, if the source is "generated".
-
-    Raises
-    ------
-    DataError
-        If a file is not there, or cannot be read.
-    """
-    if source == GENERATED:
-        return load_text_sets(source, corpus.task)
-    folder = Path(source).expanduser()
-    for name in (corpus.train, corpus.test):
-        if not (folder / name).is_file():
-            raise DataError(
-                f"there is no {corpus.name} in {source!r}: its folder, which --dataset names, "
-                f"has a file {name}"
-            )
-    train, test = (str(folder / name) for name in (corpus.train, corpus.test))
-    return load_text_sets(train, corpus.task, columns=corpus.columns, test=test)
 
 
 def open_public(
@@ -172,6 +143,11 @@ def _public(cell: Cell, source: str, task: TextTask) -> tuple[Sequence[str], int
 
 def _public_folder(source: str) -> str:
     return str(Path(source).expanduser().resolve().parent / PUBLIC)
+
+
+def _tell_dropped(count: LongTextsCount) -> None:
+    if count.dropped:
+        log.warning("%d of %d texts are too long and are left out", count.dropped, count.texts)
 
 
 def _chosen(test: TextRows, texts: int) -> TextRows:

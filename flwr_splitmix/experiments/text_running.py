@@ -1,4 +1,4 @@
-"""The run of a cell of texts: a pretrained language model in the U shape, or whole."""
+"""The run of a cell of texts: a model that classifies or answers, in the U shape or whole."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from flwr_splitmix.hiding.making import hiding_options
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.runs import Run
-from flwr_splitmix.scoring.texts import ClassScores
+from flwr_splitmix.scoring.generation import GenerationScores
+from flwr_splitmix.scoring.texts import ClassScores, Scores
 from flwr_splitmix.segments.language import LanguageCut, LanguageParts, build_language_parts
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 
@@ -45,6 +46,9 @@ OPTIONS: dict[str, set[str]] = {
     },
 }
 """By method, what a cell of texts can say of it: the clients' options."""
+
+LOCAL_SCORES = ("matthews", "accuracy", "exact_match", "rouge_l", "bleu", "meteor")
+"""What is said of inference at the clients alone, as far as a task has it."""
 
 
 class ProcessorTime(Observer):
@@ -76,8 +80,9 @@ def run_texts(
     Returns
     -------
     "processor_s"; what the clients said of their last round, as "train_...": calibrated ones the
-    relative errors of decoded public texts; and the mean Matthews correlation of inference at the
-    clients alone, with nothing mixed, as "local_matthews": with the calibrator where there is one.
+    relative errors of decoded public texts; and the mean scores of inference at the clients alone,
+    with nothing mixed, as "local_...": with the calibrator where there is one. Of classes these are
+    "matthews" and "accuracy", of answers "exact_match", "rouge_l", "bleu" and "meteor".
 
     Raises
     ------
@@ -131,7 +136,11 @@ def _scored_locally(clients: Sequence[UShapeClient], trunk: nn.Module) -> dict[s
     scores = [
         score_locally(client, client.hiding.local_trunk(trunk), "benchmark") for client in clients
     ]
-    return {"local_matthews": fmean(each["matthews"] for each in scores)}
+    return {
+        f"local_{name}": fmean(each[name] for each in scores)
+        for name in LOCAL_SCORES
+        if name in scores[0] and not (name == "accuracy" and "perplexity" in scores[0])
+    }
 
 
 @dataclass(frozen=True)
@@ -155,7 +164,8 @@ class _Trial:
             **self._round_options(),
         )
         clients = [
-            self._client(copy.deepcopy(head), copy.deepcopy(tail), data, parts)
+            # Copied at once: an embedding that both have stays one.
+            self._client(*copy.deepcopy((head, tail)), data, parts)
             for data in self.texts.clients
         ]
         strategy.fit(clients, self.cell.recipe.epochs)
@@ -178,7 +188,7 @@ class _Trial:
                 "public": lambda: self.texts.public,
                 "vocab_size": lambda: parts.vocab_size,
                 "special_ids": lambda: self.tokenizer.all_special_ids,
-                "causal": lambda: False,  # texts are classified
+                "causal": lambda: self.texts.task == "generation",
                 "options": partial(
                     MixGuardOptions,
                     max_length=self._mixed_length(own),
@@ -187,7 +197,7 @@ class _Trial:
                 **{name: partial(own.get, name) for name in own},
             },
             optimizer=optimizer_of(cell.recipe, head),
-            scores=ClassScores,
+            scores=self._scores(),
             repeatable_secrets=True,  # an experiment can be repeated and resumed
             **self._client_options(),
         )
@@ -197,6 +207,7 @@ class _Trial:
         client = WholeTextClient(
             model,
             self.texts.pooled,
+            scores=self._scores(),
             optimizer=optimizer_of(self.cell.recipe, model),
             **self._client_options(),
         )
@@ -211,8 +222,8 @@ class _Trial:
         return build_language_parts(
             source,
             LanguageCut(int(str(cut["head"])), int(str(cut["tail"]))),
-            task="classification",
-            num_labels=self.texts.classes,
+            task=self.texts.task,
+            num_labels=max(2, self.texts.classes),
             seed=self.cell.seed,
         )
 
@@ -221,6 +232,19 @@ class _Trial:
         assert self.cell.recipe.texts is not None
         secrets = options.get("secret_tokens", MixGuardOptions.secret_tokens)
         return self.cell.recipe.texts.max_length + int(secrets)
+
+    def _scores(self) -> Scores:
+        if self.texts.task == "classification":
+            return ClassScores
+        recipe = self.cell.recipe.texts
+        assert recipe is not None
+        return partial(
+            GenerationScores,
+            lambda ids: str(self.tokenizer.decode(ids, skip_special_tokens=True)),
+            end=self.tokenizer.eos_token_id,
+            max_new_tokens=recipe.new_tokens,
+            max_length=recipe.max_length,
+        )
 
     def _client_options(self) -> dict[str, Any]:
         recipe = self.cell.recipe

@@ -7,16 +7,20 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from flwr_splitmix.clients import ClientError, exchange
-from flwr_splitmix.data.batches import fetch
+from flwr_splitmix.data.batches import Example, fetch
 from flwr_splitmix.data.texts.batch import NOTHING, TextBatch
 from flwr_splitmix.experiments.baselines import WholeClient
-from flwr_splitmix.scoring.texts import ClassScores
+from flwr_splitmix.scoring.texts import ClassScores, Scores, text_loss
 
 
 class WholeTexts(nn.Module):
-    """Head, trunk and tail as one model: ids (b, T), -1 behind a text's end, to logits (b, L)."""
+    """Head, trunk and tail as one model.
+
+    It makes logits (b, L) or (b, T, V) of ids (b, T) that are -1 behind a text's end.
+    """
 
     def __init__(self, head: nn.Module, trunk: nn.Module, tail: nn.Module) -> None:
         super().__init__()
@@ -29,25 +33,58 @@ class WholeTexts(nn.Module):
 
 
 class WholeTextClient(WholeClient):
-    """A client that holds a whole language model, scored as a U-shaped one is."""
+    """A client that holds a whole language model, scored as a U-shaped one is.
+
+    Parameters
+    ----------
+    scores
+        Makes what an evaluation is scored by.
+    model, data, **options
+        As for `WholeClient`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Dataset[Example],
+        *,
+        scores: Scores = ClassScores,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, data, **options)
+        self.scores = scores
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss of a batch, of texts or of the tokens that carry one."""
+        return text_loss(logits, labels)
 
     @exchange
     def score(self) -> dict[str, Any]:
-        """Score the model on the common test set; "scores" has the Matthews correlation."""
+        """Score the model on the common test set.
+
+        Returns
+        -------
+        "loss" and "correct", which over "examples" are means: of classes over texts, of answers
+        over their tokens; and "scores", which has the others.
+        """
         data = self.tests["benchmark"]
         if data is None:
             raise ClientError("this client has no benchmark test data")
-        size, batch = len(data), self.batches.size  # type: ignore[arg-type]
-        scores = ClassScores()
+        size, step = len(data), self.batches.size  # type: ignore[arg-type]
+        scores = self.scores()
         self.segment.eval()
         with torch.inference_mode():
-            for start in range(0, size, batch):
-                example = fetch(data, np.arange(start, min(start + batch, size)))
-                scores.add(self._logits(example[0]), TextBatch.of(example, self.device))
+            for start in range(0, size, step):
+                example = fetch(data, np.arange(start, min(start + step, size)))
+                batch: TextBatch | None = scores.begin(TextBatch.of(example, self.device))
+                while batch is not None:
+                    ids = batch.ids.masked_fill(batch.mask == 0, NOTHING)
+                    batch = scores.add(self._logits(ids), batch)
         means = scores.result()
+        right = size * means.pop("accuracy")
         return {
             "loss": size * means.pop("loss"),
-            "correct": round(size * means.pop("accuracy")),
+            "correct": right if "perplexity" in means else round(right),
             "examples": size,
             "scores": means,
         }

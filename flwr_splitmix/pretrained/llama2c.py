@@ -221,7 +221,7 @@ def tokenizer_of_pieces(pieces: list[tuple[str, float]]) -> Any:
         ]
     )
     made.post_processor = processors.TemplateProcessing(
-        single=f"{begin} $A", special_tokens=[(begin, 1)]
+        single=f"{begin} $A", pair=f"{begin} $A {begin} $B", special_tokens=[(begin, 1)]
     )
     tokenizer: Any = PreTrainedTokenizerFast
     return tokenizer(

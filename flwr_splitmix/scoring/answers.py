@@ -62,7 +62,8 @@ def meteor(said: Sequence[str], right: Sequence[str]) -> float:
 
     Words match exactly, then by their stem (Porter's). The third stage, synonyms, is left out: it
     needs WordNet's data, which are no package's; a synonym counts as a wrong word here. alpha is
-    0.9, beta 3, gamma 0.5; words are those between spaces, in lower case.
+    0.9, beta 3, gamma 0.5; words are those between spaces, in lower case. Generated answers and
+    what attacks read of texts are scored by this one variant.
 
     Source: Banerjee and Lavie, "METEOR" (2005); nltk.
     """

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.data.texts.batch import IGNORED, TextBatch
-from flwr_splitmix.scoring.answers import bleu, exact_match, rouge_l
+from flwr_splitmix.scoring.answers import bleu, exact_match, meteor, rouge_l
 from flwr_splitmix.scoring.texts import TextScores
 
 
@@ -28,7 +28,9 @@ class _Answer:
 
 
 class GenerationScores(TextScores):
-    """Adds exact match, ROUGE-L and BLEU of greedy answers to loss, accuracy and perplexity.
+    """Adds scores of greedy answers to loss, accuracy and perplexity.
+
+    They are exact match, ROUGE-L, BLEU and METEOR; see `scoring.answers`.
 
     Each test batch is sent once with its right answers, which gives loss and first tokens, and
     then once for each further token. All texts of a batch are sent until the last one has ended,
@@ -119,11 +121,15 @@ class GenerationScores(TextScores):
         return TextBatch(ids.to(device), mask.to(device), labels.to(device))
 
     def result(self) -> dict[str, float]:
-        """Return loss, accuracy, perplexity, "exact_match", "rouge_l" (0 to 1), "bleu" (to 100)."""
+        """Return loss, accuracy, perplexity and scores of answers.
+
+        These are "exact_match", "rouge_l" and "meteor", 0 to 1, and "bleu", 0 to 100.
+        """
         pairs = list(zip(self.said, self.right, strict=True))
         return {
             **super().result(),
             "exact_match": sum(exact_match(s, r) for s, r in pairs) / max(len(pairs), 1),
             "rouge_l": rouge_l(self.said, self.right),
             "bleu": bleu(self.said, self.right),
+            "meteor": meteor(self.said, self.right),
         }

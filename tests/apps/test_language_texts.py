@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from flwr_splitmix.apps.language.texts import tokenizer_of
 from flwr_splitmix.data.texts.generated import generated_public
 from flwr_splitmix.data.texts.tokens import train_tokenizer
-from tests.apps.language_app import TINY, client
+from tests.apps.language_app import TINY, client, read
 
 
 def rows(path: Path, *texts: dict[str, Any]) -> str:
@@ -26,6 +27,14 @@ def rows(path: Path, *texts: dict[str, Any]) -> str:
         (
             {"dataset": "FILE"},
             "question-column is 'question', but line 1 of .* it has 'sentence', 'label'",
+        ),
+        (
+            {"dataset": "FILE", "task": "classification", "second_text_column": "sentence2"},
+            "second-text-column is 'sentence2', but line 1 of .* it has 'sentence', 'label'",
+        ),
+        (
+            {"dataset": "EMPTY_ANSWER"},
+            "row 2 of .* in column 'answer' an empty text; .* left out .empty-texts='drop'.",
         ),
         (
             {"dataset": "FILE", "task": "classification"},
@@ -46,15 +55,46 @@ def test_a_client_says_what_is_wrong_with_its_texts(
     wrong: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     (tmp_path / "empty.txt").write_text("two words", encoding="utf-8")
+    answered = ({"question": "who?", "answer": answer} for answer in ("a dog", "", "a cat"))
     labelled = ({"sentence": "a b c", "label": label} for label in (0, 2, 1))
     files = {
         "FILE": rows(tmp_path / "rows.jsonl", *labelled),
         "EMPTY": str(tmp_path / "empty.txt"),
+        "EMPTY_ANSWER": rows(tmp_path / "answers.jsonl", *answered),
     }
     values = {key: files.get(str(value), value) for key, value in wrong.items()}
     with pytest.raises((ValueError, RuntimeError), match=said) as caught:
         client(0, 2, **{**TINY, **values})
     assert "\n" not in str(caught.value)
+
+
+def test_rows_without_an_answer_are_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
+    answered = [{"question": f"who {i}?", "answer": "a dog" * (i % 2)} for i in range(8)]
+    path = rows(tmp_path / "answers.jsonl", *answered)
+    values = {**TINY, "dataset": path, "test_dataset": path, "samples_per_client": 0}
+    assert client(0, 1, **values, empty_texts="drop").batches.examples == 4
+
+
+def test_pairs_of_rte_go_to_the_model_as_its_tokenizer_puts_them_together(tmp_path: Path) -> None:
+    labels = ("entailment", "not_entailment")
+    lines = ["index\tsentence1\tsentence2\tlabel"]
+    lines += [f"{i}\tA dog {i} sleeps.\tDog {i} waits.\t{labels[i % 2]}" for i in range(8)]
+    path = tmp_path / "train.tsv"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    values = {
+        **TINY,
+        "task": "classification",
+        "dataset": str(path),
+        "test_dataset": str(path),
+        "text_column": "sentence1",
+        "second_text_column": "sentence2",
+    }
+    data = client(0, 1, **values).batches.data
+    tokenizer = tokenizer_of(read(**values))
+    said = {
+        (tokenizer.decode(data[i][0], skip_special_tokens=False), int(data[i][1])) for i in range(8)
+    }
+    assert said == {(f"<end>A dog {i} sleeps.<end>Dog {i} waits.", i % 2) for i in range(8)}
 
 
 def gpt2(folder: Path, vocab_size: int) -> Any:

@@ -10,6 +10,7 @@ import pytest
 
 from flwr_splitmix.experiments import SCALES, ExperimentError, variant
 from flwr_splitmix.experiments.cells import Recipe, dataset_name
+from flwr_splitmix.experiments.scales import ENCODER
 
 CPU = SCALES["cpu"]
 
@@ -18,6 +19,8 @@ def test_the_id_of_a_cell_stays() -> None:
     """Runs are found by it: another id would orphan every run that there is."""
     joint = CPU.cell(variant("PSL", server_update="sum"), source="fashion_mnist")
     assert joint.id == "psl-vit_tiny-n10-s0-cd7cffe3df84"
+    text = CPU.cell(variant("USplitSL", model=ENCODER, clients=1), track="cola", source="cola")
+    assert text.id == "usplitsl-all-MiniLM-L6-v2-n1-s0-7d5658de39d4"
     alone = CPU.cell(variant("Standalone"), source="fashion_mnist")
     assert alone == CPU.cell(variant("Standalone", server_update="sum"), source="fashion_mnist")
 
@@ -70,6 +73,12 @@ def test_a_new_setting_of_recipes_changes_no_old_cell() -> None:
     identity = CPU.cell(variant("PSL")).identity["recipe"]
     assert "head_lr" not in identity
     assert identity["batch_size"] == recipe.batch_size == 25
+    text = CPU.recipes["cola"].texts
+    cell = CPU.cell(variant("USplitSL", model=ENCODER, clients=1), track="cola")
+    assert text is not None
+    assert "new_tokens" not in cell.identity["recipe"]["texts"]
+    longer = replace(cell.recipe, texts=replace(text, new_tokens=9))
+    assert replace(cell, recipe=longer).id != cell.id
 
 
 def test_epochs_can_be_chosen_and_the_points_stay_evenly_spaced() -> None:

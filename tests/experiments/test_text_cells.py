@@ -32,6 +32,7 @@ from flwr_splitmix.experiments.baselines import WholeClient
 from flwr_splitmix.experiments.cell_runs import held_run
 from flwr_splitmix.experiments.running import run_cell
 from flwr_splitmix.experiments.scales import ENCODER
+from flwr_splitmix.experiments.text_recipes import TextTrack
 from flwr_splitmix.experiments.whole_texts import WholeTextClient, WholeTexts
 from flwr_splitmix.runs import Run
 from flwr_splitmix.segments.language import LanguageCut, build_language_parts
@@ -70,9 +71,9 @@ def encoder(package: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return package / "tiny_encoder" / "model"
 
 
-def cell_of(method: str, *, epochs: int = 2, **options: Any) -> Cell:
+def cell_of(method: str, *, epochs: int = 2, track: TextTrack = "cola", **options: Any) -> Cell:
     chosen = variant(method, options, model=ENCODER, clients=1)
-    return SMOKE.cell(chosen, track="cola", epochs=epochs)
+    return SMOKE.cell(chosen, track=track, epochs=epochs)
 
 
 def run(
@@ -203,6 +204,49 @@ def test_cola_is_read_from_its_folder_and_the_public_texts_from_beside_it(
     )
     assert done.status == "finished"
     assert done.rows[-1]["steps"] == 16 // 8
+
+
+def test_every_row_of_table_2_is_scored_by_accuracy(encoder: Path, tmp_path: Path) -> None:
+    experiment = EXPERIMENTS["mixguard-table2-mrpc"]
+    for entry, cell in experiment.cells(SMOKE):
+        summary = run(cell, tmp_path).summary or {}
+        shown = {score.name: score.of(summary) for score in experiment.scores}
+        assert shown["accuracy (%)"] == pytest.approx(100 * summary["top1"]), entry.row
+        assert (shown["local"] is None) == (entry.row == "unsplit"), entry.row
+        if entry.row == "U shape":
+            assert shown["local"] == pytest.approx(shown["accuracy (%)"])
+        assert (shown["epsilon"] is not None) == entry.row.startswith("DP-"), entry.row
+
+
+@pytest.mark.parametrize("track", ["sst2", "rte"])
+def test_mixguard_learns_the_texts_of_every_corpus(
+    track: TextTrack, encoder: Path, tmp_path: Path
+) -> None:
+    experiment = EXPERIMENTS[f"mixguard-table2-{track}"]
+    mixed = next(entry.variant for entry in experiment.entries if entry.row == "MixGuard")
+    assert mixed is not None
+    assert run(SMOKE.cell(mixed, track=track), tmp_path).status == "finished"
+
+
+def test_both_sentences_of_a_pair_are_learned_from(encoder: Path, tmp_path: Path) -> None:
+    """Pairs that differ in their second sentences alone: whoever reads the first learns nothing."""
+
+    def summary(*words: str) -> dict[str, Any]:
+        home = tmp_path / "-".join(words)
+        folder, public = home / "mrpc", home / "public_text"
+        folder.mkdir(parents=True)
+        public.mkdir()
+        (public / "book.txt").write_text("It was late. The old dog sleeps near the boats today .")
+        rows = ["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"]
+        rows += [f"{i % 2}\t1\t2\tthe dog sleeps\t{words[i % 2]}" for i in range(16)]
+        for name in ("train", "dev"):
+            (folder / f"{name}.tsv").write_text("\n".join(rows))
+        cell = cell_of("USplitSL", track="mrpc", epochs=16)
+        cell = replace(cell, recipe=replace(cell.recipe, lr=1e-2))
+        return run(cell, home, str(folder)).summary or {}
+
+    assert summary("now", "again")["top1"] == 1.0
+    assert summary("now", "now")["top1"] == 0.5
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,11 @@ def test_the_tokenizer_merges_by_score(text: str, folder: Path) -> None:
     assert ids[0] == tokenizer.bos_token_id == 1
 
 
+def test_either_text_of_a_pair_has_its_beginning(folder: Path) -> None:
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer("abc", "aab")["input_ids"] == [*encoded("abc"), *encoded("aab")]
+
+
 def test_what_is_no_model_is_refused() -> None:
     whole = model_bytes(drawn())
     with pytest.raises(ValueError, match="need more"):

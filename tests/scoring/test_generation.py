@@ -100,6 +100,8 @@ def test_scores_are_over_all_batches() -> None:
     result = scores.result()
     assert result["exact_match"] == pytest.approx(2 / 3)
     assert result["rouge_l"] == pytest.approx((1 + 0.5 + 1) / 3)
+    # Of two words in one piece, of one of two, of one: the penalty is half the cube of 1 / matches.
+    assert result["meteor"] == pytest.approx((1 - 0.5 / 8 + 0.5 * 0.5 + 0.5) / 3)
     assert {"loss", "accuracy", "perplexity", "bleu"} <= result.keys()
     assert scores.examples == 3
 

@@ -9,9 +9,9 @@ from pydantic import Field, StrictBool, field_validator, model_validator
 from flwr_splitmix.apps.run_config import AppConfig, Count, CountOrAuto, NotNegative, Positive
 from flwr_splitmix.apps.suggestions import allowed
 from flwr_splitmix.clients.ushape_client import Learns
+from flwr_splitmix.data.texts.columns import EmptyTexts, TextColumns
 from flwr_splitmix.data.texts.generated import GENERATED
 from flwr_splitmix.data.texts.rows import TextTask
-from flwr_splitmix.data.texts.sets import TextColumns
 from flwr_splitmix.data.texts.tokens import LongTexts
 from flwr_splitmix.hiding.dp_forward import Sensitivity
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
@@ -56,6 +56,7 @@ class LanguageConfig(AppConfig):
     dataset: Annotated[str, Field(min_length=1)]
     test_dataset: str
     text_column: Annotated[str, Field(min_length=1)]
+    second_text_column: str
     label_column: Annotated[str, Field(min_length=1)]
     question_column: Annotated[str, Field(min_length=1)]
     answer_column: Annotated[str, Field(min_length=1)]
@@ -72,6 +73,7 @@ class LanguageConfig(AppConfig):
     max_length: Count
     pad_to: CountOrAuto
     long_texts: LongTexts
+    empty_texts: EmptyTexts
     padding_token: str
     k: Annotated[int, Field(ge=2)]
     m: Annotated[int, Field(ge=2, le=64)]
@@ -256,11 +258,12 @@ class LanguageConfig(AppConfig):
     def columns(self) -> TextColumns:
         """Return which columns of a file or set hold what."""
         return TextColumns(
-            self.text_column,
-            self.label_column,
-            self.question_column,
-            self.answer_column,
-            self.partition_column,
+            text=self.text_column,
+            label=self.label_column,
+            question=self.question_column,
+            answer=self.answer_column,
+            group=self.partition_column,
+            second=self.second_text_column,
         )
 
     def mixguard(self) -> MixGuardOptions:

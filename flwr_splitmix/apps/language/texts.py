@@ -81,6 +81,7 @@ def _load(config: LanguageConfig, source: str, test: str) -> TextSets:
             test=test,
             num_labels=config.num_labels,
             seed=config.seed,
+            empty_texts=config.empty_texts,
         )
     except MissingColumnError as error:
         raise DataError(
@@ -94,12 +95,9 @@ def _load(config: LanguageConfig, source: str, test: str) -> TextSets:
 
 def _key_of(config: LanguageConfig, column: str) -> str:
     """Return the key that asks for a column."""
-    pair = (
-        ("text-column", "label-column")
-        if config.task == "classification"
-        else ("question-column", "answer-column")
-    )
-    return (*pair, "partition-column")[config.columns().of(config.task).index(column)]
+    roles = config.columns().roles(config.task)
+    role = next(role for role, name in roles.items() if name == column)
+    return {"second": "second-text-column", "group": "partition-column"}.get(role, f"{role}-column")
 
 
 def class_names(config: LanguageConfig) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Columns of text files: tab- or comma-separated, or JSON lines; plain or with .gz."""
+"""Columns of text files: tab- or comma-separated, JSON or JSON lines; plain or with .gz."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.data.errors import DataError, MissingColumnError
 
-KINDS = (".tsv", ".csv", ".jsonl")
+KINDS = (".tsv", ".txt", ".csv", ".json", ".jsonl")
+
+_TABS = (".tsv", ".txt")
 
 Columns = dict[str, list[Any]]
 """By column, a value for each row: strings, or what JSON has."""
@@ -48,9 +50,11 @@ def read_text(path: Path) -> str:
 def read_columns(path: Path, columns: Sequence[str]) -> Columns:
     r"""Read some columns of a file.
 
-    A .tsv file has no quoting: a `"` is a letter like others. A .csv file quotes as spreadsheets
-    do. If all columns are whole numbers they are counted from 1 and the file has no header line;
-    otherwise they are names in its first line. In a .jsonl file they are the objects' keys.
+    A .tsv file has no quoting: a `"` is a letter like others; a .txt file is read as one, as MRPC's
+    own are. A .csv file quotes as spreadsheets do. If all columns are whole numbers they are
+    counted from 1 and the file has no header line; otherwise they are names in its first line. In
+    a .jsonl file they are the objects' keys; a .json file is a list of such objects, or an object
+    of which one value is such a list.
 
     Parameters
     ----------
@@ -75,32 +79,59 @@ def read_columns(path: Path, columns: Sequence[str]) -> Columns:
             f"{path} ends in {kind!r}; rows of text are read from files that end in "
             f"{', '.join(KINDS)}, and those with .gz"
         )
-    rows = _objects(path, text, columns) if kind == ".jsonl" else _lines(path, text, columns)
+    if kind == ".jsonl":
+        rows = _of_objects(_json_lines(path, text), columns)
+    elif kind == ".json":
+        rows = _of_objects(_json_list(path, text), columns)
+    else:
+        rows = _lines(path, text, columns)
     if not rows:
         raise DataError(f"{path} holds no row")
     return {column: [row[place] for row in rows] for place, column in enumerate(columns)}
 
 
-def _objects(path: Path, text: str, columns: Sequence[str]) -> list[list[Any]]:
-    rows = []
+def _json_lines(path: Path, text: str) -> Iterator[tuple[str, Any]]:
+    """Return each line that is not blank, as JSON, and where it is."""
     for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(f"line {number} of {path} is no JSON: {error}") from error
+        if line.strip():
+            where = f"line {number} of {path}"
+            try:
+                yield where, json.loads(line)
+            except json.JSONDecodeError as error:
+                raise DataError(f"{where} is no JSON: {error}") from error
+
+
+def _json_list(path: Path, text: str) -> Iterator[tuple[str, Any]]:
+    """Return each item of the file's list, and where it is."""
+    try:
+        whole = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path} is no JSON: {error}") from error
+    candidates = list(whole.values()) if isinstance(whole, dict) else [whole]
+    lists = [candidate for candidate in candidates if isinstance(candidate, list)]
+    if len(lists) != 1:
+        raise DataError(
+            f"{path} holds {len(lists) or 'no'} lists of rows; it must be one list of objects, or "
+            "an object with one such list"
+        )
+    for number, item in enumerate(lists[0], 1):
+        yield f"item {number} of {path}", item
+
+
+def _of_objects(items: Iterator[tuple[str, Any]], columns: Sequence[str]) -> list[list[Any]]:
+    rows = []
+    for where, row in items:
         if not isinstance(row, dict):
-            raise DataError(f"line {number} of {path} is no JSON object, which each line must be")
+            raise DataError(f"{where} is no JSON object, which each row must be")
         missing = [column for column in columns if column not in row]
         if missing:
-            raise MissingColumnError(f"line {number} of {path}", missing[0], list(row))
+            raise MissingColumnError(where, missing[0], list(row))
         rows.append([row[column] for column in columns])
     return rows
 
 
 def _lines(path: Path, text: str, columns: Sequence[str]) -> list[list[str]]:
-    tabs = kind_of(path) == ".tsv"
+    tabs = kind_of(path) in _TABS
     reader = csv.reader(
         io.StringIO(text, newline=""),
         delimiter="\t" if tabs else ",",

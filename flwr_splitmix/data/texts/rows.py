@@ -15,24 +15,27 @@ TASKS = ("classification", "generation")
 
 @dataclass(frozen=True)
 class TextRows:
-    """Labelled sentences, or prompts with their answers.
+    """Labelled sentences or pairs of them, or prompts with their answers.
 
     Parameters
     ----------
     texts : tuple of str
         Sentences, or prompts; n of them, none of them empty.
     labels : np.ndarray
-        int64 (n,), the class of each sentence; of shape (0,) for prompts.
+        int64 (n,), the class of each sentence or pair; of shape (0,) for prompts.
     answers : tuple of str
         The answer to each prompt; () for sentences.
     groups : tuple of str
         What each row's natural partition is called; () if no column says it.
+    seconds : tuple of str
+        The second sentence of each pair, none of them empty; () where sentences are single.
     """
 
     texts: tuple[str, ...]
     labels: np.ndarray
     answers: tuple[str, ...]
     groups: tuple[str, ...]
+    seconds: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -49,6 +52,7 @@ class TextRows:
             self.labels[rows] if len(self.labels) else self.labels,
             chosen(self.answers),
             chosen(self.groups),
+            chosen(self.seconds),
         )
 
     def first(self, number: int) -> TextRows:

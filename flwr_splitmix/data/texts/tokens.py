@@ -43,8 +43,8 @@ _PURPOSE = "reading text as tokens"
 def train_tokenizer(texts: Iterable[str], vocab_size: int = 512) -> Any:
     """Train a byte-level BPE tokenizer; the same texts give the same tokenizer.
 
-    It knows every byte, so that any text can be written in it, and puts `END` before each: a
-    decoder sees where a text begins.
+    It knows every byte, so that any text can be written in it, and puts `END` before each, also
+    before either of a pair: a decoder sees where a text begins.
 
     Parameters
     ----------
@@ -80,7 +80,9 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 512) -> Any:
     )
     made.train_from_iterator(texts, trainer)
     made.post_processor = tokenizers.processors.TemplateProcessing(
-        single=f"{END} $A", special_tokens=[(END, made.token_to_id(END))]
+        single=f"{END} $A",
+        pair=f"{END} $A {END} $B",
+        special_tokens=[(END, made.token_to_id(END))],
     )
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=made, pad_token=PADDING, eos_token=END, bos_token=END
@@ -141,18 +143,25 @@ def plain_tokens(
     tokenizer: Any,
     *,
     max_length: int,
+    seconds: Sequence[str] = (),
     long_texts: LongTexts = "refuse",
     on_long: OnLong | None = None,
 ) -> tuple[list[Tensor], list[int]]:
     """Turn texts into ids with the tokenizer's special tokens.
 
+    Pairs are put together in the tokenizer's own way: BERT's has a separator between the two, a
+    Llama's a beginning before each, and a tokenizer that adds no special tokens, as Qwen's, nothing
+    at all. Which token is of which text is told by that alone: there are no token types.
+
     Parameters
     ----------
     max_length : int
-        Most tokens of a text.
+        Most tokens of a text, or of a pair together.
+    seconds : sequence of str
+        The second text of each pair; () where texts are single.
     long_texts : "refuse", "cut" or "drop"
         What to do with longer ones: raise, keep their beginning (and the special tokens at the
-        end), or leave them out.
+        end; of a pair the longer text is cut first), or leave them out.
     on_long : callable, optional
         Is told how many are longer, if any is.
 
@@ -165,16 +174,23 @@ def plain_tokens(
     ------
     DataError
         If a text is too long and "refuse", or has no token, or `max_length` < 1.
+    ValueError
+        If there are seconds, but not as many as texts.
     """
     _check_length(max_length)
+    if seconds and len(seconds) != len(texts):
+        raise ValueError(f"there are {len(texts)} texts and {len(seconds)} seconds of pairs")
     if not texts:
         return [], []
-    encoded = list(tokenizer(list(texts), verbose=False)["input_ids"])
+
+    def encode(numbers: Sequence[int], **options: Any) -> list[list[int]]:
+        given = [[column[number] for number in numbers] for column in (texts, seconds) if column]
+        return list(tokenizer(*given, **options)["input_ids"])
+
+    encoded = encode(range(len(texts)), verbose=False)
     longer = [number for number, ids in enumerate(encoded) if len(ids) > max_length]
     if longer and long_texts == "cut":
-        cut = tokenizer(
-            [texts[number] for number in longer], truncation=True, max_length=max_length
-        )["input_ids"]
+        cut = encode(longer, truncation=True, max_length=max_length)
         for number, ids in zip(longer, cut, strict=True):
             encoded[number] = ids
     fitting = _fitting(
@@ -197,7 +213,7 @@ def classification_tokens(
     long_texts: LongTexts = "refuse",
     on_long: OnLong | None = None,
 ) -> tuple[list[Tensor], list[int]]:
-    """Turn labelled sentences into ids and labels; see `plain_tokens`.
+    """Turn labelled sentences, or pairs of them, into ids and labels; see `plain_tokens`.
 
     Returns
     -------
@@ -205,7 +221,12 @@ def classification_tokens(
         int64 (t,) each, and the class of each.
     """
     ids, kept = plain_tokens(
-        rows.texts, tokenizer, max_length=max_length, long_texts=long_texts, on_long=on_long
+        rows.texts,
+        tokenizer,
+        max_length=max_length,
+        seconds=rows.seconds,
+        long_texts=long_texts,
+        on_long=on_long,
     )
     return ids, [int(rows.labels[row]) for row in kept]
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from flwr_splitmix.experiments.cells import Value, variant
 from flwr_splitmix.experiments.experiment import Entry, Ordering, TableScore, below
 from flwr_splitmix.experiments.papers.mixguard_cola import MIXGUARD_COLA, SKEWED
-from flwr_splitmix.experiments.scales import ENCODER, STORIES, Track
+from flwr_splitmix.experiments.scales import ENCODER, STORIES
+from flwr_splitmix.experiments.text_recipes import Track
 
 Changes = Mapping[str, Value]
 """Options that a row has other than its setting's."""

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from flwr_splitmix.data import DataError
+from flwr_splitmix.data.texts.columns import TextColumns
 from flwr_splitmix.data.texts.generated import (
     ADJECTIVES,
     ADVERBS,
@@ -26,7 +27,7 @@ from flwr_splitmix.data.texts.generated import (
     generated_public,
     generated_sets,
 )
-from flwr_splitmix.data.texts.sets import TextColumns, load_text_sets
+from flwr_splitmix.data.texts.sets import load_text_sets
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 COLA = TextColumns(text="4", label="2", group="1")
@@ -213,7 +214,7 @@ WRONG: list[tuple[str, str | bytes, dict[str, Any], str]] = [
     ("a.tsv", "a\tb\n", {"columns": TextColumns("0", "1")}, "there is no column 0 in .* from 1"),
     ("a.tsv", "", {}, "a.tsv holds no row"),
     ("a.tsv", b"\xff\xfe\x00", {}, "a.tsv is not UTF-8: byte 0"),
-    ("a.parquet", "", {}, "ends in '.parquet'; .* files that end in .tsv, .csv, .jsonl"),
+    ("a.parquet", "", {}, "ends in '.parquet'; .* files that end in .tsv, .txt, .csv"),
     ("a.jsonl", '{"sentence": "a", "label": 1}\n{"sentence": ', {}, "line 2 of .* is no JSON"),
     ("a.jsonl", "[1]\n", {}, "line 1 of .* is no JSON object"),
     ("a.jsonl", lines({"sentence": "a"}), {}, "line 1 of .* has no column 'label'; it has"),

@@ -85,6 +85,34 @@ def test_cls_and_sep_are_around_a_sentence() -> None:
     assert (len(cut[0]), int(cut[0][-1]), kept) == (5, tokenizer.sep_token_id, [0])
 
 
+PAIR = TextRows(("a dog sleeps",), np.array([1]), (), (), ("the cat waits outside",))
+
+
+def test_a_separator_is_between_the_sentences_of_a_pair() -> None:
+    tokenizer = open_tokenizer(MINILM)
+    (ids,), labels = classification_tokens(PAIR, tokenizer, max_length=32)
+    assert tokenizer.decode(ids) == "[CLS] a dog sleeps [SEP] the cat waits outside [SEP]"
+    assert labels == [1]
+
+
+def test_the_longer_sentence_of_a_pair_is_cut_and_the_separators_stay() -> None:
+    tokenizer = open_tokenizer(MINILM)
+    (ids,), _ = classification_tokens(PAIR, tokenizer, max_length=9, long_texts="cut")
+    assert tokenizer.decode(ids) == "[CLS] a dog sleeps [SEP] the cat waits [SEP]"
+    dropped, _ = classification_tokens(PAIR, tokenizer, max_length=9, long_texts="drop")
+    assert dropped == []
+
+
+def test_a_trained_tokenizer_shows_where_either_sentence_begins(trained: Any) -> None:
+    (ids,), _ = classification_tokens(PAIR, trained, max_length=64)
+    assert trained.decode(ids) == "<end>a dog sleeps<end>the cat waits outside"
+
+
+def test_pairs_have_two_sentences_each(trained: Any) -> None:
+    with pytest.raises(ValueError, match="2 texts and 1 seconds"):
+        plain_tokens(["a", "b"], trained, max_length=8, seconds=["c"])
+
+
 def test_long_texts_are_refused_cut_or_dropped(trained: Any) -> None:
     texts = ["a", "a longer text of several words", "b"]
     with pytest.raises(

@@ -15,8 +15,9 @@ from flwr_splitmix.data.texts.rows import TextRows, TextTask
 from flwr_splitmix.data.texts.sets import load_text_sets
 from flwr_splitmix.data.texts.tokens import plain_tokens
 from flwr_splitmix.experiments.cells import ExperimentError, dataset_name
+from flwr_splitmix.experiments.corpora import CORPORA, open_corpus
 from flwr_splitmix.experiments.privacy.texts.sizes import SUMS, TextSize
-from flwr_splitmix.experiments.text_data import CORPORA, open_corpus, open_public
+from flwr_splitmix.experiments.text_data import open_public
 from flwr_splitmix.experiments.text_models import open_model_tokenizer
 
 LEAST_TOKENS = 4
@@ -102,7 +103,13 @@ def load_matrix_texts(source: str, size: TextSize, seed: int) -> MatrixTexts:
             if task == "generation"
             else list(rows.texts)
         )
-        ids, kept = plain_tokens(texts, tokenizer, max_length=size.max_length, long_texts="cut")
+        ids, kept = plain_tokens(
+            texts,
+            tokenizer,
+            max_length=size.max_length,
+            seconds=rows.seconds,
+            long_texts="cut",
+        )
         # Of a generating model every word is a label: what gradients can tell is most here.
         labels: Any = ids if task == "generation" else [int(rows.labels[row]) for row in kept]
         return TextSet(ids, labels)

@@ -1,0 +1,188 @@
+"""Which columns of a text set hold what, and the rows that their values make."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from flwr_splitmix.data.errors import DataError
+from flwr_splitmix.data.texts.files import Columns
+from flwr_splitmix.data.texts.rows import TextRows, TextTask
+
+log = logging.getLogger("flwr.splitmix")
+
+Role = Literal["text", "second", "label", "question", "answer", "group"]
+"""What a column holds."""
+
+EmptyTexts = Literal["refuse", "drop"]
+"""What to do with a row of which a text is empty."""
+
+
+@dataclass(frozen=True)
+class TextColumns:
+    """Where a set's columns are: names, or numbers from 1 as in "4" for a file without names.
+
+    Parameters
+    ----------
+    text, label
+        Of sentences and their classes, for classification.
+    question, answer
+        Of prompts and their answers, for generation.
+    group
+        Of the natural partition; "": none.
+    second
+        For classification, of the second sentence of each pair; "": sentences are single. For
+        generation, of what follows a question on a line of its own, where it is not empty, as an
+        instruction's input does.
+    """
+
+    text: str = "sentence"
+    label: str = "label"
+    question: str = "question"
+    answer: str = "answer"
+    group: str = ""
+    second: str = ""
+
+    def roles(self, task: TextTask) -> dict[Role, str]:
+        """Return the columns that a task reads, by what they hold."""
+        columns: dict[Role, str] = (
+            {"text": self.text, "second": self.second, "label": self.label}
+            if task == "classification"
+            else {"question": self.question, "second": self.second, "answer": self.answer}
+        )
+        columns["group"] = self.group
+        return {role: column for role, column in columns.items() if column}
+
+
+def classes_of(labels: Sequence[Any], num_labels: int, source: str) -> Mapping[str, int]:
+    """Return each label's class: of whole numbers themselves, of others their sorted place.
+
+    Raises
+    ------
+    DataError
+        If there are more labels than classes.
+    """
+    distinct = {_label(label) for label in labels}
+    if all(re.fullmatch(r"-?\d+", label) for label in distinct):
+        return {str(label): label for label in range(num_labels)}
+    if len(distinct) > num_labels:
+        raise DataError(
+            f"{source!r} has {len(distinct)} labels ({', '.join(map(repr, sorted(distinct)[:5]))}, "
+            f"...), but the head has {num_labels} classes; num-labels says how many"
+        )
+    return {label: number for number, label in enumerate(sorted(distinct))}
+
+
+def _label(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def names_of(classes: Mapping[str, int], num_labels: int) -> tuple[str, ...]:
+    """Return the names of all classes, by label; () where there are none."""
+    if not classes:
+        return ()
+    return (*classes, *(f"class {i}" for i in range(len(classes), num_labels)))
+
+
+def rows_of(
+    columns: Columns,
+    roles: Mapping[Role, str],
+    classes: Mapping[str, int],
+    source: str,
+    num_labels: int,
+    empty_texts: EmptyTexts = "refuse",
+) -> TextRows:
+    """Make rows of what was read.
+
+    Parameters
+    ----------
+    columns, roles
+        The values of each column, and which columns hold what.
+    classes
+        Of labels in words; empty for prompts.
+    source
+        What was read, for messages.
+    empty_texts
+        As for `load_text_sets`.
+
+    Raises
+    ------
+    DataError
+        As `load_text_sets` does.
+    """
+    of = {role: [_as_text(value) for value in columns[name]] for role, name in roles.items()}
+    pairs = "label" in roles
+    needed: list[Role] = ["text", "second"] if pairs else ["question", "answer"]
+    needed = [role for role in needed if role in roles]
+    size = len(of[needed[0]])
+    kept = []
+    for row in range(size):
+        empty = [role for role in needed if _is_empty(of[role][row])]
+        if empty_texts == "drop" and empty:
+            continue
+        for role in needed:
+            _check_text(of[role][row], f"row {row + 1} of {source}", roles[role])
+        kept.append(row)
+    if len(kept) < size:
+        log.warning(
+            "%d of %d rows of %s have an empty text and are left out",
+            size - len(kept),
+            size,
+            source,
+        )
+    if not kept:
+        columns_read = " and ".join(repr(roles[role]) for role in needed)
+        raise DataError(f"no row of {source} has a text in {columns_read}")
+
+    def column(role: Role) -> list[Any]:
+        return [of[role][row] for row in kept] if role in of else []
+
+    labels = []
+    for row, value in zip(kept, column("label"), strict=False):
+        if _label(value) not in classes:
+            raise DataError(
+                f"row {row + 1} of {source} has the label {value!r}; the head has "
+                f"{num_labels} classes: {', '.join(list(classes)[:10])}; num-labels says how many"
+            )
+        labels.append(classes[_label(value)])
+    first, second = column(needed[0]), column("second")
+    if second and not pairs:
+        first = [
+            text if _is_empty(more) else f"{text}\n{more}"
+            for text, more in zip(first, second, strict=True)
+        ]
+    return TextRows(
+        tuple(first),
+        np.array(labels, np.int64),
+        tuple(column("answer")),
+        tuple(map(str, column("group"))),
+        tuple(second) if pairs else (),
+    )
+
+
+def _as_text(value: Any) -> Any:
+    """Return a list of strings as lines; other values as they are."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return "\n".join(value)
+    return value
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def _check_text(value: Any, where: str, column: str) -> None:
+    if isinstance(value, str) and value.strip():
+        return
+    what, remedy = f"no text but {value!r}", ""
+    if _is_empty(value):
+        what = "an empty text" if isinstance(value, str) else "no text"
+        remedy = "; such rows can be left out (empty-texts='drop')"
+    raise DataError(f"{where} has in column {column!r} {what}{remedy}")

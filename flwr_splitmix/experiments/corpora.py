@@ -1,0 +1,119 @@
+"""The papers' text sets in the files that they are published in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from flwr_splitmix.data.errors import DataError
+from flwr_splitmix.data.texts.columns import TextColumns
+from flwr_splitmix.data.texts.generated import GENERATED
+from flwr_splitmix.data.texts.rows import TextSets, TextTask
+from flwr_splitmix.data.texts.sets import load_text_sets
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Which files of a folder are the training and the test texts, and where they have what.
+
+    Parameters
+    ----------
+    name
+        As its paper calls it.
+    files
+        Pairs of training and test file: those of the first pair of which both are there are read.
+        A test file "" holds out a tenth of the training file.
+    columns
+        Of either file.
+    """
+
+    name: str
+    task: TextTask
+    files: tuple[tuple[str, str], ...]
+    columns: TextColumns
+
+
+_GLUE = (("train.tsv", "dev.tsv"),)
+"""GLUE's test files have no labels."""
+
+CORPORA = {
+    "cola": Corpus(
+        "CoLA",
+        "classification",
+        (("in_domain_train.tsv", "in_domain_dev.tsv"),),
+        TextColumns(text="4", label="2"),
+    ),
+    "sst2": Corpus("SST-2", "classification", _GLUE, TextColumns()),
+    "mrpc": Corpus(
+        "MRPC",
+        "classification",
+        (*_GLUE, ("msr_paraphrase_train.txt", "msr_paraphrase_test.txt")),
+        TextColumns(text="#1 String", second="#2 String", label="Quality"),
+    ),
+    "rte": Corpus(
+        "RTE", "classification", _GLUE, TextColumns(text="sentence1", second="sentence2")
+    ),
+    "gsm8k": Corpus(
+        "GSM8K",
+        "generation",
+        (("train.jsonl.gz", "test.jsonl.gz"), ("train.jsonl", "test.jsonl")),
+        TextColumns(),
+    ),
+    "webnlg": Corpus(
+        "WebNLG",
+        "generation",
+        (("train.json", "test.json"), ("train.jsonl", "test.jsonl")),
+        TextColumns(question="input", answer="target"),
+    ),
+    "samsum": Corpus(
+        "SAMSum",
+        "generation",
+        (("train.json", "test.json"), ("train.csv", "test.csv")),
+        TextColumns(question="dialogue", answer="summary"),
+    ),
+    "codealpaca": Corpus(
+        "CodeAlpaca",
+        "generation",
+        (("code_alpaca_20k.json", ""),),
+        TextColumns(question="instruction", second="input", answer="output"),
+    ),
+}
+"""By the name that experiments have for it.
+
+CoLA's files are the raw ones of its public version, those of SST-2, MRPC and RTE GLUE's (of MRPC
+also Microsoft's own). GSM8K's are OpenAI's. WebNLG's have GEM's fields: `input`, a list of triples
+"subject | predicate | object", which become a line each, and `target`, the one text that is learned
+and scored; there may be `references` besides, which are not read. SAMSum's are a list of `dialogue`
+and `summary`. CodeAlpaca's one file is a list of `instruction`, `input` (mostly empty, else it
+follows the instruction on a line of its own) and `output`.
+"""
+
+
+def open_corpus(source: str, corpus: Corpus) -> TextSets:
+    """Read a corpus from its folder; or make up texts for its task, if the source is "generated".
+
+    Made-up texts are single sentences, also where the corpus has pairs. Rows with an empty text,
+    of which SAMSum has one, are left out.
+
+    Raises
+    ------
+    DataError
+        If a file is not there, or cannot be read.
+    """
+    if source == GENERATED:
+        return load_text_sets(source, corpus.task)
+    folder = Path(source).expanduser()
+    for train, test in corpus.files:
+        if all((folder / name).is_file() for name in (train, test) if name):
+            return load_text_sets(
+                str(folder / train),
+                corpus.task,
+                columns=corpus.columns,
+                test=str(folder / test) if test else "",
+                empty_texts="drop",
+            )
+    wanted = ", or ".join(" and ".join(name for name in pair if name) for pair in corpus.files)
+    raise DataError(
+        f"there is no {corpus.name} in {source!r}: its folder, which --dataset names, has the "
+        f"files {wanted}"
+    )

@@ -1,0 +1,125 @@
+"""MixGuard's ablations where answers are generated, and on pairs: GSM8K, SAMSum, MRPC."""
+
+from __future__ import annotations
+
+from flwr_splitmix.experiments.experiment import Experiment, TableScore
+from flwr_splitmix.experiments.papers.mixguard_ablations import (
+    BARE,
+    CONSTANT,
+    LATE,
+    MIXED,
+    NO_STAGE_ONE,
+    NOISE,
+    QUIET,
+    SILENT,
+    STEADY,
+    UNCALIBRATED,
+    inference,
+)
+from flwr_splitmix.experiments.papers.mixguard_cola import SKEWED
+from flwr_splitmix.experiments.papers.mixguard_sets import SETS
+from flwr_splitmix.experiments.papers.mixguard_settings import NOT_THE_PAPERS, Setting
+from flwr_splitmix.experiments.scales import DECODER, ENCODER
+from flwr_splitmix.experiments.text_recipes import TextTrack
+
+
+def _scores(track: TextTrack) -> tuple[TableScore, ...]:
+    """Return what the table of utility shows of a corpus."""
+    return next(experiment.scores for experiment in SETS if experiment.track == track)
+
+
+def _setting(track: TextTrack, model: str, tokens: int, printed: str, note: str = "") -> Setting:
+    return Setting(
+        track,
+        (model,),
+        {**SKEWED, "secret_tokens": tokens},
+        printed,
+        _scores(track),
+        f"One client, {tokens} secret tokens, {NOT_THE_PAPERS} The paper's numbers are of "
+        f"Qwen3-1.7B.{note}",
+    )
+
+
+GSM8K = _setting(
+    "gsm8k",
+    DECODER,
+    40,
+    "GSM8K exact match",
+    " A decoder of 15 million parameters, that of scale cpu, answers next to nothing right: its "
+    "perplexity tells more there.",
+)
+SAMSUM = _setting("samsum", DECODER, 40, "SAMSum ROUGE-L")
+MRPC = _setting("mrpc", ENCODER, 20, "MRPC accuracy")
+
+SOURCES = {3: 44.3, 4: 43.8, 5: 43.4, 6: 44.1, 7: 42.6, 8: 41.6, 9: 41.9, 10: 40.7}
+"""By k, with m = 3: the exact match on GSM8K that Table VIII prints, in percent."""
+
+MESSAGES = {5: 43.8, 7: 44.2, 9: 45.0}
+"""By m, with k = 3, likewise."""
+
+_OPEN, _NEITHER = "w/o secret tokens", "w/o secret tokens and perturbation"
+
+TABLE_4 = Experiment(
+    "mixguard-table4-gsm8k",
+    "what each part of MixGuard does for utility where answers are generated",
+    "MixGuard, Table IV, column GSM8K, utility",
+    (
+        *GSM8K.entries(MIXED, {}, 45.5),
+        *GSM8K.entries(_OPEN, {"secret_tokens": 0}, 46.4),
+        *GSM8K.entries(BARE, UNCALIBRATED, 35.0),
+        *GSM8K.entries(LATE, NO_STAGE_ONE, 29.1),
+        *GSM8K.entries(QUIET, SILENT, 30.9),
+        *GSM8K.entries(STEADY, CONSTANT, 30.6),
+        *GSM8K.entries(_NEITHER, {**SILENT, "secret_tokens": 0}, 47.9),
+    ),
+    (
+        *GSM8K.below(MIXED, _OPEN),
+        *GSM8K.below(BARE, MIXED),
+        *GSM8K.below(LATE, MIXED),
+        *GSM8K.below(QUIET, MIXED),
+        *GSM8K.below(STEADY, MIXED),
+        *GSM8K.below(QUIET, _NEITHER),
+    ),
+    f"{GSM8K.note} {NOISE}",
+    track=GSM8K.track,
+    scores=GSM8K.scores,
+)
+
+
+def _k(k: int) -> str:
+    return f"m = 3, k = {k}"
+
+
+def _m(m: int) -> str:
+    return f"m = {m}, k = 3"
+
+
+TABLE_8 = Experiment(
+    "mixguard-table8-gsm8k",
+    "MixGuard by its number of sources and its number of messages where answers are generated",
+    "MixGuard, Table VIII and Figure 3, GSM8K, utility",
+    (
+        *(entry for k, paper in SOURCES.items() for entry in GSM8K.entries(_k(k), {"k": k}, paper)),
+        *(
+            entry
+            for m, paper in MESSAGES.items()
+            for entry in GSM8K.entries(_m(m), {"m": m}, paper)
+        ),
+    ),
+    (
+        *GSM8K.below(_k(10), _k(3)),  # "decreases from 0.443 to 0.407"
+        *(claim for m in MESSAGES for claim in GSM8K.within(_k(3), _m(m), 2.0)),
+    ),
+    f"{GSM8K.note} Lines without one of MixGuard's parts are mixguard-table4-gsm8k.",
+    track=GSM8K.track,
+    scores=GSM8K.scores,
+)
+
+ANSWERS = (
+    TABLE_4,
+    TABLE_8,
+    inference(MRPC, "mixguard-table7-mrpc", "MRPC", (87.9, 88.4), "72.3 and 72.5"),
+    inference(GSM8K, "mixguard-table7-gsm8k", "GSM8K", (45.9, 44.6), "23.8 twice"),
+    inference(SAMSUM, "mixguard-table7-samsum", "SAMSum", (53.3, 53.2), "52.0 and 52.1"),
+)
+"""All of them."""
