@@ -2,7 +2,8 @@
 
 A real run over a `LocalLink`, recorded to disk, which is written by a thread beside the steps: so
 rounds with and without a recorder are timed in turn, and beside the difference stands the time
-that the recorder itself holds up each step. Without `record-attacks` there is no recorder.
+that the recorder itself holds up each step, and the processor's time, all threads together, which
+other work on the machine changes less. Without `record-attacks` there is no recorder.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import copy
 import tempfile
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ CASES: tuple[tuple[str, str, dict[str, Any], int, int], ...] = (
     ("PSL", "vit_tiny_patch16_224", {"patch_size": 4}, 6, 2),
     ("CutMixSL", "vit_tiny_patch16_224", {"patch_size": 4}, 6, 2),
     ("CutMixSL", "vit_tiny_patch16_224", {"patch_size": 8}, 12, 4),
-    ("CutMixSL", "lenet5", {}, 20, 20),
+    ("CutMixSL", "lenet5", {}, 60, 20),
 )
 """Method, model, its options, rounds, and steps in each."""
 
@@ -45,12 +46,16 @@ class EveryOther(Recorder):
         Seconds that recording kept each step, or the end of a round, from going on.
     step_seconds
         Of the steps of a round, the wait at its end among them: with recording, and without.
+    processor_seconds
+        Likewise, of all threads together.
     """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(directory=folder)
         self.held_up: list[float] = []
         self.step_seconds: dict[bool, list[float]] = {True: [], False: []}
+        self.processor_seconds: dict[bool, list[float]] = {True: [], False: []}
+        self._since = process_time()
 
     def on_step(self, event: StepDone) -> None:
         """Record in rounds of even numbers."""
@@ -65,9 +70,11 @@ class EveryOther(Recorder):
         began = perf_counter()
         super().on_round(event)
         waited = perf_counter() - began
+        used, self._since = process_time() - self._since, process_time()
         if event.server_round > 2:
-            seconds = (event.step_seconds + waited) / event.steps
-            self.step_seconds[event.server_round % 2 == 0].append(seconds)
+            recorded = event.server_round % 2 == 0
+            self.step_seconds[recorded].append((event.step_seconds + waited) / event.steps)
+            self.processor_seconds[recorded].append(used / event.steps)
 
 
 def measure(
@@ -86,6 +93,9 @@ def measure(
     trace = recorder.trace
     assert isinstance(trace, DiskTrace)
     on, off = ([1e3 * s for s in recorder.step_seconds[kept]] for kept in (True, False))
+    busy_on, busy_off = (
+        [1e3 * s for s in recorder.processor_seconds[kept]] for kept in (True, False)
+    )
     return {
         "method": method,
         "model": model,
@@ -96,6 +106,9 @@ def measure(
         "recorded_step_ms": spread(on),
         "held_up_ms": spread([1e3 * s for s in recorder.held_up]),
         "added": float(np.median(on) / np.median(off) - 1),
+        "processor_ms": spread(busy_off),
+        "recorded_processor_ms": spread(busy_on),
+        "added_processor": float(np.median(busy_on) / np.median(busy_off) - 1),
     }
 
 
@@ -112,7 +125,16 @@ def main() -> None:
             rows.append(measure(*case[:3], *length, Path(folder) / str(number)))
     show(
         "Recording for attacks, of a step",
-        ("method", "model", "MB a step", "step ms", "recorded ms", "held up ms", "added"),
+        (
+            "method",
+            "model",
+            "MB a step",
+            "step ms",
+            "recorded ms",
+            "held up ms",
+            "added",
+            "processor",
+        ),
         [
             [
                 row["method"],
@@ -122,6 +144,7 @@ def main() -> None:
                 f"{row['recorded_step_ms']['median']:.1f}",
                 f"{row['held_up_ms']['median']:.2f}",
                 f"{100 * row['added']:.1f} %",
+                f"{100 * row['added_processor']:.1f} %",
             ]
             for row in rows
         ],

@@ -59,6 +59,9 @@ TEXTS = Matrix(
         Fact("accuracy", "accuracy", "accuracy", "percent"),
         _UPLINK,
         Fact("training_seconds", "processor seconds of training", "training", "seconds"),
+        Fact("decode_error", "decode error of public texts", "decode error"),
+        Fact("calibrated_error", "the same, calibrated", "calibrated"),
+        Fact("leak", "leak: cosine of a message or of their sum with its text", "leak"),
         Fact("epsilon", "epsilon of all messages of a text", "epsilon"),
         Fact("noise_option", "noise option at equal utility", "option"),
     ),
@@ -66,7 +69,9 @@ TEXTS = Matrix(
     legend=(
         "Shown is the share of a text's words that the attack has right at their places: the "
         "higher, the worse hidden. Of the guesses that it makes at a text (each message, their "
-        "mean, each direction) the best counts. epsilon: of all messages of a text, where the "
+        "mean, each direction) the best counts. Decode errors are relative to the trunk's own "
+        "output; the leak is the |cos| of the best message, or of their sum, with a public text. "
+        "epsilon: of all messages of a text, where the "
         "method counts them; option: the noise option's value at which utility is MixGuard's; "
         f"behind a + stands what is in no paper. {_HOW_TO_READ}"
     ),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,7 +12,6 @@ from typer.testing import CliRunner
 
 from flwr_splitmix.attacks.catalogue import text_attacks
 from flwr_splitmix.cli import app
-from flwr_splitmix.data import DataError
 from flwr_splitmix.experiments.cells import ExperimentError
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place, choose
 from flwr_splitmix.experiments.privacy.grid import Progress, run_tasks
@@ -25,7 +22,6 @@ from flwr_splitmix.experiments.privacy.results import Result, results
 from flwr_splitmix.experiments.privacy.tables import to_markdown
 from flwr_splitmix.experiments.privacy.tasks import tasks_of, with_gates
 from flwr_splitmix.experiments.privacy.texts.columns import ATTACKS
-from flwr_splitmix.experiments.privacy.texts.data import load_matrix_texts
 from flwr_splitmix.experiments.privacy.texts.rows import (
     LADDERS,
     TEXT_ROWS,
@@ -84,60 +80,6 @@ def test_an_attack_needs_its_row_trained_and_its_gate(tmp_path: Path) -> None:
     ]
 
 
-def test_texts_are_disjoint_and_the_seed_says_which() -> None:
-    texts = load_matrix_texts(SUMS, SMOKE, 0)
-    assert (texts.task, len(texts.train), len(texts.test)) == ("generation", 16, 16)
-    assert (len(texts.supports), len(texts.public)) == (SMOKE.supports, SMOKE.public)
-    groups = [texts.train.texts, texts.test.texts, texts.supports, texts.public]
-    sets = [{tuple(ids.tolist()) for ids in group} for group in groups]
-    assert sum(map(len, sets)) == len(set.union(*sets))
-    assert all(
-        torch.equal(*pair) for pair in zip(texts.train.texts, texts.train.labels, strict=True)
-    )
-    again, other = load_matrix_texts(SUMS, SMOKE, 0), load_matrix_texts(SUMS, SMOKE, 1)
-    assert again.trained == texts.trained
-    for one, same in zip(texts.victims[0], again.victims[0], strict=True):
-        assert torch.equal(one, same)
-    assert other.victims[0][0].tolist() != texts.victims[0][0].tolist()
-
-
-def corpus(folder: Path) -> None:
-    """Write a small CoLA and GSM8K, and public texts beside them."""
-    for name in ("cola", "gsm8k", "public_text"):
-        (folder / name).mkdir()
-    rows = "\n".join(f"gj04\t{i % 2}\t\tthe old dog number {i} sleeps now ." for i in range(40))
-    for name in ("in_domain_train.tsv", "in_domain_dev.tsv"):
-        (folder / "cola" / name).write_text(rows)
-    sums = "\n".join(
-        json.dumps({"question": f"How many is {i} ?", "answer": f"{i}\n#### {i}"})
-        for i in range(40)
-    )
-    for name in ("train.jsonl.gz", "test.jsonl.gz"):
-        (folder / "gsm8k" / name).write_bytes(gzip.compress(sums.encode()))
-    public = "\n\n".join(f"It was late in the year {i} and the boats slept." for i in range(60))
-    (folder / "public_text" / "book.txt").write_text(public)
-
-
-def test_cola_is_classified_and_of_gsm8k_every_word_is_learned(tmp_path: Path) -> None:
-    corpus(tmp_path)
-    cola = load_matrix_texts(str(tmp_path / "cola"), SMOKE, 0)
-    assert (cola.task, cola.classes) == ("classification", 2)
-    assert {int(label) for label in cola.train.labels} == {0, 1}
-    assert cola.victims[1] == [
-        *(int(cola.train.labels[i]) for i in cola.trained),
-        *(int(cola.test.labels[i]) for i in cola.held_out),
-    ]
-    gsm8k = load_matrix_texts(str(tmp_path / "gsm8k"), SMOKE, 0)
-    assert gsm8k.task == "generation"
-    assert "####" in gsm8k.tokenizer.decode(gsm8k.train.texts[0])
-    with pytest.raises(DataError, match=r"60 public texts beside .* 140 are needed"):
-        load_matrix_texts(str(tmp_path / "cola"), replace(SMOKE, public=124), 0)
-    with pytest.raises(DataError, match="has 40 texts; 41 are needed"):
-        load_matrix_texts(str(tmp_path / "cola"), replace(SMOKE, samples=41), 0)
-    with pytest.raises(ExperimentError, match="cannot read 'sst2'; --dataset is 'sums', or"):
-        load_matrix_texts("sst2", SMOKE, 0)
-
-
 def of(made: list[Result], method: str, attack: str, metric: str = "token accuracy") -> Result:
     return next(r for r in made if (r.method, r.attack, r.metric) == (method, attack, metric))
 
@@ -182,7 +124,7 @@ def test_cells_run_through_and_only_once(tmp_path: Path) -> None:
     text = to_markdown(made, TEXTS)
     heads = text.splitlines()[0]
     assert heads.startswith(
-        "| method | accuracy | uplink/epoch | training | epsilon | vocabulary, server |"
+        "| method | accuracy | uplink/epoch | training | decode error | calibrated | leak | "
     )
     assert text.rstrip().endswith(TEXTS.legend)
     names = "USplitSL:vocabulary, NoPeekSL:vocabulary"
@@ -223,6 +165,29 @@ def test_extensions_send_what_they_say_and_their_attacks_know_it(tmp_path: Path)
     epsilon = of(made, "DPForwardSL+tail", "none", "epsilon of all messages of a text").value
     assert epsilon == pytest.approx(8.0)
     assert (of(made, "DPForwardSL+tail", "vocabulary").value or 0) < 0.3
+
+
+def test_ablations_of_mixguard_train_and_say_how_well_they_decode(tmp_path: Path) -> None:
+    place = place_in(tmp_path)
+    rows = [
+        "MixGuard-k3-convex",
+        "MixGuard-k3-uncalibrated",
+        "MixGuard-k3-refined",
+        "MixGuard-k3-skewed+residual",
+        "MixGuard-k10-m5",
+    ]
+    cells = choose(", ".join(f"{row}:vocabulary" for row in rows), [0], TEXTS)
+    tasks = tasks_of(cells, place)
+    assert not run_tasks(tasks, place, apart=False, on_progress=lambda _: None)
+    made = results(cells, place)
+    error, leak = (
+        {r.method: r.value for r in made if r.attack == "none" and r.metric.startswith(begin)}
+        for begin in ("decode error", "leak")
+    )
+    # What is not calibrated decodes no public text, and says nothing of it.
+    assert set(error) == set(rows) - {"MixGuard-k3-uncalibrated"}
+    assert all((value or 0) > 0 for value in error.values())
+    assert all(0 < (value or 0) <= 1 + 1e-6 for value in leak.values())
 
 
 def test_a_defence_is_brought_to_mixguards_utility(tmp_path: Path) -> None:

@@ -110,6 +110,28 @@ def _plus(
     return ExtendedRow(name, method, as_options(options), note, **added)
 
 
+_ABLATIONS = (
+    _guard(
+        "k3-uncalibrated",
+        "no calibration, and so no noise on gradients",
+        k=3,
+        secret_tokens=0,
+        calibration_epochs=0,
+        refine_every=0,
+        perturbation=None,
+    ),
+    _guard(
+        "k3-refined",
+        "calibration by refinement alone, without Stage I",
+        k=3,
+        secret_tokens=0,
+        calibration_epochs=0,
+        refine_only=True,
+    ),
+    _guard("k3-unperturbed", "no noise on gradients", k=3, secret_tokens=0, perturbation=None),
+)
+"""MixGuard without one of its parts."""
+
 _EXTENSIONS = (
     _plus("USplitSL+tail", "USplitSL", {}, "the tail alone is trained", learns="tail"),
     _plus("USplitSL+deep", "USplitSL", {}, "two more layers in the head", deeper=2),
@@ -120,7 +142,14 @@ _EXTENSIONS = (
         {**_THREE, "gradients": "one-message"},
         "one message of a step carries the gradient",
     ),
+    _plus("MixGuard-k3+layer", "MixGuard", _THREE, "one more layer in the head", deeper=1),
     _plus("MixGuard-k3+deep", "MixGuard", _THREE, "two more layers in the head", deeper=2),
+    _plus(
+        "MixGuard-k3-skewed+residual",
+        "MixGuard",
+        {**_THREE, "sampler": "skewed", "support_scale": 1.5, "decoding": "residual"},
+        "residual decoding, of skewed secrets",
+    ),
     _plus(
         "DPForwardSL+tail",
         "DPForwardSL",
@@ -196,6 +225,9 @@ TEXT_ROWS: dict[str, TextRow] = {
             sampler="skewed",
             support_scale=1.5,
         ),
+        _guard("k3-convex", "convex secrets", k=3, secret_tokens=0, sampler="convex"),
+        _guard("k10-m5", "10 texts in 5 messages", k=10, m=5, secret_tokens=0),
+        *_ABLATIONS,
         TextRow(
             "DPForwardSL",
             "DPForwardSL",

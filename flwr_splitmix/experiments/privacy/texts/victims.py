@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,9 @@ _WEIGHT_DECAY = 0.01
 
 PUBLIC = "public.safetensors"
 """In a victim's folder: the public texts that its client calibrated on, as its server saw them."""
+
+HIDING_FACTS = ("decode_error", "calibrated_error", "leak")
+"""What a table says of MixGuard's public texts in the last round."""
 
 
 @dataclass(frozen=True)
@@ -188,8 +191,15 @@ def train_text_victim(
             **{name: value for name, value in facts.items() if value is not None},
             "uplink_bytes": said["uplink_bytes"] / size.epochs,
             "training_seconds": seconds,
+            **_hiding_said(strategy.recorder.metrics.rows[-1]),
         },
     )
+
+
+def _hiding_said(last: Mapping[str, Any]) -> dict[str, float]:
+    """Return what MixGuard's client said of public texts in the last round, where it did."""
+    said = {name: last.get(f"train_{name}") for name in HIDING_FACTS}
+    return {name: float(value) for name, value in said.items() if value is not None}
 
 
 def load_text_victim(
