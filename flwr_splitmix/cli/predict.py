@@ -32,6 +32,10 @@ def predict(
     text: Annotated[
         str | None, typer.Option(help="A text to classify, or a question to answer.")
     ] = None,
+    second: Annotated[
+        str | None,
+        typer.Option(help="The second sentence of a pair, or what follows the question."),
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="Number of classes to print.")] = 3,
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of an answer; by default the run's.")
@@ -43,6 +47,8 @@ def predict(
     """Print the most likely classes of pictures or of a text, or the answer to a question."""
     if bool(images) == (text is not None):
         raise RunError('give pictures or --text "...", one of the two')
+    if second is not None and text is None:
+        raise RunError("--second goes with --text")
     from flwr_splitmix.runs.export import predict as exported  # loads torch
     from flwr_splitmix.runs.export.folder import read_facts
 
@@ -52,11 +58,12 @@ def predict(
             names = [str(image) for image in images or ()]
             predictions = exported.classify_pictures(folder, images or ())
         elif read_facts(folder).get("task") == "generation":
-            said = exported.answer(folder, text, max_new_tokens=max_new_tokens)
+            question = text if second is None else f"{text}\n{second}"
+            said = exported.answer(folder, question, max_new_tokens=max_new_tokens)
             typer.echo(json.dumps({"text": text, "answer": said}) if as_json else said)
             return
         else:
-            names, predictions = [text], [exported.classify_text(folder, text)]
+            names, predictions = [text], [exported.classify_text(folder, text, second)]
     except ValueError as error:
         raise RunError(str(error)) from error
     if as_json:

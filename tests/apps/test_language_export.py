@@ -102,6 +102,50 @@ def test_a_text_is_classified_as_the_parts_would(tmp_path: Path) -> None:
     assert 'holds a language model; give it --text "..."' in refused.stderr
 
 
+def test_a_pair_is_classified_as_the_parts_would(tmp_path: Path) -> None:
+    rows = [
+        {"sentence1": f"dog {i}", "sentence2": f"cat {i % 2}", "label": i % 2} for i in range(8)
+    ]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    fitted = fit(
+        tmp_path,
+        n=1,
+        strategy="USplitFL",
+        task="classification",
+        lr=0.01,
+        steps_per_round=3,
+        dataset=str(tmp_path / "rows.json"),
+        test_dataset=str(tmp_path / "rows.json"),
+        text_column="sentence1",
+        second_text_column="sentence2",
+    )
+    model = tmp_path / "model"
+    assert export(fitted, model).exit_code == 0
+    both = ("predict", model, "--text", "a dog", "--second", "a cat", "--format", "json")
+    (prediction,) = json.loads(splitmix(*both).stdout)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    client = fitted.clients[0]
+    client.ends.load(averaged(fitted), "the averaged weights do not fit")
+    ids = torch.tensor([tokenizer("a dog", "a cat")["input_ids"]])
+    expected = logits_of(fitted, client, ids)[0].softmax(-1).tolist()
+    assert list(prediction["classes"].values()) == pytest.approx(
+        sorted(expected, reverse=True), rel=1e-4
+    )
+    alone = splitmix("predict", model, "--text", "a dog")
+    assert "classifies pairs of sentences" in alone.stderr
+    assert "--second" in alone.stderr
+    assert "tokenizer(first, second)" in (model / "README.md").read_text()
+
+
+def test_a_second_sentence_is_refused_where_no_pairs_were_learned(tmp_path: Path) -> None:
+    fitted = fit(tmp_path, strategy="USplitFL", task="classification")
+    assert export(fitted, tmp_path / "model").exit_code == 0
+    said = splitmix("predict", tmp_path / "model", "--text", "a dog", "--second", "a cat")
+    assert "learned no pairs; leave --second out" in said.stderr
+    said = splitmix("predict", tmp_path / "model", "a.png", "--second", "a cat")
+    assert "--second goes with --text" in said.stderr
+
+
 def test_a_question_is_answered_as_the_parts_would(tmp_path: Path) -> None:
     fitted = fit(tmp_path, strategy="MixGuard", task="generation", lr=0.01, aggregator="FedAvg")
     assert export(fitted, tmp_path / "model").exit_code == 0

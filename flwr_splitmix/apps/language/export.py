@@ -43,6 +43,7 @@ def export_language(
         **facts_of(run, config, kept, client, averaged=config.averages),
         "task": config.task,
         "classes": list(class_names(config)),
+        "pairs": config.task == "classification" and bool(config.second_text_column),
         "max_length": config.text_length,
         "max_new_tokens": config.max_new_tokens,
         "prompt": PROMPT if config.task == "generation" else None,

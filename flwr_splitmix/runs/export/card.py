@@ -89,6 +89,8 @@ def _use_of_texts(facts: Mapping[str, Any]) -> str:
         lines.append(f"It learned to answer prompts of the form `{facts['prompt']!r}`.\n")
     else:
         lines.append(f"Classes, in the order of the logits: {', '.join(facts['classes'])}.\n")
+    if facts.get("pairs"):
+        lines.append("It learned pairs of sentences: `tokenizer(first, second)`, all of type 0.\n")
     if facts["strategy"] == "MixGuard":
         lines.append(
             "MixGuard's calibrator is left out, although the tail was trained behind it: the run's "

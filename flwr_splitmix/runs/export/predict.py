@@ -67,21 +67,40 @@ def classify_pictures(folder: Path, pictures: Sequence[Path]) -> list[list[Likel
     return results
 
 
-def classify_text(folder: Path, text: str) -> list[Likely]:
+def classify_text(folder: Path, text: str, second: str | None = None) -> list[Likely]:
     """Return the classes of a text, the likeliest first, by an exported language model.
 
     A text longer than those of the run is cut, as it would have been there.
 
+    Parameters
+    ----------
+    second
+        The second sentence, for a model that learned pairs; None for one that did not.
+
     Raises
     ------
     ExportError
-        If the folder holds no model that classifies texts.
+        If the folder holds no model that classifies texts, or one of pairs and there is no second
+        sentence, or the other way round.
     DataError
         If the text has no token.
     """
     facts = _facts(folder, "language")
+    if facts.get("pairs", False) and second is None:
+        raise ExportError(
+            f"{folder} holds a model that classifies pairs of sentences; give it the other one, "
+            'too: --second "..."'
+        )
+    if second is not None and not facts.get("pairs", False):
+        raise ExportError(f"{folder} holds a model that learned no pairs; leave --second out")
     model, tokenizer = _pretrained(folder, "AutoModelForSequenceClassification")
-    (ids,), _ = plain_tokens([text], tokenizer, max_length=facts["max_length"], long_texts="cut")
+    (ids,), _ = plain_tokens(
+        [text],
+        tokenizer,
+        max_length=facts["max_length"],
+        seconds=() if second is None else [second],
+        long_texts="cut",
+    )
     with torch.no_grad():
         logits = model(ids[None]).logits[0].float()
     return _ranked(logits.softmax(-1), facts["classes"])

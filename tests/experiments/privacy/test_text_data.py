@@ -68,5 +68,5 @@ def test_cola_is_classified_and_of_gsm8k_every_word_is_learned(tmp_path: Path) -
         load_matrix_texts(str(tmp_path / "cola"), replace(SMOKE, public=124), 0)
     with pytest.raises(DataError, match="has 40 texts; 41 are needed"):
         load_matrix_texts(str(tmp_path / "cola"), replace(SMOKE, samples=41), 0)
-    with pytest.raises(ExperimentError, match="cannot read 'sst2'; --dataset is 'sums', or"):
-        load_matrix_texts("sst2", SMOKE, 0)
+    with pytest.raises(ExperimentError, match="cannot read 'wikitext'; --dataset is 'sums', or"):
+        load_matrix_texts("wikitext", SMOKE, 0)
