@@ -43,7 +43,11 @@ class TableScore:
     def of(self, summary: Mapping[str, Any]) -> float | None:
         """Return the score as it is shown; None where a run has none."""
         value = self.value(summary)
-        return None if value is None else self.factor * value
+        return None if value is None else self.shown(value)
+
+    def shown(self, value: float) -> float:
+        """Return a score in the summary's units as it is shown."""
+        return self.factor * value
 
 
 TOP1 = TableScore("top-1 (%)", "top1")

@@ -207,8 +207,7 @@ def _line(
 
 
 def _values(score: TableScore, done: Sequence[Measured]) -> tuple[float, ...]:
-    values = [score.of(one.scores) for one in done]
-    return tuple(value for value in values if value is not None)
+    return tuple(score.shown(one.scores[score.key]) for one in done if score.key in one.scores)
 
 
 def _claims(experiment: Experiment, lines: Sequence[TableLine], dataset: str) -> Iterator[Claim]:

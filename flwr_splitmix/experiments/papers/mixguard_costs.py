@@ -24,13 +24,13 @@ class PerStep(TableScore):
 
     added: tuple[str, ...] = ()
 
-    def of(self, summary: Mapping[str, Any]) -> float | None:
-        """Return the score as it is shown; None where a run has none, or took no step."""
+    def value(self, summary: Mapping[str, Any]) -> float | None:
+        """Return the score in the summary's units a step; None where there is none, or no step."""
         values = [summary[key] for key in (self.key, *self.added) if key in summary]
         steps = int(summary.get("steps", 0))
         if not steps or len(values) <= len(self.added):
             return None
-        return self.factor * sum(map(float, values)) / steps
+        return sum(map(float, values)) / steps
 
 
 _PAPER_TIME = "ms a sample"
