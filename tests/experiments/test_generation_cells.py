@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,17 +17,15 @@ from flwr_splitmix.data.texts.generated import GENERATED, generated_sets
 from flwr_splitmix.data.texts.token_sets import token_set
 from flwr_splitmix.events import RoundDone
 from flwr_splitmix.experiments import EXPERIMENTS, SCALES, Cell, variant
-from flwr_splitmix.experiments.cell_runs import held_run
 from flwr_splitmix.experiments.papers.mixguard_sets import SETS
-from flwr_splitmix.experiments.running import run_cell
 from flwr_splitmix.experiments.scales import DECODER, TINY
 from flwr_splitmix.experiments.text_data import load_cell_texts
 from flwr_splitmix.experiments.text_models import open_model_tokenizer, tiny_decoder
 from flwr_splitmix.experiments.text_recipes import TextTrack
 from flwr_splitmix.experiments.whole_texts import WholeTextClient, WholeTexts
-from flwr_splitmix.runs import Run
 from flwr_splitmix.scoring.generation import GenerationScores
 from flwr_splitmix.segments.language import LanguageCut, build_language_parts
+from tests.experiments.text_cells import run
 
 SMOKE = SCALES["smoke"]
 ANSWERED: list[TextTrack] = ["gsm8k", "webnlg", "samsum", "codealpaca"]
@@ -38,17 +35,6 @@ SCORES = ("exact_match", "rouge_l", "bleu", "meteor")
 def cell_of(method: str, *, track: TextTrack = "gsm8k", epochs: int = 2, **options: Any) -> Cell:
     chosen = variant(method, options, model=DECODER, clients=1)
     return SMOKE.cell(chosen, track=track, epochs=epochs)
-
-
-def run(
-    cell: Cell,
-    home: Path,
-    source: str = GENERATED,
-    on_round: Callable[[RoundDone], None] = lambda event: None,
-) -> Run:
-    with held_run(cell, home, source) as held:
-        run_cell(cell, held, source, device="cpu", on_round=on_round)
-    return held
 
 
 def summary_of(cell: Cell, home: Path, source: str = GENERATED) -> dict[str, Any]:

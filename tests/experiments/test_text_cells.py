@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -11,15 +10,11 @@ from typing import Any
 import pytest
 import torch
 from sklearn.metrics import matthews_corrcoef
-from transformers import BertConfig, BertForSequenceClassification
 from typer.testing import CliRunner
 
 from flwr_splitmix.cli import app
 from flwr_splitmix.clients import TextSet, UShapeClient
 from flwr_splitmix.data import DataError
-from flwr_splitmix.data.texts.generated import GENERATED, generated_public
-from flwr_splitmix.data.texts.tokens import train_tokenizer
-from flwr_splitmix.events import RoundDone
 from flwr_splitmix.experiments import (
     EXPERIMENTS,
     SCALES,
@@ -29,13 +24,11 @@ from flwr_splitmix.experiments import (
     variant,
 )
 from flwr_splitmix.experiments.baselines import WholeClient
-from flwr_splitmix.experiments.cell_runs import held_run
-from flwr_splitmix.experiments.running import run_cell
 from flwr_splitmix.experiments.scales import ENCODER
 from flwr_splitmix.experiments.text_recipes import TextTrack
 from flwr_splitmix.experiments.whole_texts import WholeTextClient, WholeTexts
-from flwr_splitmix.runs import Run
 from flwr_splitmix.segments.language import LanguageCut, build_language_parts
+from tests.experiments.text_cells import run, save_tiny_encoder
 
 SMOKE = SCALES["smoke"]
 TIMES = {"seconds", "steps_per_second", "slowest_node"}
@@ -48,18 +41,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = home / "tiny_encoder" / "model"
     folder.mkdir(parents=True)
     (home / "tiny_encoder" / "__init__.py").touch()
-    tokenizer = train_tokenizer(generated_public("classification"), 300)
-    tokenizer.save_pretrained(folder)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-    )
-    torch.manual_seed(0)
-    BertForSequenceClassification(config).save_pretrained(folder)
+    save_tiny_encoder(folder)
     return home
 
 
@@ -74,17 +56,6 @@ def encoder(package: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def cell_of(method: str, *, epochs: int = 2, track: TextTrack = "cola", **options: Any) -> Cell:
     chosen = variant(method, options, model=ENCODER, clients=1)
     return SMOKE.cell(chosen, track=track, epochs=epochs)
-
-
-def run(
-    cell: Cell,
-    home: Path,
-    source: str = GENERATED,
-    on_round: Callable[[RoundDone], None] = lambda event: None,
-) -> Run:
-    with held_run(cell, home, source) as held:
-        run_cell(cell, held, source, device="cpu", on_round=on_round)
-    return held
 
 
 def without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

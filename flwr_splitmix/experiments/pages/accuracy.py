@@ -78,19 +78,10 @@ class AccuracyResults(Results[Measured]):
         KeyError, TypeError, ValueError
             If a value is missing or is none.
         """
-        made = {place: [_measured(one) for one in seeds] for place, seeds in seeds_at.items()}
-        seeds = sorted({one.seed for each in made.values() for one in each})
-        current = {
-            (entry.place, cell.id)
-            for entry, cell in experiment.cells(scale, seeds=seeds, source=dataset)
-        }
-        kept = {
-            entry.place: tuple(
-                one for one in made.get(entry.place, ()) if (entry.place, one.cell) in current
-            )
-            for entry in experiment.entries
-        }
-        return cls(experiment, scale, dataset, {at: some for at, some in kept.items() if some})
+        made = {at: tuple(_measured(one) for one in seeds) for at, seeds in seeds_at.items()}
+        kept = cls(experiment, scale, dataset, made)
+        cells = experiment.cells(scale, seeds=kept.seeds, source=dataset)
+        return kept.limited_to({(entry.place, cell.id) for entry, cell in cells})
 
 
 def accuracy_results(

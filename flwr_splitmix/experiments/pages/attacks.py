@@ -74,19 +74,13 @@ class PrivacyResults(Results[Reached]):
             If a value is missing or is none.
         """
         made = {
-            place: [Reached(**{"reason": "", **one}) for one in seeds]
-            for place, seeds in seeds_at.items()
+            at: tuple(Reached(**{"reason": "", **one}) for one in seeds)
+            for at, seeds in seeds_at.items()
         }
+        kept = cls(experiment, size, dataset, made)
         place = matrix.Place(None, size, dataset)
-        seeds = sorted({one.seed for each in made.values() for one in each})
-        current = {(entry.place, cell.file(place).stem) for entry, cell in experiment.cells(seeds)}
-        kept = {
-            entry.place: tuple(
-                one for one in made.get(entry.place, ()) if (entry.place, one.cell) in current
-            )
-            for entry in experiment.entries
-        }
-        return cls(experiment, size, dataset, {at: some for at, some in kept.items() if some})
+        cells = experiment.cells(kept.seeds)
+        return kept.limited_to({(entry.place, cell.file(place).stem) for entry, cell in cells})
 
 
 def privacy_results(

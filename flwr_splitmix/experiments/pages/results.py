@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -24,6 +24,9 @@ AnyExperiment = Experiment | PrivacyExperiment
 class _OfASeed(Protocol):
     @property
     def seed(self) -> int: ...
+
+    @property
+    def cell(self) -> str: ...
 
 
 One = TypeVar("One", bound=_OfASeed)
@@ -80,6 +83,24 @@ class Results(ABC, Generic[One]):
     @abstractmethod
     def plain(self, one: One) -> dict[str, Any]:
         """Return what is kept of a seed, as plain JSON values."""
+
+    def limited_to(self, current: Container[tuple[Place, str]]) -> Self:
+        """Return the results in the table's order, without seeds of other cells.
+
+        Parameters
+        ----------
+        current
+            The table's places, each with the cell ids that it has today.
+        """
+        kept = {
+            entry.place: tuple(
+                one
+                for one in self.measured_at.get(entry.place, ())
+                if (entry.place, one.cell) in current
+            )
+            for entry in self.experiment.entries
+        }
+        return replace(self, measured_at={at: some for at, some in kept.items() if some})
 
     def merged(self, newer: Self) -> Self:
         """Return both together; where both have a seed of a place, `newer` is believed."""

@@ -18,7 +18,12 @@ from flwr_splitmix.experiments.papers.mixguard_ablations import (
 )
 from flwr_splitmix.experiments.papers.mixguard_cola import SKEWED
 from flwr_splitmix.experiments.papers.mixguard_sets import SETS
-from flwr_splitmix.experiments.papers.mixguard_settings import NOT_THE_PAPERS, Setting
+from flwr_splitmix.experiments.papers.mixguard_settings import (
+    NOT_THE_PAPERS,
+    Setting,
+    messages_row,
+    sources_row,
+)
 from flwr_splitmix.experiments.scales import DECODER, ENCODER
 from flwr_splitmix.experiments.text_recipes import TextTrack
 
@@ -86,29 +91,17 @@ TABLE_4 = Experiment(
 )
 
 
-def _k(k: int) -> str:
-    return f"m = 3, k = {k}"
-
-
-def _m(m: int) -> str:
-    return f"m = {m}, k = 3"
-
-
 TABLE_8 = Experiment(
     "mixguard-table8-gsm8k",
     "MixGuard by its number of sources and its number of messages where answers are generated",
     "MixGuard, Table VIII and Figure 3, GSM8K, utility",
     (
-        *(entry for k, paper in SOURCES.items() for entry in GSM8K.entries(_k(k), {"k": k}, paper)),
-        *(
-            entry
-            for m, paper in MESSAGES.items()
-            for entry in GSM8K.entries(_m(m), {"m": m}, paper)
-        ),
+        *GSM8K.by_sources(SOURCES),
+        *GSM8K.by_messages(MESSAGES),
     ),
     (
-        *GSM8K.below(_k(10), _k(3)),  # "decreases from 0.443 to 0.407"
-        *(claim for m in MESSAGES for claim in GSM8K.within(_k(3), _m(m), 2.0)),
+        *GSM8K.below(sources_row(10), sources_row(3)),  # "decreases from 0.443 to 0.407"
+        *(claim for m in MESSAGES for claim in GSM8K.within(sources_row(3), messages_row(m), 2.0)),
     ),
     f"{GSM8K.note} Lines without one of MixGuard's parts are mixguard-table4-gsm8k.",
     track=GSM8K.track,

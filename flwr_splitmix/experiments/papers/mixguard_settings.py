@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from flwr_splitmix.experiments.cells import Value, variant
 from flwr_splitmix.experiments.experiment import Entry, Ordering, TableScore, below
@@ -67,6 +68,16 @@ class Setting:
             Entry(row, model, replace(made, model=model), numbers) for model in self.models
         )
 
+    def by_sources(self, printed: Mapping[int, float]) -> tuple[Entry, ...]:
+        """Make a row for each number of texts in a mixture, k, with the paper's number."""
+        rows = (self.entries(sources_row(k), {"k": k}, paper) for k, paper in printed.items())
+        return tuple(chain.from_iterable(rows))
+
+    def by_messages(self, printed: Mapping[int, float]) -> tuple[Entry, ...]:
+        """Make a row for each number of messages, m, with the paper's number."""
+        rows = (self.entries(messages_row(m), {"m": m}, paper) for m, paper in printed.items())
+        return tuple(chain.from_iterable(rows))
+
     def within(self, row: str, other: str, slack: float) -> tuple[Ordering, ...]:
         """Claim for every model that `other` is at most `slack` points below `row`."""
         return tuple(Ordering((row, model), (other, model), slack=slack) for model in self.models)
@@ -80,6 +91,17 @@ NOT_THE_PAPERS = (
     "secrets of the skewed sampler with supports of weight 1.5 and each text's own mask; "
     "refinement at every eighth step, in the paper at each."
 )
+
+
+def sources_row(k: int) -> str:
+    """Return the row of k texts in a mixture, with three messages."""
+    return f"m = 3, k = {k}"
+
+
+def messages_row(m: int) -> str:
+    """Return the row of m messages, with three texts in a mixture."""
+    return f"m = {m}, k = 3"
+
 
 COLA = Setting(
     "cola",

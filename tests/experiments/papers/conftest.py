@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import BertConfig, BertForSequenceClassification
 
-from flwr_splitmix.data.texts.generated import GENERATED, generated_public
-from flwr_splitmix.data.texts.tokens import train_tokenizer
+from flwr_splitmix.data.texts.generated import GENERATED
 from flwr_splitmix.experiments import EXPERIMENTS, SCALES, text_running
 from flwr_splitmix.experiments.cell_runs import held_run
 from flwr_splitmix.experiments.running import run_cell
+from tests.experiments.text_cells import save_tiny_encoder
 
 RunTable = Callable[[str], dict[tuple[str, str], dict[str, Any]]]
 
@@ -23,18 +21,7 @@ RunTable = Callable[[str], dict[tuple[str, str], dict[str, Any]]]
 def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a folder with an encoder of three layers, random weights and a tokenizer."""
     folder = tmp_path_factory.mktemp("tiny-encoder")
-    tokenizer = train_tokenizer(generated_public("classification"), 300)
-    tokenizer.save_pretrained(folder)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-    )
-    torch.manual_seed(0)
-    BertForSequenceClassification(config).save_pretrained(folder)
+    save_tiny_encoder(folder)
     return folder
 
 

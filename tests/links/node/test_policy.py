@@ -33,23 +33,29 @@ def test_the_stricter_of_node_and_run_holds(
     node.end(finish=False)
 
 
+WEIGHTS = TOY.lower().state_dict()
+OTHERS = {name: t + 1 if t.is_floating_point() else t for name, t in WEIGHTS.items()}
+
+
+def assert_keeps_to_its_weights(node: Node) -> None:
+    """Assert that a node takes the same lower segment twice in a run, and no other."""
+    for _ in range(2):
+        node.begin(arrays=WEIGHTS)
+        node.end(finish=False)
+    with pytest.raises(ClientError, match="another lower segment within the run"):
+        node.begin(arrays=OTHERS)
+    node.end(finish=False)
+
+
 def test_averaging_and_other_weights_within_a_run_need_the_nodes_word(tmp_path: Path) -> None:
     """Crafted gradients and averaging read raw pixels."""
-    weights = TOY.lower().state_dict()
-    others = {name: t + 1 if t.is_floating_point() else t for name, t in weights.items()}
     node = Node(tmp_path / "a", {"max-epsilon": 1.0})
     with pytest.raises(ClientError, match="averaging would send its lower segment, from which"):
         node.begin(returns_arrays=True)
     node.end(finish=False)
-    node.begin(arrays=weights)
-    node.end(finish=False)
-    node.begin(arrays=weights)
-    node.end(finish=False)
-    with pytest.raises(ClientError, match="another lower segment within the run"):
-        node.begin(arrays=others)
-    node.end(finish=False)
+    assert_keeps_to_its_weights(node)
     trusting = Node(tmp_path / "b", {"max-epsilon": 1.0, "allow-averaging": True})
-    for arrays in (weights, others):
+    for arrays in (WEIGHTS, OTHERS):
         trusting.begin(arrays=arrays, returns_arrays=True)
         trusting.end(finish=False)
 
@@ -66,19 +72,13 @@ def test_what_is_not_to_be_averaged_stays_without_a_limit_too(
     tmp_path: Path, config: dict[str, Any], why: str
 ) -> None:
     """Of these only a `max-epsilon` kept the lower segment on the node."""
-    weights = TOY.lower().state_dict()
-    others = {name: t + 1 if t.is_floating_point() else t for name, t in weights.items()}
     node = Node(tmp_path, config)
     with pytest.raises((ClientError, LinkError), match=why):
         node.begin(returns_arrays=True)
     node.end(finish=False)
-    node.begin(arrays=weights)
-    node.end(finish=False)
-    with pytest.raises(ClientError, match="another lower segment within the run"):
-        node.begin(arrays=others)
-    node.end(finish=False)
+    assert_keeps_to_its_weights(node)
     trusting = Node(tmp_path / "trusting", {**config, "allow-averaging": True})
-    trusting.begin(arrays=weights, returns_arrays=True)
+    trusting.begin(arrays=WEIGHTS, returns_arrays=True)
     trusting.end(finish=False)
 
 
