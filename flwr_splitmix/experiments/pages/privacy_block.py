@@ -6,14 +6,7 @@ from collections.abc import Sequence
 
 from flwr_splitmix.experiments.cells import dataset_name
 from flwr_splitmix.experiments.pages.commands import command
-from flwr_splitmix.experiments.privacy.tables_of_papers import (
-    HEADINGS,
-    PrivacyTable,
-    claim_rows,
-    rows,
-    tally,
-)
-from flwr_splitmix.experiments.tables import grid
+from flwr_splitmix.experiments.privacy.tables_of_papers import PrivacyTable, markdown_lines
 
 
 def privacy_block(table: PrivacyTable, seeds: Sequence[int], link: str) -> str:
@@ -33,11 +26,6 @@ def privacy_block(table: PrivacyTable, seeds: Sequence[int], link: str) -> str:
         f"([result file]({link})).",
         "",
         *command(experiment, size, dataset, seeds),
-        *grid(HEADINGS, rows(table)),
+        *markdown_lines(table),
     ]
-    if experiment.note:
-        parts += [experiment.note, ""]
-    if table.claims:
-        parts += [f"The paper's orderings: {tally(table)}.", ""]
-        parts += grid(("ordering", "here", "margin"), claim_rows(table))
     return "\n".join(parts)

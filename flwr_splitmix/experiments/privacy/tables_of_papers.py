@@ -249,13 +249,18 @@ def to_json(table: PrivacyTable) -> dict[str, Any]:
 
 def to_markdown(table: PrivacyTable) -> str:
     """Return the table in Markdown."""
-    parts = [f"### {title(table)}", "", *grid(HEADINGS, rows(table))]
+    return "\n".join([f"### {title(table)}", "", *markdown_lines(table)]).rstrip() + "\n"
+
+
+def markdown_lines(table: PrivacyTable) -> list[str]:
+    """Return the lines of the table, its note and the paper's orderings, in Markdown."""
+    lines = list(grid(HEADINGS, rows(table)))
     if table.experiment.note:
-        parts += [table.experiment.note, ""]
+        lines += [table.experiment.note, ""]
     if table.claims:
-        parts += [f"The paper's orderings: {tally(table)}.", ""]
-        parts += grid(("ordering", "here", "margin"), claim_rows(table))
-    return "\n".join(parts).rstrip() + "\n"
+        lines += [f"The paper's orderings: {tally(table)}.", ""]
+        lines += grid(("ordering", "here", "margin"), claim_rows(table))
+    return lines
 
 
 def _state(line: PrivacyLine) -> str:
