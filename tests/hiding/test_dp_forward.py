@@ -147,6 +147,7 @@ def test_every_release_is_priced_text_by_text() -> None:
     assert tests.spent()[2] == pytest.approx(2 * hiding.shift**2 / 2)
 
 
+@pytest.mark.fresh_secrets
 def test_what_was_asked_for_again_is_paid_again() -> None:
     """Its noise was another one; only where secrets repeat is it the same release."""
     for repeatable, times in ((False, 3), (True, 1)):

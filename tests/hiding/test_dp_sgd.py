@@ -119,6 +119,7 @@ def test_with_a_clip_that_cuts_nothing_split_equals_whole() -> None:
     check_ushape_equals_whole(USHAPE_STRATEGIES["DPSGDSL"], toy)
 
 
+@pytest.mark.fresh_secrets
 def test_the_noise_is_as_wide_as_it_is_said_and_nobody_can_repeat_it() -> None:
     toy = replace(TOY, width=40, hiding=lambda: DPSGD(noise_multiplier=2.0, clip_norm=0.5))
     (client,) = toy.clients_for()

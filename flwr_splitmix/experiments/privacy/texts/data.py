@@ -115,7 +115,7 @@ def load_matrix_texts(source: str, size: TextSize, seed: int) -> MatrixTexts:
         return TextSet(ids, labels)
 
     rng = np.random.default_rng(seed)
-    train = tokens(_drawn(sets.train, size.samples, rng, source))
+    train = tokens(_drawn(sets.train, size.fitting_of(task).samples, rng, source))
     test = tokens(_drawn(sets.test, min(size.test, len(sets.test)), rng, source))
     supports, wanted = size.supports, size.supports + size.public
     if name == SUMS:

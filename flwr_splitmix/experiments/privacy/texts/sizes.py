@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from flwr_splitmix.experiments.privacy.kinds import AnySize
 from flwr_splitmix.experiments.scales import TINY
 
+if TYPE_CHECKING:
+    from flwr_splitmix.data.texts.rows import TextTask  # loads torch
+
 SUMS = "sums"
 """The data set that reads nothing: made-up sums, all of whose words are learned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitting:
+    """How long a victim's client learns.
+
+    Parameters
+    ----------
+    samples
+        Texts of the client; 0 is all.
+    epochs
+        How often it takes all of them; a round is one.
+    lr
+        AdamW's highest rate, which rises in the first tenth and falls by a cosine.
+    """
+
+    samples: int
+    epochs: int
+    lr: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +48,12 @@ class TextSize(AnySize):
         Layers of both; the others are the trunk's.
     max_length
         Tokens; longer texts are cut.
-    samples, batch, epochs, lr
-        Texts of the one client, of a step; how often it takes all; AdamW's highest rate, which
-        rises in the first tenth and falls by a cosine.
+    batch
+        Texts of a step.
+    fitting
+        How long the one client learns.
+    fitting_classes
+        The same where texts have classes, which need more of them; None is `fitting`.
     test
         Texts that say the utility; 0 is all.
     supports, public
@@ -47,16 +72,21 @@ class TextSize(AnySize):
     head: int
     tail: int
     max_length: int
-    samples: int
     batch: int
-    epochs: int
-    lr: float
+    fitting: Fitting
+    fitting_classes: Fitting | None = None
     test: int
     supports: int
     public: int
     trained: int
     held_out: int
     seconds: float | None = None
+
+    def fitting_of(self, task: TextTask) -> Fitting:
+        """Return how long a client learns a task."""
+        if task == "classification" and self.fitting_classes is not None:
+            return self.fitting_classes
+        return self.fitting
 
 
 TEXT_SIZES: dict[str, TextSize] = {
@@ -70,10 +100,8 @@ TEXT_SIZES: dict[str, TextSize] = {
             head=1,
             tail=1,
             max_length=24,
-            samples=16,
             batch=4,
-            epochs=1,
-            lr=1e-3,
+            fitting=Fitting(samples=16, epochs=1, lr=1e-3),
             test=16,
             supports=16,
             public=24,
@@ -82,16 +110,15 @@ TEXT_SIZES: dict[str, TextSize] = {
         ),
         TextSize(
             name="cpu",
-            title="stories15m, one layer each in head and tail; 1,000 sentences of CoLA, 2 epochs",
+            title="stories15m, one layer each in head and tail; all of CoLA, 2 epochs",
             source="cola",
             model="stories15m",
             head=1,
             tail=1,
             max_length=24,
-            samples=1000,
             batch=16,
-            epochs=2,
-            lr=5e-5,
+            fitting=Fitting(samples=1000, epochs=2, lr=5e-5),
+            fitting_classes=Fitting(samples=0, epochs=2, lr=1e-4),
             test=0,
             supports=400,
             public=800,
@@ -107,10 +134,8 @@ TEXT_SIZES: dict[str, TextSize] = {
             head=3,
             tail=3,
             max_length=256,
-            samples=0,
             batch=16,
-            epochs=3,
-            lr=2e-5,
+            fitting=Fitting(samples=0, epochs=3, lr=2e-5),
             test=0,
             supports=4000,
             public=8000,

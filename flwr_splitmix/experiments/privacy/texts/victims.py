@@ -100,7 +100,7 @@ def _sources(
     """Return what a method's constructor may ask for, by name."""
     own: dict[str, Any] = dict(row.options)
     if row.whole_run:
-        own["releases"] = size.epochs  # each epoch sends each text once
+        own["releases"] = size.fitting_of(texts.task).epochs  # each epoch sends each text once
     return {
         "public": lambda: TextSet(list(supports), [0] * len(supports)),
         "vocab_size": lambda: vocab_size,
@@ -137,8 +137,9 @@ def train_text_victim(
     texts = load_matrix_texts(source, size, seed)
     parts = base_parts(size, texts, texts.task, deeper=row.deeper)
     head, trunk, tail = parts.all_here()
-    optimizer = adamw(size.lr, _WEIGHT_DECAY)
-    schedule = WarmupCosine(0.1 * size.epochs)
+    fitting = size.fitting_of(texts.task)
+    optimizer = adamw(fitting.lr, _WEIGHT_DECAY)
+    schedule = WarmupCosine(0.1 * fitting.epochs)
     seen = PublicReleases()
     strategy = USHAPE_STRATEGIES[row.method](
         trunk,
@@ -146,7 +147,7 @@ def train_text_victim(
         schedule=schedule,
         device=device,
         evaluation="benchmark",
-        evaluate_every=size.epochs,
+        evaluate_every=fitting.epochs,
         seed=seed,
         observers=[seen],
     )
@@ -166,7 +167,7 @@ def train_text_victim(
         repeatable_secrets=True,  # a matrix can be repeated
     )
     began = time.process_time()
-    strategy.fit([client], size.epochs)
+    strategy.fit([client], fitting.epochs)
     seconds = round(time.process_time() - began, 1)
     said = strategy.recorder.summary({})
     modules = {"head": client.head, "trunk": strategy.trunk.module, "tail": client.tail}
@@ -189,7 +190,7 @@ def train_text_victim(
         folder / "done.json",
         {
             **{name: value for name, value in facts.items() if value is not None},
-            "uplink_bytes": said["uplink_bytes"] / size.epochs,
+            "uplink_bytes": said["uplink_bytes"] / fitting.epochs,
             "training_seconds": seconds,
             **_hiding_said(strategy.recorder.metrics.rows[-1]),
         },

@@ -24,6 +24,7 @@ from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
 from flwr_splitmix.experiments.privacy.kinds import AnyRow
 from flwr_splitmix.experiments.privacy.noise import chosen_noise, climb
 from flwr_splitmix.experiments.privacy.tasks import Outcome, Task
+from flwr_splitmix.experiments.privacy.texts.data import task_of
 from flwr_splitmix.experiments.privacy.texts.rows import LADDERS, EqualRow, TextRow
 from flwr_splitmix.experiments.privacy.texts.sizes import TextSize
 from flwr_splitmix.experiments.privacy.texts.victims import (
@@ -115,7 +116,7 @@ def attack_text_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
         "attack": cell.column.attack,
         "adversary": cell.column.adversary,
         "seed": cell.seed,
-        "epochs": size.epochs,
+        "epochs": size.fitting_of(task_of(place.source)).epochs,
     }
     if isinstance(row, EqualRow):
         facts["noise_option"] = dict(run.options)[row.knob]
