@@ -27,7 +27,7 @@ RIDGE = 1e-3
 """Relative to the mean square of a hidden state's numbers."""
 
 SECRETS: dict[str, dict[str, Any]] = {
-    "rotated": {},
+    "rotated": {"sampler": "rotated"},
     "convex 1": {"sampler": "convex"},
     "skewed 1.5": {"sampler": "skewed", "support_norm": 1.5},
     "skewed 2": {"sampler": "skewed", "support_norm": 2.0},

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from time import perf_counter
 from typing import Any
@@ -40,6 +41,7 @@ SIZES = ((3, 3), (3, 10))
 STRENGTHS = (0.0, 0.1, 1.0, 10.0)
 NOISES = (1.0, 3.0, 10.0, 30.0, 100.0)
 LOUDNESS = (0.0, 0.1, 1.0, 10.0)
+draw_rotated = partial(draw_secret, sampler="rotated")
 LIGHT: dict[str, dict[str, Any]] = {
     "any": {},
     "up to 0.4": {"max_distortion": 0.4},
@@ -118,7 +120,7 @@ def alone(
     common = encoder.head(texts.known, cut).mean(0, keepdim=True)
     for _ in range(draws):
         drawn = texts.draw(rng, size[1])
-        step = take(encoder, drawn, cut, draw_secret(*size, **options))
+        step = take(encoder, drawn, cut, draw_rotated(*size, **options))
         with torch.no_grad():
             decoded = step.secret.decode(encoder.trunk(step.messages, cut))
             plain = encoder.trunk(step.truth, cut)
@@ -136,7 +138,7 @@ def alone(
                 reading = read_tokens(parts[result.best_index], table)
                 samples[f"words read, best {way}"].append(reading.accuracy(drawn[0]))
         samples["sum of messages"].append(step.cosine(step.messages.sum(0)))
-        again = take(encoder, (drawn[0], *texts.draw(rng, size[1])[1:]), cut, draw_secret(*size))
+        again = take(encoder, (drawn[0], *texts.draw(rng, size[1])[1:]), cut, draw_rotated(*size))
         twice = repeated_text(step.messages, again.messages)
         samples["mixed twice"].append(step.cosine(twice.estimate))
         samples["another text"].append(result.floor)
@@ -147,7 +149,7 @@ def with_gradients(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]
     """Attack messages with their gradients, cut after layer 1, m = k = 3, one text a step."""
     rng, samples, cut = np.random.default_rng(SEED), Samples(list), 1
     for _ in range(draws):
-        step = take(encoder, texts.draw(rng, 3), cut, draw_secret(3, 3))
+        step = take(encoder, texts.draw(rng, 3), cut, draw_rotated(3, 3))
         secret, messages = step.secret, step.messages
         with torch.no_grad():
             outputs = encoder.trunk(messages, cut)
@@ -186,7 +188,7 @@ def labels(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
     """
     rng, samples, cut = np.random.default_rng(SEED), Samples(list), 1
     for _ in range(draws):
-        step = take(encoder, texts.draw(rng, 3, CLASSIFIED), cut, draw_secret(3, 3))
+        step = take(encoder, texts.draw(rng, 3, CLASSIFIED), cut, draw_rotated(3, 3))
         classifier = 0.02 * torch.randn(2, step.truth.shape[-1])
         truth = torch.randint(2, (CLASSIFIED,))
         with torch.no_grad():
@@ -212,7 +214,7 @@ def batches(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
         for _ in range(draws):
             drawn = texts.draw(rng, k, BATCH)
             for way, count in (("one secret", None), ("a secret each", BATCH)):
-                step = take(encoder, drawn, cut, draw_secret(m, k, samples=count))
+                step = take(encoder, drawn, cut, draw_rotated(m, k, samples=count))
                 together = blind_source(step.messages).transpose(0, 1)
                 samples[f"{way}: FastICA of the batch"].append(
                     step.cosine_by_sample(together.unbind())

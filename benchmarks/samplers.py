@@ -32,11 +32,17 @@ LEARNED = 12
 
 BATCH = 4
 LIGHT = (0.3 * SCALE[0], 0.3 * SCALE[1])
+ROTATED: dict[str, Any] = {"sampler": "rotated"}
+
 SECRETS: dict[str, dict[str, Any]] = {
-    "rotated": {},
-    "rotated, max_distortion 0.4": {"max_distortion": 0.4},
-    "rotated, support_scale 0.3, max_distortion 0.05": {"scale": LIGHT, "max_distortion": 0.05},
-    "rotated, max_amplification 1.5": {"max_amplification": 1.5},
+    "rotated": ROTATED,
+    "rotated, max_distortion 0.4": {**ROTATED, "max_distortion": 0.4},
+    "rotated, support_scale 0.3, max_distortion 0.05": {
+        **ROTATED,
+        "scale": LIGHT,
+        "max_distortion": 0.05,
+    },
+    "rotated, max_amplification 1.5": {**ROTATED, "max_amplification": 1.5},
     "convex 1": {"sampler": "convex"},
     "convex 2": {"sampler": "convex", "support_norm": 2.0},
     "skewed 1": {"sampler": "skewed"},

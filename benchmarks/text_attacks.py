@@ -49,9 +49,9 @@ UNTRAINED: dict[str, Any] = {
 """What of MixGuard does not change messages is left out."""
 
 ROWS: dict[str, dict[str, Any]] = {
-    "rotated, k=3": {"k": 3},
-    "rotated, k=10": {"k": 10},
-    "rotated, k=10, 40 secret tokens": {"k": 10, "secret_tokens": 40},
+    "rotated, k=3": {"k": 3, "sampler": "rotated"},
+    "rotated, k=10": {"k": 10, "sampler": "rotated"},
+    "rotated, k=10, 40 secret tokens": {"k": 10, "sampler": "rotated", "secret_tokens": 40},
     "convex, k=3": {"k": 3, "sampler": "convex"},
     "skewed 1.5, k=3": {"k": 3, "sampler": "skewed", "support_scale": 1.5},
 }

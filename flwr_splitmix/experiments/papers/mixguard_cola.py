@@ -14,7 +14,9 @@ OPTIONS: dict[str, Value] = {"k": 3, "m": 3, "secret_tokens": 0, "refine_every":
 """Of the client. Secret tokens would change the label; refining in every step would make a step
 nearly half as long again."""
 
-LIGHT: dict[str, Value] = {**OPTIONS, "support_scale": 0.3, "max_distortion": 0.05}
+LIGHT: dict[str, Value] = {
+    **OPTIONS, "sampler": "rotated", "support_scale": 0.3, "max_distortion": 0.05
+}  # fmt: skip
 """Messages close to the text, which hide next to nothing: what this encoder's trunk decodes."""
 
 CONVEX: dict[str, Value] = {**OPTIONS, "sampler": "convex", "mask": "target"}

@@ -103,7 +103,10 @@ def _rows(secret_tokens: int) -> dict[str, tuple[str, dict[str, Value]]]:
             "MixGuard",
             {**mixed, "sampler": "skewed", "support_scale": 1.5, "mask": "target"},
         ),
-        _LIGHT: ("MixGuard", {**mixed, "support_scale": 0.3, "max_distortion": 0.05}),
+        _LIGHT: (
+            "MixGuard",
+            {**mixed, "sampler": "rotated", "support_scale": 0.3, "max_distortion": 0.05},
+        ),
     }
 
 

@@ -94,7 +94,7 @@ class MixGuardOptions:
     strength: float = 0.1
     gradients: Gradients = "target"
     secret_per_sample: bool = False
-    sampler: Sampler = "rotated"
+    sampler: Sampler = "skewed"
     support_scale: float = 1.0
     max_distortion: float | None = None
     max_leak: float | None = None

@@ -12,7 +12,7 @@ from flwr_splitmix.hiding.mixguard.positive import draw_positive
 from flwr_splitmix.hiding.mixguard.rotated import draw_rotated
 from flwr_splitmix.hiding.mixguard.secret import Secret
 
-Sampler = Literal["rotated", "convex", "skewed"]
+Sampler = Literal["skewed", "convex", "rotated"]
 
 SCALE = (0.5, 1.5)
 """Range of a source's total weight among the messages of one sign; the target has one more."""
@@ -29,7 +29,7 @@ def draw_secret(
     k: int,
     *,
     samples: int | None = None,
-    sampler: Sampler = "rotated",
+    sampler: Sampler = "skewed",
     support_norm: float = 1.0,
     scale: tuple[float, float] = SCALE,
     eta: float = 0.2,
@@ -48,10 +48,10 @@ def draw_secret(
     samples
         Number of secrets, one per sample of a batch; None draws one for the whole batch.
     sampler
-        "rotated": a random mixing under a blinding between random rotations (`draw_rotated`).
-        "convex", "skewed": positive decoding weights that sum to one, and the target with weight
-        one in every message (`draw_positive`). All meet the paper's constraints; the paper names
-        no distribution.
+        "skewed", "convex": positive decoding weights that sum to one, and the target with weight
+        one in every message (`draw_positive`). "rotated": a random mixing under a blinding between
+        random rotations (`draw_rotated`). All meet the paper's constraints; the paper names no
+        distribution.
     support_norm
         For "convex" and "skewed": root mean square, over messages, of the supports' part over the
         target's. Larger values hide the target better and decode worse.

@@ -80,10 +80,10 @@ def test_skewed_secrets_hide_the_target_in_the_plain_sum_where_convex_ones_do_no
 
 
 def test_rotated_secrets_amplify_errors() -> None:
-    """Of the first sampler 85 % of the draws have a negative weight; the median of its sum is 2."""
+    """Of these 85 % of the draws have a negative weight; the median of its sum is 2."""
     with seeded_secrets():
         torch.manual_seed(0)
-        secrets = draw_secret(3, 3, samples=4000)
+        secrets = draw_secret(3, 3, samples=4000, sampler="rotated")
     negative = (secrets.decoding < 0).any(1).double().mean()
     assert float(negative) == pytest.approx(0.85, abs=0.03)
     assert float(secrets.amplification.median()) == pytest.approx(2.1, abs=0.2)
@@ -146,7 +146,7 @@ def test_what_no_sampler_draws_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flwr_splitmix.hiding.mixguard.sampler.MAX_DRAWS", 2)
     with pytest.raises(ValueError, match=r"max_leak is 0.1; of 128 secrets too few"):
         draw_secret(3, 3, sampler="convex", max_leak=0.1)
-    with pytest.raises(ValueError, match="sampler is 'flat'; allowed are rotated, convex, skewed"):
+    with pytest.raises(ValueError, match="sampler is 'flat'; allowed are skewed, convex, rotated"):
         draw_secret(3, 3, sampler="flat")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="support_norm is inf; it must be positive and finite"):
         draw_secret(3, 3, sampler="convex", support_norm=math.inf)

@@ -1,8 +1,9 @@
-"""Secrets meet the paper's constraints, decode what they encode, and show no number."""
+"""Rotated secrets meet the paper's constraints, decode what they encode, and show no number."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from flwr_splitmix.seeding import seeded_secrets
 
 SIZES = [(3, 3), (2, 2), (3, 10), (9, 3), (5, 3)]
 DRAWS = 1000
+rotated = partial(draw_secret, sampler="rotated")
 sizes = pytest.mark.parametrize(("m", "k"), SIZES)
 
 
@@ -22,7 +24,7 @@ def one_hot(places: Tensor, k: int) -> Tensor:
 
 @sizes
 def test_every_secret_meets_the_papers_constraints(m: int, k: int) -> None:
-    secrets = draw_secret(m, k, samples=DRAWS)
+    secrets = rotated(m, k, samples=DRAWS)
     assert secrets.mixing.dtype == torch.float64
     assert set(secrets.signs.flatten().tolist()) == {-1.0, 1.0}
     assert (secrets.signs.sum(1).abs() < m).all()  # both signs occur
@@ -34,7 +36,7 @@ def test_every_secret_meets_the_papers_constraints(m: int, k: int) -> None:
 
 @sizes
 def test_every_blinding_hides_how_to_decode(m: int, k: int) -> None:
-    secrets = draw_secret(m, k, samples=DRAWS)
+    secrets = rotated(m, k, samples=DRAWS)
     undone = torch.einsum("blm,bl->bm", secrets.blinding, secrets.decoding)
     torch.testing.assert_close(undone, torch.ones_like(undone), rtol=0, atol=1e-10)
     size = secrets.decoding.abs()
@@ -47,7 +49,7 @@ def test_every_blinding_hides_how_to_decode(m: int, k: int) -> None:
 
 @sizes
 def test_column_weights_keep_their_range_and_even_part(m: int, k: int) -> None:
-    secrets = draw_secret(m, k, samples=DRAWS, scale=(1.0, 3.0), eta=0.5)
+    secrets = rotated(m, k, samples=DRAWS, scale=(1.0, 3.0), eta=0.5)
     for sign, extra in ((1.0, one_hot(secrets.target, k)), (-1.0, torch.zeros(DRAWS, k).double())):
         here = (secrets.signs == sign).double()
         total = torch.einsum("bm,bmk->bk", here, secrets.mixing)
@@ -62,7 +64,7 @@ def test_weights_among_messages_of_a_sign_are_dirichlet_2() -> None:
     """With two of a sign and nothing even, a share is Beta(2, 2): mean 1/2, variance 1/20."""
     with seeded_secrets():
         torch.manual_seed(0)
-        secrets = draw_secret(3, 3, samples=20_000, eta=0.0)
+        secrets = rotated(3, 3, samples=20_000, eta=0.0)
     pairs = (secrets.signs == 1).sum(1) == 2
     positive = (secrets.signs == 1).double().unsqueeze(-1) * secrets.mixing
     shares = (positive / positive.sum(1, keepdim=True))[pairs][:, 0, :]
@@ -74,7 +76,7 @@ def test_weights_among_messages_of_a_sign_are_dirichlet_2() -> None:
 def test_targets_and_signs_are_uniform() -> None:
     with seeded_secrets():
         torch.manual_seed(0)
-        secrets = draw_secret(3, 4, samples=24_000)
+        secrets = rotated(3, 4, samples=24_000)
     counts = torch.bincount(secrets.target, minlength=4)
     assert (counts - 6000).abs().max() < 300
     patterns = ((secrets.signs == 1).long() * torch.tensor([1, 2, 4])).sum(1)
@@ -89,7 +91,7 @@ def test_a_linear_trunk_is_decoded_exactly(m: int, k: int, samples: int | None) 
     trunk = torch.randn(6, 6, dtype=torch.float64)
     sources = torch.randn(k, 4, 5, 6, dtype=torch.float64)
     for _ in range(25):
-        secret = draw_secret(m, k, samples=samples, affine=False)
+        secret = rotated(m, k, samples=samples, affine=False)
         decoded = secret.decode(secret.encode(sources) @ trunk)
         expected = secret.target_of(sources) @ trunk
         torch.testing.assert_close(decoded, expected, rtol=0, atol=1e-10)
@@ -103,14 +105,14 @@ def test_an_affine_trunk_is_too_if_the_decoding_sums_to_one(
     trunk, bias = torch.randn(6, 6, dtype=torch.float64), torch.randn(6, dtype=torch.float64)
     sources = torch.randn(k, 4, 5, 6, dtype=torch.float64)
     for _ in range(25):
-        secret = draw_secret(m, k, samples=samples)
+        secret = rotated(m, k, samples=samples)
         decoded = secret.decode(secret.encode(sources) @ trunk + bias)
         expected = secret.target_of(sources) @ trunk + bias
         torch.testing.assert_close(decoded, expected, rtol=0, atol=1e-10)
 
 
 def test_without_the_scaling_an_affine_trunk_is_not() -> None:
-    secret = draw_secret(3, 3, affine=False)
+    secret = rotated(3, 3, affine=False)
     sources = torch.randn(3, 1, 2, 4, dtype=torch.float64)
     decoded = secret.decode(secret.encode(sources) + 1)
     assert (decoded - secret.target_of(sources) - 1).abs().max() > 1e-6
@@ -122,7 +124,7 @@ def test_all_sources_are_decoded_from_enough_messages(m: int, k: int, samples: i
     trunk = torch.randn(6, 6, dtype=torch.float64)
     sources = torch.randn(k, 4, 5, 6, dtype=torch.float64)
     for _ in range(25):
-        secret = draw_secret(m, k, samples=samples)
+        secret = rotated(m, k, samples=samples)
         outputs = secret.encode(sources) @ trunk
         decoded = secret.decode_sources(outputs)
         torch.testing.assert_close(decoded, sources @ trunk, rtol=0, atol=1e-8)
@@ -131,14 +133,14 @@ def test_all_sources_are_decoded_from_enough_messages(m: int, k: int, samples: i
 
 
 def test_all_sources_need_as_many_messages() -> None:
-    secret = draw_secret(3, 4)
+    secret = rotated(3, 4)
     with pytest.raises(ValueError, match="4 sources cannot be decoded from 3 messages"):
         secret.decode_sources(torch.zeros(3, 1, 2, 2))
 
 
 def test_gradients_pass_both_ways() -> None:
     """The target's source gets the gradient of a step without mixing; the supports get none."""
-    secret = draw_secret(3, 3)
+    secret = rotated(3, 3)
     trunk = torch.randn(6, 6, dtype=torch.float64)
     sources = torch.randn(3, 2, 5, 6, dtype=torch.float64, requires_grad=True)
     outputs = secret.encode(sources) @ trunk
@@ -160,7 +162,7 @@ def normalised(hidden: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("m", "k", "bound"), [(3, 3, 0.4), (2, 2, 0.3), (3, 10, 0.7), (5, 3, 0.6)])
 def test_little_distortion_decodes_a_trunk_that_normalises(m: int, k: int, bound: float) -> None:
-    secrets = draw_secret(m, k, samples=200, max_distortion=bound)
+    secrets = rotated(m, k, samples=200, max_distortion=bound)
     assert secrets.samples == 200
     assert (secrets.distortion <= bound).all()
     cancelled = torch.einsum("bm,bmk->bk", secrets.signs, secrets.mixing)
@@ -173,7 +175,7 @@ def test_little_distortion_decodes_a_trunk_that_normalises(m: int, k: int, bound
         off = secret.decode(normalised(secret.encode(sources))) - truth
         return float((off.norm(dim=(1, 2)) / truth.norm(dim=(1, 2))).median())
 
-    assert error(secrets) < 0.8 * error(draw_secret(m, k, samples=200))
+    assert error(secrets) < 0.8 * error(rotated(m, k, samples=200))
 
 
 def test_distortion_is_zero_where_every_message_is_the_target() -> None:
@@ -188,7 +190,7 @@ def test_distortion_is_zero_where_every_message_is_the_target() -> None:
 
 
 def test_one_secret_with_little_distortion_is_one() -> None:
-    secret = draw_secret(3, 3, max_distortion=0.5)
+    secret = rotated(3, 3, max_distortion=0.5)
     assert secret.samples is None
     assert float(secret.distortion) <= 0.5
 
@@ -196,13 +198,13 @@ def test_one_secret_with_little_distortion_is_one() -> None:
 def test_what_no_secret_meets_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flwr_splitmix.hiding.mixguard.sampler.MAX_DRAWS", 2)
     with pytest.raises(ValueError, match=r"max_distortion is 1e-09; of 128 secrets too few"):
-        draw_secret(3, 3, max_distortion=1e-9)
+        rotated(3, 3, max_distortion=1e-9)
     with pytest.raises(ValueError, match="max_distortion is 0; it must be positive, or None"):
-        draw_secret(3, 3, max_distortion=0)
+        rotated(3, 3, max_distortion=0)
 
 
 def test_samples_with_their_own_secrets_are_apart() -> None:
-    secret = draw_secret(3, 3, samples=5)
+    secret = rotated(3, 3, samples=5)
     sources = torch.randn(3, 5, 2, 4, dtype=torch.float64)
     mixed = secret.encode(sources)
     for j in range(5):
@@ -213,7 +215,7 @@ def test_samples_with_their_own_secrets_are_apart() -> None:
 
 @pytest.mark.parametrize("samples", [None, 40])
 def test_the_target_is_arranged_at_its_place(samples: int | None) -> None:
-    secret = draw_secret(3, 4, samples=samples)
+    secret = rotated(3, 4, samples=samples)
     target = torch.full((40, 3), 9)
     supports = torch.arange(3)[:, None, None].expand(3, 40, 3)
     sources = secret.arrange(target, supports)
@@ -223,7 +225,7 @@ def test_the_target_is_arranged_at_its_place(samples: int | None) -> None:
         others = [int(v) for v in sources[:, j, 0] if v != 9]
         assert others == [0, 1, 2]
         assert int(sources[places[j], j, 0]) == 9
-    assert torch.equal(draw_secret(2, 2, samples=40).arrange(target, supports[:1]).sum(0), target)
+    assert torch.equal(rotated(2, 2, samples=40).arrange(target, supports[:1]).sum(0), target)
 
 
 def test_bfloat16_costs_about_a_percent() -> None:
@@ -231,7 +233,7 @@ def test_bfloat16_costs_about_a_percent() -> None:
     sources = torch.randn(3, 64, 8, 16).bfloat16()
     errors = []
     for _ in range(50):
-        secret = draw_secret(3, 3, affine=False)
+        secret = rotated(3, 3, affine=False)
         decoded = secret.decode(secret.encode(sources))
         assert decoded.dtype == torch.bfloat16
         truth = secret.target_of(sources).float()
@@ -240,9 +242,9 @@ def test_bfloat16_costs_about_a_percent() -> None:
 
 
 def test_no_number_of_a_secret_is_printed() -> None:
-    secret = draw_secret(3, 3)
+    secret = rotated(3, 3)
     assert repr(secret) == str(secret) == f"{secret}" == "Secret(m=3, k=3)"
-    assert repr(draw_secret(5, 3, samples=2)) == "Secret(m=5, k=3, samples=2)"
+    assert repr(rotated(5, 3, samples=2)) == "Secret(m=5, k=3, samples=2)"
     with pytest.raises(ValueError, match=r"needs \(3, b, ...\)") as told:
         secret.encode(torch.full((2, 1, 1, 1), 0.123))
     assert "." not in str(told.value).replace("...", "")  # no fraction, so no weight
@@ -253,7 +255,7 @@ def test_secrets_come_from_the_system_unless_seeded() -> None:
     for seeded in (False, False, True, True):
         torch.manual_seed(0)
         with seeded_secrets(seeded):
-            draws.append(draw_secret(3, 3).weights)
+            draws.append(rotated(3, 3).weights)
     assert not torch.equal(draws[0], draws[1])
     assert torch.equal(draws[2], draws[3])
 
@@ -274,11 +276,11 @@ def test_secrets_come_from_the_system_unless_seeded() -> None:
 )
 def test_what_cannot_be_drawn_is_said(options: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        draw_secret(**{"m": 3, "k": 3, **options})  # type: ignore[arg-type]
+        rotated(**{"m": 3, "k": 3, **options})  # type: ignore[arg-type]
 
 
 def test_shapes_that_do_not_fit_are_said() -> None:
-    secret = draw_secret(3, 2, samples=4)
+    secret = rotated(3, 2, samples=4)
     for call, count in ((secret.encode, 2), (secret.decode, 3), (secret.target_of, 2)):
         with pytest.raises(ValueError, match="have shape"):
             call(torch.zeros(count + 1, 4, 2, 2))

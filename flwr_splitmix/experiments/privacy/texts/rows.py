@@ -96,7 +96,7 @@ NOTHING_HIDDEN = "USplitSL"
 """The row on which an attack must beat its floor: the gate."""
 
 
-_GUARD: dict[str, Value] = {"m": 3, "refine_every": 4}
+_GUARD: dict[str, Value] = {"m": 3, "refine_every": 4, "sampler": "rotated"}
 _THREE: dict[str, Value] = {**_GUARD, "k": 3, "secret_tokens": 0}
 
 
