@@ -118,6 +118,11 @@ class Fact:
     heading: str
     unit: Unit = "number"
 
+    @property
+    def is_score(self) -> bool:
+        """Whether it says how good a method is, and not what it costs."""
+        return self.unit in ("percent", "number")
+
     def said(self, value: float) -> str:
         """Return the value as a table has it."""
         if self.unit == "percent":

@@ -13,10 +13,11 @@ from flwr_splitmix.experiments.privacy.texts.sizes import TEXT_SIZES
 _WORK = "flwr_splitmix.experiments.privacy"
 _UPLINK = Fact("uplink_bytes", "uplink bytes of an epoch", "uplink/epoch", "megabytes")
 _HOW_TO_READ = (
-    "In brackets the interval of 95 %; behind the slash the floor, which an attacker "
-    "reaches without the victim's releases. n/a: the adversary lacks what the attack needs, which "
-    "does not make the method safe. (?): the attack did not beat its floor on the unprotected "
-    "method either, so that it says nothing."
+    "In brackets behind an attack stands the interval of 95 %, of several seeds its widest bounds; "
+    "behind a method's own scores their range over seeds; behind the slash the floor, which an "
+    "attacker reaches without the victim's releases. n/a: the adversary lacks what the attack "
+    "needs, which does not make the method safe. (?): the attack did not beat its floor on the "
+    "unprotected method either, so that it says nothing."
 )
 
 IMAGES = Matrix(

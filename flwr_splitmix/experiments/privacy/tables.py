@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from flwr_splitmix.experiments.privacy.kinds import Matrix
+from flwr_splitmix.experiments.privacy.kinds import Fact, Matrix
 from flwr_splitmix.experiments.privacy.matrices import IMAGES
 from flwr_splitmix.experiments.privacy.results import NOT_APPLICABLE, Result
 
@@ -52,14 +52,27 @@ def to_markdown(results: Sequence[Result], matrix: Matrix = IMAGES) -> str:
 
 
 def _facts(results: Sequence[Result], matrix: Matrix) -> dict[str, dict[str, str]]:
-    """Return, by heading, each method's fact; those that no method has are left out."""
+    """Return, by heading, each method's fact; those that no method has are left out.
+
+    The number of seeds is one if a method has several; scores then have their range over them.
+    """
     facts: dict[str, dict[str, str]] = {}
+    seeds: dict[str, str] = {}
     for fact in matrix.facts:
         for result in results:
             own = (result.attack, result.metric) == ("none", fact.metric)
             if own and result.value is not None:
-                facts.setdefault(fact.heading, {})[result.method] = fact.said(result.value)
-    return facts
+                facts.setdefault(fact.heading, {})[result.method] = _fact(fact, result)
+                seeds[result.method] = str(result.seeds)
+    return facts if set(seeds.values()) <= {"1"} else {"seeds": seeds, **facts}
+
+
+def _fact(fact: Fact, result: Result) -> str:
+    assert result.value is not None
+    mean = fact.said(result.value)
+    if result.seeds == 1 or not fact.is_score or result.low is None or result.high is None:
+        return mean
+    return f"{mean} [{fact.said(result.low)}, {fact.said(result.high)}]"
 
 
 def _cells(

@@ -138,10 +138,14 @@ def test_results_are_means_over_seeds_with_their_widest_interval(tmp_path: Path)
         "method", "attack", "adversary", "metric", "value", "low", "high", "floor", "passed_gate",
     }  # fmt: skip
     text = to_markdown(made)
-    assert text.startswith("| method | top-1 | uplink/epoch | decoder, server |\n")
+    assert text.startswith("| method | seeds | top-1 | uplink/epoch | decoder, server |\n")
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line[:1] == "|"}
     assert rows["PSL"].endswith("| 0.03 [0.01, 0.05] / 0.08 |")
+    assert rows["PSL"].startswith("| PSL | 2 | 55.0 % [50.0 %, 60.0 %] | 1.0 MB |")
+    assert rows["CutMixSL"].startswith("| CutMixSL | 1 | 50.0 % | 1.0 MB |")
     assert rows["CutMixSL"].endswith("| 0.05 [0.04, 0.06] / 0.07 |")
+    single = to_markdown([result for result in made if result.method == "CutMixSL"])
+    assert single.startswith("| method | top-1 | uplink/epoch | decoder, server |\n")
 
 
 @pytest.mark.parametrize(("high", "passed"), [(0.06, True), (0.08, False)])
