@@ -294,7 +294,7 @@ class PrivacyLedger(Observer):
                 place.unfinished = 0
 
     def account(self, rounds: Collection[int]) -> RunAccount:
-        """Return the largest epsilon and all clients' statements, without naming any client.
+        """Return the largest epsilon and the union of all statements, without naming any client.
 
         Parameters
         ----------

@@ -14,13 +14,13 @@ from flwr_splitmix.observers.observer import Observer
 FILE = "progress.json"
 
 EVERY = 0.5
-"""Least seconds from one write to the next that a step causes."""
+"""Least seconds between the last write and the next one for a step."""
 
 log = logging.getLogger("flwr.splitmix")
 
 
 class ProgressFile(Observer):
-    """Keeps a run's progress.json: the number of rounds, the current round, its and the last steps.
+    """Keeps a run's progress.json: rounds, current round, its steps so far, and the last round's.
 
     A reader sees a complete file at any time. Steps are written at most twice a second, and the
     file is not flushed to disk; a failure to write it does not stop the run.

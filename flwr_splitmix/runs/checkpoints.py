@@ -90,7 +90,7 @@ class CheckpointStore:
         self._files = _RoundFiles(self.path)
 
     def rounds(self) -> list[int]:
-        """Return the rounds that can be loaded, lowest first; files between checkpoints count."""
+        """Return the saved rounds, lowest first, including one between two checkpoints."""
         return sorted({*self._files.rounds(), *self._between()})
 
     def save(self, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:

@@ -11,7 +11,7 @@ _NUMBER = re.compile(r"####\s*\$?(-?[\d.,]*\d)")
 
 
 def final_number(answer: str) -> str | None:
-    """Return the number after the first #### that precedes one; None if there is none.
+    """Return the first number that follows ####; None if there is none.
 
     Commas, and trailing zeros after a decimal point, are removed.
 

@@ -69,7 +69,7 @@ def encode(
     max_body
         Largest body in bytes.
     seed
-        Of stochastic rounding; the random numbers also depend on the frame's number.
+        Seed of stochastic rounding; the random numbers also depend on the frame's number.
 
     Raises
     ------

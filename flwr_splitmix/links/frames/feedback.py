@@ -23,7 +23,7 @@ class Feedback:
     and number in the batch), although the next step has other examples there; an error of another
     shape is dropped.
 
-    Each line has its own instance, which starts without errors, so no error outlives the round.
+    Each line has its own instance, which starts without errors, so none outlives the round.
 
     Parameters
     ----------

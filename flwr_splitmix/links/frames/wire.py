@@ -72,7 +72,8 @@ def narrow(
     -------
     The numbers, and their scale if the format has one: float32, of shape () for float16 and
     (..., 1) for int8 and int4; int4 packs two numbers into a uint8. NaN and infinite numbers stay
-    so or become NaN; for int8 and int4 their whole patch becomes NaN.
+    so or become NaN. They spoil others, too: with int8 and int4 their whole patch becomes NaN, and
+    with float16 finite numbers of the tensor may become infinite.
     """
     if not _narrows(tensor, wire):
         return tensor, None

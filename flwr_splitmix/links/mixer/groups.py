@@ -17,10 +17,10 @@ SIZES = ("batch-size", "patches", "width", "prefix", "num-examples")
 
 
 class MixedGroups(Clients):
-    """Mixing groups, in steps that the mixer takes with the nodes.
+    """Mixing groups as clients; the mixer takes each step with the nodes behind them.
 
-    Groups have negative indices, up to -1 for the last, so that none is a client's; only the mixer
-    knows their members. A group that is not formed in a step, because its members did not answer,
+    Groups have negative indices, up to -1 for the last, unlike any client; only the mixer knows
+    their members. A group that is not formed in a step, because its members did not answer,
     sends nothing in that step and stays in the round.
 
     Parameters

@@ -9,7 +9,7 @@ single node sent.
 call     arguments                                reply
 ======== ======================================== ==============================================
 open     `Opening`: the round, the mixing, nodes  "tokens": by client, the token to attach with
-attach   "gone": by client, why it won't attach   "waiting": clients still to come; "failures"
+attach   "gone": by client, why it is not coming  "waiting": clients still to come; "failures"
 begin    none                                     the mixtures' shape, "groups", "failures", "spent"
 step     "number", "progress", "gradients"        "mixtures": by group; "failures"; "spent"
 finish   "number", "progress", "gradients"        "failures"; with noise "account": `RunAccount`

@@ -111,7 +111,7 @@ class NodeGuards:
 
     @property
     def _records_of_run(self) -> str:
-        """Identifies runs of the same id and configuration, in which records keep their index."""
+        """Id and configuration digest of the run, within which records keep their indices."""
         text = repr(sorted(self._config.items()))
         return f"{self.run}:{blake2b(text.encode(), digest_size=8).hexdigest()}"
 

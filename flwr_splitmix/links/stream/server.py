@@ -44,7 +44,7 @@ IDLE_SECONDS, STRANGER_SECONDS = 10.0, 30.0
 one stream, with its token, as soon as it is connected, and keeps it for the whole round."""
 
 FAREWELL_SECONDS = 1.0
-"""Seconds for a node that is cut off to read so."""
+"""Seconds that a node has to read that it is cut off."""
 
 
 class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]

@@ -26,7 +26,7 @@ class MlflowTracker(Tracker):
     Parameters
     ----------
     folder
-        Folder to use as file store; None uses the destinations above.
+        Folder of the file store; None chooses as above.
     """
 
     def begin(self, event: RunStarted, config: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ _ONES_OWN = ("run-dir", "resume", "ssl-", "link-")
 
 
 class Tracker(Observer):
-    """Sends every round's numbers, failures and images to where a subclass writes them.
+    """Passes every round's numbers, failures and images to the methods of a subclass.
 
     A tracker that cannot begin ends the run before it trains. One that fails later is given up
     with a warning, and the run goes on.
