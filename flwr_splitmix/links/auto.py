@@ -1,4 +1,4 @@
-"""The choice of a link: Ray in a simulation, the stream with deployed SuperNodes."""
+"""The automatic choice of a link: Ray in simulations, the stream link in deployments."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ NAME = "link 'auto'"
 def in_simulation(grid: Grid, nodes: Directory, min_nodes: int, timeout: float) -> bool:
     """Return whether the nodes of a run are simulated.
 
-    Flower does not tell a ServerApp, so the nodes report it with their partition-ids: a ClientApp
-    in a Ray actor belongs to a simulation. If nodes disagree, this process decides: a simulation's
-    ServerApp runs in the process that started Ray. Nodes that report otherwise are left out.
-    Without Ray installed here, nodes are not asked.
+    Flower does not tell a ServerApp, so nodes report it with their partition-ids: a ClientApp in a
+    Ray actor belongs to a simulation. If nodes disagree, this process decides: a simulation's
+    ServerApp runs in the process that started Ray. Nodes that disagree with it are left out.
+    If Ray is not installed here, nodes are not asked.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def in_simulation(grid: Grid, nodes: Directory, min_nodes: int, timeout: float) 
     Raises
     ------
     LinkError
-        If fewer answer within `timeout` seconds.
+        If fewer nodes answer within `timeout` seconds.
     """
     if importlib.util.find_spec("ray") is None:
         return False
@@ -100,7 +100,7 @@ class AutoLink(Link):
         return self._chosen
 
     def open(self, grid: Grid | None) -> None:
-        """Check that there is a grid; `directory` asks for the nodes that a round needs."""
+        """Check that there is a grid; the link is chosen in `directory`."""
         needed(grid, NAME)
 
     def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
@@ -128,7 +128,7 @@ class AutoLink(Link):
         return self.chosen.round(grid, messages, observe)
 
     def close(self) -> None:
-        """End the chosen link."""
+        """Close the chosen link."""
         if self._chosen is not None:
             self._chosen.close()
             self._chosen = None
@@ -136,9 +136,9 @@ class AutoLink(Link):
 
 
 def default_link(run: Run | None, attach_timeout: float) -> AutoLink:
-    """Return a strategy's default link: Ray, or the stream on this machine only.
+    """Return a strategy's default link: Ray, or the stream link on this machine only.
 
-    For SuperNodes on other machines pass a `StreamLink` with a certificate to the strategy.
+    For SuperNodes on other machines, pass the strategy a `StreamLink` with a certificate.
     """
     return AutoLink(
         lambda: RayLink(

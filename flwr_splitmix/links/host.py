@@ -1,4 +1,4 @@
-"""Live clients in one process, called one after the other: inside a Ray actor or right here."""
+"""Live clients in one process, called one after another: in a Ray actor, a node or the server."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ log = logging.getLogger(__name__)
 
 
 class StateStore(Protocol):
-    """Where states are kept, by client index and round: as a `ClientStore` does."""
+    """A store of client states by client index and round, such as `ClientStore`."""
 
     def save(
         self, index: int, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
     ) -> object:
-        """Keep a client's state after a round; raises OSError if it cannot be kept."""
+        """Save a client's state after a round; raise OSError if it cannot be saved."""
 
     def load(
         self, index: int, at_most: int | None = None
     ) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
-        """Return the newest state of a round up to `at_most`: (round, tensors, meta)."""
+        """Return the newest state up to round `at_most` as (round, tensors, meta), or None."""
 
     def drop_after(self, index: int, round: int) -> None:
-        """Forget the states of later rounds."""
+        """Delete the states of rounds after `round`."""
 
     def prune(self, index: int, kept_rounds: Sequence[int]) -> None:
-        """Forget the states that no checkpoint of `kept_rounds` would load."""
+        """Delete the states that no checkpoint in `kept_rounds` would load."""
 
 
 class ClientHost:
@@ -44,10 +44,10 @@ class ClientHost:
     Parameters
     ----------
     store
-        Where the clients' states are kept between rounds, so that they survive this process;
+        Where the clients' states are saved between rounds, so that they survive this process;
         None keeps them in memory only.
     say
-        Turns what a client raised into the sentence that the server gets.
+        Turns an exception raised by a client into the one-line reason sent to the server.
     """
 
     def __init__(
@@ -63,11 +63,16 @@ class ClientHost:
     def attach(
         self, ticket: Ticket, build: Callable[[], Client], arrays: Mapping[str, Tensor] | None
     ) -> dict[str, Any]:
-        """Begin a round for one client; build or restore it if it does not live here yet.
+        """Begin a round for one client; build and restore it if it is not here yet.
 
         Returns
         -------
-        The client's description, with "state-round": the round that its state is from (0: none).
+        The client's description, with "state-round": the round of its state (0: none).
+
+        Raises
+        ------
+        ClientError
+            If `build` returns anything but a client; a client may raise further errors.
         """
         index = ticket.client
         if index not in self.clients:
@@ -76,7 +81,7 @@ class ClientHost:
                 raise ClientError(
                     f"client_fn must return a SplitClient, it returned {type(client).__name__}"
                 )
-            # The arrays first, whatever state is kept: another model is refused here.
+            # Arrays first, whatever state is kept: a different model is refused here.
             client.attach(ticket.order, arrays)
             self.finished[index] = self._restore(ticket, client)
             self.clients[index] = client
@@ -96,7 +101,7 @@ class ClientHost:
         return state_round
 
     def call(self, method: str, payloads: Mapping[int, Mapping[str, Any]]) -> dict[int, Outcome]:
-        """Run one exchange on several clients; an error of one is its own outcome."""
+        """Run one exchange on several clients; a client's error becomes its outcome."""
         return {index: self._call(index, method, payloads[index]) for index in payloads}
 
     def _call(self, index: int, method: str, payload: Mapping[str, Any]) -> Outcome:
@@ -113,7 +118,7 @@ class ClientHost:
         return Outcome(reply, None, time.perf_counter() - began)
 
     def finish(self, ticket: Ticket) -> tuple[dict[str, Tensor], dict[str, int | float], str]:
-        """End a client's round and keep its state: (arrays, metrics, warning or "")."""
+        """End a client's round, save its state, and return (arrays, metrics, warning or "")."""
         index = ticket.client
         if index not in self.clients:
             raise ClientError("its host was restarted and does not hold it any more")
@@ -123,7 +128,7 @@ class ClientHost:
         return arrays if ticket.returns_arrays else {}, metrics, self.keep(ticket)
 
     def keep(self, ticket: Ticket) -> str:
-        """Keep a client's state as that of the ticket's round: a warning, or ""."""
+        """Save a client's state under the ticket's round; return a warning, or ""."""
         index = ticket.client
         if self.store is None:
             return ""
@@ -136,7 +141,7 @@ class ClientHost:
 
 
 def sentence(error: BaseException) -> str:
-    """Say in one line what went wrong."""
+    """Describe an error in one line."""
     text = str(error).strip()
     first = one_line(text.splitlines()[0]) if text else ""
     if isinstance(error, (ClientError, LinkError)) and first:
@@ -145,9 +150,9 @@ def sentence(error: BaseException) -> str:
 
 
 def public_sentence(error: Exception) -> str:
-    """Say in one line what went wrong, without a word that may hold data.
+    """Describe an error in one line, without text that may contain data.
 
-    Clients and links choose their words; what other code raises is named by its kind alone.
+    Messages of `ClientError` and `LinkError` are kept; other errors are named by type only.
     """
     if isinstance(error, (ClientError, LinkError)):
         return sentence(error)
@@ -159,12 +164,12 @@ def build(
     context: Context,
     say: Callable[[Exception], str] = sentence,
 ) -> Client:
-    """Make the client; what client_fn raises is named as its own.
+    """Build the client with client_fn.
 
     Raises
     ------
     ClientError
-        For whatever client_fn raises.
+        If client_fn raises; other errors are wrapped and attributed to it.
     """
     try:
         return client_fn(context)

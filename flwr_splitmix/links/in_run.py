@@ -1,4 +1,4 @@
-"""What all links have in common that reach the nodes of a Flower run."""
+"""The base class of links to the nodes of a Flower run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flwr_splitmix.links.polling import Directory
 
 
 class RunLink(Link):
-    """A link to the nodes of a Flower run; each says by its `partition-id` whose client it has.
+    """A link to the nodes of a Flower run; each node's `partition-id` is its client's index.
 
     Parameters
     ----------
@@ -19,7 +19,7 @@ class RunLink(Link):
     Attributes
     ----------
     nodes
-        Which node has which client, as far as they were asked.
+        Which node has which client, as far as nodes were asked.
     """
 
     def __init__(self, attach_timeout: float) -> None:
@@ -27,7 +27,7 @@ class RunLink(Link):
         self.nodes = Directory()
 
     def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
-        """Ask every node for its partition-id, once."""
+        """Return client index -> node id; each node is asked once for its partition-id."""
         return self.nodes.update(self.needed(grid), min_nodes, self.attach_timeout)
 
     def needed(self, grid: Grid | None) -> Grid:
@@ -42,7 +42,7 @@ class RunLink(Link):
 
 
 def needed(grid: Grid | None, name: str) -> Grid:
-    """Return the grid of a run; LinkError, with the link's name, if there is none."""
+    """Return the grid of a run; raise LinkError with the link's name if there is none."""
     if grid is None:
         raise LinkError(f"{name} works inside a Flower run only; use strategy.fit(clients, ...)")
     return grid

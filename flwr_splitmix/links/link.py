@@ -20,11 +20,11 @@ Observe = Callable[[Exchange], None]
 
 
 class LinkError(RuntimeError):
-    """A link cannot be opened or does not reach the clients that it needs."""
+    """A link cannot be opened, or cannot reach the clients that it needs."""
 
 
 class RoundLostError(LinkError):
-    """What a round depended on is gone; the next round may find it again."""
+    """Something that the round depended on is gone; the next round may find it again."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Clients(ABC):
     seconds
         By client index, seconds spent in its calls.
     late
-        By client index, how many of its answers were not awaited.
+        By client index, the number of its answers that were not awaited.
     spent
         How many nodes behind mixing groups reported that their privacy budget is spent; only the
         mixer knows which.
@@ -113,7 +113,7 @@ class Clients(ABC):
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """Client indices of the remaining nodes: the clients themselves, or behind their groups."""
+        """Client indices of the remaining nodes: the clients, or the nodes behind their groups."""
         return self.alive
 
     @property
@@ -123,7 +123,7 @@ class Clients(ABC):
 
     @property
     def busy(self) -> frozenset[int]:
-        """Clients still working on a call whose answer was not awaited."""
+        """Clients still working on a call whose answer was late."""
         return frozenset()
 
     def fail(self, client: int, reason: str) -> None:
@@ -146,7 +146,7 @@ class Clients(ABC):
 
         Returns
         -------
-        Replies by client index. A client that failed or was late is missing, here and in `alive`.
+        Replies by client index. A client that failed or timed out is missing, here and in `alive`.
         """
         payloads = self._told(method, payloads, phase)
         replies = {}
@@ -276,11 +276,11 @@ class Link(ABC):
     def round(
         self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
     ) -> AbstractContextManager[Clients]:
-        """Attach the clients that the messages address; at the end collect their replies."""
+        """Attach the clients addressed by the messages; at the end collect their replies."""
 
     @abstractmethod
     def close(self) -> None:
-        """End everything that `open` started."""
+        """Stop everything that `open` started."""
 
 
 def tensor_bytes(payload: Any) -> int:

@@ -43,14 +43,14 @@ class LocalClients(Clients):
 
 
 class LocalLink(Link):
-    """Calls clients of this process.
+    """Calls clients in this process.
 
     Parameters
     ----------
     clients
         The live clients; their position is their index.
     state_dir
-        Where their states are kept between rounds; None keeps them in memory only.
+        Where their states are saved between rounds; None keeps them in memory only.
     """
 
     def __init__(self, clients: Sequence[Client], state_dir: Path | None = None) -> None:
@@ -64,7 +64,13 @@ class LocalLink(Link):
         """Do nothing: the caller owns the clients."""
 
     def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
-        """Return all clients; node ids are made up (index + 1)."""
+        """Return all clients, with index + 1 as node id.
+
+        Raises
+        ------
+        LinkError
+            If there are fewer than `min_nodes`.
+        """
         if len(self.clients) < min_nodes:
             raise LinkError(f"there are {len(self.clients)} clients, min-nodes is {min_nodes}")
         return {index: index + 1 for index in range(len(self.clients))}
@@ -73,7 +79,7 @@ class LocalLink(Link):
     def round(
         self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
     ) -> Iterator[Clients]:
-        """Attach the clients that the messages address; at the end make their replies."""
+        """Attach the clients addressed by the messages; at the end build their replies."""
         tickets = [Ticket.from_message(message) for message in messages]
         descriptions: dict[int, dict[str, Any]] = {}
         failures: dict[int, str] = {}

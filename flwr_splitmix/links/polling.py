@@ -1,4 +1,4 @@
-"""Flower messages and the wait for their replies, with our own bounded polling."""
+"""Flower messages, and bounded polling for their replies."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from flwr_splitmix.links.words import one_line
 log = logging.getLogger("flwr.splitmix")
 
 CLAIM_SECONDS = 15.0
-"""How long nodes that claim the same index may take to answer again."""
+"""Seconds for the holder of an index that another node claims to answer again."""
 
 _TRACEBACK = 100_000
-"""Characters at the end of a traceback in which its last line is looked for."""
+"""Characters at the end of a traceback that are searched for its last line."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.2
 
 
 class Mail:
-    """Messages that were sent, and the replies that have come so far.
+    """Sent messages, and the replies received so far.
 
     Parameters
     ----------
     unread
-        Ids of earlier messages whose replies nobody waits for any more; they are pulled, so that
-        they do not pile up, and thrown away.
+        Ids of earlier messages whose replies are no longer awaited; they are pulled, so that they
+        do not pile up, and discarded.
 
     Attributes
     ----------
@@ -49,11 +49,11 @@ class Mail:
 
     @property
     def complete(self) -> bool:
-        """Whether every reply has come."""
+        """Whether every reply has arrived."""
         return not self._wanted & self.unread
 
     def look(self) -> dict[int, Message]:
-        """Ask once for replies; returns those that are new, by node id."""
+        """Poll once for replies; return the new ones by node id."""
         new: dict[int, Message] = {}
         if self.unread:
             for reply in self._grid.pull_messages(sorted(self.unread)):
@@ -66,9 +66,9 @@ class Mail:
 
 
 def send_and_wait(grid: Grid, messages: Sequence[Message], timeout: float) -> dict[int, Message]:
-    """Push messages and pull replies until all are there or `timeout` seconds are over.
+    """Push messages and pull replies until all have arrived or `timeout` seconds have passed.
 
-    Flower's own `send_and_receive` polls every 0.1 to 3 s; this looks every 0.02 to 0.2 s.
+    Flower's own `send_and_receive` polls every 0.1 to 3 s, this function every 0.02 to 0.2 s.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def send_and_wait(grid: Grid, messages: Sequence[Message], timeout: float) -> di
 
 
 class Online:
-    """Which nodes are connected to the SuperLink, asked now and then."""
+    """The nodes connected to the SuperLink, refreshed at most every `every` seconds."""
 
     def __init__(self, grid: Grid, every: float = 2.0) -> None:
         self._grid = grid
@@ -98,7 +98,7 @@ class Online:
         self._nodes: set[int] | None = None
 
     def has_lost(self, node: int) -> bool:
-        """Return whether the node is known not to be connected any more."""
+        """Return whether the node is known to be no longer connected."""
         if time.monotonic() > self._asked + self._every:
             self._nodes = set(self._grid.get_node_ids())
             self._asked = time.monotonic()
@@ -106,7 +106,7 @@ class Online:
 
 
 def refusal(reply: Message) -> str | None:
-    """Return why a node could not do what its message asked; None if it could."""
+    """Return why a node could not do what the message asked; None if it could."""
     if reply.has_error():
         return error_sentence(reply)
     record = reply.content.config_records.get(RECORD)
@@ -114,22 +114,22 @@ def refusal(reply: Message) -> str | None:
 
 
 def error_sentence(reply: Message) -> str:
-    """Return the last line of an error reply: what was raised, without the traceback."""
+    """Return the last line of an error reply: the exception, without the traceback."""
     text = (reply.error.reason or "").rstrip()[-_TRACEBACK:] or "no reason given"
     return one_line(text.splitlines()[-1])
 
 
 class Directory:
-    """Which node holds which client: its `partition-id`, asked once for each node.
+    """Which node holds which client, by its `partition-id`; each node is asked once.
 
-    A node says its index itself. The first that said one in this run keeps it for as long as it is
-    connected and answers; who claims it too is left out and named in the log. Nodes that claim one
-    index at the same time are all left out, until one of them is the last.
+    Nodes report their own index. The first to report an index in a run keeps it while it is
+    connected and answers; any other claimant is left out and logged. If several nodes claim a free
+    index at the same time, all are left out until only one of them remains.
 
     Attributes
     ----------
     simulated
-        By node id, whether it said that it is a simulation's virtual node.
+        By node id, whether the node reported to be a virtual node of a simulation.
     """
 
     def __init__(self) -> None:
@@ -140,16 +140,16 @@ class Directory:
         self._silent: set[int] = set()
 
     def update(self, grid: Grid, min_nodes: int, timeout: float) -> dict[int, int]:
-        """Ask the nodes not known yet; wait up to `timeout` seconds for `min_nodes` of them.
+        """Ask the nodes not known yet; wait up to `timeout` seconds for `min_nodes` nodes.
 
         Returns
         -------
-        client index -> node id of the nodes that are connected now, sorted by index.
+        client index -> node id of the nodes connected now, sorted by index.
 
         Raises
         ------
         LinkError
-            If fewer than `min_nodes` answered in time, or have an index of their own.
+            If there are fewer than `min_nodes` nodes with distinct indices in time, or none.
         """
         deadline = time.monotonic() + timeout
         refusals: dict[int, str] = {}
@@ -159,7 +159,7 @@ class Directory:
             patience = max(deadline - time.monotonic(), 1.0)
             self._note(self._ask(grid, unknown, patience, refusals))
             if held := self._held_and_claimed(nodes):
-                # A SuperNode that was started again has a new id; its old one answers no more.
+                # A restarted SuperNode has a new id; its old id no longer answers.
                 answers = self._ask(grid, held, min(timeout, CLAIM_SECONDS), refusals)
                 self._silent |= held - answers.keys()
             present = nodes - self._silent
@@ -184,7 +184,7 @@ class Directory:
                 self._claims[node] = client
 
     def leave_out(self, node: int, why: str) -> None:
-        """Have nothing to do with a node for the rest of the run, and say so."""
+        """Ignore a node for the rest of the run, and log why."""
         self._clients.pop(node, None)
         self._claims.pop(node, None)
         self._name(node, why)
@@ -197,7 +197,7 @@ class Directory:
     def _ask(
         self, grid: Grid, nodes: Iterable[int], timeout: float, refusals: dict[int, str]
     ) -> dict[int, int]:
-        """Ask nodes for their index; returns what those say that have one."""
+        """Ask nodes for their index; return the valid answers, and add the others to `refusals`."""
         answers: dict[int, int] = {}
         questions = [_question(node) for node in sorted(nodes)]
         for node, reply in send_and_wait(grid, questions, timeout).items():
@@ -214,17 +214,17 @@ class Directory:
         return answers
 
     def _held_and_claimed(self, nodes: set[int]) -> set[int]:
-        """Return the connected nodes whose index another one claims that has just come."""
+        """Return the connected nodes whose index is claimed by a newly arrived node."""
         new = {c for n, c in self._claims.items() if n in nodes and n not in self._left_out}
         present = nodes - self._silent
         return {n for n, client in self._clients.items() if n in present and client in new}
 
     def _settle_claims(self, nodes: set[int]) -> None:
-        """Give every index to its first node, or to the only one that claims it."""
+        """Assign every index to the first node that held it, else to its only claimant."""
         holders: dict[int, int] = {}
         for node, client in list(self._clients.items()):
             if node in nodes and holders.setdefault(client, node) != node:
-                # It took the place of one that is back.
+                # It had replaced a node that is back.
                 self._claims[node] = self._clients.pop(node)
         claims = {node: client for node, client in self._claims.items() if node in nodes}
         count = Counter(claims.values())

@@ -1,4 +1,4 @@
-"""The ticket: what a message tells a client about the round, as a Flower ConfigRecord."""
+"""Tickets: the facts of a round that a message gives a client, as a Flower ConfigRecord."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ RECORD = "splitmix"
 VERSION = 2
 
 _READING = threading.Lock()
-"""Reading parses a header with `ast`, which CPython 3.11 cannot do in two threads at once."""
+"""Serialises reads of arrays: numpy parses headers with `ast`, which is not thread-safe in
+CPython 3.11."""
 
 
 @dataclass(frozen=True)
@@ -35,29 +36,29 @@ class Ticket:
     returns_arrays
         Whether the client's reply carries its lower segment.
     state_round
-        The newest round that the run has finished; what a client kept of later ones is dropped.
+        The newest round that the run has finished; the client drops its states of later rounds.
     attempt
-        How often this round was begun before, and not finished.
+        Number of earlier, unfinished attempts at this round.
     kept_rounds
         Rounds that the server could resume from; the client keeps its states of these.
     run_config
-        JSON of the run configuration to use instead of the message's own run's (a resumed run
-        goes on with the configuration that it was started with); "" for none.
+        JSON of the run configuration that replaces the one of the message's run (a resumed run
+        continues with the configuration that it was started with); "" for none.
     link
-        Which link: "ray" or "stream"; "" while no link has taken the ticket.
+        "ray" or "stream"; "" until one of these links takes the ticket.
     timeout
         Seconds to wait for the server's end of the link.
     patience
-        For the stream the seconds to dial again when a connection that stood is lost.
+        Stream only: seconds to redial after an established connection is lost.
     host
-        For Ray the name of the actor that holds the client.
+        Ray only: name of the actor that holds the client.
     address, tls, ca, token
-        For the stream what to dial, whether with TLS, whom to trust (PEM; "": the authorities
-        that gRPC comes with), and the right to attach.
+        Stream only: where to dial, whether with TLS, the authority to trust (PEM; "": gRPC's
+        default authorities), and the token that admits the client.
     wire_dtype
-        For the stream what activations and gradients travel as.
+        Stream only: wire format of the floating-point tensors that the client sends.
     run
-        For the stream the run's id, under which the node keeps the client's state.
+        Stream only: the run's id, under which the node keeps the client's state.
     """
 
     client: int
@@ -83,7 +84,7 @@ class Ticket:
 
     @property
     def order(self) -> Order:
-        """The part that the client itself works with."""
+        """The part of the ticket that the client itself uses."""
         return Order(
             self.client,
             self.seed,
@@ -104,7 +105,7 @@ class Ticket:
         Raises
         ------
         ValueError
-            If the message carries none, or one of another version.
+            If the message carries no ticket, or one of another version.
         """
         record = message.content.config_records.get(RECORD)
         if record is None:
@@ -119,27 +120,27 @@ class Ticket:
 
 
 def with_record(content: RecordDict, record: ConfigRecord) -> RecordDict:
-    """Return a copy of a message's content with our record in it."""
+    """Return a copy of a message's content with `record` in it."""
     return RecordDict({**dict(content.items()), RECORD: record})
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Turn named tensors into an ArrayRecord."""
+    """Convert named tensors to an ArrayRecord."""
     return ArrayRecord({name: Array(t.detach().cpu().numpy()) for name, t in tensors.items()})
 
 
 def to_numpy(arrays: ArrayRecord) -> dict[str, np.ndarray]:
-    """Turn an ArrayRecord into named arrays; safe in several threads (gh-106905 of CPython)."""
+    """Convert an ArrayRecord to named arrays; thread-safe despite CPython's gh-106905."""
     with _READING:
         return {name: array.numpy() for name, array in arrays.items()}
 
 
 def to_tensors(arrays: ArrayRecord) -> dict[str, Tensor]:
-    """Turn an ArrayRecord into named tensors that own their memory."""
+    """Convert an ArrayRecord to named tensors that own their memory."""
     return {name: torch.tensor(array) for name, array in to_numpy(arrays).items()}
 
 
 def arrays_of(content: RecordDict) -> dict[str, Tensor] | None:
-    """Return the tensors of a content's only ArrayRecord, None if it has none."""
+    """Return the tensors of a content's first ArrayRecord; None if it has none."""
     records = list(content.array_records.values())
     return to_tensors(records[0]) if records else None

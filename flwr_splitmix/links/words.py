@@ -1,17 +1,17 @@
-"""The words of a peer, made fit for a log: one line, short, without control characters."""
+"""Sanitised text from peers: one short line without control characters."""
 
 from __future__ import annotations
 
 MAX_WORDS = 500
-"""Most characters of a peer's text that are logged, stored or raised."""
+"""Most characters of a peer's text that are logged, stored or put in an error."""
 
 
 def one_line(text: str) -> str:
     r"""Return a peer's text as one line of at most 500 printable characters.
 
-    What is not printable (line breaks, escape sequences of terminals, bells, characters that turn
-    the direction of writing) is escaped as in Python: a line break becomes ``\n``. So no peer can
-    forge a line of the log, or fill it.
+    Non-printable characters (line breaks, terminal escape sequences, bells, bidirectional
+    controls) are escaped as in Python: a line break becomes ``\n``. So a peer can neither forge
+    log lines nor flood the log.
     """
     start = text.strip()[:MAX_WORDS]
     return "".join(c if c.isprintable() else _escaped(c) for c in start)[:MAX_WORDS]

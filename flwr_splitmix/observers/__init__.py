@@ -1,4 +1,4 @@
-"""Observers of a run and the events that they see: metrics, the privacy ledger, and your own."""
+"""Observers of a run, such as metrics and the privacy ledger, and the events that they receive."""
 
 from flwr_splitmix.events import (
     EvaluationResult,

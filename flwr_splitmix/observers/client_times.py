@@ -1,4 +1,4 @@
-"""What each client did in a run: rounds, seconds, and why it failed."""
+"""Statistics of each client in a run: rounds, seconds, and reasons of failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flwr_splitmix.events import RoundDone
 from flwr_splitmix.observers.observer import Observer
 
 KEPT_REASONS = 5
-"""Failures of a client whose reasons are kept: the newest."""
+"""Number of a client's newest failures whose reasons are kept."""
 
 
 @dataclass
@@ -27,9 +27,10 @@ class _Client:
 class ClientTimes(Observer):
     """Counts by client index the rounds, the seconds in exchanges, and the failures.
 
-    Its state is what a run's record.json holds under "clients", by index: `rounds` that it
-    finished, `seconds` spent in them, how often it was the `slowest`, how often it `failed`, and
-    the newest `failures` as [round, reason].
+    Its state is stored in a run's record.json under "clients", by index: the number of `rounds`
+    that the client finished, the `seconds` of its exchanges (also in rounds in which it failed),
+    how often it was the `slowest`, how often it `failed`, and the newest `failures` as
+    [round, reason].
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The server's privacy ledger: each client's spending, as far as the server can know it."""
+"""The server's privacy ledger: each client's privacy loss, as far as the server can know it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Ratios = tuple[float, ...]
 
 @dataclass
 class _Pass:
-    """Where a client is in its data, as far as the server can count."""
+    """A client's position in its data, as far as the server can count."""
 
     per_epoch: int = 0
     batch: int = 0
@@ -39,16 +39,16 @@ class _Pass:
 
     @property
     def epoch(self) -> int:
-        """The pass that the newest batch belongs to; one each, where batches are drawn anew."""
+        """Index of the newest batch's pass; with replacement, each batch is a pass of its own."""
         drawn = max(self.drawn - 1, 0)
         return self.offset + (drawn // self.per_epoch if self.per_epoch else drawn)
 
     @property
     def copies(self) -> int:
-        """How often a record may be in what is charged as one batch, or as one pass.
+        """Most occurrences of a record in what is charged as one batch or one pass.
 
-        Drawn with replacement, at worst always. What is counted as a pass from the midst of one is
-        the end of one and the beginning of the next: twice.
+        With replacement, a batch may consist of one record. A pass counted from the middle of
+        another spans the end of one and the beginning of the next: 2.
         """
         if not self.per_epoch:
             return self.batch
@@ -56,23 +56,29 @@ class _Pass:
 
 
 class PrivacyLedger(Observer):
-    """One ledger for each client, from what crossed the link and what clients say of themselves.
+    """One ledger per client, from the exchanges and the clients' descriptions of themselves.
 
     It charges every pass over a client's data with its worst batch, since the server does not know
-    which examples are in which; the client's own ledger knows, and never says more. Uploads are
-    charged when they are sent, even if they are then rejected.
+    which examples are in which batch; the client's own ledger knows, and never reports a larger
+    epsilon. Uploads are charged when they are sent, even if they are then rejected.
 
     Parameters
     ----------
     delta
-        Of the (epsilon, delta) that is reported.
+        Delta of the reported (epsilon, delta).
     trusted_mixer
-        The user's statement that another party mixes, and the server sees only the sums. By
-        default the server, which runs the mixer, sees each upload alone.
+        The user's assertion that another party mixes and the server sees only the sums. By default
+        the server, which runs the mixer, sees each upload alone.
     relation
-        Neighbouring data sets: one example is another one ("replace"), or is there or not.
+        Relation of neighbouring data sets: one example is replaced ("replace"), or added or
+        removed ("add-remove").
     shares
-        Further kinds of shares that plans contain, besides the built-in ones.
+        Further types of shares in plans, besides the built-in ones.
+
+    Attributes
+    ----------
+    ledgers
+        By client index.
 
     Raises
     ------
@@ -103,18 +109,18 @@ class PrivacyLedger(Observer):
 
     @property
     def epsilons(self) -> dict[int, float]:
-        """By client index, its epsilon at `delta`; infinite if there is no bound."""
+        """Epsilon at `delta` by client index; infinite if there is no bound."""
         return {c: ledger.epsilon(self.delta) for c, ledger in sorted(self.ledgers.items())}
 
     def report(self) -> str:
-        """Say what the client that spent most has spent, and what no number covers."""
+        """State the largest epsilon of any client, and what it does not cover."""
         if not self.ledgers:
             return "nothing was released"
         worst = max(self.ledgers, key=lambda client: self.ledgers[client].epsilon(self.delta))
         return f"client {worst}: {self.ledgers[worst].statement(self.delta)}"
 
     def on_begin(self, event: RoundBegun) -> None:
-        """Note where each client stands in its data."""
+        """Record each client's position in its data."""
         attempts = {c: event.attempt + self.unfinished(c) for c in event.descriptions}
         self.begin(event.server_round, event.descriptions, attempts, averaged=event.averaged)
 
@@ -126,12 +132,12 @@ class PrivacyLedger(Observer):
         *,
         averaged: bool = False,
     ) -> tuple[int, ...]:
-        """Begin a round: note where each client stands in its data.
+        """Begin a round: record each client's position in its data.
 
         Parameters
         ----------
         descriptions
-            What each client says of itself, by client index.
+            Each client's description of itself, by client index.
         attempts
             By client index, how often it may have sent this round's batches before, with other
             noise.
@@ -140,8 +146,8 @@ class PrivacyLedger(Observer):
 
         Returns
         -------
-        Clients whose descriptions are no numbers. Nothing can be charged to them, and so nothing
-        may be asked of them.
+        Clients whose descriptions lack one of the required non-negative integers. Nothing can be
+        charged to them, so nothing may be asked of them.
         """
         strange = []
         for client, described in descriptions.items():
@@ -155,11 +161,12 @@ class PrivacyLedger(Observer):
             ledger = self._ledger_of(client)
             resized = (batch, per_epoch) != (place.batch, place.per_epoch)
             if place.finished and (resized or state_round < place.finished):
-                # It did not finish a round, or went back: wherever it goes on, it pays again.
+                # Other batches, an unfinished round, or a rewind: wherever the client continues,
+                # it pays again.
                 place.offset, place.drawn, place.aligned = place.epoch + 1, 0, False
             place.batch, place.per_epoch = batch, per_epoch
             place.tokens, place.width = prefix + patches, width
-            # A repeated round sends the same batches again, with fresh noise unless it repeats too.
+            # A repeated round sends the same batches, with fresh noise unless secrets repeat too.
             repeats = described.get("repeatable-secrets") is True
             place.attempts = 0 if repeats else attempts[client]
             place.unfinished += 1
@@ -174,7 +181,7 @@ class PrivacyLedger(Observer):
     def unfinished(self, client: int) -> int:
         """Return how often a client has begun a round since the last one that it finished.
 
-        It may have lost what its own ledger says of those.
+        Its own ledger may have lost these rounds.
         """
         place = self._passes.get(client)
         return 0 if place is None else place.unfinished
@@ -182,10 +189,10 @@ class PrivacyLedger(Observer):
     def on_exchange(self, event: Exchange) -> None:
         """Count the batches that clients draw, and charge what they send.
 
-        A call of training with a plan draws a batch; the smashed data of the reply are charged as
-        the plan's shares say. A batch that goes up in parts, of which each sample is in one, is
-        charged as a whole with the first of them. What else is sent in any phase is no release
-        that has a number.
+        A call with a plan draws a batch; the smashed data of the reply are charged by the plan's
+        shares, unless the mixer is trusted (see `on_step`). A batch sent in parts, with each sample
+        in one part, is charged as a whole with its first part. Evaluations on private test data,
+        and anything else that is sent, are charged as exposures without a number.
         """
         if event.phase == "evaluate":
             if event.direction == "down":
@@ -209,11 +216,11 @@ class PrivacyLedger(Observer):
             self._ledger_of(event.client).charge(Exposure("uncounted"))
 
     def draw(self, client: int) -> None:
-        """Count a batch that a client, which has begun the round, is asked for."""
+        """Count a batch requested from a client that has begun the round."""
         self._passes[client].drawn += 1
 
     def _begins_batch(self, client: int) -> bool:
-        """Count the parts of a batch that have come; returns whether one was the first."""
+        """Count an arrived part of a batch; return whether it is the first."""
         left = self._parts_left.get(client, 0)
         self._parts_left[client] = (left or self._parts_of[client]) - 1
         return not left
@@ -227,20 +234,21 @@ class PrivacyLedger(Observer):
         return self.ledgers.setdefault(client, Ledger(self.relation))
 
     def on_step(self, event: StepDone) -> None:
-        """Charge the sums, where only they are seen."""
+        """Charge the mixtures, if the server sees only these (`trusted_mixer`)."""
         if self.trusted_mixer and event.plan is not None and event.mixed is not None:
             self.charge_sums(event.plan, event.mixed)
 
     def charge_sums(self, plan: Plan, mixed: Mixed, *, rounded: bool = False) -> None:
-        """Charge a step's mixtures to those whose uploads are in them, and to nobody else.
+        """Charge a step's mixtures to the clients whose uploads are in them, and to no others.
 
-        Each hides in the noise of the members that came. A sum of one is charged as seen alone.
+        Each upload is protected by the noise of all members that sent theirs. A sum of one upload
+        is charged as seen alone.
 
         Parameters
         ----------
         rounded
-            Whether each upload was rounded before it was added. A sum of rounded numbers is no
-            function of the sum of plain ones: each upload is then charged as seen alone.
+            Whether uploads were rounded before they were added. A sum of rounded numbers is not a
+            function of the sum of unrounded ones, so each upload is then charged as seen alone.
         """
         passes = len(plan.passes)
         shares: dict[int, list[Share | None]] = {}
@@ -257,7 +265,7 @@ class PrivacyLedger(Observer):
     def _charge(
         self, client: int, shares: Sequence[Share | None], groups: Mapping[int, _Ratios]
     ) -> None:
-        """Charge a batch's share of each pass; `groups` has the ratios of those seen as a sum."""
+        """Charge a batch's share of each pass; `groups` has the ratios of passes seen as a sum."""
         place = self._passes[client]
         size = (place.tokens, place.width)
         events: list[Event] = []
@@ -271,7 +279,7 @@ class PrivacyLedger(Observer):
         self.ledgers[client].charge(*events, epoch=place.epoch)
 
     def on_round(self, event: RoundDone) -> None:
-        """Note who finished; say in the log what no number covers, whenever there is more of it."""
+        """Record who finished; log the report whenever there is more that no number covers."""
         self.finish(event.server_round, event.failures)
         statements = [ledger.statement(self.delta) for ledger in self.ledgers.values()]
         words = {said.unbounded_because + said.outside for said in statements}
@@ -280,36 +288,36 @@ class PrivacyLedger(Observer):
             log.info("privacy of %s", self.report())
 
     def finish(self, server_round: int, failures: Collection[int]) -> None:
-        """Note that a round is over, and that all who began it have finished, but for failures."""
+        """End a round: all clients that began it have finished, except for failures."""
         for client, place in self._passes.items():
             if place.finished == server_round and client not in failures:
                 place.unfinished = 0
 
     def account(self, rounds: Collection[int]) -> RunAccount:
-        """Return the largest epsilon and all clients' words, without a word about which client.
+        """Return the largest epsilon and the union of all statements, without naming any client.
 
         Parameters
         ----------
         rounds
-            Those that this ledger has been told of.
+            The rounds that this ledger has been told of.
         """
         statements = [ledger.statement(self.delta) for ledger in self.ledgers.values()]
         because = dict.fromkeys(word for said in statements for word in said.unbounded_because)
         outside = dict.fromkeys(word for said in statements for word in said.outside)
         return RunAccount(
             epsilon=max((float(said.epsilon) for said in statements), default=0.0),
-            # Sorted: their order would be that of the clients.
+            # Sorted, since the original order is that of the clients.
             unbounded_because=tuple(sorted(because)),
             outside=tuple(sorted(outside)),
             rounds=frozenset(rounds),
         )
 
     def facts(self) -> Mapping[str, Any]:
-        """Return "privacy": what `report` says."""
+        """Return "privacy": the text of `report`."""
         return {"privacy": self.report()}
 
     def state(self) -> dict[str, Any]:
-        """Return all ledgers and places."""
+        """Return all ledgers and positions."""
         return {
             "ledgers": {str(c): ledger.state_dict() for c, ledger in self.ledgers.items()},
             "passes": {str(c): vars(place).copy() for c, place in self._passes.items()},

@@ -1,4 +1,4 @@
-"""The ledger of a run whose mixing a third party does: what the mixer's own ledger has said."""
+"""The privacy ledger of a run mixed by a third party, as reported by the mixer's own ledger."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ log = logging.getLogger("flwr.splitmix")
 
 
 class LedgerElsewhere(Observer):
-    """Shows the largest epsilon of any client, as the mixer has told it behind each round.
+    """Shows the largest epsilon of any client, as reported by the mixer after each round.
 
-    What a client has spent only the mixer knows, and of whom the number is, it does not say. A
-    mixer keeps its ledger in memory: once a round has begun that the newest account lacks, epsilon
-    is infinite, since nobody knows what was sent in it.
+    Only the mixer knows what each client has spent, and it does not tell whose epsilon it reports.
+    It keeps its ledger in memory: once a round has begun that the newest account lacks, epsilon is
+    infinite, since nobody knows what was sent in that round.
 
     Parameters
     ----------
     delta
-        Of the (epsilon, delta) that the mixer is asked for.
+        Delta of the (epsilon, delta) requested from the mixer.
     relation
-        Neighbouring data sets, as of `PrivacyLedger`.
+        Relation of neighbouring data sets, as in `PrivacyLedger`.
 
     Raises
     ------
@@ -51,11 +51,11 @@ class LedgerElsewhere(Observer):
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What the mixer is asked for, as plain values."""
+        """The settings of the ledger requested from the mixer, as plain values."""
         return {"delta": self.delta, "relation": self.relation}
 
     def hear(self, account: RunAccount) -> None:
-        """Take what the mixer says behind the last step of a round."""
+        """Store the account that the mixer sends after the last step of a round."""
         self._account = account
 
     @property
@@ -66,13 +66,13 @@ class LedgerElsewhere(Observer):
 
     @property
     def epsilon(self) -> float:
-        """The largest of any client at `delta`; infinite if there is no bound, or none known."""
+        """Largest epsilon of any client at `delta`; infinite if no bound is known."""
         if self.unknown:
             return math.inf
         return 0.0 if self._account is None else self._account.epsilon
 
     def report(self) -> str:
-        """Say what the client that spent most has spent, and what no number covers."""
+        """State the largest epsilon of any client, and what it does not cover."""
         if not self._begun:
             return "nothing was released"
         because, outside = self._words()
@@ -96,12 +96,12 @@ class LedgerElsewhere(Observer):
         return self._unfinished[client]
 
     def on_begin(self, event: RoundBegun) -> None:
-        """Note that nodes may upload from now on."""
+        """Record that nodes may upload from now on."""
         self._begun.add(event.server_round)
         self._unfinished.update(event.nodes)
 
     def on_round(self, event: RoundDone) -> None:
-        """Note who finished; say in the log what no number covers, whenever that changes."""
+        """Record who finished; log the report whenever what no number covers changes."""
         for client in [c for c in self._unfinished if c not in event.failures]:
             del self._unfinished[client]
         because, outside = self._words()
@@ -110,7 +110,7 @@ class LedgerElsewhere(Observer):
             log.info("privacy of %s", self.report())
 
     def facts(self) -> Mapping[str, Any]:
-        """Return "privacy", what `report` says, and the "epsilon" of all that has begun."""
+        """Return "privacy", the text of `report`, and the "epsilon" of all rounds begun."""
         epsilon = self.epsilon
         return {
             "privacy": self.report(),
@@ -118,7 +118,7 @@ class LedgerElsewhere(Observer):
         }
 
     def state(self) -> dict[str, Any]:
-        """Return the rounds, the newest account, and who has not finished."""
+        """Return the rounds begun, the newest account, and the counts of unfinished rounds."""
         account = self._account
         plain = None if account is None else account.to_plain()
         if plain is not None and math.isinf(plain["epsilon"]):

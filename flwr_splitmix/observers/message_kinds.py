@@ -1,4 +1,4 @@
-"""What the server saw in a run: the kinds of messages, without what was in any of them."""
+"""The kinds of messages that the server saw in a run, without their content."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flwr_splitmix.events import Exchange
 from flwr_splitmix.observers.observer import Observer
 
 MOST_KINDS = 200
-"""Kinds that are told apart: clients choose what is in a reply, not how long the list grows."""
+"""Most kinds told apart, since clients choose what their replies contain."""
 
 _MOST_NAMES, _LONGEST_NAME = 20, 40
 
@@ -22,18 +22,18 @@ _Key = tuple[str, str, tuple[str, ...]]
 
 
 class MessageKinds(Observer):
-    """Counts the exchanges of a run by kind: phase, direction and what a payload holds.
+    """Counts the exchanges of a run by kind: phase, direction and the names in the payload.
 
-    Its state is what a run's record.json holds under "messages": for each kind `phase`,
+    Its state is stored in a run's record.json under "messages": for each kind `phase`,
     `direction`, `count`, `bytes` of tensors on the wire, and `holds`: by name, dtype and shape of
-    the first tensor there, or the type of a plain value. No value is kept.
+    the first tensor, or the type of a plain value. No values are kept.
     """
 
     def __init__(self) -> None:
         self._kinds: dict[_Key, dict[str, Any]] = {}
 
     def on_exchange(self, event: Exchange) -> None:
-        """Count an exchange; None values are as good as missing."""
+        """Count an exchange; None values count as missing."""
         there = [(name, value) for name, value in event.payload.items() if _has(value)]
         there = there[:_MOST_NAMES]
         names = tuple(str(name)[:_LONGEST_NAME] for name, _ in there)
@@ -69,7 +69,7 @@ def _has(value: Any) -> bool:
 
 
 def describe(value: Any) -> str:
-    """Say what a value of a payload is, not which: "3 x float32 (32, 8, 192)", say."""
+    """Describe a payload value's type without its content, e.g. "3 x float32 (32, 8, 192)"."""
     if isinstance(value, Tensor):
         shape = ", ".join(map(str, value.shape))
         return f"{str(value.dtype).removeprefix('torch.')} ({shape})"

@@ -1,4 +1,4 @@
-"""The metrics of a run, one row a round, and the line that shows each."""
+"""The metrics of a run, one row per round, and the progress line of a row."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from flwr_splitmix.observers.observer import Observer
 LABEL_BYTES = 8
 
 LOSS = "train-loss"
-"""What a client calls its mean loss, where the loss is computed there."""
+"""Clients' name for their mean loss, if the loss is computed at the client."""
 
 
 class Metrics(Observer):
     """Counts bytes and averages the loss of a round.
 
-    Bytes are those of the tensors of phase "train"; what evaluation and calibration cost is not
-    among them. `uplink_bytes_psl` is what the same steps of the same clients would have sent
-    without mixing; it is counted in the L shape only.
+    Bytes are those of tensors in phase "train"; evaluation and calibration are not counted.
+    `uplink_bytes_psl` is what the same steps of the same clients would have sent without mixing;
+    it is counted in the L shape only.
 
     Attributes
     ----------
     rows
-        One dictionary a round, by column.
+        One dictionary per round, by column.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Metrics(Observer):
         self._losses: list[Tensor] = []
 
     def on_begin(self, event: RoundBegun) -> None:
-        """Forget a round before that was lost."""
+        """Discard the counts of an earlier round that was lost."""
         self._clear()
 
     def on_exchange(self, event: Exchange) -> None:
@@ -54,7 +54,7 @@ class Metrics(Observer):
                 self._down += event.nbytes
 
     def on_step(self, event: StepDone) -> None:
-        """Keep the loss (as a tensor: nothing waits for the device) and count PSL's bytes."""
+        """Store the loss (as a tensor, to avoid waiting for the device) and count PSL's bytes."""
         if event.loss is not None:
             self._losses.append(event.loss)
         if event.plan is not None and event.mixed is not None:
@@ -70,7 +70,7 @@ class Metrics(Observer):
         return replace(event, row=row_of(event, self._psl))
 
     def on_round(self, event: RoundDone) -> None:
-        """Keep the round's row: the event's, or where it has none, the one counted here."""
+        """Store the round's row: the event's, or if it has none, the one counted here."""
         self.rows.append(dict(event.row or self.completed(event).row))
         self._clear()
 
@@ -103,7 +103,7 @@ def row_of(event: RoundDone, uplink_bytes_psl: int = 0) -> dict[str, Any]:
 
 
 def _scores(event: RoundDone) -> dict[str, float]:
-    """Return further scores as "eval_..." and what clients say of their round as "train_..."."""
+    """Return further scores as "eval_..." and means of clients' metrics as "train_..."."""
     scores = {} if event.evaluation is None else event.evaluation.scores
     means = {name: mean for name, mean in event.client_means.items() if name != LOSS}
     return {
@@ -125,7 +125,7 @@ def _updates(event: RoundDone) -> dict[str, Any]:
 
 
 def _spent(event: RoundDone) -> dict[str, Any]:
-    """Return the largest epsilon, and all of them by client as JSON text, as far as known."""
+    """Return the largest epsilon, and epsilons by client as JSON text, as far as known."""
     if not event.epsilons:
         return {} if event.epsilon is None else {"epsilon": event.epsilon}
     by_client = {
@@ -146,7 +146,7 @@ def _late(event: RoundDone) -> dict[str, Any]:
 
 
 def progress_line(row: Mapping[str, Any], num_rounds: int, seconds_left: float) -> str:
-    """Say in one line how a round went and how long the run still takes."""
+    """Return one line on a round's results and the time left in the run."""
     parts = [f"round {row['round']}/{num_rounds}"]
     if row["accuracy"] is not None:
         spread = row["accuracy_spread"]

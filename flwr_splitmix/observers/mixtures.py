@@ -1,4 +1,4 @@
-"""Mixtures that are kept of a run: whose patches they are made of, and how strong each patch is."""
+"""Mixtures kept of a run: whose patches they contain, and how strong each patch is."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.storage import write_json
 
 FILE = "mixtures.json"
-"""In a run's directory."""
+"""Name of the file in a run's directory."""
 
 _PIXELS = 16
-"""Width of a patch in `Mixture.image`."""
+"""Side of a patch in `Mixture.image`, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Mixture:
     Parameters
     ----------
     rows, columns
-        Of the patches.
+        Grid of the N patches; (1, N) if they form no grid.
     members
-        Of each client in it: "client", its mixing ratio "lam", and "patches", whether it sent
-        each of them (N).
+        For each client in the group: "client", its mixing ratio "lam", and "patches", whether it
+        sent each of them (N).
     norms
         Euclidean norm of the mixed smashed data at each patch (N).
     """
@@ -43,7 +43,7 @@ class Mixture:
     norms: tuple[float, ...]
 
     def image(self) -> np.ndarray:
-        """Return the norms as a grey picture, uint8 (height, width, 3): white is the largest."""
+        """Return the norms as a grey image, uint8 (height, width, 3); the largest is white."""
         norms = np.asarray(self.norms).reshape(self.rows, self.columns)
         grey = (255 * norms / max(float(norms.max()), 1e-12)).astype(np.uint8)
         large = grey.repeat(_PIXELS, axis=0).repeat(_PIXELS, axis=1)
@@ -53,13 +53,13 @@ class Mixture:
 class KeptMixtures(Observer):
     """Keeps the first mixtures of the newest round, and writes them to the run's directory.
 
-    What is kept is derived from smashed data. The server sees those anyway, but a file is read by
-    others: the norms of patches may show an outline of what is in a picture.
+    They are derived from smashed data. The server sees these anyway, but others may read the file:
+    the norms of patches may show the outline of what is in an image.
 
     Parameters
     ----------
     count
-        How many, of different mixing groups.
+        Number of mixtures, each of a different mixing group.
 
     Attributes
     ----------
@@ -80,11 +80,11 @@ class KeptMixtures(Observer):
         self._directory: Path | None = None
 
     def on_start(self, event: RunStarted) -> None:
-        """Note where the run's files are."""
+        """Store the run's directory."""
         self._directory = event.directory
 
     def on_step(self, event: StepDone) -> None:
-        """Keep the first step's mixtures; the U shape has none."""
+        """Keep the mixtures of a round's first step; the U shape has none."""
         plan, mixed = event.plan, event.mixed
         if event.number or plan is None or mixed is None:
             return
@@ -92,7 +92,7 @@ class KeptMixtures(Observer):
         shape = plan.shape
         try:
             rows, columns = shape.rows_and_columns()
-        except ValueError:  # patches in no grid
+        except ValueError:  # the patches form no grid
             rows, columns = 1, shape.patches
         for row, source in enumerate(mixed.sources[: self.count]):
             members = tuple(
@@ -108,14 +108,14 @@ class KeptMixtures(Observer):
             self.newest.append(Mixture(rows, columns, members, norms))
 
     def on_round(self, event: RoundDone) -> None:
-        """Write them."""
+        """Write the mixtures to the run's directory."""
         if self._directory is not None and self.newest:
             mixtures = [asdict(mixture) for mixture in self.newest]
             write_json(self._directory / FILE, {"round": event.server_round, "mixtures": mixtures})
 
 
 def _sent(share: Share, size: tuple[int, int, int]) -> Tensor:
-    """Return which tokens of the first sample a share's upload is placed at: bool (tokens,)."""
+    """Return which tokens of the first sample a share's upload covers: bool (tokens,)."""
     batch, tokens, _ = size
     mixed = torch.zeros(batch, tokens, 1)
     share.place(mixed, torch.ones(share.upload_shape((batch, tokens, 1))))

@@ -16,14 +16,14 @@ from flwr_splitmix.events import (
 
 
 class Observer:
-    """Base class; override what is of interest. Observers never change what they see.
+    """Base class; override the methods of interest. Observers must not change what they see.
 
     Attributes
     ----------
     stop
-        Set it to a reason to have the run end after the round in progress, as an exhausted privacy
-        budget does: what is finished is kept, and the run can be resumed. Set within a round it
-        has that round evaluated as the last one; set in `on_round` it comes too late for that.
+        Set it to a reason to end the run after the round in progress, as an exhausted privacy
+        budget does: finished rounds are kept, and the run can be resumed. If it is set during a
+        round, that round is evaluated as the last one; in `on_round` it is too late for that.
     """
 
     stop: str = ""
@@ -32,26 +32,26 @@ class Observer:
         """Observe that the run begins, or continues from a checkpoint."""
 
     def on_begin(self, event: RoundBegun) -> None:
-        """See who attached to a round."""
+        """Observe which clients attached to a round."""
 
     def on_exchange(self, event: Exchange) -> None:
-        """See one payload that went to, or came from, one client."""
+        """Observe one payload sent to, or received from, one client."""
 
     def on_step(self, event: StepDone) -> None:
-        """See one finished step."""
+        """Observe one finished step."""
 
     def on_round(self, event: RoundDone) -> None:
-        """See the end of a round."""
+        """Observe the end of a round."""
 
     def on_end(self, event: RunEnded) -> None:
-        """See that the run is over, also if it failed."""
+        """Observe the end of the run, even if it failed."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Return what it adds to a run's summary, as values that JSON has; nothing by default."""
+        """Return what to add to the run's summary, as JSON values; nothing by default."""
         return {}
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of it, as values that JSON has; nothing by default."""
+        """Return the state to keep in checkpoints, as JSON values; nothing by default."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -59,12 +59,12 @@ class Observer:
 
 
 class Audience:
-    """All observers of a run: what one is told, every one is told, in their order.
+    """All observers of a run; passes every event to each of them, in order.
 
     Parameters
     ----------
     observers
-        Looked at anew with each event, so that the list may still grow.
+        Read anew for each event, so the list may still grow.
     """
 
     def __init__(self, observers: Sequence[Observer]) -> None:
@@ -76,35 +76,35 @@ class Audience:
         return next((observer.stop for observer in self.observers if observer.stop), "")
 
     def facts(self) -> dict[str, Any]:
-        """Return what all of them add to a run's summary."""
+        """Return what all observers add to the run's summary."""
         return {name: fact for each in self.observers for name, fact in each.facts().items()}
 
     def on_start(self, event: RunStarted) -> None:
-        """Tell all."""
+        """Notify all observers."""
         for observer in self.observers:
             observer.on_start(event)
 
     def on_begin(self, event: RoundBegun) -> None:
-        """Tell all."""
+        """Notify all observers."""
         for observer in self.observers:
             observer.on_begin(event)
 
     def on_exchange(self, event: Exchange) -> None:
-        """Tell all."""
+        """Notify all observers."""
         for observer in self.observers:
             observer.on_exchange(event)
 
     def on_step(self, event: StepDone) -> None:
-        """Tell all."""
+        """Notify all observers."""
         for observer in self.observers:
             observer.on_step(event)
 
     def on_round(self, event: RoundDone) -> None:
-        """Tell all."""
+        """Notify all observers."""
         for observer in self.observers:
             observer.on_round(event)
 
     def on_end(self, event: RunEnded) -> None:
-        """Tell all."""
+        """Notify all observers."""
         for observer in self.observers:
             observer.on_end(event)

@@ -1,4 +1,4 @@
-"""How far a run is, in a small file that others may read while it runs."""
+"""The progress of a run, in a small file that others may read while it runs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from flwr_splitmix.observers.observer import Observer
 FILE = "progress.json"
 
 EVERY = 0.5
-"""Least seconds between two times of writing."""
+"""Least seconds between the last write and the next one for a step."""
 
 log = logging.getLogger("flwr.splitmix")
 
 
 class ProgressFile(Observer):
-    """Keeps a run's progress.json: rounds, the round in progress, its steps, those of the last.
+    """Keeps a run's progress.json: rounds, current round, its steps so far, and the last round's.
 
-    A reader sees a whole file at any time. It is written twice a second at most, and not waited
-    for on the disk; that it cannot be written is no reason to stop a run.
+    A reader sees a complete file at any time. Steps are written at most twice a second, and the
+    file is not flushed to disk; a failure to write it does not stop the run.
 
     Parameters
     ----------
@@ -37,25 +37,25 @@ class ProgressFile(Observer):
         self._facts = {"rounds": 0, "round": 0, "steps_done": 0, "steps": 0}
 
     def on_start(self, event: RunStarted) -> None:
-        """Write down how many rounds there are."""
+        """Write the number of rounds."""
         self._note(rounds=event.num_rounds, round=event.first_round - 1, steps_done=0)
 
     def on_begin(self, event: RoundBegun) -> None:
-        """Write down that a round begins."""
+        """Write that a round begins."""
         self._note(round=event.server_round, steps_done=0)
 
     def on_step(self, event: StepDone) -> None:
-        """Count a step; most are not written down."""
+        """Count a step; not every step is written."""
         self._facts["steps_done"] = event.number + 1
         if time.monotonic() > self._written + EVERY:
             self._note()
 
     def on_round(self, event: RoundDone) -> None:
-        """Keep the number of its steps: the next round is likely to have as many."""
+        """Write the round's number of steps, since the next round is likely to have as many."""
         self._note(steps_done=event.steps, steps=event.steps)
 
     def on_end(self, event: RunEnded) -> None:
-        """Take the file away."""
+        """Remove the file."""
         self._file.unlink(missing_ok=True)
 
     def _note(self, **facts: int) -> None:

@@ -1,4 +1,4 @@
-"""What a run leaves on disk: configuration, metrics, checkpoints, summary. Needs no torch."""
+"""Runs on disk: configuration, metrics, checkpoints and summary. Importable without torch."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ __all__ = ["Row", "Run", "RunError"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is asked for: a node keeps checkpoints, and need not have pyarrow."""
+    """Import names lazily: a node keeps checkpoints, but need not have pyarrow."""
     if name in __all__:
         from flwr_splitmix.runs import run
 
@@ -20,5 +20,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return all names, those that are not imported yet among them."""
+    """Return all names, including those not yet imported."""
     return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""Checkpoints by round: the newest few of a run, and the many clients' states that go with them."""
+"""Checkpoints by round: the newest ones of a run, and the client states that belong to them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was saved after a round: named tensors (on the CPU) and plain JSON values."""
+    """The state saved after a round: named tensors (on the CPU) and plain JSON values."""
 
     round: int
     tensors: dict[str, Tensor]
@@ -67,14 +67,14 @@ class _RoundFiles:
 
 
 class CheckpointStore:
-    """The newest `keep` checkpoints of one run, one file a round, in the directory `path`.
+    """The newest `keep` checkpoints of one run, one file per round, in the directory `path`.
 
-    Rounds are one line of history: saving a round removes checkpoints of later rounds, which
-    come from before the run was rewound. A second file is worth its space: should the newest be
-    damaged, the one before it still loads.
+    History is linear: saving a round removes checkpoints of later rounds, which date from before
+    the run was rewound. By default two are kept: if the newest is damaged, the one before it loads.
 
-    Besides, the newest round between two checkpoints may have a file, between-000012.safetensors,
-    which is not waited for: it outlives the process, however that ends, but not a loss of power.
+    In addition, the newest round between two checkpoints may have a file,
+    between-000012.safetensors, which is not flushed to disk: it survives the end of the process,
+    but not a power loss.
 
     Raises
     ------
@@ -90,7 +90,7 @@ class CheckpointStore:
         self._files = _RoundFiles(self.path)
 
     def rounds(self) -> list[int]:
-        """Return the rounds with a checkpoint, lowest first, one between two of them included."""
+        """Return the saved rounds, lowest first, including one between two checkpoints."""
         return sorted({*self._files.rounds(), *self._between()})
 
     def save(self, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
@@ -103,7 +103,7 @@ class CheckpointStore:
         Raises
         ------
         OSError
-            If it cannot be written; the checkpoints before it are intact then.
+            If it cannot be written; earlier checkpoints are then intact.
         ValueError
             If `round` < 0.
         """
@@ -114,12 +114,12 @@ class CheckpointStore:
     def save_between(
         self, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
     ) -> Path:
-        """Write the newest round between two checkpoints, in place of the one before.
+        """Write the newest round between two checkpoints, replacing the previous one.
 
         Raises
         ------
         OSError
-            If it cannot be written; what was written before is intact then.
+            If it cannot be written; earlier files are then intact.
         """
         file = self._between_file(round)
         save_tensors(file, tensors, meta, flush=False)
@@ -130,12 +130,12 @@ class CheckpointStore:
         return file
 
     def keep_between(self) -> None:
-        """Make the newest round a checkpoint like any other, if it is one between two of them.
+        """Turn the newest round into a regular checkpoint if it is one between two checkpoints.
 
         Raises
         ------
         OSError
-            If the disk cannot take it.
+            If it cannot be flushed to disk or renamed.
         """
         between, newest = self._between(), max(self.rounds(), default=0)
         if newest in between:
@@ -156,14 +156,14 @@ class CheckpointStore:
         return self.path / name.replace("round-", "between-")
 
     def _between(self) -> dict[int, Path]:
-        """Return the file between two checkpoints by its round; after a crash, maybe two."""
+        """Return the file between checkpoints by round; there may be two after a crash."""
         if not self.path.exists():
             return {}
         matches = ((_BETWEEN.fullmatch(entry.name), entry) for entry in self.path.iterdir())
         return {int(match[1]): entry for match, entry in matches if match}
 
     def load(self, round: int | None = None) -> Checkpoint:
-        """Load the checkpoint of `round`, or the newest one that can be read.
+        """Load the checkpoint of `round`; None loads the newest one that can be read.
 
         Raises
         ------
@@ -194,9 +194,9 @@ class CheckpointStore:
 class ClientStore:
     """States of many clients, by client index and round: `<path>/<index>/round-000012.safetensors`.
 
-    A client writes a state only in the rounds it takes part in, so the state that goes with a
-    checkpoint of round r is the client's newest one of a round <= r. Different clients may be
-    written by different processes at once.
+    A client writes a state only in rounds that it takes part in, so the state that belongs to a
+    checkpoint of round r is the client's newest one of a round <= r. Different processes may write
+    different clients at the same time.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -205,12 +205,12 @@ class ClientStore:
     def save(
         self, index: int, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
     ) -> Path:
-        """Write the state of client `index` after `round`; returns the file.
+        """Write the state of client `index` after `round`; return the file.
 
         Raises
         ------
         OSError
-            If it cannot be written; the states before it are intact then.
+            If it cannot be written; earlier states are then intact.
         ValueError
             If `index` or `round` is negative.
         """
@@ -224,20 +224,20 @@ class ClientStore:
         Returns
         -------
         (round, tensors on the CPU, meta), or None if there is no such state. Damaged files are
-        skipped with a warning that names them.
+        skipped with a warning.
         """
         newest = self._files(index).newest_readable(at_most)
         return None if newest is None else (newest.round, newest.tensors, newest.meta)
 
     def drop_after(self, index: int, round: int) -> None:
-        """Remove a client's states of rounds after `round` (the run resumes from there)."""
+        """Remove a client's states of rounds after `round`, from which the run resumes."""
         files = self._files(index)
         files.drop(saved for saved in files.rounds() if saved > round)
 
     def prune(self, index: int, kept_rounds: Sequence[int]) -> None:
         """Remove a client's states that no checkpoint in `kept_rounds` would load.
 
-        For each of those rounds the newest state up to it stays, and so does the newest of all.
+        For each of these rounds the newest state up to it is kept, and so is the newest of all.
         """
         files = self._files(index)
         rounds = files.rounds()

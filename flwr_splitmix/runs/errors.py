@@ -1,4 +1,4 @@
-"""What goes wrong with a run's directory."""
+"""Errors of a run's directory."""
 
 
 class RunError(RuntimeError):

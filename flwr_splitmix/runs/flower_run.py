@@ -1,4 +1,4 @@
-"""Which of Flower's runs a run's directory belongs to. Needs no torch."""
+"""The link between a run's directory and Flower's run id. Importable without torch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from flwr_splitmix.runs.run import Run
 
 FILE = "flower.json"
 LOG = "flower.log"
-"""Flower's log of the run, where `splitmix run` followed it."""
+"""Flower's log of the run, if `splitmix run` followed it."""
 
-_NEWEST = 50  # runs among which one is looked for
+_NEWEST = 50  # only this many runs are searched
 
 
 def note_flower_run(run: Run, flower_run: int) -> None:
-    """Write down Flower's id of the run in progress, and the environment that it is in.
+    """Record Flower's id of the run in progress, and its Python environment.
 
     Raises
     ------
@@ -32,7 +32,7 @@ def note_flower_run(run: Run, flower_run: int) -> None:
 
 
 def find_flower_run(flower_run: int, home: str | Path | None) -> Run | None:
-    """Return the run that has Flower's id; None if there is none here, or not yet."""
+    """Return the run with Flower's id among the newest 50; None if there is none, or not yet."""
     try:
         runs = Run.list(home)
     except RunError:
@@ -44,7 +44,7 @@ def find_flower_run(flower_run: int, home: str | Path | None) -> Run | None:
 
 
 def facts_of(run: Run) -> dict[str, str]:
-    """Return what `note_flower_run` wrote; nothing if it did not."""
+    """Return what `note_flower_run` wrote; empty if there is nothing to read."""
     try:
         facts = json.loads((run.path / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

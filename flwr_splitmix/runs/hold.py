@@ -1,4 +1,4 @@
-"""Who is running a run: one process at a time, until it lets go or ends, whatever ends it."""
+"""The lock of a run: one process at a time holds it, until it releases it or ends."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from flwr_splitmix.runs.errors import RunError
 log = logging.getLogger("flwr.splitmix")
 
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
-"""How file systems say that they have no locks."""
+"""Errors of file systems without locks."""
 
 _TRIES, _PAUSE = 5, 0.02
-"""How often, and after how many seconds, a lock is tried again: `is_taken` has it for a moment."""
+"""Attempts to lock, and seconds between them: `is_taken` briefly holds the lock itself."""
 
 
 class Hold:
-    """The right to write one run: an exclusive `flock` on a file of its directory.
+    """The right to write one run: an exclusive `flock` on a file in its directory.
 
-    The kernel lets go of it when the process ends. What the file says (process, host, time) is
-    only for whoever is refused.
+    The kernel releases the lock when the process ends. The file's content (process, host, time)
+    only serves the error message for others.
 
     Parameters
     ----------
     file
-        The file; it is made, and stays.
+        The lock file; it is created, and never removed.
     name
-        What is held, for the sentence.
+        What is locked, for messages.
     """
 
     def __init__(self, file: Path, name: str) -> None:
@@ -46,15 +46,15 @@ class Hold:
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[None]:
-        """Hold it; within, the same object may take it again.
+        """Hold the lock within a `with` block; the same object may take it again inside.
 
-        Where there are no locks (Windows, some network file systems) nothing is held, and a
-        warning says so.
+        On systems without locks (Windows, some network file systems) nothing is locked, and a
+        warning is logged.
 
         Raises
         ------
         RunError
-            If another process has it, or another object of this one.
+            If another process, or another object of this process, holds the lock.
         """
         with contextlib.ExitStack() as stack:
             if self._depth == 0:
@@ -66,20 +66,20 @@ class Hold:
                 self._depth -= 1
 
     def check_free(self) -> None:
-        """Raise RunError if somebody has it."""
+        """Raise RunError if another process or object holds the lock."""
         if self._file.exists():
             with self.taken():
                 pass
 
     def is_taken(self) -> bool:
-        """Return whether somebody has it; False where there are no locks. Writes nothing."""
+        """Return whether the lock is held; False on systems without locks. Nothing is written."""
         if self._depth:
             return True
         try:
             import fcntl
 
             with self._file.open(encoding="utf-8") as file:
-                # Shared, and for a moment: who takes it in that moment tries again.
+                # Shared and brief: a process that tries to lock meanwhile tries again.
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -111,7 +111,7 @@ class Hold:
 
 
 def _lock_soon(file: TextIO) -> None:
-    """Lock a file for this process alone, waiting only as long as others may look at it."""
+    """Lock a file exclusively, retrying only as long as `is_taken` may hold it elsewhere."""
     import fcntl
 
     for _ in range(_TRIES - 1):
@@ -123,10 +123,10 @@ def _lock_soon(file: TextIO) -> None:
 
 
 def _holder(file: TextIO) -> str:
-    """Say who holds a lock, as far as its file tells."""
+    """Describe who holds a lock, as far as the file tells."""
     file.seek(0)
     try:
         said = json.loads(file.read(1000))
         return f"process {int(said['pid'])} on {said['host']} has it since {said['since']}"
-    except (ValueError, LookupError, TypeError):  # it has been taken this very moment
+    except (ValueError, LookupError, TypeError):  # it has only just been taken
         return "another process has it"

@@ -1,4 +1,4 @@
-"""The metrics of a run as a Parquet file: one row a round, columns of one type."""
+"""The metrics of a run as a Parquet file: one row per round, one type per column."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-# Columns every metrics file has, with one type of Arrow even while all values are null.
+# The columns of every metrics file, with their Arrow types, which hold even if all values are null.
 _COLUMNS: dict[str, str | None] = {
     "round": "int64",
     "loss": "float64",
@@ -26,18 +26,18 @@ _COLUMNS: dict[str, str | None] = {
     "uplink_bytes_psl": "int64",
     "clients_alive": "int64",
     "clients_failed": "int64",
-    "slowest_node": None,  # a name or a Flower node id: as its values are
+    "slowest_node": None,  # a name or a Flower node id: typed by its values
     "steps_per_second": "float64",
 }
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read the rows of a file; one that is not there has none.
+    """Read the rows of a file; a missing file has none.
 
     Raises
     ------
     RunError
-        If it is there but cannot be read.
+        If the file exists but cannot be read.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -53,7 +53,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def rows_as_parquet(rows: list[Row]) -> tuple[bytes, list[Row]]:
-    """Return a file's bytes, and the rows as they will be read from it.
+    """Return the bytes of a Parquet file, and the rows as they will be read from it.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def _table(rows: list[Row]) -> pa.Table:
             kind = pa.uint64()
         try:
             columns[name] = pa.array(values, type=kind)
-            # Arrow drops the fraction of a number without a word.
+            # Arrow silently truncates fractions.
             if (
                 kind is not None
                 and pa.types.is_integer(kind)

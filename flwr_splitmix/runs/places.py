@@ -1,4 +1,4 @@
-"""Where runs are kept on disk, and in what order."""
+"""The directories of runs on disk, and their order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flwr_splitmix.runs.errors import RunError
 
 
 def runs_directory(home: str | Path | None) -> Path:
-    """Return the directory of all runs: the argument's, else $SPLITMIX_HOME's, else the user's."""
+    """Return the directory of all runs: below `home`, else $SPLITMIX_HOME, else ~/.splitmix."""
     chosen = home or os.environ.get("SPLITMIX_HOME") or "~/.splitmix"
     return Path(chosen).expanduser() / "runs"
 
@@ -25,7 +25,7 @@ def run_paths(runs: Path) -> list[Path]:
     """
 
     def age(path: Path) -> tuple[str, int]:
-        # An id's time is in whole seconds; config.json, written once, orders runs within one.
+        # An id's time is in whole seconds; within one, config.json's modification time decides.
         return path.name[:15], (path / "config.json").stat().st_mtime_ns
 
     try:
@@ -37,11 +37,11 @@ def run_paths(runs: Path) -> list[Path]:
 
 
 def make_exclusively(runs: Path, slug: str) -> Path:
-    """Make a directory that nobody else has; its name has the time and `slug`."""
+    """Create a new, unique directory named by UTC time, `slug` and four hex digits."""
     while True:
         path = runs / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{slug}-{os.urandom(2).hex()}"
         try:
             path.mkdir()
             return path
         except FileExistsError:
-            continue  # four other digits, then
+            continue  # try other digits

@@ -1,4 +1,4 @@
-"""What a run has recorded of what its server sees, for attacks: how much, and its removal."""
+"""The recording of what a run's server sees, for attacks: its size, facts and removal."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class RunRecording:
     Parameters
     ----------
     path
-        Its directory, which holds the results of attacks too.
+        Its directory, which also holds the results of attacks.
     steps, nbytes
-        Recorded steps, and bytes of everything.
+        Number of recorded steps, and bytes of all files.
     """
 
     path: Path
@@ -32,17 +32,17 @@ class RunRecording:
 
 
 def attacks_dir(run: Run) -> Path:
-    """Return where a run's recording, and what attacks made of it, are kept."""
+    """Return the directory of a run's recording and of its attacks' results."""
     return run.path / "attacks"
 
 
 def trace_dir(run: Run) -> Path:
-    """Return where the recorded steps are."""
+    """Return the directory of the recorded steps."""
     return attacks_dir(run) / "trace"
 
 
 def recording_of(run: Run) -> RunRecording | None:
-    """Return what there is; None if the run has recorded nothing."""
+    """Return a run's recording; None if there is none."""
     path = attacks_dir(run)
     if not path.exists():
         return None
@@ -52,7 +52,7 @@ def recording_of(run: Run) -> RunRecording | None:
 
 
 def write_facts(run: Run, facts: dict[str, Any]) -> None:
-    """Keep what is needed to tell afterwards which examples a batch held; no data."""
+    """Save the facts needed to tell later which examples a batch held; they contain no data."""
     from flwr_splitmix.storage import write_json  # loads torch
 
     attacks_dir(run).mkdir(mode=0o700, exist_ok=True)
@@ -65,7 +65,7 @@ def read_facts(run: Run) -> dict[str, Any]:
     Raises
     ------
     RunError
-        If the run has no recording; it says how to record.
+        If the run has no recording (the message states how to record), or it cannot be read.
     """
     file = attacks_dir(run) / _FACTS
     if not file.exists():
@@ -81,7 +81,7 @@ def read_facts(run: Run) -> dict[str, Any]:
 
 
 def forget(run: Run) -> RunRecording | None:
-    """Remove a run's recording and all that attacks made of it; return what there was."""
+    """Remove a run's recording and its attacks' results; return what there was, or None."""
     there = recording_of(run)
     if there is not None:
         shutil.rmtree(there.path)

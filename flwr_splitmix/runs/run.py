@@ -65,7 +65,7 @@ class Run:
         ------
         RunError
             If another process, or another `Run` object of this process, holds the lock; the message
-            says which, where and since when.
+            states which process, on which host and since when.
         """
         return self._hold.taken()
 
@@ -185,13 +185,13 @@ class Run:
 
     @property
     def begun(self) -> dict[int, int]:
-        """How often each round was begun, whether finished or not."""
+        """Number of times each round was begun, whether finished or not."""
         path = self.path / "begun.json"
         counts = _read_object(path) if path.exists() else {}
         return {int(number): int(count) for number, count in counts.items()}
 
     def begin(self, round: int) -> None:
-        """Record that a round begins, so that a repetition counts its uploads as sent before.
+        """Record that a round begins, so that a repeated round counts its uploads as sent before.
 
         Raises
         ------
@@ -208,7 +208,7 @@ class Run:
 
     @property
     def summary(self) -> Row | None:
-        """What `write_summary` wrote, or None while the run is unfinished."""
+        """The summary written by `write_summary`, or None while the run is unfinished."""
         path = self.path / "summary.json"
         return _read_object(path) if path.exists() else None
 
@@ -228,7 +228,7 @@ class Run:
 
     @property
     def failure(self) -> str | None:
-        """The error that ended the run, as a sentence; None if none did since its last start."""
+        """Description of the error that ended the run; None if none did since its last start."""
         path = self.path / "failure.json"
         return str(_read_object(path).get("error", "")) if path.exists() else None
 
@@ -302,7 +302,7 @@ class Run:
 
     @property
     def clients_dir(self) -> Path:
-        """Directory of the clients' states, see `ClientStore`."""
+        """Directory of the clients' states; see `ClientStore`."""
         return self.path / "clients"
 
     def _metrics(self) -> builtins.list[Row]:

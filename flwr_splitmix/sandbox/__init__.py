@@ -1,1 +1,1 @@
-"""Private SuperLinks and SuperNodes, for demonstrations, benchmarks and tests."""
+"""Private SuperLinks and SuperNodes for demonstrations, benchmarks and tests."""

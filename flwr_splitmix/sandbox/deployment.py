@@ -1,8 +1,8 @@
 """A private deployment on one machine: a SuperLink with TLS, SuperNodes with keys, a run.
 
 `python -m flwr_splitmix.sandbox.deployment APP --nodes 3 --run-config "..."` starts a SuperLink
-that admits registered SuperNodes only, the SuperNodes as processes of their own, and a run whose
-link has TLS too; shows its log, and ends every process it started.
+that admits only registered SuperNodes, the SuperNodes in their own processes, and a run whose link
+uses TLS too; it shows the run's log, and ends every process that it started.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from flwr_splitmix.sandbox.superlink import (
 )
 
 ONLINE_SECONDS = 60.0
-"""How long SuperNodes may take to connect."""
+"""Seconds for all SuperNodes to connect."""
 
 
 class Node:
@@ -47,20 +47,20 @@ class Node:
     Parameters
     ----------
     deployment
-        Whose SuperLink it connects to.
+        The deployment whose SuperLink it connects to.
     index
         Its partition-id.
     config
-        Of the node, besides what every one has: partition-id, num-partitions, state-dir.
+        Further keys of its node configuration, besides partition-id, num-partitions and state-dir.
 
     Attributes
     ----------
     folder
-        All that belongs to this node: its key, its FLWR_HOME, its clients' states.
+        Directory of all that belongs to this node: its key, its FLWR_HOME, its clients' states.
     process
-        The SuperNode, once it has started.
+        The SuperNode's process; None before the first start.
     port
-        Where its ClientApps reach it, on the loopback; another one at each start.
+        Loopback port where its ClientApps reach it; a new one at each start.
     """
 
     def __init__(self, deployment: LocalDeployment, index: int, config: Mapping[str, Any]) -> None:
@@ -80,7 +80,7 @@ class Node:
         self.folder.mkdir()
 
     def make_key(self) -> Path:
-        """Make the key pair by which the SuperLink knows the node; returns the public key."""
+        """Make the key pair that authenticates the node; return the public key's file."""
         private = ec.generate_private_key(ec.SECP384R1())
         with os.fdopen(os.open(self.key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
             f.write(private.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
@@ -91,12 +91,12 @@ class Node:
         return public
 
     def start(self) -> None:
-        """Start the SuperNode; it has the same key as before, if it ran before.
+        """Start the SuperNode, or restart it with the same key.
 
         Raises
         ------
         FlowerError
-            If it runs.
+            If it is already running.
         """
         if self.process is not None and self.process.poll() is None:
             raise FlowerError(f"SuperNode {self.index} runs already")
@@ -104,7 +104,7 @@ class Node:
         self.process = self._deployment.launch_node(self)
 
     def kill(self) -> None:
-        """Kill the SuperNode with all that it has started, as a power failure would."""
+        """Kill the SuperNode and all processes that it started, as a power failure would."""
         import psutil
 
         own = [p for p in self._deployment.processes() if self._owns(p)]
@@ -116,12 +116,12 @@ class Node:
         psutil.wait_procs(own, timeout=10)
 
     def clientapps(self) -> list[Any]:
-        """Return the processes (of psutil) in which this node's ClientApp runs; mostly one."""
+        """Return the processes (psutil's) that run this node's ClientApp; usually one."""
         own = [p for p in self._deployment.processes() if self._owns(p)]
         return [p for p in own if any("flwr-clientapp" in word for word in p.cmdline())]
 
     def log(self) -> str:
-        """Return what the SuperNode and its ClientApps have said so far."""
+        """Return the log of the SuperNode and its ClientApps so far."""
         return (self._deployment.home / f"node-{self.index}.log").read_text(errors="replace")
 
     def _owns(self, process: Any) -> bool:
@@ -136,14 +136,14 @@ class Node:
 class LocalDeployment(SuperLink):
     """A SuperLink and SuperNodes on this machine, as a context manager.
 
-    Runtime dependency installation is off: apps find what is installed here.
+    Runtime dependency installation is off: apps use the packages installed here.
 
     Parameters
     ----------
     nodes
         Number of SuperNodes; their partition-ids are 0, 1, ...
     secure
-        TLS for the SuperLink, and only SuperNodes with a registered key are admitted.
+        Whether the SuperLink uses TLS and admits only SuperNodes with a registered key.
     environment
         Further environment variables of all processes.
     node_config
@@ -154,7 +154,7 @@ class LocalDeployment(SuperLink):
     Attributes
     ----------
     certificates
-        Made for this machine's loopback: the SuperLink's, and for the link's keys.
+        Certificates for the loopback, of the SuperLink and, through `link_config`, the stream link.
     nodes
         The SuperNodes, by partition-id.
 
@@ -227,12 +227,12 @@ class LocalDeployment(SuperLink):
         return sum(node["status"] == "online" for node in listed)
 
     def wait_until_online(self, nodes: int) -> None:
-        """Wait until so many SuperNodes are connected.
+        """Wait until `nodes` SuperNodes are connected.
 
         Raises
         ------
         FlowerError
-            If they are not in time; with what the nodes say.
+            If they are not connected in time, or a SuperNode fails; the message quotes their logs.
         """
         deadline = time.monotonic() + ONLINE_SECONDS
         while (online := self.online()) < nodes:
@@ -252,16 +252,16 @@ class LocalDeployment(SuperLink):
         }
 
     def submit(self, app: Path, run_config: str = "") -> int:
-        """Start a run; returns Flower's run id. The link's keys are the caller's to give."""
+        """Start a run and return Flower's run id; for TLS add `link_config` to `run_config`."""
         return self._run(app, run_config)
 
 
 def main() -> int:
-    """Run an app on a deployment of its own; exit 0 only if the run completed."""
+    """Run an app on its own deployment; return 0 only if the run completed."""
     parser = app_parser("Run a Flower app on a SuperLink and SuperNodes of its own.", nodes=3)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, end_as_if_asked)
-    # All processes share this machine's cores; with threads of their own they wait for each other.
+    # All processes share this machine's cores; with several threads each they slow each other down.
     threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     with LocalDeployment(options.nodes, environment=threads) as deployment:
         run_config = f"{chosen_run_config(options)} {toml(deployment.link_config)}"

@@ -1,7 +1,7 @@
 """A private simulation: a Flower app run as by `flwr run`, with nothing left behind.
 
 `python -m flwr_splitmix.sandbox.flower APP --nodes 10 --run-config "..."` starts a SuperLink on a
-free port with its own FLWR_HOME, runs the app, shows its log, and ends every process it started.
+free port with its own FLWR_HOME, runs the app, shows its log, and ends all processes it started.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ class LocalFlower(SuperLink):
     def submit(
         self, app: Path, run_config: str = "", nodes: int = 10, cpus: int = 1, **federation: Any
     ) -> int:
-        """Start a run of `nodes` virtual SuperNodes; returns Flower's run id."""
+        """Start a run with `nodes` virtual SuperNodes; return Flower's run id.
+
+        `cpus` is the number of CPUs of a virtual client; `federation` has further settings of the
+        federation, with underscores for hyphens.
+        """
         settings = {"num-supernodes": nodes, "client-resources-num-cpus": cpus}
         settings |= {name.replace("_", "-"): value for name, value in federation.items()}
         federation_config = " ".join(f"{k}={v}" for k, v in settings.items())
@@ -39,7 +43,7 @@ class LocalFlower(SuperLink):
 
 
 def main() -> int:
-    """Run an app on a SuperLink of its own; exit 0 only if the run completed."""
+    """Run an app on its own SuperLink; return 0 only if the run completed."""
     parser = app_parser("Run a Flower app on a SuperLink of its own.", nodes=2)
     parser.add_argument("--cpus", type=int, default=1, help="CPUs of a virtual client")
     options = parser.parse_args()

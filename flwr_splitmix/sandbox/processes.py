@@ -1,4 +1,4 @@
-"""The processes of a SuperLink and of all that it starts, known by their FLWR_HOME."""
+"""The processes of a SuperLink and of all that it starts, identified by their FLWR_HOME."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 
 def processes_of(home: Path) -> list[Any]:
-    """Return every other process (of psutil) whose FLWR_HOME lies in a folder, and still runs.
+    """Return all other running processes (psutil's) whose FLWR_HOME is in a folder.
 
-    A process whose parent was killed is nobody's descendant any more; what tells it from all
-    others is a FLWR_HOME that no other SuperLink has.
+    A process whose parent was killed is no longer a descendant of the SuperLink, but still has a
+    FLWR_HOME that no other SuperLink uses.
     """
     import psutil
 
@@ -27,7 +27,7 @@ def processes_of(home: Path) -> list[Any]:
 
 
 def end_processes_of(home: Path) -> None:
-    """End those processes by their ids, and wait until they are gone."""
+    """End the processes whose FLWR_HOME is in a folder, and wait until they are gone."""
     import psutil
 
     for number, patience in ((signal.SIGTERM, 10), (signal.SIGKILL, 10), (signal.SIGKILL, 1)):
@@ -35,6 +35,6 @@ def end_processes_of(home: Path) -> None:
             break
         for process in alive:
             with contextlib.suppress(psutil.Error):
-                process.send_signal(signal.SIGCONT)  # one that is frozen would not end
+                process.send_signal(signal.SIGCONT)  # a stopped process would not end
                 process.send_signal(number)
         psutil.wait_procs(alive, timeout=patience)

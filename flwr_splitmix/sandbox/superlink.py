@@ -1,4 +1,4 @@
-"""A private SuperLink process: its start, the `flwr` commands for it, and its end."""
+"""A private SuperLink process: starting it, running `flwr` commands on it, and ending it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ADDRESS": "local",  # not a cluster that another program has started here
+    "RAY_ADDRESS": "local",  # not a cluster started here by another program
 }
 NAME = "splitmix"
 
 
 class FlowerError(RuntimeError):
-    """The SuperLink or a SuperNode did not start, or a command of flwr failed."""
+    """The SuperLink or a SuperNode did not start, or a `flwr` command failed."""
 
 
 class SuperLink(ABC):
@@ -45,9 +45,9 @@ class SuperLink(ABC):
     Attributes
     ----------
     home
-        FLWR_HOME: everything that the SuperLink writes. By it, all processes are known.
+        FLWR_HOME: directory of everything that the SuperLink writes. It identifies its processes.
     port
-        Where it listens, once it has started.
+        Port where it listens; 0 before it starts.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
@@ -59,7 +59,7 @@ class SuperLink(ABC):
             **QUIET,
             "FLWR_HOME": str(self.home),
             "RAY_TMPDIR": str(self.home),
-            # Flower starts its other programs by name: they must be this environment's.
+            # Flower starts its other programs by name; they must come from this environment.
             "PATH": f"{self._bin}{os.pathsep}{os.environ.get('PATH', '')}",
             **(environment or {}),
         }
@@ -83,7 +83,7 @@ class SuperLink(ABC):
 
     @abstractmethod
     def _start(self) -> None:
-        """Start the SuperLink, and what belongs to it."""
+        """Start the SuperLink, and the processes that belong to it."""
 
     def _start_superlink(self, options: Sequence[str], connection: str) -> None:
         """Start the SuperLink and wait until it listens.
@@ -91,9 +91,14 @@ class SuperLink(ABC):
         Parameters
         ----------
         options
-            Of flower-superlink, besides its address and its database.
+            Options of flower-superlink, besides address and database.
         connection
-            How flwr reaches it, besides its address: a line of TOML.
+            A line of TOML that tells flwr how to connect, besides the address.
+
+        Raises
+        ------
+        FlowerError
+            If it does not listen within 60 s.
         """
         self.port = free_port()
         (self.home / "config.toml").write_text(
@@ -119,8 +124,8 @@ class SuperLink(ABC):
     def _launch(
         self, name: str, program: str, *options: str, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start one of Flower's programs in an empty directory; its words go to NAME.log."""
-        # Its working directory comes first on the import path of all that it starts.
+        """Start one of Flower's programs in an empty directory; its output goes to NAME.log."""
+        # The working directory comes first on the import path of all that it starts.
         empty = self.home / "cwd"
         empty.mkdir(exist_ok=True)
         with (self.home / f"{name}.log").open("ab") as log:
@@ -135,11 +140,11 @@ class SuperLink(ABC):
         return process
 
     def processes(self) -> list[Any]:
-        """Return every process (of psutil) that was started for this SuperLink and still runs."""
+        """Return all running processes (psutil's) that were started for this SuperLink."""
         return processes_of(self.home)
 
     def stop(self) -> None:
-        """End the SuperLink and all that it has started, by process id, and remove its files."""
+        """End the SuperLink and all processes that it started, and remove its files."""
         end_processes_of(self.home)
         for child in self._started:
             child.wait()
@@ -147,12 +152,12 @@ class SuperLink(ABC):
         shutil.rmtree(self.home, ignore_errors=True)
 
     def flwr(self, *arguments: str) -> str:
-        """Run a flwr command and return what it printed.
+        """Run a `flwr` command and return what it printed.
 
         Raises
         ------
         FlowerError
-            With its output, if it failed.
+            If it fails; the message quotes its output.
         """
         done = subprocess.run(
             [str(self._bin / "flwr"), *arguments],
@@ -166,7 +171,7 @@ class SuperLink(ABC):
         return done.stdout
 
     def _answer(self, *arguments: str) -> dict[str, Any]:
-        """Run a flwr command and return what it answers; a failure raises FlowerError."""
+        """Run a `flwr` command and return its JSON answer; raise FlowerError if it fails."""
         printed = self.flwr(*arguments, "--format", "json")
         answer: dict[str, Any] = json.loads(printed)
         if not answer.get("success"):
@@ -175,12 +180,12 @@ class SuperLink(ABC):
         return answer
 
     def _run(self, app: Path, run_config: str, *options: str) -> int:
-        """Start a run; returns Flower's run id."""
+        """Start a run and return Flower's run id."""
         chosen = ["--run-config", run_config] if run_config.strip() else []
         return int(self._answer("run", str(app), NAME, *options, *chosen)["run-id"])
 
     def status(self, run_id: int) -> tuple[str, str]:
-        """Return (status, details): "running", "finished:completed", "finished:failed", ..."""
+        """Return (status, details); status is "running", "finished:completed" or the like."""
         (run,) = self._answer("ls", NAME, "--run-id", str(run_id))["runs"]
         return str(run["status"]), str(run.get("status-details", ""))
 
@@ -189,17 +194,17 @@ class SuperLink(ABC):
         return self.flwr("log", str(run_id), NAME, "--show")
 
     def wait(self, run_id: int, timeout: float = 600.0) -> tuple[str, str]:
-        """Wait until a run has finished; returns its status and details.
+        """Wait until a run has finished; return its status and details.
 
         Raises
         ------
         FlowerError
-            With the log, if it does not finish in `timeout` seconds.
+            If it does not finish within `timeout` seconds; the message contains the log.
         """
         deadline = time.monotonic() + timeout
         while True:
-            # Following the log costs nothing; asking again and again would start a process that
-            # imports flwr each time, and take the cores from the run.
+            # Following the log costs little; polling the status would start a process that imports
+            # flwr each time, and take cores from the run.
             self._follow(run_id, subprocess.DEVNULL, max(deadline - time.monotonic(), 0.1))
             status = self.status(run_id)
             if status[0].startswith("finished"):
@@ -242,7 +247,7 @@ def _addresses(port: int) -> list[str]:
 
 
 def one_port() -> bool:
-    """Return whether a SuperLink of the installed Flower has one port for all that it does."""
+    """Return whether a SuperLink of the installed Flower uses one port for everything."""
     major, minor = map(int, version("flwr").split(".")[:2])
     return (major, minor) >= (1, 35)
 
@@ -255,7 +260,7 @@ def free_port() -> int:
 
 
 def toml(values: Mapping[str, Any]) -> str:
-    """Write run-config or node-config values as Flower's options want them: key=value ..."""
+    """Return run-config or node-config values as Flower's options expect them: key=value ..."""
     return " ".join(f"{key}={_value(value)}" for key, value in values.items())
 
 
@@ -266,7 +271,7 @@ def _value(value: Any) -> str:
 
 
 def app_parser(description: str, nodes: int) -> argparse.ArgumentParser:
-    """Return a parser for the command lines that run an app on a SuperLink of their own."""
+    """Return a parser for the command lines that run an app on their own SuperLink."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("app", type=Path)
     parser.add_argument("--nodes", type=int, default=nodes)
@@ -282,5 +287,5 @@ def chosen_run_config(options: argparse.Namespace) -> str:
 
 
 def end_as_if_asked(*_: object) -> None:
-    """Handle SIGTERM by leaving, so that context managers end what they have started."""
+    """Handle SIGTERM by exiting, so that context managers end what they have started."""
     sys.exit(143)

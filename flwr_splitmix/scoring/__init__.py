@@ -1,1 +1,1 @@
-"""Scores of classified texts and of generated answers."""
+"""Scores of classified texts and generated answers."""

@@ -11,11 +11,12 @@ _NUMBER = re.compile(r"####\s*\$?(-?[\d.,]*\d)")
 
 
 def final_number(answer: str) -> str | None:
-    """Return the number behind the first ####, without commas and zeros of no meaning.
+    """Return the first number that follows ####; None if there is none.
 
-    None if there is no such number.
+    Commas, and trailing zeros after a decimal point, are removed.
 
-    Source: Cobbe et al., "Training Verifiers to Solve Math Word Problems" (2021), GSM8K's answers.
+    Source: Cobbe et al., "Training Verifiers to Solve Math Word Problems" (2021), the answer
+    format of GSM8K.
     """
     match = _NUMBER.search(answer)
     if match is None:
@@ -27,9 +28,10 @@ def final_number(answer: str) -> str | None:
 
 
 def exact_match(said: str, right: str) -> bool:
-    """Return whether an answer is right: its final number, else all of its words.
+    """Return whether an answer is right.
 
-    If the right answer ends in #### and a number, only that number counts.
+    If the right answer contains #### and a number, only that number counts; else all words must
+    be the same.
     """
     number = final_number(right)
     if number is not None:
@@ -51,19 +53,19 @@ def rouge_l(said: Sequence[str], right: Sequence[str]) -> float:
 
 
 class _NoSynonyms:
-    """In WordNet's place: no word has a synonym."""
+    """A stand-in for WordNet without synonyms."""
 
     def synsets(self, word: str) -> list[object]:
         return []
 
 
 def meteor(said: Sequence[str], right: Sequence[str]) -> float:
-    """Return the mean METEOR of texts with one reference each, 0 to 1, in its first two stages.
+    """Return the mean METEOR of texts with one reference each, 0 to 1, without synonyms.
 
-    Words match exactly, then by their stem (Porter's). The third stage, synonyms, is left out: it
-    needs WordNet's data, which are no package's; a synonym counts as a wrong word here. alpha is
-    0.9, beta 3, gamma 0.5; words are those between spaces, in lower case. Generated answers and
-    what attacks read of texts are scored by this one variant.
+    Words match exactly, else by their Porter stem. The third stage, synonyms, is left out, because
+    it needs WordNet's data, which no package provides; a synonym counts as a wrong word. alpha is
+    0.9, beta 3, gamma 0.5; words are separated by white space, in lower case. Generated answers
+    and texts read by attacks are scored with this same variant.
 
     Source: Banerjee and Lavie, "METEOR" (2005); nltk.
     """

@@ -1,4 +1,4 @@
-"""Scores of answers that a client generates with the server's trunk, one token an exchange."""
+"""Scores of answers that a client generates with the server's trunk, one token per exchange."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flwr_splitmix.scoring.texts import TextScores
 
 @dataclass
 class _Answer:
-    """An answer as far as it is written: `ids` begin with the prompt's `prompt` tokens."""
+    """An answer generated so far; `ids` begin with the `prompt` tokens of the prompt."""
 
     ids: list[int]
     prompt: int
@@ -28,19 +28,19 @@ class _Answer:
 
 
 class GenerationScores(TextScores):
-    """Adds scores of greedy answers to loss, accuracy and perplexity.
+    """Adds scores of greedily decoded answers to loss, accuracy and perplexity.
 
-    They are exact match, ROUGE-L, BLEU and METEOR; see `scoring.answers`.
+    The scores are exact match, ROUGE-L, BLEU and METEOR; see `scoring.answers`.
 
-    Each test batch is sent once with its right answers, which gives loss and first tokens, and
-    then once for each further token. All texts of a batch are sent until the last one has ended,
-    so that the server learns the longest answer's length and no other's. Every exchange carries
-    the whole texts: the trunk keeps no cache.
+    Each test batch is sent once with its right answers, which gives the loss and the first tokens,
+    and then once per further token. All texts of a batch are sent until the last answer has ended,
+    so the server learns only the length of the longest one. Every exchange carries the whole
+    texts: the trunk keeps no cache.
 
     Parameters
     ----------
     decode
-        Turns tokens into text.
+        Converts tokens to text.
     end
         The token that ends an answer.
     max_new_tokens
@@ -48,7 +48,7 @@ class GenerationScores(TextScores):
     max_length
         Most tokens of prompt and answer together.
     pad_to
-        Pad what is sent to this length; None: to the longest text.
+        Length to which texts are padded after the first exchange; None: the longest text.
 
     Raises
     ------
@@ -78,18 +78,23 @@ class GenerationScores(TextScores):
         self._answers: list[_Answer] = []
 
     def begin(self, batch: TextBatch) -> TextBatch:
-        """Return what is sent first: prompts with their right answers."""
+        """Return what to send first: prompts with their right answers."""
         self._answers = []
         return batch
 
     def add(self, logits: Tensor, batch: TextBatch) -> TextBatch | None:
-        """Score the right answers at first, then write the next token of each answer."""
+        """Score the right answers the first time, then add the next token to each answer.
+
+        Returns
+        -------
+        The batch to send next; None when all answers have ended.
+        """
         if not self._answers:
             super().add(logits, batch)
             self._answers = [self._of(*row) for row in zip(batch.ids, batch.labels, strict=True)]
         for answer, row in zip(self._answers, logits, strict=True):
             if not answer.ended:
-                # The logits behind a prompt do not depend on what followed it at first.
+                # The logits after a prompt do not depend on the right answer that follows it.
                 self._write(answer, int(row[len(answer.ids) - 1].argmax()))
         if all(answer.ended for answer in self._answers):
             self.said += [self.decode(answer.said).strip() for answer in self._answers]
@@ -121,9 +126,9 @@ class GenerationScores(TextScores):
         return TextBatch(ids.to(device), mask.to(device), labels.to(device))
 
     def result(self) -> dict[str, float]:
-        """Return loss, accuracy, perplexity and scores of answers.
+        """Return loss, accuracy, perplexity and the scores of answers.
 
-        These are "exact_match", "rouge_l" and "meteor", 0 to 1, and "bleu", 0 to 100.
+        These scores are "exact_match", "rouge_l" and "meteor", 0 to 1, and "bleu", 0 to 100.
         """
         pairs = list(zip(self.said, self.right, strict=True))
         return {

@@ -1,4 +1,4 @@
-"""Scores of an evaluation of texts at the client; only means leave it."""
+"""Scores of evaluating texts at the client; only means leave the client."""
 
 from __future__ import annotations
 
@@ -19,15 +19,19 @@ def text_loss(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor
     Parameters
     ----------
     logits
-        (b, L) with `labels` int64 (b,); or (b, T, V) with `labels` int64 (b, T), of which each is
-        predicted at the position before it (MixGuard, eq. 26-27).
+        (b, L) with `labels` int64 (b,); or (b, T, V) with `labels` int64 (b, T), where each label
+        is predicted at the position before it (MixGuard, eq. 26-27).
     reduction
-        "mean" or "sum", over texts or over the tokens that carry a loss.
+        "mean" or "sum", over texts or over tokens; labels equal to `IGNORED` do not count.
+
+    Returns
+    -------
+    Scalar, computed in float32; the mean over no labels is 0.
 
     Raises
     ------
     ValueError
-        If a label is no class, or logits and labels do not go together.
+        If a label is not a class, or the shapes of logits and labels do not match.
     """
     if logits.dim() != labels.dim() + 1:
         raise ValueError(
@@ -42,15 +46,15 @@ def text_loss(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor
         raise ValueError(
             f"labels are {int(scored.min())}..{int(scored.max())}, the tail has 0..{classes - 1}"
         )
-    if reduction == "mean" and not len(scored):  # no token carries a loss: its mean is no number
+    if reduction == "mean" and not len(scored):  # the mean over no tokens would be NaN
         return logits.float().sum() * 0.0
     return F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction=reduction)
 
 
 class TextScores:
-    """Loss and accuracy: of classes, or of next tokens, then with the perplexity.
+    """Loss and accuracy of classes, or of next tokens with their perplexity.
 
-    A subclass that generates returns from `add` the batch whose outputs it wants next.
+    A subclass that generates text returns from `add` the batch to send next.
     """
 
     def __init__(self) -> None:
@@ -61,11 +65,11 @@ class TextScores:
         self._tokens = False
 
     def begin(self, batch: TextBatch) -> TextBatch:
-        """Return what is sent first of a test batch."""
+        """Return what to send first of a test batch."""
         return batch
 
     def add(self, logits: Tensor, batch: TextBatch) -> TextBatch | None:
-        """Score a batch's logits; returns what is to be sent next, None when it is done."""
+        """Score a batch's logits; return the batch to send next, None when done."""
         labels = batch.labels
         self._loss += float(text_loss(logits, labels, "sum"))
         if labels.dim() == 2:
@@ -78,7 +82,7 @@ class TextScores:
         return None
 
     def result(self) -> dict[str, float]:
-        """Return "loss" and "accuracy" over all that was scored, and what a subclass adds."""
+        """Return the mean "loss" and "accuracy", and for tokens the "perplexity"."""
         scored = max(self._scored, 1)
         scores = {"loss": self._loss / scored, "accuracy": self._right / scored}
         if self._tokens:
@@ -87,7 +91,7 @@ class TextScores:
 
 
 class ClassScores(TextScores):
-    """Adds the Matthews correlation of the predicted and the right classes."""
+    """Adds the Matthews correlation coefficient of predicted and right classes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,4 +114,4 @@ class ClassScores(TextScores):
 
 
 Scores = Callable[[], TextScores]
-"""Makes the scores of one evaluation."""
+"""Factory of the scores of one evaluation."""

@@ -1,1 +1,1 @@
-"""What crosses the stream as bytes: tensors as safetensors, plain values as JSON."""
+"""The byte format of the stream: tensors as safetensors, plain values as JSON."""

@@ -1,8 +1,7 @@
 """A frame's body: tensors in the safetensors format, named by their position.
 
-What a peer sent is read by the safetensors package. Written they are here, since the package
-copies every number twice more on the way into a frame; see docs/performance.md, "A step on
-SuperNodes", for what that costs.
+Bodies are read with the safetensors package, but written here, because the package would copy every
+number twice more; see docs/performance.md, "A step on SuperNodes", for the cost.
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""The dtypes that may travel, by their names in the format."""
+"""The dtypes that may be sent, by their names in the safetensors format."""
 
 MAX_HEADER = 1 << 20
 MAX_DIMENSIONS = 16
 
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 _LENGTH = 8
-"""Bytes of the header's length; the header itself is padded to a multiple."""
+"""Bytes of the header's length field; the header is padded to a multiple of it."""
 
 
 class BodyError(ValueError):
-    """A body is none, or a tensor cannot be in one; the sentence carries no data."""
+    """Bytes are not a valid body, or a tensor cannot be in one; the message contains no data."""
 
 
 def write_body(tensors: Sequence[Tensor]) -> list[bytes | memoryview]:
-    """Return a body in pieces; the tensors' own memory is among them and is not copied.
+    """Return a body in pieces; tensors on the CPU are not copied if contiguous.
 
     Raises
     ------
@@ -73,12 +72,12 @@ def write_body(tensors: Sequence[Tensor]) -> list[bytes | memoryview]:
 
 
 def read_body(body: bytes) -> list[Tensor]:
-    """Return the tensors of a body, on the CPU, in memory of their own.
+    """Return the tensors of a body, on the CPU, in their own memory.
 
     Raises
     ------
     BodyError
-        If it is no body as `write_body` makes them. Memory is taken for bytes that are there only.
+        If it is not a body as written by `write_body`. Memory is allocated only for bytes present.
     """
     if not body:
         return []
@@ -86,8 +85,8 @@ def read_body(body: bytes) -> list[Tensor]:
         raise BodyError("the body is no safetensors: its header is longer than allowed")
     try:
         named = load(body)
-    # What the package says may quote the header; the other errors are torch's and its own of
-    # dtypes and shapes that the format allows and torch has not.
+    # The package's message may quote the header. The other errors are raised for dtypes and shapes
+    # that the format allows but torch does not have.
     except (SafetensorError, RuntimeError, ValueError, TypeError, KeyError, AssertionError):
         raise BodyError("the body is no safetensors that torch can read") from None
     if named.keys() != {str(index) for index in range(len(named))}:
@@ -100,7 +99,7 @@ def _checked(tensor: Tensor) -> Tensor:
         raise BodyError(f"the body holds a dtype that may not travel; {_allowed()}")
     if tensor.dim() > MAX_DIMENSIONS:
         raise BodyError(f"a tensor of the body has more than {MAX_DIMENSIONS} dimensions")
-    # A byte other than 0 and 1 is no bool that torch can work with.
+    # torch cannot handle a bool whose byte is neither 0 nor 1.
     return tensor.view(torch.uint8).ne(0) if tensor.dtype == torch.bool else tensor
 
 

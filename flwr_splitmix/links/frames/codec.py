@@ -1,8 +1,8 @@
-"""Frames: what crosses the stream, as bytes. No pickle, closed schema, every length checked first.
+"""Frames, the messages of the stream: no pickle, a closed schema, every length checked first.
 
 A frame is a fixed prefix (magic, version, zero, bytes of header, bytes of body), a JSON header and
-a body in the safetensors format. The header holds the frame's kind, call number, text, and its
-payload: nested plain values in which every tensor is replaced by its position in the body.
+a body in the safetensors format. The header holds the frame's kind, call number, text and payload:
+nested plain values in which every tensor is replaced by its position in the body.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class Frame:
     Parameters
     ----------
     kind
-        What it is; see `flwr_splitmix.links.stream.line` for who sends which.
+        Kind of frame; see `flwr_splitmix.links.stream.line` for who sends which.
     number
-        The number of the call that it is about.
+        Number of the call that the frame belongs to.
     text
         The exchange's name in a call, a sentence in an error.
     payload
         Plain values and tensors.
     body_bytes, header_bytes
-        Of a decoded frame: bytes of its tensors as they travelled, and of all the rest.
+        Of a decoded frame: bytes of its tensors on the wire, and of everything else.
     """
 
     kind: Kind
@@ -64,13 +64,17 @@ def encode(
 
     Parameters
     ----------
+    wire
+        Format of floating-point tensors.
+    max_body
+        Largest body in bytes.
     seed
-        Of formats that round by chance; what they draw also depends on the frame's number.
+        Seed of stochastic rounding; the random numbers also depend on the frame's number.
 
     Raises
     ------
     CodecError
-        If the payload holds something that cannot travel, or is larger than the limits.
+        If the payload contains something that cannot be sent, or is larger than the limits.
     """
     return b"".join(_encoded(frame, wire, max_body, seed))
 
@@ -78,7 +82,7 @@ def encode(
 def encode_in_messages(
     frame: Frame, longest: int, wire: WireDtype = "keep", max_body: int = MAX_BODY, seed: int = 0
 ) -> list[bytes]:
-    """Return a frame cut into messages of at most `longest` bytes; numbers are copied once.
+    """Return a frame split into messages of at most `longest` bytes; tensors are copied once.
 
     Raises
     ------
@@ -89,7 +93,7 @@ def encode_in_messages(
 
 
 def _encoded(frame: Frame, wire: WireDtype, max_body: int, seed: int) -> list[bytes | memoryview]:
-    """Return a frame in pieces; the tensors' own memory is among them."""
+    """Return a frame in pieces, some of which are views of the tensors' memory."""
     tensors: list[Tensor] = []
     draws = None
     if wire.endswith(STOCHASTIC):
@@ -126,12 +130,12 @@ def _cut(pieces: Iterable[bytes | memoryview], longest: int) -> list[bytes]:
 
 
 def decode(data: bytes | Sequence[bytes], max_body: int = MAX_BODY) -> Frame:
-    """Read a frame, given whole or in the messages that it was cut into.
+    """Decode a frame, given whole or in the messages that it was split into.
 
     Raises
     ------
     CodecError
-        If the bytes are no frame of this version, or a length is above its limit. Nothing is
+        If the bytes are not a frame of this version, or a length exceeds its limit. Nothing is
         allocated for a frame before its lengths have been checked.
     """
     first, *rest = [data] if isinstance(data, bytes) else data
@@ -152,12 +156,12 @@ def decode(data: bytes | Sequence[bytes], max_body: int = MAX_BODY) -> Frame:
 
 
 def read_prefix(data: bytes, max_body: int = MAX_BODY) -> tuple[int, int]:
-    """Check a frame's prefix: (bytes of the header, bytes of the body).
+    """Check a frame's prefix and return (bytes of the header, bytes of the body).
 
     Raises
     ------
     CodecError
-        If it is of another magic or version, or announces more than the limits.
+        If it is too short, has another magic or version, or announces more than the limits.
     """
     if len(data) < PREFIX.size:
         raise CodecError(f"a frame has at least {PREFIX.size} bytes, this one has {len(data)}")

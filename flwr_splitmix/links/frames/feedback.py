@@ -1,4 +1,4 @@
-"""What rounding has left of gradients, added to the next ones: error feedback."""
+"""Error feedback: the rounding error of gradients, added to the next gradients."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from torch import Tensor
 from flwr_splitmix.links.frames.wire import STOCHASTIC, WireDtype, level_bits, narrow, widen
 
 GRADIENT = "gradient"
-"""The argument of exchanges that holds gradients: a list, in which some may be None."""
+"""Name of the exchange argument that holds gradients: a list, in which some may be None."""
 
 
 class Feedback:
-    """Corrects one client's gradients by what the format has left of the ones before.
+    """Adds the rounding error of one client's gradients to its next gradients.
 
-    With the gradient g of a call and the rest e of the one before, g + e travels, and the new rest
-    is e' = (g + e) - Q(g + e), where Q is the format there and back (Seide et al., 1-bit stochastic
-    gradient descent, 2014, eq. 5). A rest has the gradient's place: example, patch and number of
-    the batch, in which the next step has other examples; one of another shape is dropped.
+    With the gradient g of a call and the error e of the call before, g + e is sent, and the new
+    error is e' = (g + e) - Q(g + e), where Q rounds to the wire format and back (Seide et al.,
+    1-bit stochastic gradient descent, 2014, eq. 5). Errors are added by position (example, patch
+    and number in the batch), although the next step has other examples there; an error of another
+    shape is dropped.
 
-    A rest is as good as none where a line begins, so it is never older than the round.
+    Each line has its own instance, which starts without errors, so none outlives the round.
 
     Parameters
     ----------
@@ -32,7 +33,7 @@ class Feedback:
     Raises
     ------
     ValueError
-        If it is another format: only those leave enough, and stochastic rounding has mean 0.
+        For other formats: wider ones leave too little error, stochastic ones have mean error 0.
     """
 
     def __init__(self, wire: WireDtype) -> None:
@@ -44,12 +45,14 @@ class Feedback:
         self._left: list[Tensor | None] = []
 
     def correct(self, number: int, payload: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a call's payload as it is to travel; asked for again, it is the same.
+        """Return a call's payload with corrected gradients; a repeated call gets the same payload.
 
         Parameters
         ----------
         number
-            The call's; a payload without gradients leaves the rest as it is.
+            Number of the call.
+        payload
+            Its arguments; without gradients, the stored error is unchanged.
         """
         with self._lock:
             if number != self._number:
@@ -67,11 +70,11 @@ class Feedback:
 
     def _rest(self, gradient: Tensor) -> Tensor:
         rest = gradient - widen(*narrow(gradient, self._wire), gradient.dtype)
-        return rest.nan_to_num_(0.0, 0.0, 0.0)  # a patch that overflows must not spoil the next
+        return rest.nan_to_num_(0.0, 0.0, 0.0)  # an overflow must not spoil the next call
 
 
 def check_feedback(wire: str) -> None:
-    """Raise ValueError if what travels as a format leaves nothing that is worth feeding back."""
+    """Raise ValueError if a wire format leaves no error worth feeding back."""
     if not level_bits(wire) or wire.endswith(STOCHASTIC):
         raise ValueError(
             f"wire-feedback is for gradients that travel as 'int8' or 'int4', not as {wire!r}: set "

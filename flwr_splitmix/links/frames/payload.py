@@ -1,8 +1,8 @@
-"""A frame's payload: nested plain values and tensors, as JSON and a list of tensors, and back.
+"""The codec of payloads: nested plain values and tensors, as JSON and a list of tensors.
 
-None, booleans, numbers, strings and lists are what they are in JSON. A dictionary is {"map": ...},
-a number that is not finite {"float": "nan"}, a tensor {"tensor": its position in the body}; with
-the "dtype" that it had and the position of its "scale" if it was narrowed.
+None, booleans, numbers, strings and lists are written as in JSON. A dictionary is {"map": ...}, a
+non-finite number {"float": "nan"}, a tensor {"tensor": its position in the body}; a narrowed tensor
+also has its original "dtype" and, if any, the position of its "scale".
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from flwr_splitmix.links.frames.wire import WireDtype, narrow, widen, wire_bytes
 MAX_DEPTH = 32
 
 EXACT = frozenset({"labels"})
-"""Below these keys tensors travel in their own dtype, whatever the wire format."""
+"""Tensors under these keys are sent in their own dtype, whatever the wire format."""
 
 _NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES.values()}
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class CodecError(ValueError):
-    """Bytes are no frame, or a payload cannot travel; the sentence carries no data."""
+    """Bytes are not a frame, or a payload cannot be sent; the message contains no data."""
 
 
 def take_apart(
@@ -37,17 +37,17 @@ def take_apart(
     draws: torch.Generator | None = None,
     depth: int = 0,
 ) -> Any:
-    """Turn a payload into what JSON can say; its tensors, narrowed, are appended to `tensors`.
+    """Convert a payload to JSON values; its tensors, narrowed, are appended to `tensors`.
 
     Parameters
     ----------
     draws
-        Of formats that round by chance.
+        Generator for stochastic rounding; see `narrow`.
 
     Raises
     ------
     CodecError
-        If it holds something that cannot travel.
+        If it contains something that cannot be sent.
     """
     if depth > MAX_DEPTH:
         raise CodecError(f"a payload is nested more than {MAX_DEPTH} deep")
@@ -86,14 +86,14 @@ def _of_key(key: str, wire: WireDtype) -> WireDtype:
 
 
 class Assembler:
-    """Puts a payload together again; each tensor of the body is used exactly once.
+    """Reassembles a payload; each tensor of the body is used exactly once.
 
     Parameters
     ----------
     tensors
-        Of the body.
+        The tensors of the body.
     max_bytes
-        How large the tensors may become when they are widened.
+        Most bytes that narrowed tensors may take once widened.
     """
 
     def __init__(self, tensors: list[Tensor], max_bytes: int) -> None:
@@ -102,12 +102,12 @@ class Assembler:
         self._left = max_bytes
 
     def payload(self, node: Any) -> dict[str, Any]:
-        """Return the payload that a header holds.
+        """Return the payload described by a header.
 
         Raises
         ------
         CodecError
-            If it is none, or does not mention every tensor exactly once.
+            If it is not a valid payload, or does not mention every tensor exactly once.
         """
         payload = self._value(node, 0)
         if not isinstance(payload, dict):
@@ -164,7 +164,7 @@ class Assembler:
 
 
 def payload_bytes(payload: Any, wire: WireDtype) -> int:
-    """Return the bytes of all tensors of a payload as `encode` sends them."""
+    """Return the bytes of all tensors of a payload as sent by `encode`."""
     if isinstance(payload, Tensor):
         return wire_bytes(payload, wire)
     if isinstance(payload, Mapping):

@@ -1,4 +1,4 @@
-"""The numbers of activations and gradients as they travel: exact, or narrower to save bytes."""
+"""Wire formats of activations and gradients: exact, or narrower to save bytes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 WireDtype = Literal[
     "keep", "float32", "bfloat16", "float16", "int8", "int8-stochastic", "int4", "int4-stochastic"
 ]
-"""What floating-point tensors travel as; "keep" is the tensor's own dtype."""
+"""Formats in which floating-point tensors are sent; "keep" is the tensor's own dtype."""
 
 WIRE_DTYPES: tuple[str, ...] = get_args(WireDtype)
 
 STOCHASTIC = "-stochastic"
-"""Ends the names of formats that round a number up or down by chance, right on average."""
+"""Suffix of formats with stochastic rounding, which is unbiased."""
 
 _NARROW = {
     "float32": torch.float32,
@@ -32,7 +32,7 @@ def check_wire_dtype(name: str) -> WireDtype:
     Raises
     ------
     ValueError
-        If it is none.
+        If it is not.
     """
     if name not in WIRE_DTYPES:
         raise ValueError(f"wire-dtype is {name!r}; allowed are {', '.join(WIRE_DTYPES)}")
@@ -40,23 +40,25 @@ def check_wire_dtype(name: str) -> WireDtype:
 
 
 def level_bits(wire: str) -> int:
-    """Return the bits of a number in a format with a scale for each patch; 0 for other formats."""
+    """Return the bits per number in a format with one scale per patch; 0 for other formats."""
     return {"int8": 8, "int4": 4}.get(wire.removesuffix(STOCHASTIC), 0)
 
 
 def narrow(
     tensor: Tensor, wire: WireDtype, draws: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Turn a floating-point tensor into what travels: (numbers, scale).
+    """Convert a floating-point tensor to a wire format: (numbers, scale).
 
-    Tensors that are no wider than the format, and all that are not floating-point, stay as they
-    are. Errors, relative to a number's own size where nothing else is said:
+    Tensors that are no wider than the format, or not floating-point, are returned unchanged; for
+    int4 also scalars and empty tensors. Maximum errors, relative to each number unless stated
+    otherwise:
 
-    - float32: 2**-24 of a float64 number;
+    - float32: 2**-24 (of float64 numbers);
     - bfloat16: 2**-8;
-    - float16: 2**-11; the whole tensor is first scaled by a power of two so that neither small
-      gradients vanish nor large activations overflow; numbers 2**-29 times the largest lose more;
-    - int8: 1/254 of the largest number of the same patch (the last dimension);
+    - float16: 2**-11; the whole tensor is first scaled by a power of two, so that neither small
+      gradients vanish nor large activations overflow; numbers below 2**-28 times the largest may
+      lose more;
+    - int8: 1/254 of the largest magnitude in the same patch (the last dimension);
     - int4: 1/14 of it;
     - int8-stochastic, int4-stochastic: twice as much, with mean 0 (stochastic rounding: Gupta et
       al., Deep learning with limited numerical precision, 2015, section 3).
@@ -64,13 +66,14 @@ def narrow(
     Parameters
     ----------
     draws
-        Of the CPU, for stochastic rounding; None is one with seed 0.
+        CPU generator for stochastic rounding; None uses one with seed 0.
 
     Returns
     -------
-    The numbers, and their scale if they have one: float32, of shape () for float16 and (..., 1)
-    for int8 and int4, which is two numbers in a uint8. NaN and infinite numbers stay such, or
-    become NaN.
+    The numbers, and their scale if the format has one: float32, of shape () for float16 and
+    (..., 1) for int8 and int4; int4 packs two numbers into a uint8. NaN and infinite numbers stay
+    so or become NaN. They spoil others, too: with int8 and int4 their whole patch becomes NaN, and
+    with float16 finite numbers of the tensor may become infinite.
     """
     if not _narrows(tensor, wire):
         return tensor, None
@@ -82,7 +85,7 @@ def narrow(
         return _quantize(tensor, chance) if bits == 8 else _pack(tensor, chance)
     if wire == "float16":
         largest = _largest(tensor.reshape(1, -1)).view(())
-        # A float32 holds these powers exactly; smaller or larger tensors than that do not occur.
+        # float32 represents these powers exactly; tensors beyond this range do not occur.
         exponent = (torch.frexp(largest.double())[1] - 15).clamp(-126, 127)
         scale = torch.ldexp(torch.ones((), device=tensor.device), exponent)
         return (tensor / scale.to(tensor.dtype)).to(torch.float16), scale
@@ -98,19 +101,19 @@ def _quantize(tensor: Tensor, chance: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def _pack(tensor: Tensor, chance: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return numbers as 1 to 15, two in a byte; 0 fills up a patch of odd length."""
+    """Return levels as 1 to 15, two per byte, and their scale; 0 pads a patch of odd length."""
     scale = (_largest(tensor) / 7).float()
     divisor = torch.where(scale == 0, 1.0, scale).to(tensor.dtype)
-    # What is not finite becomes such again by its scale.
+    # The scale turns patches with non-finite numbers into NaN.
     levels = _rounded((tensor / divisor).nan_to_num_(0.0, 0.0, 0.0), chance).clamp_(-7, 7)
     nibbles = F.pad((levels + 8).to(torch.uint8), (0, tensor.shape[-1] % 2))
     return nibbles[..., 0::2] | (nibbles[..., 1::2] << 4), scale
 
 
 def _rounded(levels: Tensor, chance: Tensor | None) -> Tensor:
-    """Round to the nearest; or, with uniform numbers in [0, 1), up where one is below what is left.
+    """Round to nearest, or up where a uniform number in [0, 1) is below the fractional part.
 
-    What lies on a level stays there.
+    Integers stay unchanged.
     """
     if chance is None:
         return levels.round_()
@@ -126,7 +129,7 @@ def _unpack(pairs: Tensor) -> Tensor:
 
 
 def _largest(rows: Tensor) -> Tensor:
-    """Return the largest absolute value of each row, as (..., 1); NaN if there is one."""
+    """Return the largest absolute value of each row, as (..., 1); NaN if the row has one."""
     if not rows.shape[-1]:
         return rows.new_zeros((*rows.shape[:-1], 1))
     low, high = torch.aminmax(rows, dim=-1, keepdim=True)
@@ -134,12 +137,12 @@ def _largest(rows: Tensor) -> Tensor:
 
 
 def widen(numbers: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Turn what travelled back into a tensor of `dtype`.
+    """Convert numbers from the wire back to a tensor of `dtype`.
 
     Raises
     ------
     ValueError
-        If the scale does not belong to the numbers.
+        If the scale does not match the numbers.
     """
     packed = numbers.dtype == torch.uint8
     if packed and (scale is None or not numbers.dim() or not numbers.numel()):

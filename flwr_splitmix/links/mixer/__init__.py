@@ -1,1 +1,1 @@
-"""The link over a mixer that a third party runs: nodes dial it, and so does the ServerApp."""
+"""The link through a third party's mixer, which both the nodes and the ServerApp dial."""

@@ -29,7 +29,7 @@ PAUSE = 0.5
 
 @dataclass(frozen=True)
 class Dialled:
-    """Where a mixer is, and what it is shown.
+    """A mixer's address, and the credentials for it.
 
     Parameters
     ----------
@@ -38,10 +38,12 @@ class Dialled:
     tls
         Whether connections to it are encrypted.
     ca
-        The authority that signed the mixer's certificate, as PEM; b"" for those that gRPC comes
-        with.
+        The authority that signed the mixer's certificate, as PEM; b"" for gRPC's default
+        authorities.
     pair
         The ServerApp's own certificate and key, as PEM, for a mixer that asks for one.
+    token
+        The mixer's token.
     """
 
     address: str
@@ -69,12 +71,12 @@ class MixerChannel:
         self._stream: Iterator[bytes] = iter(())
 
     def open(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Dial, and make the round's first call, "open".
+        """Dial, make the round's first call, "open", and return its reply.
 
         Raises
         ------
         LinkError
-            If the mixer cannot be reached within the patience, turns this ServerApp away, or
+            If the mixer cannot be reached within `patience` seconds, turns this ServerApp away, or
             refuses the round.
         """
         deadline = time.monotonic() + self._patience
@@ -105,7 +107,7 @@ class MixerChannel:
         RoundLostError
             If the mixer is gone.
         LinkError
-            If it refuses, or answers with what is no reply.
+            If it refuses, or answers with anything but a reply.
         """
         try:
             return self._ask(name, arguments or {})
@@ -116,7 +118,7 @@ class MixerChannel:
         raise RoundLostError(f"{self._mixer} is gone: {said}")
 
     def close(self) -> None:
-        """End the stream; the mixer ends the round, if it has not been closed."""
+        """End the stream; the mixer then ends the round, unless "close" was called."""
         if self._channel is not None:
             self._outbox.put(None)
             self._channel.close()
@@ -127,7 +129,7 @@ class MixerChannel:
         return f"the mixer at {self._dialled.address} (link-via)"
 
     def _dial(self) -> None:
-        # One connection for each stream: a mixer that was started again is another one.
+        # One connection per stream, since a mixer may be restarted between rounds.
         options = [
             *message_settings(),
             *keepalive(),
@@ -162,12 +164,12 @@ class MixerChannel:
 
 
 def dictionary(reply: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return what a mixer's reply has under a name.
+    """Return the dictionary under a name in a mixer's reply.
 
     Raises
     ------
     LinkError
-        If it has no dictionary there.
+        If there is none.
     """
     value = reply.get(name)
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The mixing groups of a round whose nodes are at a mixer: what a strategy calls its clients."""
+"""The mixing groups at a mixer, which a strategy calls as its clients."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from flwr_splitmix.links.mixer.channel import MixerChannel, dictionary
 from flwr_splitmix.privacy import RunAccount
 
 SIZES = ("batch-size", "patches", "width", "prefix", "num-examples")
-"""What the mixer says of the mixtures."""
+"""Sizes of the mixtures that the mixer reports."""
 
 
 class MixedGroups(Clients):
-    """Groups that send mixtures, in steps that the mixer takes with the nodes.
+    """Mixing groups as clients; the mixer takes each step with the nodes behind them.
 
-    A group has a negative index, -1 for a step's last, that is no client's: who is in it only the
-    mixer knows. A group that is not formed in a step, because its members did not answer, sends
-    nothing then and stays.
+    Groups have negative indices, up to -1 for the last, unlike any client; only the mixer knows
+    their members. A group that is not formed in a step, because its members did not answer,
+    sends nothing in that step and stays in the round.
 
     Parameters
     ----------
@@ -30,15 +30,17 @@ class MixedGroups(Clients):
     asked
         Client index -> node id, of all nodes that were sent to the mixer.
     failures
-        By client index, why some of them are not there.
+        By client index, why a node did not attach.
+    channel
+        The stream to the mixer.
     hear
-        Told what the mixer's ledger has of the run, which it says with "finish"; None without
-        noise.
+        Called with the mixer's account of the run, which its reply to "finish" contains; None
+        without noise.
 
     Raises
     ------
     LinkError
-        If the mixer does not say what it should.
+        If the mixer's reply lacks a required value.
     """
 
     def __init__(
@@ -67,12 +69,12 @@ class MixedGroups(Clients):
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """Client indices of the nodes that are left at the mixer."""
+        """Client indices of the nodes still at the mixer."""
         return tuple(client for client in self._asked if client not in self.failures)
 
     @property
     def node_seconds(self) -> Mapping[int, float]:
-        """Nothing: how long a single node takes only the mixer knows."""
+        """Empty: only the mixer knows how long a single node takes."""
         return {}
 
     def _exchange(
@@ -118,9 +120,9 @@ class MixedGroups(Clients):
         self._hear(account)
 
     def _note(self, reply: Mapping[str, Any]) -> None:
-        """Take note of who has been left out since the last reply, and how many budgets are spent.
+        """Record new failures, and how many privacy budgets are spent.
 
-        With "finish" the mixer does not say it again.
+        The reply to "finish" does not repeat the latter.
         """
         self.spent = reply.get("spent", self.spent)
         if type(self.spent) is not int:
@@ -132,7 +134,7 @@ class MixedGroups(Clients):
 
 
 def _as_upload(mixture: Any) -> dict[str, Any]:
-    """Return a mixture as what a client would have sent; whatever else is in it is dropped."""
+    """Return a mixture in the form of a client's upload, without anything else in it."""
     if not isinstance(mixture, dict):
         raise LinkError("the mixer sent a mixture that is none")
     smashed, labels = mixture.get("smashed"), mixture.get("labels")

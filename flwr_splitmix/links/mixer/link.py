@@ -119,7 +119,7 @@ class MixerLink(RunLink):
         self._unread: set[str] = set()
 
     def open(self, grid: Grid | None) -> None:
-        """Log the address that nodes will dial; each round opens its own connection.
+        """Check the request and log the address that nodes dial; each round connects anew.
 
         Raises
         ------
@@ -138,7 +138,7 @@ class MixerLink(RunLink):
     def round(
         self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
     ) -> Iterator[Clients]:
-        """Have the nodes connect to the mixer; at the end collect their replies to the messages."""
+        """Have the nodes connect to the mixer; at the end collect their replies."""
         grid = self.needed(grid)
         tickets = [Ticket.from_message(message) for message in messages]
         nodes = {

@@ -1,23 +1,23 @@
-"""What the ServerApp and a mixer agree on.
+"""The protocol between the ServerApp and a mixer.
 
-A ServerApp opens one stream a round, with the mixer's token. It sends `call` frames (number: from
-1; text: the name of what it asks; payload: arguments), one at a time, and gets a `reply` or an
-`error` (text: why not) to each. A mixer answers these calls and no others; none of them asks for
-what a single node sent.
+A ServerApp opens one stream per round, with the mixer's token. It sends `call` frames (number: from
+1; text: the call's name; payload: its arguments), one at a time, and gets a `reply` or an `error`
+(text: the reason) to each. A mixer answers these calls and no others; none of them returns what a
+single node sent.
 
 ======== ======================================== ==============================================
 call     arguments                                reply
 ======== ======================================== ==============================================
-open     `Opening`: the round, the mixing, nodes  "tokens": by client, with which it may attach
-attach   "gone": by client, why it will not come  "waiting": clients still to come; "failures"
+open     `Opening`: the round, the mixing, nodes  "tokens": by client, the token to attach with
+attach   "gone": by client, why it is not coming  "waiting": clients still to come; "failures"
 begin    none                                     the mixtures' shape, "groups", "failures", "spent"
 step     "number", "progress", "gradients"        "mixtures": by group; "failures"; "spent"
 finish   "number", "progress", "gradients"        "failures"; with noise "account": `RunAccount`
-close    none                                     nothing: clients were told that they are done
+close    none                                     empty; clients have been told to finish
 ======== ======================================== ==============================================
 
-Groups are numbered from 0; clients and groups are the keys of dictionaries, as text. "failures" are
-new ones, by client, each a sentence; "spent" is how many nodes have no privacy budget left.
+Groups are numbered from 0; as keys of dictionaries, clients and groups are strings. "failures"
+holds new failures, client -> reason; "spent" is how many nodes have no privacy budget left.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ LEAST_TOKEN = 32
 
 
 def read_secret(path: str | Path, name: str) -> str:
-    """Read a file that holds one line, which nobody but its owner may read.
+    """Read a file with one word, which only its owner may access.
 
     Parameters
     ----------
     name
-        The key or the option that names the file.
+        The configuration key or command-line option that names the file.
 
     Raises
     ------
     LinkError
-        If it cannot be read, others may read it, or it holds no line; the sentence names `name`.
+        If it cannot be read, others may access it, or it does not hold exactly one word; the
+        message names `name`.
     """
     path = Path(path).expanduser()
     try:
@@ -73,7 +74,7 @@ def read_token(path: str | Path, name: str) -> str:
     Raises
     ------
     LinkError
-        As `read_secret`, or if it is no ASCII or too short to be a secret.
+        As `read_secret`, or if it is not ASCII or too short.
     """
     token = read_secret(path, name)
     if len(token) < LEAST_TOKEN or not token.isascii():

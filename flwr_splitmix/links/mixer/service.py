@@ -1,4 +1,4 @@
-"""The mixer's end of a ServerApp's stream: who has the token is answered, one call at a time."""
+"""The mixer's end of a ServerApp's stream: admission by token, and one reply per call."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ SMALL_CALL = 2**20
 """Largest body in bytes of a call without gradients."""
 
 MOST_STREAMS = 64
-"""How many ServerApps are answered at once; each holds a thread, and a round's mixtures."""
+"""Most ServerApps served at once; each takes a thread and a round's mixtures."""
 
 
 class RefusedError(ValueError):
-    """The mixer does not do what a ServerApp asks; the sentence is sent to it."""
+    """The mixer refuses a ServerApp's call; the message is sent to the ServerApp."""
 
 
 class Room(Protocol):
-    """What answers the calls of one stream; a round is mixed in it.
+    """The interface that answers the calls of one stream and mixes its round.
 
     Attributes
     ----------
     longest_call
-        Largest body in bytes that the next call may have.
+        Largest body of the next call in bytes.
     """
 
     longest_call: int
 
     def answer(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the reply to a call; RefusedError if there is none."""
+        """Return the reply to a call; raise RefusedError to refuse it."""
 
     def leave(self) -> None:
-        """End the round for all its nodes, if it has not ended; called from any thread."""
+        """End the round for all its nodes, unless it has ended; may be called from any thread."""
 
 
 class MixerService(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -53,9 +53,9 @@ class MixerService(grpc.GenericRpcHandler):  # type: ignore[misc]
     Parameters
     ----------
     token
-        Compared in constant time, before the first frame is read.
+        The mixer's token; compared in constant time, before the first frame is read.
     make_room
-        Makes what answers a stream's calls.
+        Makes the room of a new stream.
     """
 
     def __init__(self, token: str, make_room: Callable[[], Room]) -> None:
@@ -70,11 +70,11 @@ class MixerService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _serve(self, requests: Any, context: Any) -> None:
         await self._admit(context)
-        # Counted before anybody else is admitted: nothing is awaited in between.
+        # Counted before any other stream is admitted: nothing is awaited in between.
         self._streams += 1
         loop = asyncio.get_running_loop()
         room = self._make_room()
-        # Calls wait for nodes: in a thread, for the event loop is all nodes'.
+        # Calls wait for nodes, so they run in a thread: the event loop serves all nodes.
         thread = ThreadPoolExecutor(1, thread_name_prefix="splitmix-mixer")
         try:
             await context.send_initial_metadata(())
@@ -110,7 +110,7 @@ class MixerService(grpc.GenericRpcHandler):  # type: ignore[misc]
             )
 
     async def _frame(self, context: Any, max_body: int) -> list[bytes] | None:
-        """Read a frame; None where the ServerApp has ended its stream."""
+        """Read a frame; return None if the ServerApp has ended its stream."""
         frame = Messages(max_body)
         while True:
             message = await context.read()

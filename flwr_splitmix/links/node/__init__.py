@@ -1,1 +1,1 @@
-"""A SuperNode's part: its rounds, and what it keeps of its client between them."""
+"""The SuperNode's side: rounds, safeguards, and the client's state between rounds."""

@@ -1,4 +1,4 @@
-"""A node's own record of what left it: what a site's operator shows to their privacy officer."""
+"""A node's own record of what left it, for the operator and the site's privacy officer."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class AuditLog:
     path
         The file, an append-only journal of JSON lines; None keeps none.
     facts
-        What stands in every line: run, round, client.
+        Entries of every line: run, round, client.
     strict
-        Whether nothing may leave that cannot be written down, and each line must be on the disk.
+        Whether nothing may leave unless it is logged, with each line flushed to disk.
 
     Raises
     ------
     LinkError
-        If it is strict and the file cannot be written.
+        If `strict` is set and the file cannot be written; also later, for each line.
     """
 
     def __init__(self, path: Path | None, facts: Mapping[str, Any], *, strict: bool) -> None:
@@ -62,20 +62,20 @@ class AuditLog:
         share: Any = None,
         epsilon: float | None = None,
     ) -> None:
-        """Write down what leaves.
+        """Log what leaves.
 
         Parameters
         ----------
         exchange
-            The client's method that the server called; or what else let it out.
+            The client's method that the server called, or "attach" or "release".
         content
             Tensors and plain values, as they leave.
         step, part
-            The step of the round, and the part of its batch where it leaves in parts.
+            The step of the round, and the part of its batch if it leaves in parts.
         share
-            What the server asked for, as plain values.
+            The server's plan, as plain values.
         epsilon
-            What the client has spent, this included.
+            The epsilon that the client has spent, this reply included.
         """
         items = list(_items(content, ""))
         self._append(
@@ -91,7 +91,7 @@ class AuditLog:
         )
 
     def refuse(self, exchange: str, reason: str, *, step: int | None = None) -> None:
-        """Write down what did not leave, and why."""
+        """Log what did not leave, and why."""
         self._append({"exchange": exchange, "step": step, "refused": reason})
 
     def _append(self, entry: Mapping[str, Any]) -> None:
@@ -103,14 +103,14 @@ class AuditLog:
             self._give_up(str(error.strerror or error))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._journal is not None:
             self._journal.close()
             self._journal = None
 
 
 def _items(value: Any, name: str) -> Iterator[dict[str, Any]]:
-    """Return one entry for each tensor or plain value: shape and bytes, never the numbers."""
+    """Yield one entry per tensor or plain value: its shape and bytes or its type, no content."""
     if isinstance(value, Tensor):
         kind = str(value.dtype).removeprefix("torch.")
         size = value.numel() * value.element_size()

@@ -1,4 +1,4 @@
-"""What a node holds against any server: its policy, its privacy ledger, its audit log."""
+"""A node's safeguards against any server: its policy, privacy ledger and audit log."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ INDEX = "partition-id"
 
 
 class NodeGuards:
-    """A node's guards in one round.
+    """A node's safeguards in one round.
 
-    They are set by the node's operator, in its configuration; no run can change them. Ledger and
-    audit log belong to the node and its part of the data, not to a run: a server that names
-    another run, or an earlier round, finds what was spent as it was.
+    The node's operator sets them in its configuration; no run can change them. Ledger and audit
+    log belong to the node and its partition, not to a run: naming another run or an earlier round
+    does not reset what has been spent.
 
     Parameters
     ----------
     context
-        Of the message: the node's configuration, and the run's as the client will see it.
+        The message's context: the node's configuration, and the run's as the client will see it.
     ticket
-        The server's; it must name the client that this node is.
+        The server's ticket; it must name this node's client.
 
     Raises
     ------
     LinkError
-        If it names another one, the policy is wrong, or what it asks for cannot be kept.
+        If the ticket names another client, the policy is invalid, or an audit log that the policy
+        requires cannot be written.
     """
 
     def __init__(self, context: Context, ticket: Ticket) -> None:
@@ -54,7 +55,7 @@ class NodeGuards:
         self._pinned = bool(context.node_config.get(MIXER))
         self._averaged = ticket.returns_arrays
         if self._pinned and self.policy.allow_averaging is None:
-            # A server whose uploads go elsewhere must not get the segment that made them.
+            # A server that must not see the uploads must not get the segment that made them.
             self.policy = replace(self.policy, allow_averaging=False)
         self.run = ticket.run or f"flwr-{context.run_id}"
         self._folder = node_folder(context)
@@ -68,12 +69,12 @@ class NodeGuards:
         )
 
     def build(self, make: Callable[[], Client]) -> Client:
-        """Make the client and hold it to the node's policy.
+        """Build the client and subject it to the node's policy.
 
         Raises
         ------
         ClientError
-            As `make` does, or because the policy does not allow such a client, or such a round.
+            As `make`, or if the policy does not allow such a client or such a round.
         """
         if self._averaged and self.policy.allow_averaging is False:
             why = f"{MIXER} is set, and allow-averaging is not true"
@@ -90,7 +91,7 @@ class NodeGuards:
     def answer(
         self, method: str, arguments: Mapping[str, Any], ask: Callable[[], Outcome]
     ) -> Outcome:
-        """Answer a call of the server's, unless the node does not allow it, and write it down.
+        """Answer a call from the server if the policy allows it, and log it.
 
         Parameters
         ----------
@@ -110,12 +111,12 @@ class NodeGuards:
 
     @property
     def _records_of_run(self) -> str:
-        """Tells runs apart in which a record may have another index."""
+        """Id and configuration digest of the run, within which records keep their indices."""
         text = repr(sorted(self._config.items()))
         return f"{self.run}:{blake2b(text.encode(), digest_size=8).hexdigest()}"
 
     def _note(self, method: str, arguments: Mapping[str, Any], outcome: Outcome) -> Outcome:
-        """Write down a reply, or why there is none; what cannot be written down is withheld."""
+        """Log a reply, or why there is none; withhold a reply that cannot be logged."""
         step, part = (
             value if isinstance(value := arguments.get(name), int) else None
             for name in ("number", "part")
@@ -134,7 +135,7 @@ class NodeGuards:
         return outcome
 
     def close(self) -> None:
-        """Let go of the node's files."""
+        """Close the node's files."""
         self.audit.close()
         if self._client is not None:
             self._client.close()

@@ -1,4 +1,4 @@
-"""A node's own word on where its uploads go: to one mixer and nowhere else."""
+"""A node's own restriction of its uploads to one mixer."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ MIXER, MIXER_CA = "link-via", "link-via-ca"
 """Keys of a node's configuration: the mixer's address, and the authority of its certificate."""
 
 PUBLIC = "public"
-"""The authorities that gRPC comes with."""
+"""Value of `link-via-ca` for gRPC's default authorities."""
 
 
 def pinned(ticket: Ticket, node: Mapping[str, Any]) -> Ticket:
-    """Return a ticket as the node's configuration allows it.
+    """Return a ticket as restricted by the node's configuration.
 
-    A server names what nodes dial and whom they trust there, so it could name itself. A node with
-    `link-via` dials nothing else, with TLS, and trusts the authority that `link-via-ca` names,
-    never one that came with the ticket. On the loopback it needs neither.
+    The server names the address that nodes dial and the authority they trust, so it could name
+    itself. A node with `link-via` dials no other address, uses TLS, and trusts the authority in
+    `link-via-ca`, never one from the ticket. On the loopback, TLS and `link-via-ca` are optional.
 
     Raises
     ------
     LinkError
-        If the ticket leads elsewhere or to no TLS, or a key is wrong; the server may read it.
+        If the ticket has another address or no TLS, or a key is invalid; the message may be sent
+        to the server.
     """
     address = node.get(MIXER)
     if not address:

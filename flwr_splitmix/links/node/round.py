@@ -34,8 +34,8 @@ def serve_round(
 
     Returns
     -------
-    The content of the reply: after training metrics and, if the ticket wants them, arrays; one
-    sentence if the round went on without this client.
+    The content of the reply. After training: metrics and, if the ticket asks for them, arrays.
+    After an evaluation: nothing. If the round went on without this client: the reason.
     """
     guards: NodeGuards | None = None
     try:
@@ -54,7 +54,7 @@ def serve_round(
         arrays, metrics, warning = host.finish(ticket)
         guards.audit.write("release", {"lower-segment": arrays, "metrics": dict(metrics)})
     except Exception as error:
-        # The server gets a sentence; a traceback stays here, if it says more than that.
+        # The server gets one line; a traceback is logged here if it tells more.
         if not isinstance(error, (ClientError, LinkError)) or error.__cause__ is not None:
             log.exception("client %d failed in round %d", ticket.client, ticket.server_round)
         else:
@@ -92,10 +92,10 @@ def _serve(
 
 @contextmanager
 def _keeping(host: ClientHost, ticket: Ticket, *, only_if_it_fails: bool = False) -> Iterator[None]:
-    """Keep what the client has become, also if the round goes on without it.
+    """Save the client's state if it changed, even if the round goes on without the client.
 
-    What it has sent stays sent: another process must not forget its data position and its privacy
-    ledger. A training round that went well keeps its state when it is finished.
+    What it has sent cannot be taken back, so a later process must not forget its position in the
+    data and its privacy ledger. A successful training round saves its state when it finishes.
     """
     before = _plain_state(host, ticket.client)
     failed = True

@@ -1,7 +1,7 @@
-"""The place of a client's state on a SuperNode: its disk, or else Flower's context.
+"""Storage of a client's state on a SuperNode: a directory, or else Flower's context.
 
-Every round of a deployment is a new process. A directory outlives also the Flower run, so a
-resumed run finds what belongs to its checkpoint; `context.state` ends with the Flower run.
+Every round of a deployment is a new process. A directory also outlives the Flower run, so a resumed
+run finds the state that belongs to its checkpoint; `context.state` ends with the Flower run.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ CONTEXT_BYTES = 64_000_000
 """Largest state that is kept in Flower's context, which travels with every message."""
 
 FORGET_DAYS = 30.0
-"""Runs that no client of this node has taken part in for so long are removed."""
+"""States of runs not used on this node for this many days are removed."""
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _KEY = "splitmix-state"
 
 
 def node_folder(context: Context) -> Path | None:
-    """Return the directory in which this node keeps what outlives a round; it is there then.
+    """Return the directory for what outlives a round, creating it if needed.
 
     It is the node configuration's `state-dir`, else `nodes` below $SPLITMIX_HOME or ~/.splitmix.
-    None where that is "" or cannot be written.
+    None if `state-dir` is "" or the directory cannot be created.
     """
     chosen = context.node_config.get(STATE_DIR)
     if chosen is None:
@@ -66,20 +66,20 @@ def node_folder(context: Context) -> Path | None:
 
 
 def open_store(run: str, context: Context) -> StateStore:
-    """Return where this node keeps its client's state.
+    """Return the store of this node's client states.
 
-    Each run has a directory of its own below the node's. Without one, the state goes into
+    Each run has its own directory below the node's. If there is none, the state goes into
     `context.state`.
 
     Parameters
     ----------
     run
-        Id of the run, as the server says; "": Flower's own.
+        Id of the run, as sent by the server; "" uses Flower's run id.
 
     Raises
     ------
     LinkError
-        If the id could name a path of another kind.
+        If the id is not a plain directory name.
     """
     run = run or f"flwr-{context.run_id}"
     if not _RUN.fullmatch(run):
@@ -99,10 +99,10 @@ def open_store(run: str, context: Context) -> StateStore:
 
 
 def forget_runs(folder: Path, days: float) -> None:
-    """Remove the states of runs that have not been used for so many days, and nothing else."""
+    """Remove the states of runs not used for `days` days, and nothing else."""
     before = time.time() - days * 86_400
     for run in folder.iterdir():
-        # What is not ours keeps its directory; another process may be faster than this one.
+        # A directory with other files stays; another process may delete first.
         with contextlib.suppress(OSError):
             if run.is_dir() and not run.is_symlink() and run.stat().st_mtime < before:
                 for file in run.glob("*/round-*.safetensors"):
@@ -120,12 +120,12 @@ class ContextStore:
     def save(
         self, index: int, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
     ) -> None:
-        """Keep the state after `round`, in place of the one before.
+        """Save the state after `round`, replacing the previous one.
 
         Raises
         ------
         OSError
-            If it is too large.
+            If it cannot be encoded, in particular if it is too large.
         """
         payload = {
             "client": index,
@@ -142,7 +142,7 @@ class ContextStore:
     def load(
         self, index: int, at_most: int | None = None
     ) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
-        """Return the state, if it is this client's, whole, and of a round up to `at_most`."""
+        """Return the state if it is this client's, undamaged, and of a round <= `at_most`."""
         record = self._state.config_records.get(_KEY)
         if record is None:
             return None
@@ -164,9 +164,9 @@ class ContextStore:
         return frame.number, tensors, meta
 
     def drop_after(self, index: int, round: int) -> None:
-        """Forget the state if it is of a later round."""
+        """Delete the state unless it is this client's, undamaged, and of a round <= `round`."""
         if self.load(index, round) is None:
             self._state.pop(_KEY, None)
 
     def prune(self, index: int, kept_rounds: Sequence[int]) -> None:
-        """Do nothing: there is only one."""
+        """Do nothing: there is only one state."""

@@ -1,1 +1,1 @@
-"""The link of simulations: Ray actors that hold many virtual clients each."""
+"""The link for simulations: Ray actors that each hold many virtual clients."""

@@ -1,4 +1,4 @@
-"""The actor that holds virtual clients, and how tensors and calls reach it."""
+"""The actor that holds virtual clients, and the transfer of tensors and calls to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from flwr_splitmix.runs.checkpoints import ClientStore
 log = logging.getLogger("flwr.splitmix")
 
 PIECE_BYTES = 1_000_000
-"""Ray starts six threads to copy any buffer above 1 MiB, which costs more than the copying."""
+"""Bytes of a tensor's pieces: Ray copies any buffer above 1 MiB with six threads, whose start costs
+more than the copy."""
 
 
 class RayHost:
@@ -53,11 +54,11 @@ class RayHost:
         context: Context,
         arrays: dict[str, np.ndarray] | None,
     ) -> dict[str, Any]:
-        """Begin a round for one client; returns its description or {"error": sentence}."""
+        """Begin a round for one client; return its description or {"error": reason}."""
         from ray import cloudpickle
 
-        # client_fn comes from this run's own ClientApp through Ray, which pickles every argument;
-        # it does so here by hand, because the app's modules must be importable first.
+        # client_fn comes from this run's own ClientApp through Ray, which pickles every argument.
+        # It is unpickled here by hand, because the app's modules must be importable first.
         sys.path[:0] = [entry for entry in path if entry not in sys.path]
         try:
             return self.host.attach(
@@ -66,7 +67,7 @@ class RayHost:
                 None if arrays is None else {n: torch.tensor(a) for n, a in arrays.items()},
             )
         except Exception as error:
-            # A traceback helps with a fault in code, not with a client that says what it lacks.
+            # A traceback helps with a bug, not with a client that reports what it lacks.
             if not isinstance(error, ClientError) or error.__cause__ is not None:
                 log.exception("client %d could not be attached", ticket.client)
             return {"error": sentence(error)}
@@ -81,14 +82,14 @@ class RayHost:
         }
 
     def finish(self, ticket: Ticket) -> tuple[dict[str, np.ndarray], dict[str, int | float], str]:
-        """End a client's round: (arrays, metrics, warning)."""
+        """End a client's round and return (arrays, metrics, warning or "")."""
         arrays, metrics, warning = self.host.finish(ticket)
         return {name: t.numpy() for name, t in arrays.items()}, metrics, warning
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A tensor on its way through Ray's object store: its bytes in order, in pieces."""
+    """A tensor for Ray's object store: shape, dtype, and its bytes in order, in uint8 pieces."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -96,16 +97,16 @@ class Packed:
 
 
 def pack(tensor: Tensor) -> Packed:
-    """Make a tensor ready for Ray's object store; as bytes, for numpy has no bfloat16."""
+    """Convert a tensor to bytes for Ray's object store, since numpy has no bfloat16."""
     flat = tensor.detach().cpu().contiguous().view(tensor.numel()).view(torch.uint8).numpy()
     pieces = np.split(flat, range(PIECE_BYTES, flat.size, PIECE_BYTES))
     return Packed(tuple(tensor.shape), tensor.dtype, pieces)
 
 
 def unpack(packed: Packed) -> Tensor:
-    """Return the tensor, on the CPU, in memory of its own."""
+    """Return the tensor, on the CPU, in its own memory."""
     tensor = torch.empty(packed.shape, dtype=packed.dtype)
-    if tensor.numel():  # an empty array cannot be seen as bytes
+    if tensor.numel():  # an empty array cannot be viewed as bytes
         joined = tensor.view(tensor.numel()).view(torch.uint8).numpy()
         np.concatenate(packed.pieces, out=joined)
     return tensor
@@ -123,12 +124,12 @@ def convert_all(payload: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
 
 
 def call_host(ticket: Ticket, method: str, *arguments: Any) -> Any:
-    """From a ClientApp: call the ticket's host by name, waiting while Ray restarts it.
+    """Call the ticket's host by name from a ClientApp, waiting while Ray restarts it.
 
     Raises
     ------
     LinkError
-        If the host does not answer within the ticket's timeout.
+        If the host does not answer, or does not come back, within the ticket's timeout.
     """
     import ray
 

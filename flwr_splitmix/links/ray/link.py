@@ -206,11 +206,11 @@ class RayLink(RunLink):
                 self._hosts[place] = host
 
     def _place(self, nodes: Sequence[_Node], hosts: int) -> list[_Node]:
-        """Choose a Ray node for each host, round-robin among those with free GPUs for it."""
+        """Choose a Ray node for each host, round-robin among those with enough GPUs."""
         if not self.host_gpus:
             return list(islice(cycle(nodes), hosts))
         gpus = [float(node["Resources"].get("GPU", 0)) for node in nodes]
-        # A host does not span nodes; the small number compensates for rounding.
+        # A host does not span nodes; the small constant compensates for rounding.
         room = [int(there / self.host_gpus + 1e-9) for there in gpus]
         if sum(room) < hosts:
             raise LinkError(
@@ -240,7 +240,7 @@ class RayLink(RunLink):
         return ray
 
     def close(self) -> None:
-        """End the hosts."""
+        """Kill the hosts."""
         import ray
 
         for handle in self.handles:

@@ -1,1 +1,1 @@
-"""The link of deployments: SuperNodes dial the ServerApp over gRPC."""
+"""The link for deployments: SuperNodes dial the ServerApp over gRPC."""

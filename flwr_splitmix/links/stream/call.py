@@ -1,4 +1,4 @@
-"""What a line carries and what carries it: a call, a connection, and why there may be none."""
+"""Calls and connections of a line, and the errors of connecting."""
 
 from __future__ import annotations
 
@@ -10,41 +10,43 @@ from flwr_splitmix.links.link import Outcome
 
 
 class Connection(Protocol):
-    """What a line needs of a connection; its methods are called from any thread."""
+    """The connection interface that a line needs; methods may be called from any thread."""
 
     def is_active(self) -> bool:
-        """Return whether the connection still stands."""
+        """Return whether the connection is still open."""
 
     def wake(self) -> None:
-        """Have it ask what is to be sent, and whether a reply may be read.
+        """Make the connection ask the line what to send, and whether to read a reply.
 
-        Called under the line's lock, without delay.
+        Called under the line's lock; must not block.
         """
 
     def cancel(self) -> None:
-        """End it."""
+        """End the connection."""
 
 
 class LiveLineError(Exception):
-    """Another connection holds the line, and it stands."""
+    """Another connection holds the line and is still open."""
 
 
 class ClosedLineError(Exception):
-    """The client takes no part in the round any more; the sentence says why."""
+    """The client no longer takes part in the round; the message states why."""
 
 
 @dataclass
 class Call:
-    """A call, and what became of it.
+    """A call and its outcome.
 
     Parameters
     ----------
     began
         When it was submitted (`time.monotonic`).
     longest_reply
-        Most bytes of tensors that its reply may have.
+        Most bytes of tensors in its reply.
+    frame
+        The encoded messages; None before encoding and after the answer.
     outcome
-        None while it is in flight.
+        None while the call is in flight.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""Certificates made on the spot, for tests and demonstrations on one machine."""
+"""Throw-away certificates for tests and demonstrations on one machine."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Certificates:
     key: Path
 
     def of_node(self, index: int) -> tuple[Path, Path]:
-        """Return the certificate and the key of the node with a partition-id."""
+        """Return the certificate and key of the node with this partition-id."""
         name = node_name(index)
         return self.ca.with_name(f"{name}.crt"), self.ca.with_name(f"{name}.key")
 
 
 def node_name(index: int) -> str:
-    """Return the name that the certificate of the node with a partition-id must have."""
+    """Return the name required in the certificate of the node with this partition-id."""
     return f"node-{index}"
 
 
@@ -49,9 +49,9 @@ def make_certificates(
     nodes: int = 1,
     lifetime: timedelta = LIFETIME,
 ) -> Certificates:
-    """Make an authority, and with it certificates for a server and for nodes.
+    """Make an authority, and certificates that it signs for a server and for nodes.
 
-    The authority's key is forgotten, so that it can sign nothing else.
+    The authority's key is discarded, so that it can sign nothing else.
 
     Parameters
     ----------
@@ -60,9 +60,9 @@ def make_certificates(
     names
         Host names and IP addresses under which the server is dialled.
     nodes
-        How many nodes get a certificate.
+        Number of nodes that get a certificate.
     lifetime
-        From now; all are valid since an hour ago.
+        Validity from now on; it begins an hour in the past.
     """
     folder.mkdir(parents=True, exist_ok=True)
     authority_key = ec.generate_private_key(ec.SECP256R1())
@@ -93,7 +93,7 @@ def make_certificates(
         )
         certificate.write_bytes(signed.public_bytes(Encoding.PEM))
         pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        # For its owner's eyes only from the first moment.
+        # Readable by its owner only, from the moment of creation.
         key.unlink(missing_ok=True)
         with os.fdopen(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(pem)
@@ -106,7 +106,7 @@ def names_of(certificate: bytes) -> list[str]:
     Raises
     ------
     LinkError
-        If it is no certificate.
+        If it is not a certificate.
     """
     try:
         loaded = x509.load_pem_x509_certificate(certificate)
@@ -131,7 +131,7 @@ def _builder(
         .subject_name(_name(name))
         .public_key(public)
         .serial_number(x509.random_serial_number())
-        # Clocks of a few machines may differ a little.
+        # Clocks of different machines may differ a little.
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + lifetime)
     )

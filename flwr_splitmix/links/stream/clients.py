@@ -22,7 +22,7 @@ Changes = queue.SimpleQueue[int]
 
 @dataclass(frozen=True)
 class _Unawaited:
-    """A call whose answer nobody waits for; `late`: it was waited for in vain."""
+    """A call whose answer is not awaited; `late` if it was awaited before, in vain."""
 
     call: Call
     phase: Phase
@@ -32,7 +32,7 @@ class _Unawaited:
 
 @dataclass(frozen=True)
 class _Queued:
-    """Calls of one exchange by client index, which were submitted behind others."""
+    """Calls of one exchange by client index, submitted after others."""
 
     method: str
     phase: Phase
@@ -40,18 +40,18 @@ class _Queued:
 
 
 class StreamClients(Clients):
-    """Clients at the other ends of lines.
+    """Clients reached over lines.
 
     Parameters
     ----------
     lines
         By client index.
     changes
-        Where the lines say that they have changed.
+        Queue in which the lines report changes.
     wire_dtype
-        What goes to them travels as; of replies the line has counted the bytes.
+        Wire format of calls, to count their bytes; lines count the bytes of replies.
     step_timeout, reattach_timeout
-        Seconds for a call, and for a node whose connection broke to be back.
+        Seconds for a call, and for a node to reattach after its connection broke.
     """
 
     overlaps: ClassVar[bool] = True
@@ -80,14 +80,14 @@ class StreamClients(Clients):
 
     @property
     def busy(self) -> frozenset[int]:
-        """Clients that still work on a call whose answer was not waited for."""
+        """Clients still working on a call whose answer was late."""
         late = [client for client, call in self._unawaited.items() if call.late]
         for client in late:
             self._settle(client)
         return frozenset(late) & self._unawaited.keys()
 
     def fail(self, client: int, reason: str) -> None:
-        """Leave a client out for the rest of the round, and tell it so."""
+        """Leave a client out for the rest of the round, and tell it why."""
         super().fail(client, reason)
         self.lines[client].end("leave", reason)
 
@@ -102,7 +102,7 @@ class StreamClients(Clients):
         phase: Phase = "train",
         patience: Patience | None = None,
     ) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Call one exchange on many clients at once, and yield each reply when it is there."""
+        """Call one exchange on many clients at once, and yield each reply as it arrives."""
         self._await_late(payloads)
         calls = self._submitted(method, self._told(method, payloads, phase))
         for client, outcome in self._outcomes(method, calls, phase, patience):
@@ -112,7 +112,7 @@ class StreamClients(Clients):
     def post(
         self, method: str, payloads: Mapping[int, Mapping[str, Any]], *, phase: Phase = "train"
     ) -> None:
-        """Start calls of clients whose last one is over; the next one waits for them."""
+        """Start calls on clients whose last call is over; their next call waits for these."""
         told = self._told(method, payloads, phase)
         for client, call in self._submitted(method, told).items():
             deadline = time.monotonic() + self.step_timeout
@@ -121,12 +121,12 @@ class StreamClients(Clients):
     def queue(
         self, method: str, payloads: Mapping[int, Mapping[str, Any]], *, phase: Phase = "train"
     ) -> None:
-        """Call one exchange behind the calls in flight; `answered` has the replies."""
+        """Submit one exchange after the calls in flight; `answered` returns the replies."""
         calls = self._submitted(method, self._told(method, payloads, phase))
         self._queued.append(_Queued(method, phase, calls))
 
     def answered(self) -> dict[int, dict[str, Any]]:
-        """Wait for the replies to the calls that were queued first."""
+        """Wait for the replies to the oldest queued calls, and return them."""
         queued = self._queued.popleft()
         calls = {c: call for c, call in queued.calls.items() if c not in self.failures}
         outcomes = dict(self._outcomes(queued.method, calls, queued.phase, None))
@@ -152,7 +152,7 @@ class StreamClients(Clients):
         phase: Phase,
         patience: Patience | None,
     ) -> Iterator[tuple[int, Outcome]]:
-        """Yield what becomes of calls as soon as it is known."""
+        """Yield each call's outcome as soon as it is known."""
         began = time.monotonic()
         deadline = began + self.step_timeout
         waiting = dict(calls)
@@ -182,11 +182,11 @@ class StreamClients(Clients):
             limit = min([deadline, *(lost[client] for client in waiting if client in lost)])
             begun = waiting.keys() - posted
             if patience and begun and len(seconds) >= enough:
-                # Who has not answered is slower than the median, whatever it will take.
+                # Clients that have not answered are slower than the median in any case.
                 middle = sorted(seconds)[(len(calls) + 1) // 2 - 1]
                 patient_until = began + patience.factor * middle
                 if time.monotonic() >= patient_until:
-                    # Answers may have come while the one before was made use of.
+                    # Answers may have arrived while the caller used the previous one.
                     here = {c for c in begun if waiting[c].outcome is not None}
                     changed = here | posted
                     for client in begun - here:
@@ -200,7 +200,7 @@ class StreamClients(Clients):
             changed = next_changes(self.changes, limit - time.monotonic()) or set(waiting)
 
     def _look(self, client: int, call: Call, deadline: float) -> tuple[Outcome | None, float]:
-        """Return what became of a client's call; or None, and until when that may be so."""
+        """Return the outcome of a client's call, None if in flight, and when to look again."""
         now, outcome, lost_since = time.monotonic(), call.outcome, self.lines[client].lost_since
         if outcome is not None:
             return outcome, now
@@ -215,7 +215,7 @@ class StreamClients(Clients):
         return None, lost_since + self.reattach_timeout
 
     def _settle(self, client: int) -> float:
-        """Take note of a call that nobody waits for, if it is over; return when to look again."""
+        """Record a client's unawaited call if it is over; return when to look again."""
         unawaited = self._unawaited[client]
         outcome, until = self._look(client, unawaited.call, unawaited.deadline)
         if outcome is not None:
@@ -224,7 +224,7 @@ class StreamClients(Clients):
         return until
 
     def _await_late(self, clients: Iterable[int]) -> None:
-        """Wait until the late answers of clients have come, or never will."""
+        """Wait until the late answers of clients have arrived, or never will."""
         wanted = set(clients)
         while late := self.busy & wanted:
             calls = ((c, self._unawaited[c]) for c in late)
@@ -233,7 +233,7 @@ class StreamClients(Clients):
 
 
 def next_changes(changes: Changes, timeout: float) -> set[int]:
-    """Wait for a change; returns all that there are, or none after `timeout` seconds."""
+    """Wait for a change; return all pending ones, or none after `timeout` seconds."""
     changed: set[int] = set()
     try:
         changed.add(changes.get(timeout=max(timeout, 0.0)))

@@ -14,19 +14,19 @@ from flwr_splitmix.links.stream.line import Line
 from flwr_splitmix.links.stream.protocol import Messages
 
 LARGE = 256 << 10
-"""Bytes from which on a frame is packed or unpacked beside the event loop."""
+"""Frames of at least this many bytes are encoded and decoded outside the event loop."""
 
 _WELCOME = encode(Frame("hello"))
 _T = TypeVar("_T")
 
 
 class Conversation:
-    """A node's stream, as its line sees it; made in the coroutine that answers it.
+    """A node's stream as its line's `Connection`; created in the coroutine that serves it.
 
     Attributes
     ----------
     cut
-        Whether the server ended it.
+        Whether the server ended the stream.
     """
 
     def __init__(self, context: Any) -> None:
@@ -40,19 +40,19 @@ class Conversation:
         context.add_done_callback(lambda _: self.end())
 
     def is_active(self) -> bool:
-        """Return whether it still stands."""
+        """Return whether the stream is still open."""
         return self._stands
 
     def wake(self) -> None:
-        """Have the stream's coroutines look at the line."""
+        """Make the stream's coroutines look at the line."""
         self._in_loop(self._look)
 
     def cancel(self) -> None:
-        """End it."""
+        """End the stream."""
         self._in_loop(self._cut)
 
     def end(self) -> None:
-        """Note that it is over."""
+        """Mark the stream as ended."""
         self._stands = False
 
     def _look(self) -> None:
@@ -66,12 +66,12 @@ class Conversation:
             self._task.cancel()
 
     def _in_loop(self, function: Callable[[], None]) -> None:
-        # A loop that is closed has ended all of its streams.
+        # A closed loop has ended all its streams.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function)
 
     async def converse(self, line: Line) -> None:
-        """Carry a line's conversation until one end has had enough.
+        """Exchange a line's frames until either end is done.
 
         Raises
         ------
@@ -80,11 +80,11 @@ class Conversation:
         grpc.aio.InternalError
             If the connection broke.
         """
-        # By itself: a stream that is cut off while gRPC sends it beside a message gets no status.
+        # Sent on its own: a stream cut off while gRPC sends it with a message gets no status.
         await self._context.send_initial_metadata(())
         line.hello(self, await self._frame(line.longest_body))
         await self._context.write(_WELCOME)
-        # Both directions at the same time: replies come in while calls go out.
+        # Both directions at once: replies come in while calls go out.
         ways = [asyncio.create_task(self._send(line)), asyncio.create_task(self._listen(line))]
         try:
             ended, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -97,7 +97,7 @@ class Conversation:
 
     async def _send(self, line: Line) -> None:
         while True:
-            # Cleared first: what changes from here on wakes it again.
+            # Cleared first, so that later changes wake it again.
             self._to_send.clear()
             following = await self._beside(line.call_bytes, line.next_frame, self)
             if following is None:
@@ -111,7 +111,7 @@ class Conversation:
                 return
 
     async def _listen(self, line: Line) -> None:
-        # Nothing is read that was not asked for: what it may weigh is known of replies alone.
+        # Only awaited replies are read: a size limit is known for nothing else.
         while True:
             self._to_read.clear()
             if not line.awaits_reply(self):
@@ -130,7 +130,7 @@ class Conversation:
                 return frame.pieces
 
     async def _beside(self, nbytes: int, function: Callable[..., _T], *arguments: Any) -> _T:
-        """Call what handles so many bytes, in a thread of its own if they are many."""
+        """Call a function that handles `nbytes` bytes, in another thread if they are many."""
         if nbytes < LARGE:
             return function(*arguments)
         return await self._loop.run_in_executor(None, function, *arguments)

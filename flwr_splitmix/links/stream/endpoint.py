@@ -20,25 +20,26 @@ class Endpoint:
     address
         "host:port" to listen on, IPv6 in brackets; port 0 takes a free one.
     advertise
-        "host" or "host:port" that nodes dial, if it is another: a public name, the outer side of
-        a port forward. None: the host to listen on, or this machine's own address if that is
-        every one.
+        "host" or "host:port" that nodes dial, if it differs from `address`: a public name, or the
+        outer side of a port forward. None: the host to listen on, or this machine's own address if
+        that host is unspecified (0.0.0.0 or ::).
     certificate, key
-        PEM files of the server's certificate (its chain) and private key.
+        PEM files of the server's certificate (chain) and private key.
     ca
-        PEM file of the authority that signed it, which is sent to the nodes; None: nodes trust
-        the authorities that gRPC comes with.
+        PEM file of the authority that signed the certificate, sent to the nodes; None: nodes trust
+        gRPC's default authorities.
     client_ca
-        PEM file of an authority; nodes must then show a certificate that it signed, and that
-        names them: `node-` and their partition-id.
+        PEM file of an authority; nodes must then show a certificate that it signed and that names
+        them: `node-` followed by their partition-id.
     insecure
-        Allow plaintext on other addresses than the loopback.
+        Whether to allow plaintext on addresses other than the loopback.
 
     Raises
     ------
     LinkError
-        If an address is none, a file cannot be read, a certificate is not valid now or its key is
-        not its own or everyone's, or there would be no TLS where it is needed.
+        If an address is malformed, a file cannot be read, a certificate is not currently valid, a
+        key does not match its certificate or is accessible to everyone, or TLS is needed but
+        missing.
     """
 
     def __init__(
@@ -89,11 +90,11 @@ class Endpoint:
 
     @property
     def ca(self) -> str:
-        """The authority that nodes must trust, as PEM; "" for those that gRPC comes with."""
+        """The authority that nodes must trust, as PEM; "" for gRPC's default authorities."""
         return "" if self._ca is None else self._ca.decode("ascii", "replace")
 
     def credentials(self) -> grpc.ServerCredentials | None:
-        """Return gRPC's credentials, None for plaintext."""
+        """Return the gRPC server credentials; None for plaintext."""
         if self._certificate is None:
             return None
         return grpc.ssl_server_credentials(
@@ -103,12 +104,12 @@ class Endpoint:
         )
 
     def dialled(self, port: int) -> str:
-        """Return the address that nodes dial, given the port that is listened on.
+        """Return the address that nodes dial, given the port that the server listens on.
 
         Raises
         ------
         LinkError
-            If the certificate is not made for it.
+            If the certificate is not made for this address.
         """
         host, public = self._advertise or (self.host, None)
         if is_unspecified(host):
@@ -131,7 +132,7 @@ def split_address(text: str, key: str) -> tuple[str, int | None]:
     Raises
     ------
     LinkError
-        If it is none of these, or the port is not in 0..65535; it names `key`.
+        If it is none of these, or the port is not in 0..65535; the message names `key`.
     """
     if text.startswith("["):
         host, closed, rest = text[1:].partition("]")
@@ -152,7 +153,7 @@ def split_address(text: str, key: str) -> tuple[str, int | None]:
 
 
 def join_address(host: str, port: int) -> str:
-    """Write host and port as one, with IPv6 in brackets."""
+    """Join host and port, with IPv6 in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -169,8 +170,8 @@ def is_unspecified(host: str) -> bool:
 
 
 def own_address() -> str:
-    """Return the address from which this machine reaches others; nothing is sent."""
-    # An address for documentation (RFC 5737): only the routing table is asked.
+    """Return this machine's IPv4 address towards others, else 127.0.0.1; nothing is sent."""
+    # A documentation address (RFC 5737): only the routing table is consulted.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))

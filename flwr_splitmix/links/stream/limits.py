@@ -1,4 +1,4 @@
-"""How large a reply may be: from what the client said of itself, and what it is asked."""
+"""The size limit of a reply, from the client's description of itself and the call."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Mapping
 from typing import Any
 
 SLACK = 64 << 20
-"""Bytes for all that is not smashed data: labels, masks, scores."""
+"""Bytes allowed for everything but smashed data: labels, masks, scores."""
 
 WIDEST = 8
-"""Bytes of the widest number; also what narrowed tensors become is bounded."""
+"""Bytes of the widest number, so that the limit also holds for widened tensors."""
 
 
 def reply_limit(description: Mapping[str, Any], payload: Mapping[str, Any], most: int) -> int:
-    """Return how many bytes of tensors a client's reply to a call may have.
+    """Return how many bytes of tensors a client's reply to a call may have, at most `most`.
 
-    For each pass that the call plans, twice the smashed data of a batch (or of the test examples
-    that it names), in the widest dtype.
+    They are `SLACK`, and for each pass that the call plans twice the smashed data of a batch (or of
+    the test examples that the call names), in the widest dtype.
 
     Parameters
     ----------
     description
-        What the client said of itself. Without "batch-size", "patches" and "width" (texts have
-        no length of their own) it is `most`.
+        The client's description of itself. Without "batch-size", "patches" and "width" (texts have
+        no fixed length) the limit is `most`.
     payload
-        Of the call.
+        Arguments of the call.
     most
-        The largest that any frame's body may have.
+        Largest body of any frame in bytes.
     """
     sizes = [description.get(name) for name in ("batch-size", "patches", "width")]
     if not all(type(size) is int and size > 0 for size in sizes):

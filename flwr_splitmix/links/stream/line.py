@@ -1,12 +1,12 @@
-"""One client's line in a round: calls in their order, over whatever connection carries them.
+"""One client's line in a round: ordered calls that survive broken connections.
 
-The client sends `hello` once a connection (number: the last call that it answered; payload: its
-description) and gets a `hello` back, then sends a `reply` or an `error` to each `call`, in their
-order. The server sends calls, numbered from 1, and at last `finish` or `leave`; several calls may
-be in flight. A connection may break at any moment: all calls in flight are sent again on the next
-one, and the client repeats the replies that it has stored, so that no call is run twice. Each call
-says which one was the last whose reply has come, up to which the client need not store replies.
-Frames about other calls than the oldest in flight change nothing.
+The client sends one `hello` per connection (number: the last call that it answered; payload: its
+description), gets a `hello` back, and then sends a `reply` or an `error` to each `call`, in order.
+The server sends calls, numbered from 1, and finally `finish` or `leave`; several calls may be in
+flight. When a connection breaks, all calls in flight are sent again on the next one, and the client
+repeats its stored replies, so no call runs twice. Each call states the last call whose reply has
+arrived; the client drops its replies up to that one. Replies to calls other than the oldest in
+flight change nothing.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ class Line:
     Parameters
     ----------
     changed
-        Called, without an argument and without delay, when `outcome`, `description`, `failure` or
-        `lost_since` may have changed.
+        Called without arguments, under the line's lock, whenever `outcome`, `description`,
+        `failure` or `lost_since` may have changed; must not block.
     wire
-        Format of activations and gradients on their way to the client.
+        Wire format of the floating-point tensors sent to the client.
     max_body
-        Largest body in bytes that is taken from the client.
+        Largest body in bytes of a frame to or from the client.
     seed
-        Of formats that round by chance.
+        Seed of stochastic rounding.
     feedback
-        Adds what rounding has left of gradients to the next ones; None leaves them as they are.
+        Adds the rounding error of gradients to the next ones; None leaves gradients unchanged.
 
     Attributes
     ----------
     description
-        What the client said of itself when it attached; None before.
+        The client's description of itself when it attached; None before.
     failure
-        Why the line can carry no call any more; None while it can.
+        Why the line can no longer carry calls; None while it can.
     lost_since
-        When the connection broke (`time.monotonic`); None while one stands, or before the first.
+        When the connection broke (`time.monotonic`); None while one is open, or before the first.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Line:
     # The strategy's side.
 
     def submit(self, method: str, payload: Mapping[str, Any]) -> Call:
-        """Start a call behind those in flight; its `outcome` will hold what becomes of it."""
+        """Submit a call after those in flight; its `outcome` is set when it is over."""
         with self._lock:
             self._number += 1
             limit = reply_limit(self.description or {}, payload, self._max_body)
@@ -100,25 +100,25 @@ class Line:
 
     @property
     def outcome(self) -> Outcome | None:
-        """What became of the call that was submitted last; None while it is in flight."""
+        """Outcome of the call submitted last; None while it is in flight."""
         with self._lock:
             return None if self._last is None else self._last.outcome
 
     def end(self, kind: Literal["finish", "leave"], text: str = "") -> None:
-        """Tell the client that the round is over for it; it may be told only once."""
+        """Tell the client that the round is over for it; only the first call has an effect."""
         with self._lock:
             if self._ending is not None:
                 return
             self._ending = Frame(kind, text=text)
             self._wake()
-            # Whoever owes an answer, or does not read, would not get to see the frame.
+            # A client that owes an answer or has not said hello would not read the frame.
             stuck = self._in_flight or not self._said_hello
             connection = self._connection if stuck else None
         if connection is not None:
             connection.cancel()
 
     def abandon(self, reason: str) -> None:
-        """Wait for no answer any more: calls in flight fail, and so does the line with them."""
+        """Fail the calls in flight, and the line with them; do nothing if there are none."""
         with self._lock:
             if self._in_flight:
                 self._fail(reason)
@@ -134,26 +134,26 @@ class Line:
 
     @property
     def call_bytes(self) -> int:
-        """Bytes of the tensors of the next call that is to be sent; 0 if there is none."""
+        """Bytes of the tensors of the next call to send; 0 if there is none."""
         with self._lock:
             call = self._unsent()
             return 0 if call is None else tensor_bytes(call.payload)
 
     @property
     def longest_body(self) -> int:
-        """Most bytes of tensors that the connection's next frame may have."""
+        """Largest body in bytes of the next frame from the client."""
         with self._lock:
             if not self._said_hello:
                 return min(HELLO_BODY, self._max_body)
             return self._in_flight[0].longest_reply if self._in_flight else self._max_body
 
     def connect(self, connection: Connection) -> None:
-        """Give the line to a new connection.
+        """Attach a new connection to the line.
 
         Raises
         ------
         LiveLineError
-            If another connection has it, and stands.
+            If another connection holds the line and is still open.
         ClosedLineError
             If the client was left out of the round.
         """
@@ -164,13 +164,13 @@ class Line:
                 raise ClosedLineError(self._ending.text)
             if self._connection is not None and self._connection.is_active():
                 raise LiveLineError
-            self._wake()  # the one that has ended
+            self._wake()  # the previous connection, which has ended
             self._connection = connection
             self._said_hello = False
             self._sent = self._answered
 
     def hello(self, connection: Connection, data: bytes | Sequence[bytes]) -> None:
-        """Take a connection's first frame, whole or in its messages."""
+        """Process a connection's first frame, given whole or in messages."""
         with self._lock:
             if connection is not self._connection:
                 return
@@ -189,12 +189,12 @@ class Line:
                 self._changed()
 
     def next_frame(self, connection: Connection) -> tuple[list[bytes], bool] | None:
-        """Return what is to be sent now: (messages of a frame, whether it is the last).
+        """Return what to send now: (messages of a frame, whether it is the last frame).
 
         Returns
         -------
-        No messages if there is nothing to send until the connection is woken; None if it has
-        ended, or another one has the line.
+        No messages if there is nothing to send until the connection is woken; None if the
+        connection has ended or another one holds the line.
         """
         while True:
             with self._lock:
@@ -218,7 +218,7 @@ class Line:
         return over or self._unsent() is not None
 
     def _encoded(self, call: Call, answered: int) -> list[bytes] | None:
-        """Return a call's messages, which are made once, outside of the lock."""
+        """Return a call's messages, encoded once, outside the lock; None if that fails."""
         if call.frame is None:
             payload = call.payload
             if self._feedback is not None:
@@ -229,19 +229,19 @@ class Line:
                 call.frame = in_pieces(frame, self._wire, self._max_body, self._seed)
             except CodecError as error:
                 with self._lock:
-                    # The calls behind it rest on it.
+                    # Later calls depend on it.
                     self._end_all(Outcome(None, f"could not be sent its call: {error}"))
                 return None
         return call.frame
 
     def awaits_reply(self, connection: Connection) -> bool:
-        """Return whether a call that the connection was sent has not been answered yet."""
+        """Return whether a call sent over the connection is still unanswered."""
         with self._lock:
             mine = connection is self._connection and connection.is_active()
             return mine and bool(self._in_flight) and self._in_flight[0].number <= self._sent
 
     def receive(self, connection: Connection, data: bytes | Sequence[bytes]) -> bool:
-        """Take a frame that is not the first; returns whether it answered a call in flight."""
+        """Process a later frame; return whether it ended a call in flight or failed the line."""
         with self._lock:
             if connection is not self._connection:
                 return False
@@ -275,16 +275,16 @@ class Line:
                 self.lost_since = time.monotonic()
                 self._changed()
 
-    # Under the lock, all of them.
+    # Called under the lock, except `_decode`.
 
     @property
     def _answered(self) -> int:
-        """The last call whose reply has come, or never will."""
+        """Number of the last call whose reply has arrived or never will."""
         return self._in_flight[0].number - 1 if self._in_flight else self._number
 
     def _unsent(self) -> Call | None:
-        """Return the next call that the connection has not been sent."""
-        # Few are in flight, and all are numbered one behind the other.
+        """Return the next call not yet sent over the connection."""
+        # Calls in flight are numbered consecutively.
         place = max(self._sent - self._answered, 0)
         return self._in_flight[place] if place < len(self._in_flight) else None
 
@@ -301,7 +301,7 @@ class Line:
             return None
 
     def _answer(self, outcome: Outcome) -> None:
-        """Note what became of the oldest call in flight."""
+        """Record the outcome of the oldest call in flight."""
         call = self._in_flight.popleft()
         call.outcome = outcome
         call.frame = None

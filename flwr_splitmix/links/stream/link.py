@@ -57,7 +57,7 @@ class StreamLink(RunLink):
     ----------
     certificate, key, ca, client_ca, insecure, address, advertise
         Addresses to listen on and to advertise, and certificates: see `stream.endpoint.Endpoint`.
-        Without a certificate the link listens on the loopback only, unless `insecure`.
+        Without a certificate only loopback addresses are allowed, unless `insecure`.
     wire_dtype
         Dtype of activations and gradients on the wire: "keep", "float32", "bfloat16", "float16",
         or "int8" or "int4" with a scale per patch, rounded to nearest or stochastically

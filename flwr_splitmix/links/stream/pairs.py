@@ -1,4 +1,4 @@
-"""A certificate and its private key, and authorities: read and checked before anything starts."""
+"""Certificates, private keys and authorities, read and checked before anything starts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from cryptography.hazmat.primitives.serialization import (
 from flwr_splitmix.links.link import LinkError
 
 CERTIFICATE, KEY = "ssl-certfile", "ssl-keyfile"
-"""Keys of a run's, and of a node's, configuration."""
+"""Keys in the configuration of a run, and of a node."""
 
 
 def read_pair(certificate: str | Path, key: str | Path) -> tuple[bytes, bytes]:
-    """Read a certificate (a chain's first is its holder's) and its private key.
+    """Read a certificate (or a chain, the holder's first) and its private key.
 
     Returns
     -------
@@ -31,8 +31,9 @@ def read_pair(certificate: str | Path, key: str | Path) -> tuple[bytes, bytes]:
     Raises
     ------
     LinkError
-        If a file cannot be read or is no PEM, the certificate is not valid now, everyone may read
-        the key or it belongs to another certificate; it names the key of the configuration.
+        If a file cannot be read or is not PEM, the certificate is not currently valid, or the
+        private key is encrypted, accessible to everyone or another certificate's. Unless a file
+        cannot be read, the message names the configuration key.
     """
     certificate, key = Path(certificate).expanduser(), Path(key).expanduser()
     chain, secret = read(certificate), read(key)
@@ -64,12 +65,12 @@ def read_pair(certificate: str | Path, key: str | Path) -> tuple[bytes, bytes]:
 
 
 def read_authority(path: str | Path, name: str) -> bytes:
-    """Read the certificates of authorities; `name` is the key of the configuration.
+    """Read the certificates of authorities; `name` is the configuration key.
 
     Raises
     ------
     LinkError
-        If the file cannot be read or is no PEM, or none of them is valid now.
+        If the file cannot be read or is not PEM, or none of them is currently valid.
     """
     path = Path(path).expanduser()
     data = read(path)
@@ -80,7 +81,7 @@ def read_authority(path: str | Path, name: str) -> bytes:
 
 
 def read(path: Path) -> bytes:
-    """Read a file; LinkError if it cannot be read."""
+    """Read a file; raise LinkError if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -95,7 +96,7 @@ def _certificates(data: bytes, name: str, path: Path) -> list[x509.Certificate]:
 
 
 def _not_now(certificate: x509.Certificate) -> str:
-    """Say why a certificate is not valid now; "" if it is."""
+    """Return why a certificate is not currently valid; "" if it is."""
     now = datetime.now(UTC)
     if now > certificate.not_valid_after_utc:
         return f"expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC; make a new one"

@@ -1,4 +1,4 @@
-"""The protocol that both ends of the stream agree on: names, versions, limits and pings."""
+"""The protocol of the stream: names, versions, limits and keepalive settings."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ PROTOCOL_KEY = "splitmix-protocol"
 
 
 PIECE = 4 << 20
-"""Bytes of the longest gRPC message. A longer frame travels in pieces: gRPC's limit holds for all
-messages of a server, so it must be small for a peer that has not yet said what it will send."""
+"""Bytes of the longest gRPC message. A longer frame is sent in pieces: gRPC's limit applies to all
+messages of a server, so it must be small for peers that have not yet announced what they send."""
 
 MAX_UNHEARD = 256
-"""Most calls that a server may make behind the last one whose reply it says to have."""
+"""Most calls that a server may make beyond the last one whose reply it has acknowledged."""
 
 HELLO_BODY = 64 << 10
-"""Most bytes of tensors in a hello, which holds plain values."""
+"""Largest body in bytes of a hello frame, which holds plain values."""
 
 
 def message_settings() -> list[tuple[str, int]]:
-    """Return gRPC's settings that refuse a message before it is read.
+    """Return the gRPC settings that refuse long and compressed messages before they are read.
 
-    By its announced length, and if it is compressed: what it would become is not in its length.
+    A compressed message does not announce its decompressed length.
     """
     return [
         ("grpc.max_send_message_length", PIECE),
         ("grpc.max_receive_message_length", PIECE),
-        # A bit for each algorithm; the first is none.
+        # One bit per algorithm; the first means no compression.
         ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.per_message_decompression", 0),
     ]
@@ -61,7 +61,7 @@ def in_pieces(
 
 
 class Messages:
-    """The messages of a frame, as far as they have come.
+    """The messages of a frame received so far.
 
     Every message but a frame's last has `PIECE` bytes: many short ones would take far more memory
     than the bytes they hold.
@@ -69,13 +69,13 @@ class Messages:
     Parameters
     ----------
     max_body
-        Most bytes that the frame's body may have.
+        Largest body of the frame in bytes.
 
     Attributes
     ----------
     pieces
-        The messages. Where one has not the length that it must have, or the first begins no frame
-        whose body is short enough, those up to it; `decode` says what is wrong.
+        The messages. They end early at a message of the wrong length, or at a first message whose
+        prefix is invalid or announces too much; `decode` then reports the error.
     """
 
     def __init__(self, max_body: int) -> None:
@@ -84,7 +84,7 @@ class Messages:
         self._missing = 0
 
     def add(self, message: bytes) -> bool:
-        """Take the next message; returns whether it is the last that is to be read."""
+        """Add the next message; return whether it is the last one to read."""
         if not self.pieces:
             self.pieces.append(message)
             try:
@@ -100,7 +100,7 @@ class Messages:
 
 
 def next_frame(messages: Iterator[bytes], max_body: int) -> list[bytes]:
-    """Read messages until a frame is whole; no more of them than its prefix may announce.
+    """Read messages until a frame is complete, and no more than its prefix announces.
 
     Returns
     -------
@@ -109,7 +109,7 @@ def next_frame(messages: Iterator[bytes], max_body: int) -> list[bytes]:
     Raises
     ------
     StopIteration
-        If the messages end before.
+        If the messages end first.
     """
     frame = Messages(max_body)
     while not frame.add(next(messages)):
@@ -118,7 +118,7 @@ def next_frame(messages: Iterator[bytes], max_body: int) -> list[bytes]:
 
 
 def keepalive() -> list[tuple[str, int]]:
-    """Return the settings by which either end notices that the other is frozen or gone."""
+    """Return the gRPC settings by which either end notices that the other is frozen or gone."""
     return [
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 15_000),

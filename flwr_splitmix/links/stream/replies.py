@@ -1,4 +1,4 @@
-"""What nodes answer a round's messages, besides what they send over their lines."""
+"""Nodes' replies to a round's Flower messages, besides the frames on their lines."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from flwr_splitmix.links.words import one_line
 log = logging.getLogger("flwr.splitmix")
 
 POLL_SECONDS = 0.05
-"""Between two looks for replies while nodes attach or finish."""
+"""Seconds between polls for replies while nodes attach or finish."""
 
 LOST = "is not connected to the SuperLink any more"
 
 
 def why_not_attached(reply: Message) -> str:
-    """Return why a node that has answered its message is not attached."""
+    """Return why a node that answered its message did not attach."""
     return refusal(reply) or "answered its message without attaching"
 
 
 def is_plain(description: Mapping[str, Any]) -> bool:
-    """Return whether a client described itself in plain values, and said where its state is."""
+    """Return whether a client's description has only plain values and a valid "state-round"."""
     plain = all(isinstance(value, (bool, int, float, str)) for value in description.values())
     state_round = description.get("state-round")
     return plain and type(state_round) is int and state_round >= 0
@@ -48,11 +48,11 @@ def collect(
     nodes
         Client index -> node id.
     fail
-        Told of a client whose reply says why there is none, or does not come.
+        Called with client and reason if a client's reply is a refusal or does not arrive.
 
     Returns
     -------
-    Sorted by client index.
+    The replies, sorted by client index.
     """
     replies: dict[int, Message] = {}
     waiting = dict(nodes)

@@ -1,7 +1,7 @@
-"""The gRPC service that nodes dial: it admits them by token and joins each to its line.
+"""The gRPC service that nodes dial: it admits them by token and connects each to its line.
 
-All connections share one thread with an event loop: a thread for each stream, of which a thousand
-wake up at once, costs more than what they do (docs/performance.md, "A thousand nodes").
+All connections share one thread with an event loop: waking a thousand threads at once, one per
+stream, costs more than their work (docs/performance.md, "A thousand nodes").
 """
 
 from __future__ import annotations
@@ -34,29 +34,31 @@ from flwr_splitmix.links.stream.token import Admission, TokenError, TokenMint
 from flwr_splitmix.links.words import one_line
 
 MAX_NODES = 4096
-"""Nodes that may be attached at once, where descriptors allow it."""
+"""Most nodes attached at once, if file descriptors allow."""
 
 CODERS = min(os.cpu_count() or 1, 4)
-"""Threads that pack and unpack large frames."""
+"""Threads that encode and decode large frames."""
 
 IDLE_SECONDS, STRANGER_SECONDS = 10.0, 30.0
 """How long a connection may be without a stream, and how long it may open new ones. A node opens
-one stream, with its token, as soon as it is connected, and keeps it however long the round is."""
+one stream, with its token, as soon as it is connected, and keeps it for the whole round."""
 
 FAREWELL_SECONDS = 1.0
-"""How long a node that is cut off may take to read that it is."""
+"""Seconds that a node has to read that it is cut off."""
 
 
 class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Answers the attach of nodes; everything else is refused.
+    """Lets nodes attach; refuses everything else.
 
-    A token is checked before the first frame is read, so that whoever has none cannot make this
-    process take or decode a byte of a frame.
+    Tokens are checked before the first frame is read, so a peer without one cannot make this
+    process accept or decode a byte of a frame.
 
     Parameters
     ----------
+    mint
+        Checks the tokens.
     names_nodes
-        Whether a node's certificate, which its connection has shown, must name the node.
+        Whether a node's TLS certificate must name the node.
     """
 
     def __init__(self, mint: TokenMint, names_nodes: bool = False) -> None:
@@ -72,7 +74,7 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
             self._lines.update(lines)
 
     def close(self, admissions: Iterable[Admission]) -> None:
-        """Let them no longer."""
+        """Stop letting the nodes of a round attach."""
         with self._lock:
             for admission in admissions:
                 self._lines.pop(admission, None)
@@ -95,7 +97,7 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
             stream.end()
             line.disconnect(stream)
         if stream.cut:
-            # Who does not read, or is gone, hears nothing of it, and must not keep this coroutine.
+            # A node that is gone or does not read must not hold up this coroutine.
             with contextlib.suppress(TimeoutError, grpc.aio.InternalError):
                 async with asyncio.timeout(FAREWELL_SECONDS):
                     await context.abort(grpc.StatusCode.CANCELLED, "cut off by the ServerApp")
@@ -152,7 +154,7 @@ async def _refuse(context: Any, code: grpc.StatusCode, sentence: str) -> NoRetur
 
 
 def _certified(context: Any) -> set[str]:
-    """Return the names that a connection's certificate is made for."""
+    """Return the names in a connection's client certificate."""
     shown = context.auth_context()
     kinds = ("x509_common_name", "x509_subject_alternative_name")
     return {name.decode(errors="replace") for kind in kinds for name in shown.get(kind, ())}
@@ -167,7 +169,7 @@ def _short(value: Any) -> str:
 
 
 class StreamServer:
-    """A gRPC server of the nodes' service, and perhaps of others, on one address.
+    """A gRPC server for the nodes' service, and optionally others, on one address.
 
     Parameters
     ----------
@@ -208,7 +210,7 @@ class StreamServer:
             raise OSError(f"cannot listen on {address}")
 
     def stop(self, grace: float) -> None:
-        """Refuse new connections, cut those that stand after `grace` seconds, end all threads."""
+        """Refuse new connections, cut open ones after `grace` seconds, and end all threads."""
         self._loop.call_soon_threadsafe(self._grace.set_result, grace)
         self._thread.join()
 
@@ -238,7 +240,7 @@ class StreamServer:
 
 
 def max_connections() -> int:
-    """Return how many connections may stand at once: a quarter of the descriptors is for files."""
+    """Return the limit of open connections; it leaves a quarter of the descriptors for files."""
     if sys.platform == "win32":
         return 2 * MAX_NODES
     import resource
@@ -255,12 +257,12 @@ def _options() -> list[tuple[str, int]]:
         *keepalive(),
         ("grpc.max_metadata_size", 16 * 1024),
         ("grpc.server_handshake_timeout_ms", 10_000),
-        # Whoever has shown no token has no stream that lasts, and is cut off.
+        # A peer without a valid token has no lasting stream, and is cut off.
         ("grpc.max_connection_idle_ms", int(1000 * IDLE_SECONDS)),
         ("grpc.max_connection_age_ms", int(1000 * STRANGER_SECONDS)),
         ("grpc.max_allowed_incoming_connections", max_connections()),
         ("grpc.so_reuseport", 0),
-        # Nodes look after their end of the connection just as often.
+        # Nodes send keepalive pings just as often.
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ]

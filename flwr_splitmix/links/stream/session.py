@@ -1,4 +1,4 @@
-"""The node's end of a line: dial, answer calls until the server ends the round, dial again."""
+"""The node's end of a line: dial, answer calls until the server ends the round, redial if lost."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ from flwr_splitmix.seeding import derive_seed
 log = logging.getLogger("flwr.splitmix")
 
 Answer = Callable[[str, Mapping[str, Any]], Outcome]
-"""Runs one exchange: (method, arguments) to what became of it."""
+"""Runs one exchange: (method, arguments) -> outcome."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
-"""Seconds between two attempts to dial; they double, give or take a quarter."""
+"""Seconds between two attempts to dial; they double each time, with 25 % jitter."""
 
 RETRIED = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.ALREADY_EXISTS,  # the server has not noticed yet that the old one broke
+        grpc.StatusCode.ALREADY_EXISTS,  # the server has not noticed that the old connection broke
         grpc.StatusCode.CANCELLED,
         grpc.StatusCode.DEADLINE_EXCEEDED,
         grpc.StatusCode.INTERNAL,
         grpc.StatusCode.UNKNOWN,
     }
 )
-"""What may pass; any other status is the server's last word."""
+"""Statuses that may be temporary; any other is final."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,17 @@ class Session:
     Parameters
     ----------
     ticket
-        What to dial, with which right.
+        Where to dial, and the token.
     node
         Flower's id of this node, for which the token was made.
     description
-        What the client says of itself.
+        The client's description of itself.
     answer
         Runs an exchange.
     identity
         This node's own certificate, if the server asks for one.
+    max_body
+        Largest body of a frame in bytes.
     """
 
     def __init__(
@@ -104,14 +106,14 @@ class Session:
         self._attached = False
 
     def run(self) -> None:
-        """Serve calls until the server says that the round is finished.
+        """Serve calls until the server finishes the round.
 
         Raises
         ------
         LinkError
-            If the server refuses this client or leaves it out of the round, or cannot be reached
-            for as long as the ticket says, or this node's own certificate is not valid; the
-            sentence may be sent to the server.
+            If the server refuses this client, leaves it out of the round, cannot be reached within
+            the ticket's limits, or violates the protocol, or if this node's own certificate is
+            invalid; the message may be sent to the server.
         """
         if self._identity is not None:
             self._pair = read_pair(self._identity.certificate, self._identity.key)
@@ -142,7 +144,7 @@ class Session:
         options = [
             *message_settings(),
             *keepalive(),
-            # Each attempt is a connection of its own; the pauses between them are ours.
+            # Each attempt is a connection of its own, and `run` paces the attempts.
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.enable_retries", 0),
         ]
@@ -157,7 +159,7 @@ class Session:
         return grpc.secure_channel(self._ticket.address, credentials, options=options)
 
     def _converse(self, channel: grpc.Channel) -> bool:
-        """Answer the calls of one connection; returns whether the round is finished."""
+        """Answer the calls of one connection; return whether the round is finished."""
         outbox: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
         outbox.put(in_pieces(Frame("hello", self._number, payload=self._description)))
         stream: Iterator[bytes] = channel.stream_stream(METHOD)(
@@ -192,7 +194,7 @@ class Session:
             raise LinkError(one_line(f"the server sent bytes that are no frame: {error}")) from None
 
     def _reply_to(self, call: Frame) -> list[bytes] | None:
-        """Run a call, or repeat the reply that is stored; None for one that is long over."""
+        """Run a call, or return its stored reply; None if that reply has been dropped."""
         answered, arguments = call.payload.get("answered"), call.payload.get("arguments")
         if type(answered) is not int or not isinstance(arguments, dict):
             raise LinkError("the server sent a call without its arguments")

@@ -1,4 +1,4 @@
-"""Tokens: one node's right to attach to one round of one run, made and checked by the ServerApp."""
+"""Tokens: one node's right to attach to one round of one run, made and checked by its server."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dataclasses import asdict, dataclass, fields
 
 
 class TokenError(ValueError):
-    """A token gives no right to attach; the sentence may be sent to whoever showed it."""
+    """A token is invalid; the message may be sent to the peer that showed it."""
 
 
 @dataclass(frozen=True)
 class Admission:
-    """Whom a token admits to what.
+    """What a token grants, and to whom.
 
     Parameters
     ----------
     run
-        Random name of the link that made it, new in every run.
+        Random id of the mint that made it.
     node
         Flower's id of the node.
     client
@@ -42,14 +42,14 @@ class Admission:
 class TokenMint:
     """Makes and checks tokens with a secret that stays in this process's memory.
 
-    A token is what it admits to and when it expires, readable, with an HMAC-SHA256 of both.
+    A token is its admission and expiry, readable (base64 of JSON), with an HMAC-SHA256 of both.
 
     Parameters
     ----------
     seconds
         How long a token is valid.
     clock
-        Seconds of a clock that is only ever read here, so nodes need not agree about the time.
+        Returns the time in seconds; it is read only here, so clocks of nodes need not agree.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -59,11 +59,11 @@ class TokenMint:
         self._secret = secrets.token_bytes(32)
 
     def admission(self, node: int, client: int, server_round: int, kind: str) -> Admission:
-        """Return what one node is to be admitted to in this run."""
+        """Return the admission of one node to one round."""
         return Admission(self.run, node, client, server_round, kind)
 
     def token(self, admission: Admission) -> str:
-        """Make the token that admits to it."""
+        """Return the token for an admission."""
         claims = {**asdict(admission), "expires": self._clock() + self.seconds}
         text = _encode(json.dumps(claims, separators=(",", ":")).encode())
         return f"{text}.{self._mark(text)}"
@@ -72,7 +72,7 @@ class TokenMint:
         return hmac.new(self._secret, text.encode(), "sha256").hexdigest()
 
     def check(self, token: str) -> Admission:
-        """Return whom a token admits to what.
+        """Check a token and return its admission.
 
         Raises
         ------
@@ -80,7 +80,7 @@ class TokenMint:
             If this mint did not make it, or it has expired.
         """
         text, _, mark = token.partition(".")
-        # Compared in constant time, and before a byte of it is read.
+        # Compared in constant time, before the claims are decoded.
         if not hmac.compare_digest(self._mark(text).encode(), mark.encode()):
             raise TokenError("the token was not made by this run")
         try:

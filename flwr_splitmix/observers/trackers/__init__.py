@@ -1,4 +1,4 @@
-"""Trackers: observers that hand a run on to TensorBoard, Weights & Biases, MLflow or a CSV file."""
+"""Trackers: observers that send a run to TensorBoard, Weights & Biases, MLflow or a CSV file."""
 
 from flwr_splitmix.observers.trackers.choice import TRACKERS, TrackerError, make_trackers
 from flwr_splitmix.observers.trackers.tracker import Tracker

@@ -12,11 +12,11 @@ from flwr_splitmix.observers.trackers.tracker import Tracker
 
 
 class TrackerError(ValueError):
-    """A tracker that is asked for cannot be had; the message names the remedy."""
+    """A requested tracker is not available; the message names the remedy."""
 
 
 class _Known(NamedTuple):
-    """Where a tracker is, what package it needs, and which extra brings that."""
+    """A tracker's module and factory, the package that it needs, and the extra that installs it."""
 
     module: str
     make: str
@@ -37,7 +37,7 @@ TRACKERS = tuple(_KNOWN)
 
 
 def split_names(names: str) -> list[str]:
-    """Return the names in a text with commas between.
+    """Return the names in a comma-separated text.
 
     Raises
     ------
@@ -58,17 +58,18 @@ def split_names(names: str) -> list[str]:
 
 
 def make_trackers(names: str, mixtures: KeptMixtures | None = None) -> list[Tracker]:
-    """Make the trackers that are named, with commas between; nothing is written yet.
+    """Make the trackers named in a comma-separated text; nothing is written yet.
 
     Parameters
     ----------
     mixtures
-        Whose pictures they show, where they can.
+        The mixtures whose images trackers send; None for none.
 
     Raises
     ------
     TrackerError
-        If a name is unknown, or its package is not installed: the extra is named.
+        If a name is unknown or given twice, or its package is not installed (the message names the
+        extra to install).
     """
     made = []
     for name in split_names(names):

@@ -1,4 +1,4 @@
-"""The CSV tracker: a row a round, for a spreadsheet."""
+"""The CSV tracker: one row per round, for spreadsheets."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from flwr_splitmix.storage import write_atomic
 
 
 class CsvTracker(Tracker):
-    """Writes metrics.csv: the numbers of each round; it has no texts and no pictures.
+    """Writes metrics.csv with the numbers of each round, but no texts and no images.
 
     Parameters
     ----------
     folder
-        Where the file is written; None is the run's directory.
+        Where the file is written; None uses the run's directory.
     """
 
     def begin(self, event: RunStarted, config: Mapping[str, Any]) -> None:
-        """Take over the rounds that are in the file and before the first one of now."""
+        """Read the rows of rounds before the first one from an existing file."""
         place = self.place(event, "")
         self._file = place / "metrics.csv"
         self._rows = [
@@ -33,7 +33,7 @@ class CsvTracker(Tracker):
         ]
 
     def numbers(self, values: Mapping[str, float], server_round: int) -> None:
-        """Write the file anew, with the round's numbers."""
+        """Rewrite the file, with the round's numbers added."""
         self._rows.append({"round": str(server_round), **{n: f"{v:g}" for n, v in values.items()}})
         columns = list(dict.fromkeys(name for row in self._rows for name in row))
         text = io.StringIO()
@@ -43,13 +43,13 @@ class CsvTracker(Tracker):
         write_atomic(self._file, text.getvalue().encode(), flush=False)
 
     def text(self, name: str, text: str, server_round: int) -> None:
-        """Write nothing: a table of numbers has no texts."""
+        """Do nothing: a table of numbers has no texts."""
 
     def picture(self, name: str, image: np.ndarray, server_round: int) -> None:
-        """Write nothing: a table of numbers has no pictures."""
+        """Do nothing: a table of numbers has no images."""
 
     def finish(self, summary: Mapping[str, Any], error: str) -> None:
-        """Write nothing: the file is complete after each round."""
+        """Do nothing: the file is complete after each round."""
 
 
 def _read(file: Path) -> list[dict[str, str]]:

@@ -19,18 +19,18 @@ _TAG = "splitmix.run"
 
 
 class MlflowTracker(Tracker):
-    """Hands a run on to MLflow: $MLFLOW_TRACKING_URI, or a folder `mlruns` beside all runs.
+    """Sends a run to MLflow: to $MLFLOW_TRACKING_URI, or a folder `mlruns` beside all runs.
 
-    A continued run goes on in the same MLflow run, which a tag finds again.
+    A resumed run continues the same MLflow run, which is found by a tag.
 
     Parameters
     ----------
     folder
-        A folder as the file store; None follows the environment.
+        Folder of the file store; None chooses as above.
     """
 
     def begin(self, event: RunStarted, config: Mapping[str, Any]) -> None:
-        """Start a run of MLflow, or continue the one of this run."""
+        """Start an MLflow run, or continue the one of this run."""
         self._client = MlflowClient(tracking_uri=self._uri(event))
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _EXPERIMENT)
         known = self._client.get_experiment_by_name(name)
@@ -50,7 +50,7 @@ class MlflowTracker(Tracker):
     def _uri(self, event: RunStarted) -> str | None:
         if self.folder is None and os.environ.get("MLFLOW_TRACKING_URI"):
             return None
-        # A folder needs no server and no database. MLflow wants to be told that it is meant.
+        # A folder needs no server and no database, but MLflow requires this opt-in.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         # One store for all runs of a directory, so that MLflow can compare them.
         folder = self.folder or self.place(event, "").parents[1] / "mlruns"
@@ -67,11 +67,11 @@ class MlflowTracker(Tracker):
         self._client.log_text(self._id, text, f"{name}/round-{server_round:06d}.txt")
 
     def picture(self, name: str, image: np.ndarray, server_round: int) -> None:
-        """Log a picture as an artifact."""
+        """Log an image as an artifact."""
         self._client.log_image(self._id, image, f"{name}/round-{server_round:06d}.png")
 
     def finish(self, summary: Mapping[str, Any], error: str) -> None:
-        """Log the summary as an artifact, and end the run as finished or failed."""
+        """Log the summary as an artifact, and mark the run as finished or failed."""
         self._client.log_dict(self._id, dict(summary), "summary.json")
         if error:
             self._client.set_tag(self._id, "error", error[:500])

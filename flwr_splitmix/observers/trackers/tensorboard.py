@@ -18,18 +18,18 @@ class TensorBoardTracker(Tracker):
     Parameters
     ----------
     folder
-        Where they are written; None is `tensorboard/` in the run's directory.
+        Where they are written; None uses `tensorboard/` in the run's directory.
     """
 
     def begin(self, event: RunStarted, config: Mapping[str, Any]) -> None:
-        """Open the folder; what it has of rounds that come again is hidden."""
+        """Open the folder, and purge earlier entries of rounds that are repeated."""
         again = event.first_round if event.first_round > 1 else None
         folder = self.place(event, "tensorboard")
         self._writer = SummaryWriter(str(folder), purge_step=again)
         self.text("configuration", as_markdown(config), event.first_round - 1)
 
     def numbers(self, values: Mapping[str, float], server_round: int) -> None:
-        """Write a scalar each, and wait for the disk: a run may be killed."""
+        """Write one scalar per number, and flush, since a run may be killed."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, server_round)
         self._writer.flush()
@@ -39,11 +39,11 @@ class TensorBoardTracker(Tracker):
         self._writer.add_text(name, text, server_round)
 
     def picture(self, name: str, image: np.ndarray, server_round: int) -> None:
-        """Write a picture."""
+        """Write an image."""
         self._writer.add_image(name, image, server_round, dataformats="HWC")
 
     def finish(self, summary: Mapping[str, Any], error: str) -> None:
-        """Write the summary as a text, and close the files."""
+        """Write the summary as a text, and close the writer."""
         said = {**summary, **({"error": error} if error else {})}
         self.text("summary", as_markdown(said), int(summary.get("rounds") or 0))
         self._writer.close()

@@ -1,4 +1,4 @@
-"""The base class of trackers: what of a run is handed on, and what a failing tracker costs."""
+"""The base class of trackers: what they receive of a run, and the handling of their failures."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from flwr_splitmix.observers.observer import Observer
 log = logging.getLogger("flwr.splitmix")
 
 _ONES_OWN = ("run-dir", "resume", "ssl-", "link-")
-"""Beginnings of keys that say where files and machines are: they are handed on to nobody."""
+"""Prefixes of keys that name places of files and machines; they are sent to no tracker."""
 
 
 class Tracker(Observer):
-    """Hands every round's numbers, failures and pictures on; a subclass knows to whom.
+    """Passes every round's numbers, failures and images to the methods of a subclass.
 
     A tracker that cannot begin ends the run before it trains. One that fails later is given up
-    with a warning: the run goes on.
+    with a warning, and the run goes on.
 
     Parameters
     ----------
     folder
-        Where it writes; None is the run's directory.
+        Where it writes; None uses the run's directory.
 
     Attributes
     ----------
     mixtures
-        Whose pictures it hands on; None for none.
+        The mixtures whose images it sends; None for none.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -46,12 +46,12 @@ class Tracker(Observer):
 
     @abstractmethod
     def begin(self, event: RunStarted, config: Mapping[str, Any]) -> None:
-        """Get ready; a continued run goes on where it was.
+        """Prepare for writing; a resumed run continues where it stopped.
 
         Parameters
         ----------
         config
-            The run's configuration, without what says where files and machines are.
+            The run's configuration, without keys that name places of files and machines.
         """
 
     @abstractmethod
@@ -60,18 +60,18 @@ class Tracker(Observer):
 
     @abstractmethod
     def text(self, name: str, text: str, server_round: int) -> None:
-        """Write a text, where the tracker has texts."""
+        """Write a text, if the tracker has texts."""
 
     @abstractmethod
     def picture(self, name: str, image: np.ndarray, server_round: int) -> None:
-        """Write a picture, uint8 (height, width, 3), where the tracker has pictures."""
+        """Write an image, uint8 (height, width, 3), if the tracker has images."""
 
     @abstractmethod
     def finish(self, summary: Mapping[str, Any], error: str) -> None:
-        """Write the end; `error` is "" if nothing went wrong."""
+        """Write the summary and finish; `error` is "" if nothing went wrong."""
 
     def place(self, event: RunStarted, name: str) -> Path:
-        """Return where to write: the folder, or `name` in the run's directory.
+        """Return where to write: the tracker's folder, else `name` in the run's directory.
 
         Raises
         ------
@@ -88,14 +88,14 @@ class Tracker(Observer):
         return event.directory / name
 
     def on_start(self, event: RunStarted) -> None:
-        """Begin."""
+        """Begin, or continue the totals and the output of a resumed run."""
         if event.first_round == 1:
             self._totals = dict.fromkeys(self._totals, 0)
         self.begin(event, _not_ones_own(event.config))
         self._writes = True
 
     def on_round(self, event: RoundDone) -> None:
-        """Hand on the row's numbers, the totals of bytes, why clients failed, and pictures."""
+        """Send the row's numbers, the totals of bytes, the reasons of failures, and images."""
         for name, total in self._totals.items():
             self._totals[name] = total + int(event.row.get(name) or 0)
         totals = {f"{name}_total": total for name, total in self._totals.items()}
@@ -113,7 +113,7 @@ class Tracker(Observer):
                 self._try(lambda n=name, i=image: self.picture(n, i, event.server_round))  # type: ignore[misc]
 
     def on_end(self, event: RunEnded) -> None:
-        """Write the summary and end."""
+        """Write the summary and finish."""
         self._try(lambda: self.finish(event.summary, event.error))
 
     def state(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class Tracker(Observer):
         self._totals = {name: int(state[name]) for name in self._totals}
 
     def _try(self, write: Callable[[], None]) -> None:
-        """Write, unless it failed before; whatever a tracker's library raises ends the tracker."""
+        """Call `write` if the tracker is active; any exception deactivates the tracker."""
         if not self._writes:
             return
         try:
@@ -150,6 +150,6 @@ def _is_finite_number(value: Any) -> bool:
 
 
 def as_markdown(values: Mapping[str, Any]) -> str:
-    """Return names and values as a table in Markdown."""
+    """Return names and values as a Markdown table."""
     lines = (f"| {name} | {value} |" for name, value in sorted(values.items()))
     return "\n".join(["| key | value |", "| --- | --- |", *lines])

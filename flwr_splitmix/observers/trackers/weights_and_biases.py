@@ -16,16 +16,16 @@ _PROJECT = "flwr-splitmix"
 
 
 class WandbTracker(Tracker):
-    """Hands a run on to Weights & Biases, as its own settings and environment variables say.
+    """Sends a run to Weights & Biases, following its own settings and environment variables.
 
-    A continued run goes on under the same id.
+    A resumed run continues under the same id.
 
     Parameters
     ----------
     folder
-        Where the library keeps its files, in `wandb/`; None is the run's directory.
+        Where the library keeps its files, in `wandb/`; None uses the run's directory.
     mode
-        None follows WANDB_MODE; "offline" writes to the disk only, for `wandb sync`.
+        None follows WANDB_MODE; "offline" writes to disk only, for a later `wandb sync`.
     """
 
     def __init__(self, folder: str | None = None, mode: Literal["offline"] | None = None) -> None:
@@ -33,7 +33,7 @@ class WandbTracker(Tracker):
         self.mode = mode
 
     def begin(self, event: RunStarted, config: Mapping[str, Any]) -> None:
-        """Start a run of Weights & Biases, or continue the one of this run."""
+        """Start a Weights & Biases run, or continue the one of this run."""
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", _PROJECT),
             id=event.run_id,
@@ -43,7 +43,7 @@ class WandbTracker(Tracker):
             dir=str(self.place(event, "")),
             resume="allow" if event.run_id else None,
             mode=self.mode,
-            # Flower's log is Flower's.
+            # Do not capture Flower's log.
             settings=wandb.Settings(console="off"),
         )
         self._run.define_metric("round")
@@ -58,17 +58,17 @@ class WandbTracker(Tracker):
         self._run.log({name: wandb.Html(f"<pre>{_escaped(text)}</pre>"), "round": server_round})
 
     def picture(self, name: str, image: np.ndarray, server_round: int) -> None:
-        """Log a picture."""
+        """Log an image."""
         self._run.log({name: wandb.Image(image), "round": server_round})
 
     def finish(self, summary: Mapping[str, Any], error: str) -> None:
-        """Write the summary, and end the run with exit code 1 if it failed."""
+        """Write the summary and finish the run, with exit code 1 if it failed."""
         self._run.summary.update({**summary, "error": error} if error else dict(summary))
         self._run.finish(exit_code=1 if error else 0)
 
 
 def offline() -> WandbTracker:
-    """Make the tracker that writes to the disk only."""
+    """Make the tracker that writes to disk only."""
     return WandbTracker(mode="offline")
 
 

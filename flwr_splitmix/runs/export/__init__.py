@@ -1,1 +1,1 @@
-"""A run's model as a folder of its own, and predictions from such a folder."""
+"""Export of a run's model to a folder, and predictions from such a folder."""

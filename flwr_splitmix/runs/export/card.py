@@ -1,4 +1,4 @@
-"""The model card of an exported model: what it is, what it learned from, and what that hid."""
+"""The model card of an exported model: use, training, and what the server saw in training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flwr_splitmix.methods import BY_NAME
 
 
 def model_card(facts: Mapping[str, Any]) -> str:
-    """Return the card, in Markdown, of a model that `facts` describe (see `write_facts`)."""
+    """Return the model card, in Markdown, of the model described by `facts` (see `write_facts`)."""
     sections = [_front(facts), _title(facts), _use(facts), _training(facts), _privacy(facts)]
     return "\n".join(sections)
 
@@ -162,5 +162,5 @@ def _epsilon(facts: Mapping[str, Any]) -> str:
 
 
 def _plain(markdown: str) -> str:
-    """Return a table's cell without links: the card is read elsewhere."""
+    """Return a table cell without its links, which do not work outside this package's docs."""
     return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"docs/\1 of flwr-splitmix", markdown)

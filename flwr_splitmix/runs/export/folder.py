@@ -1,4 +1,4 @@
-"""The folder of an exported model: written whole or not at all, never over another unasked."""
+"""The folder of an exported model: complete or absent, and overwritten only on request."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 from flwr_splitmix.runs.errors import RunError
 
 FACTS = "splitmix.json"
-"""The file that says what a folder holds."""
+"""The file that describes a folder."""
 
 FORMAT = 1
-"""Of that file. A reader refuses a higher one."""
+"""Version of that file's format. Readers refuse higher versions."""
 
 
 class ExportError(RunError):
-    """A model cannot be exported, or a folder is no exported model; one sentence for the user."""
+    """A model cannot be exported, or a folder holds no exported model; the message is for users."""
 
 
 def check_target(target: Path, *, force: bool) -> None:
@@ -30,7 +30,7 @@ def check_target(target: Path, *, force: bool) -> None:
     Parameters
     ----------
     force
-        Whether files that are there may be overwritten.
+        Whether existing files may be overwritten.
     """
     if target.exists() and not target.is_dir():
         raise ExportError(f"{target} is no folder; the model needs one, or a name that is free")
@@ -43,17 +43,17 @@ def check_target(target: Path, *, force: bool) -> None:
 
 @contextlib.contextmanager
 def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
-    """Give an empty folder to write into, whose files get to `target` when the block ends well.
+    """Yield an empty folder, whose files are moved to `target` if the block succeeds.
 
-    With `force` they replace those of the same names, and those of an earlier export go; whatever
-    else is in `target` stays.
+    With `force` they replace files of the same names, and the files of an earlier export are
+    removed; anything else in `target` stays.
 
     Raises
     ------
     ExportError
         As `check_target`.
     OSError
-        If the folder cannot be made.
+        If the folder cannot be created.
     """
     check_target(target, force=force)
     target = target.absolute()
@@ -71,7 +71,7 @@ def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
 
 
 def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Describe a folder whose other files are complete: `facts`, and the names of these files."""
+    """Write the description of a folder whose other files are complete: facts and file names."""
     files = sorted([*(file.name for file in folder.iterdir()), FACTS])
     described = {"format": FORMAT, **facts, "files": files}
     text = json.dumps(described, indent=2, allow_nan=False) + "\n"
@@ -84,7 +84,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
     Raises
     ------
     ExportError
-        If the folder holds none that this version can read.
+        If the folder holds no description that this version can read.
     """
     file = folder / FACTS
     try:
@@ -107,7 +107,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
 
 def _remove_earlier(target: Path) -> None:
-    """Remove the files that an earlier export says it wrote."""
+    """Remove the files listed by an earlier export."""
     if not (target / FACTS).is_file():
         return
     for name in read_facts(target).get("files", ()):
@@ -119,7 +119,7 @@ def _remove_earlier(target: Path) -> None:
 
 
 def _of_what(target: Path) -> str:
-    """Say which export is in a folder, if one is."""
+    """Describe the export in a folder; "" if there is none."""
     if not (target / FACTS).is_file():
         return ""
     facts = read_facts(target)

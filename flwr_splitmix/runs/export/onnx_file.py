@@ -1,4 +1,4 @@
-"""A vision model as one ONNX file, normalisation included, checked against torch."""
+"""Export of a vision model to one ONNX file, including normalisation, checked against torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from flwr_splitmix.data.images.preprocessing import Preprocessing
 from flwr_splitmix.runs.export.folder import ExportError
 
 TOLERANCE = 1e-4
-"""Of logits, absolute and relative; float32 sums in another order differ by less."""
+"""Largest allowed difference of logits, relative for magnitudes above 1, else absolute; a different
+order of float32 sums causes less."""
 
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
@@ -41,7 +42,7 @@ class PixelsToLogits(nn.Module):
 
 
 def check_packages() -> None:
-    """Raise ExportError unless what writes and reads ONNX files is installed."""
+    """Raise ExportError unless the packages that write and read ONNX files are installed."""
     for package in _PACKAGES:
         try:
             import_module(package)
@@ -52,22 +53,24 @@ def check_packages() -> None:
 
 
 def write_onnx(file: Path, model: nn.Module, steps: Preprocessing) -> float:
-    """Write a model of pixels to an ONNX file, for any number of images at once.
+    """Write a model of pixels to an ONNX file, for batches of any size.
 
     Parameters
     ----------
     model
-        As `PixelsToLogits`.
+        A `PixelsToLogits`, or a module with the same inputs and outputs.
+    steps
+        The preprocessing, which gives channels and image size.
 
     Returns
     -------
-    The largest difference of a logit between onnxruntime and torch, on random pixels, for one
-    image and for three.
+    The largest difference of a logit between onnxruntime and torch (see `TOLERANCE`), on random
+    pixels, for one image and for three.
 
     Raises
     ------
     ExportError
-        If a package is missing, or the file does not compute what torch does.
+        If a package is missing, or the file's logits differ from torch's by more than `TOLERANCE`.
     """
     check_packages()
     model.eval()
@@ -102,7 +105,7 @@ def _difference(file: Path, model: nn.Module, pixels: Tensor) -> float:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporter's progress and its warnings about its own parts off the terminal."""
+    """Suppress the exporter's progress messages and warnings."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Predictions of an exported model: classes of pictures and texts, answers to questions."""
+"""Predictions of an exported model: classes of images and texts, answers to questions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def load_segments(folder: Path) -> SplitModel:
     Raises
     ------
     ExportError
-        If the folder holds none, or a file of it cannot be read.
+        If the folder holds no vision model, or a file cannot be read.
     """
     call = _facts(folder, "vision")["segments"]
     segments = _MADE_BY[call["made_by"]](**call["arguments"], seed=0)
@@ -47,14 +47,14 @@ def load_segments(folder: Path) -> SplitModel:
 
 
 def classify_pictures(folder: Path, pictures: Sequence[Path]) -> list[list[Likely]]:
-    """Return the classes of picture files, the likeliest first, by an exported vision model.
+    """Classify image files with an exported vision model; the likeliest classes come first.
 
     Raises
     ------
     ExportError
         As `load_segments`.
     DataError
-        If a picture cannot be read.
+        If an image cannot be read.
     """
     facts = _facts(folder, "vision")
     lower, upper = load_segments(folder)
@@ -68,9 +68,9 @@ def classify_pictures(folder: Path, pictures: Sequence[Path]) -> list[list[Likel
 
 
 def classify_text(folder: Path, text: str, second: str | None = None) -> list[Likely]:
-    """Return the classes of a text, the likeliest first, by an exported language model.
+    """Classify a text with an exported language model; the likeliest classes come first.
 
-    A text longer than those of the run is cut, as it would have been there.
+    A text longer than the run's maximum length is cut.
 
     Parameters
     ----------
@@ -80,8 +80,8 @@ def classify_text(folder: Path, text: str, second: str | None = None) -> list[Li
     Raises
     ------
     ExportError
-        If the folder holds no model that classifies texts, or one of pairs and there is no second
-        sentence, or the other way round.
+        If the folder holds no model that classifies texts, or if the model classifies pairs and
+        there is no second sentence, or vice versa.
     DataError
         If the text has no token.
     """
@@ -107,12 +107,12 @@ def classify_text(folder: Path, text: str, second: str | None = None) -> list[Li
 
 
 def answer(folder: Path, question: str, *, max_new_tokens: int | None = None) -> str:
-    """Return the likeliest answer to a question, token by token, by an exported language model.
+    """Answer a question by greedy decoding with an exported language model.
 
     Parameters
     ----------
     max_new_tokens
-        None: as many as the run's evaluation allowed.
+        Most tokens of the answer; None: as many as the run's evaluation allowed.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def answer(folder: Path, question: str, *, max_new_tokens: int | None = None) ->
     model, tokenizer = _pretrained(folder, "AutoModelForCausalLM")
     ids = tokenizer(facts["prompt"].format(question))["input_ids"]
     if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
-        ids = ids[:-1]  # some tokenizers end every text; an answer is to follow
+        ids = ids[:-1]  # some tokenizers end every text, but here the answer follows
     prompt = torch.tensor([ids])
     with torch.no_grad():
         written = model.generate(

@@ -1,4 +1,4 @@
-"""Writing a vision model: segments, timm's whole model where there is one, ONNX, card."""
+"""Export of a vision model: segments, timm's whole model if there is one, ONNX, model card."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def write_vision(
     Parameters
     ----------
     segments
-        With the trained weights.
+        Lower and upper segment, with the trained weights.
     facts
-        What is known of them, as the card says it; "segments" has the call that makes such
-        segments, "preprocessing" and "classes" are those of the run.
+        What the model card states of them; "segments" has the call that makes such segments,
+        "preprocessing" and "classes" are those of the run.
     onnx
-        Whether an ONNX file is written, too.
+        Whether to write an ONNX file, too.
     force
-        Whether files that are there may be overwritten.
+        Whether existing files may be overwritten.
 
     Returns
     -------
-    The facts as they were written.
+    The facts as written.
 
     Raises
     ------
     ExportError
-        If the target is taken, or ONNX cannot be written.
+        If the target is not empty, or the ONNX file cannot be written.
     OSError
         If the folder cannot be written.
     """
@@ -71,7 +71,7 @@ def _save(module: nn.Module, file: Path) -> None:
 
 
 def _whole(folder: Path, segments: SplitModel, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Write timm's whole model, if there is one; return what is to be said of it."""
+    """Write timm's whole model, if there is one; return the facts about it."""
     try:
         whole = whole_model(segments, **facts["segments"]["arguments"])
     except ValueError as error:
@@ -83,7 +83,7 @@ def _whole(folder: Path, segments: SplitModel, facts: Mapping[str, Any]) -> dict
 
 
 def _for_timm(whole: WholeModel, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the description with which timm loads a folder: create_model("local-dir:FOLDER")."""
+    """Return the config with which timm loads a folder: create_model("local-dir:FOLDER")."""
     classes = facts["classes"]
     steps = facts["preprocessing"]
     size = steps["image_size"]

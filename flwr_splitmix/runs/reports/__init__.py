@@ -1,1 +1,1 @@
-"""What runs say side by side: what differs between them, tables, curves, and a page of its own."""
+"""Reports on runs: differences, tables, curves, and a self-contained HTML page."""

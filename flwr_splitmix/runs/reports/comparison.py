@@ -1,4 +1,4 @@
-"""Runs side by side: those that differ in their seed alone are one group."""
+"""Comparison of runs; runs that differ only in their seed form one group."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ MIXED_KINDS = "several kinds"
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seed alone.
+    """Runs that differ only in their seed (and in `BOOKKEEPING` and `PLACE` keys).
 
     Parameters
     ----------
     name
-        What tells it from the other groups, in words.
+        What distinguishes it from the other groups, in words.
     values
-        By key, the values that do.
+        By key, the values that distinguish it.
     facts
-        What each run has come to; see `facts_of`.
+        The facts of each run; see `facts_of`.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Group:
         return list(dict.fromkeys(f["evaluation"] for f in self.facts if f.get("evaluation")))
 
     def numbers(self, name: str) -> list[float]:
-        """Return a fact of each run that has it; "inf", as a summary writes it, is infinite."""
+        """Return a fact of each run that has it; "inf", as in a summary, becomes infinity."""
         values = [facts.get(name) for facts in self.facts]
         return [float(value) for value in values if value is not None]
 
@@ -58,7 +58,7 @@ class Comparison:
     kind
         The kind of all accuracies; "" without any.
     notes
-        What a reader must know, a sentence each.
+        Warnings for the reader, one sentence each.
     """
 
     groups: tuple[Group, ...]
@@ -73,17 +73,17 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run], *, mix_kinds: bool = False) -> Comparison:
-    """Put runs side by side.
+    """Compare runs.
 
     Parameters
     ----------
     mix_kinds
-        Whether accuracies of several kinds may stand beside each other.
+        Whether accuracies of several kinds may be shown side by side.
 
     Raises
     ------
     RunError
-        If accuracies are of several kinds and may not, or a run cannot be read.
+        If accuracies are of several kinds without `mix_kinds`, or a run cannot be read.
     """
     keys = differing([run.config for run in runs], {*BOOKKEEPING, *PLACE, "seed"})
     members: dict[tuple[str | None, ...], list[Run]] = {}
@@ -153,7 +153,9 @@ def _notes(groups: Sequence[Group], kinds: dict[str, str]) -> list[str]:
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean, and the standard deviation (of a sample, n - 1) if there are two or more.
+    """Return the mean, and the sample standard deviation (n - 1) of two or more values, else None.
+
+    If a value is not finite, the mean is infinity or NaN, and the deviation None.
 
     Raises
     ------

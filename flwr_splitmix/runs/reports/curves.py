@@ -1,4 +1,4 @@
-"""Accuracy over rounds, uplink and time, in lines that a black-and-white print keeps."""
+"""Curves of accuracy over rounds, uplink and time, distinguishable in black and white."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ OVER: dict[Over, str] = {
     "uplink": "uplink, cumulative (MB)",
     "time": "time of the rounds, cumulative (s)",
 }
-"""What accuracy is drawn over, with the axis' label."""
+"""The x axes of accuracy, with their labels."""
 
 _COLUMN: dict[Over, tuple[str, float]] = {"uplink": ("uplink_bytes", 1e-6), "time": ("seconds", 1)}
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9")
-"""Of Okabe and Ito, which the colour-blind tell apart."""
+"""Colours after Okabe and Ito, safe for colour-blind readers."""
 
 _DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (8, 3)))
 _MARKERS = "os^Dv*"
@@ -41,11 +41,11 @@ class Curve:
     Parameters
     ----------
     x, y
-        A point for each round in which all runs of the group were evaluated: means over them.
+        One point per round in which all runs of the group were evaluated: means over the runs.
     half_width
-        Of the band, None without one: a standard deviation over `band`.
+        Half width of the band, a standard deviation over `band`; None without a band.
     band
-        "seeds" or "clients"; "" without one.
+        "seeds" or "clients"; "" without a band.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Curve:
 
 
 def curve_of(group: Group, over: Over) -> Curve:
-    """Return a group's curve: the band is over seeds, or with one run over its clients."""
+    """Return a group's curve; its band is over seeds, or with one run over the run's clients."""
     runs = [_points(run, over) for run in group.runs]
     shared = sorted(set.intersection(*(set(points) for points in runs)))
     x, y, half, spreads = [], [], [], []
@@ -76,7 +76,7 @@ def curve_of(group: Group, over: Over) -> Curve:
 
 
 def _points(run: Run, over: Over) -> dict[int, tuple[float, float, float | None]]:
-    """Return by evaluated round: where it is on the x axis, accuracy, its spread over clients."""
+    """Return by evaluated round: (x position, accuracy, its spread over clients)."""
     rows = run.rows
     at = [float(row["round"]) for row in rows]
     if over in _COLUMN:
@@ -108,7 +108,7 @@ def new_figure(width: float, height: float) -> Figure:
 def draw_curves(
     comparison: Comparison, overs: Sequence[Over] = ("rounds", "uplink", "time")
 ) -> Figure:
-    """Draw accuracy over each of `overs`, a panel each and a line a group.
+    """Draw accuracy over each of `overs`: one panel each, one line per group.
 
     Raises
     ------
@@ -142,17 +142,17 @@ def was_evaluated(comparison: Comparison) -> bool:
 
 
 def accuracy_label(comparison: Comparison) -> str:
-    """Return what is on the y axis, with the kind of accuracy."""
+    """Return the label of the y axis, with the kind of accuracy."""
     return "top-1 accuracy in %" + (f" ({comparison.kind})" if comparison.kind else "")
 
 
 def band_in_words(bands: Collection[str]) -> str:
-    """Say what bands are of, "" if there are none."""
+    """Return what bands show, in words; "" if there are none."""
     return f"bands: ± 1 s.d. over {' or '.join(sorted(bands))}" if bands else ""
 
 
 def draw_panel(axes: Axes, comparison: Comparison, over: Over) -> set[str]:
-    """Draw accuracy into a panel, a line a group; returns what the bands are over."""
+    """Draw accuracy into a panel, one line per group; return what the bands are over."""
     curves = [curve_of(group, over) for group in comparison.groups]
     _draw_lines(axes, curves)
     axes.set_xlabel(OVER[over])
@@ -168,7 +168,7 @@ def has_numbers(comparison: Comparison, column: str) -> bool:
 
 
 def draw_column(axes: Axes, comparison: Comparison, column: str) -> None:
-    """Draw a column of the metrics over rounds, a line a group: means over its runs."""
+    """Draw a column of the metrics over rounds, one line per group: means over its runs."""
     curves = []
     for group in comparison.groups:
         values: dict[int, list[float]] = {}
@@ -191,7 +191,7 @@ def _draw_lines(axes: Axes, curves: Sequence[Curve]) -> None:
             curve.x,
             curve.y,
             color=colour,
-            # Dashes and markers, shifted against each other, tell lines apart without colour.
+            # Dashes and markers, cycled out of step, distinguish lines without colour.
             linestyle=_DASHES[index % len(_DASHES)],
             marker=_MARKERS[(index + index // len(_DASHES)) % len(_MARKERS)],
             markersize=4,

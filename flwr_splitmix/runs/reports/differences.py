@@ -1,4 +1,4 @@
-"""What differs between the configurations of runs, and what a run is called by it."""
+"""Differences between the configurations of runs, and names of runs made from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 BOOKKEEPING = frozenset(
     {"label", "resume", "run-dir", "tracker", "keep-mixtures", "cell", "source"}
 )
-"""Keys that say what is kept of a run, and nothing of what it computes."""
+"""Keys that affect what is kept of a run, but not what it computes."""
 
 PLACE = frozenset(
     {
@@ -19,13 +19,13 @@ PLACE = frozenset(
         "checkpoint-every", "link-via", "link-via-token",
     }
 )  # fmt: skip
-"""Keys that say where and how fast a run computes."""
+"""Keys that affect where and how fast a run computes."""
 
 _FIRST = ("strategy", "model", "dataset", "partition", "k", "alpha")
 
 
 def differing(configs: Iterable[Mapping[str, Any]], leave_out: Collection[str] = ()) -> list[str]:
-    """Return the keys with more than one value among the configurations that have them."""
+    """Return the keys that have more than one value among the configurations with that key."""
     values: dict[str, set[str]] = {}
     for config in configs:
         for key, value in config.items():
@@ -36,7 +36,7 @@ def differing(configs: Iterable[Mapping[str, Any]], leave_out: Collection[str] =
 
 
 def as_text(value: Any) -> str:
-    """Return a value of a configuration as a reader writes it, without quotes."""
+    """Return a configuration value as text, without quotes."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping) and "name" in value:
@@ -47,7 +47,7 @@ def as_text(value: Any) -> str:
 
 
 def in_words(config: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """Return "CutMixSL, k 2, alpha inf" for some keys; those that are missing are left out."""
+    """Return some keys with their values, such as "CutMixSL, k 2, alpha inf"; skip missing keys."""
     parts = [
         as_text(config[key]) if key == "strategy" else f"{key} {as_text(config[key]) or '(none)'}"
         for key in keys

@@ -1,4 +1,4 @@
-"""What a run has come to: its summary, or as much of one as the rounds done give."""
+"""The facts of a run: its summary, or as much of one as the finished rounds give."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOTALS = ("steps", "uplink_bytes", "downlink_bytes", "uplink_bytes_psl")
 
 
 def facts_of(run: Run) -> Row:
-    """Return what is known of a run by the names of a summary; what was never measured is missing.
+    """Return a run's facts by their names in a summary; what was never measured is missing.
 
     Raises
     ------
@@ -25,7 +25,7 @@ def facts_of(run: Run) -> Row:
 
 
 def so_far(rows: Sequence[Row]) -> Row:
-    """Return what a summary would say of the rounds done."""
+    """Return what a summary would contain for the finished rounds."""
     facts: Row = {}
     for name in TOTALS:
         _put(facts, name, [row[name] for row in rows], total=True)
@@ -52,14 +52,14 @@ def _put(facts: Row, name: str, values: Sequence[Any], *, total: bool = False) -
 
 
 def rounds_of(run: Run) -> str:
-    """Return the rounds done, of those that were asked for if that is known: "3/28"."""
+    """Return the number of rounds done, with the number requested if known: "3/28"."""
     done = str(run.rows[-1]["round"] if run.rows else 0)
     asked = run.config.get("num-server-rounds")
     return done if asked is None else f"{done}/{asked}"
 
 
 def epsilon_in_words(epsilon: Any, delta: Any) -> str:
-    """Say what an epsilon is of: "8.1 at delta 1e-05, the largest of the clients"."""
+    """Return an epsilon in words: "8.1 at delta 1e-05, the largest of the clients"."""
     if not math.isfinite(float(epsilon)):
         return "no bound"
     at = f" at delta {delta:g}" if isinstance(delta, float) else ""

@@ -1,4 +1,4 @@
-"""Pieces of HTML: text is escaped, whoever wrote it."""
+"""HTML elements; all text is escaped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NOTHING = "-"
 
 
 def tag(name: str, *content: str, **attributes: str) -> str:
-    """Return an element of markup; attributes are escaped: `class_` is class, `a_b` is a-b."""
+    """Return an element; content is markup, attribute values are escaped (`a_b` is a-b)."""
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
         for key, value in attributes.items()
@@ -19,7 +19,7 @@ def tag(name: str, *content: str, **attributes: str) -> str:
 
 
 def paragraph(text: str, class_: str = "") -> str:
-    """Return text as a paragraph."""
+    """Return text as an escaped paragraph."""
     return tag("p", escape(text), class_=class_)
 
 
@@ -39,7 +39,7 @@ def tiles(facts: Iterable[tuple[str, str]]) -> str:
 def grid(
     headings: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str = "", tall: bool = False
 ) -> str:
-    """Return a table of text; a column whose name starts with ">" holds numbers."""
+    """Return a table of text; a column whose heading starts with ">" holds numbers."""
     numbers = ["number" if heading.startswith(">") else "" for heading in headings]
 
     def line(kind: str, cells: Sequence[str]) -> str:
@@ -54,7 +54,7 @@ def grid(
     head = tag("thead", line("th", [heading.removeprefix(">") for heading in headings]))
     body = tag("tbody", *(line("td", row) for row in rows))
     title = tag("caption", escape(caption)) if caption else ""
-    # Focusable: a keyboard scrolls it.
+    # Focusable, so that it can be scrolled with the keyboard.
     return tag(
         "div", tag("table", title, head, body), class_="scroll tall" if tall else "scroll",
         tabindex="0", role="region", aria_label=caption or headings[0].removeprefix(">"),

@@ -1,4 +1,4 @@
-"""Pictures of the mixtures that a run has kept: whose patches, and how strong."""
+"""Figures of the mixtures kept by a run: whose patches they contain, and how strong those are."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def pictures(runs: Sequence[Run]) -> dict[str, str]:
-    """Return by run id the HTML that shows its mixtures; runs that kept none are missing.
+    """Return the HTML of each run's mixtures by run id; runs that kept none are missing.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def _in_words(mixture: dict[str, Any]) -> str:
 
 
 def draw(mixture: dict[str, Any], axes: Axes) -> None:
-    """Draw a mixture: a square a patch, in stripes where several clients sent it."""
+    """Draw a mixture: one square per patch, in stripes if several clients sent it."""
     from matplotlib.patches import Rectangle
 
     rows, columns = mixture["rows"], mixture["columns"]

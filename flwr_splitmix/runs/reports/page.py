@@ -1,4 +1,4 @@
-"""A report: one self-contained HTML page about one run or several."""
+"""A report: one self-contained HTML page about one or more runs."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ _COLUMNS = {"loss": "training loss", "epsilon": "epsilon, the largest of the cli
 def page(
     comparison: Comparison, *, hides: Mapping[str, str] | None = None, mixtures: bool = False
 ) -> str:
-    """Return a report's HTML, which loads nothing.
+    """Return a report's HTML, which loads no other resources.
 
     Parameters
     ----------
     hides
         By strategy, what it hides from the server.
     mixtures
-        Whether to show the mixtures that runs have kept.
+        Whether to show the mixtures kept by runs.
 
     Raises
     ------
     RunError
-        If matplotlib is not installed, a run cannot be read, or no run has kept a mixture that is
-        to be shown.
+        If matplotlib is not installed, a run cannot be read, or `mixtures` is set and no run has
+        kept any.
     """
     runs = comparison.runs
     title = runs[0].label or runs[0].id if len(runs) == 1 else f"{len(runs)} runs"

@@ -1,4 +1,4 @@
-"""What a report says of one run: summary, rounds, clients, bytes, privacy, configuration."""
+"""The sections of a report on one run: summary, rounds, clients, bytes, privacy, configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PHASES = {"train": "training", "evaluate": "evaluation", "calibrate": "calibrat
 
 
 def summary(run: Run) -> str:
-    """Return state and totals."""
+    """Return the run's state and totals."""
     facts = facts_of(run)
     state = tag("strong", escape(run.status), class_=run.status)
     said = tag("p", "State: ", state, escape(f". Run {run.id}."))
@@ -84,7 +84,7 @@ def rounds(rows: Sequence[Row]) -> str:
 
 
 def clients(run: Run) -> str:
-    """Return the slowest clients, and all that failed with the newest reasons."""
+    """Return the slowest clients, and those that failed most, with the newest reasons."""
     title = "<h3>Slow and failed clients</h3>"
     known: Mapping[str, Any] = run.record.get("clients", {})
     if not known:
@@ -131,7 +131,7 @@ def _mean_seconds(kept: Mapping[str, Any]) -> float:
 
 
 def messages(run: Run) -> str:
-    """Return the bytes, and what the server saw: one line a kind of message."""
+    """Return the bytes, and what the server saw: one line per kind of message."""
     facts = facts_of(run)
     up, psl = facts.get("uplink_bytes"), facts.get("uplink_bytes_psl")
     said = f"Training sent {size(up)} up and {size(facts.get('downlink_bytes'))} down"
@@ -163,7 +163,7 @@ def messages(run: Run) -> str:
 
 
 def privacy(run: Run, hides: str) -> str:
-    """Return the ledger's figure with its words, and what the method hides from the server."""
+    """Return epsilon with the ledger's statement, and what the method hides from the server."""
     facts = facts_of(run)
     title = "<h3>Privacy</h3>"
     claim = paragraph(f"What the method hides from the server: {hides}.") if hides else ""
@@ -181,7 +181,7 @@ def privacy(run: Run, hides: str) -> str:
 
 
 def configuration(run: Run) -> str:
-    """Return every key, and the versions."""
+    """Return all configuration keys, and the versions."""
     keys = grid(["key", "value"], [[key, as_text(run.config[key])] for key in sorted(run.config)])
     versions = (run.summary or {}).get("versions") or {}
     said = ", ".join(f"{name} {version}" for name, version in versions.items())

@@ -1,4 +1,4 @@
-"""Which runs are meant by ids and labels."""
+"""Selection of runs by ids and labels."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from flwr_splitmix.runs.run import Run
 
 
 def select(names: Sequence[str], home: str | Path | None = None) -> list[Run]:
-    """Return the runs that are named, each once, in the order of the names.
+    """Return the named runs, each once, in the order of the names.
 
     Parameters
     ----------
     names
-        Ids, "latest", or labels: a label means all runs that have it, oldest first.
+        Ids, "latest", or labels; a label selects all runs that have it, oldest first.
 
     Raises
     ------
     RunError
-        If a name is neither.
+        If a name is none of these.
     """
     labelled: dict[str, list[Run]] = {}
     for run in Run.list(home):

@@ -1,4 +1,4 @@
-"""The style sheet of a report: light and dark, for a telephone and for a wide screen."""
+"""The style sheet of a report: light and dark, for phones and wide screens."""
 
 STYLE = """
 :root { color-scheme: light dark; --page: #ffffff; --ink: #1b1f24; --soft: #5b6570;

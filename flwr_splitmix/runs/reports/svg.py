@@ -1,4 +1,4 @@
-"""Figures as SVG within a page: in the colours of the page, light or dark, and as wide as it is."""
+"""Figures as inline SVG, in the page's colours (light or dark) and at its width."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _INK = "#010203"
-"""A colour that nothing else has: the page's own takes its place."""
+"""A placeholder colour that nothing else uses; it is replaced by the page's text colour."""
 
 
 def panel(draw: Callable[[Axes], Any], name: str, label: str) -> str:
-    """Return a figure of one panel as an SVG element.
+    """Return a figure with one panel as an SVG element.
 
     Parameters
     ----------
     draw
         Draws into the panel.
     name
-        Of the figure, unique in the page: its inner references are made from it.
+        Name of the figure, unique in the page: the prefix of its element ids.
     label
-        What a reader who sees no pictures is told.
+        Text for screen readers.
     """
 
     def make() -> Figure:
@@ -40,14 +40,14 @@ def panel(draw: Callable[[Axes], Any], name: str, label: str) -> str:
 
 
 def as_svg(make: Callable[[], Figure], name: str, label: str) -> str:
-    """Make a figure and return it as an SVG element; parameters as `panel`'s.
+    """Make a figure and return it as an SVG element; parameters as for `panel`.
 
     Raises
     ------
     RunError
         If matplotlib is not installed.
     """
-    new_figure(1, 1)  # says so if there is no matplotlib
+    new_figure(1, 1)  # raises RunError if there is no matplotlib
     from matplotlib import rc_context
 
     inked = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
@@ -67,14 +67,14 @@ def as_svg(make: Callable[[], Figure], name: str, label: str) -> str:
     svg = svg.replace(_INK, "currentColor")
     for index, colour in enumerate(COLOURS):
         svg = svg.replace(colour, f"var(--line-{index})")
-    # The page's script-free layout gives it its width; the viewBox its height.
+    # The page's layout gives the width, the viewBox the height.
     head, rest = svg.split(">", 1)
     head = re.sub(r' (width|height|version|xmlns(:\w+)?)="[^"]*"', "", head)
     return f'{head} role="img" aria-label="{escape(label)}">{_namespaced(rest, name)}'
 
 
 def _namespaced(svg: str, name: str) -> str:
-    """Prefix the ids of a figure: several figures of a page count theirs alike."""
+    """Prefix the ids of a figure, which would clash with those of other figures in the page."""
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     svg = re.sub(r'(xlink:href|href)="#', rf'\1="#{name}-', svg)
     return svg.replace("url(#", f"url(#{name}-")

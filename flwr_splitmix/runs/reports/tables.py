@@ -1,4 +1,4 @@
-"""A comparison as a table: rows of text, CSV, Markdown, and LaTeX with booktabs."""
+"""Tables of a comparison: as text, CSV, Markdown, and LaTeX with booktabs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from flwr_splitmix.runs.reports.comparison import Comparison, Group, mean_and_de
 
 @dataclass(frozen=True)
 class Measure:
-    """A column of figures.
+    """A column of numbers.
 
     Parameters
     ----------
     fact
         Its name among a run's facts.
     title
-        With its unit, in which `scale` expresses it.
+        Heading, with the unit.
+    scale
+        Factor that converts the fact to that unit.
+    digits
+        Decimals shown.
     """
 
     fact: str
@@ -41,7 +45,7 @@ _MEASURES = (
 
 @dataclass(frozen=True)
 class Line:
-    """A group's line: what tells it from the others, its number of runs, and its figures."""
+    """A group's line: what distinguishes it, its number of runs, and its means and deviations."""
 
     name: str
     keys: tuple[str, ...]
@@ -52,7 +56,7 @@ class Line:
 
 @dataclass(frozen=True)
 class ComparisonTable:
-    """Lines and columns of a comparison; a column that no run has a figure for is left out."""
+    """Lines and columns of a comparison; a column for which no run has a number is left out."""
 
     keys: tuple[str, ...]
     measures: tuple[Measure, ...]
@@ -66,7 +70,7 @@ class ComparisonTable:
         return [*named, *self.keys, "runs", *kind, *(measure.title for measure in self.measures)]
 
     def rows(self, plus_minus: str = " ± ") -> list[list[str]]:
-        """Return the lines as text, a figure as "77.6 ± 0.9" where there are several runs."""
+        """Return the lines as text, with "77.6 ± 0.9" where there are several runs."""
         return [
             [
                 *([] if self.keys else [line.name]),
@@ -83,7 +87,7 @@ class ComparisonTable:
 
 
 def tabulate(comparison: Comparison) -> ComparisonTable:
-    """Make the table of a comparison: a line a group, only the keys that differ."""
+    """Make the table of a comparison: one line per group, and only the keys that differ."""
     kinds = len({kind for group in comparison.groups for kind in group.kinds}) > 1
     of_kind = "" if kinds or not comparison.kind else f", {comparison.kind}"
     scores = sorted(
@@ -138,9 +142,9 @@ def _figure(figure: tuple[float, float | None] | None, measure: Measure, plus_mi
 
 
 def as_csv(table: ComparisonTable) -> str:
-    """Return the table for a program: means and deviations in full, in columns of their own.
+    """Return the table as CSV: means and deviations unrounded, in separate columns.
 
-    Units are those of a summary: fractions, bytes, seconds.
+    Units are those of a run's summary: fractions, bytes, seconds.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -171,7 +175,7 @@ _LATEX = {
 
 
 def as_latex(table: ComparisonTable) -> str:
-    r"""Return the table in LaTeX, for `\usepackage{booktabs}`; figures are aligned right."""
+    r"""Return the table in LaTeX, for `\usepackage{booktabs}`; numbers are right-aligned."""
     named = len(table.keys) or 1
     columns = "l" * named + "r" * (len(table.headings()) - named)
     plus_minus = "\0"
@@ -197,4 +201,4 @@ WRITERS: dict[str, Callable[[ComparisonTable], str]] = {
     "markdown": as_markdown,
     "latex": as_latex,
 }
-"""How a table is written, by format."""
+"""Functions that write a table, by format."""

@@ -1,4 +1,4 @@
-"""Figures as a reader of a page wants them: percent, bytes, seconds."""
+"""Numbers formatted for readers: percent, bytes, seconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flwr_splitmix.runs.reports.markup import NOTHING
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """Return a number with `digits` decimals; text as it is; "-" for None."""
+    """Return a number with `digits` decimals, text unchanged, and "-" for None."""
     if value is None or isinstance(value, bool):
         return NOTHING if value is None else str(value).lower()
     if not isinstance(value, int | float):
@@ -18,7 +18,7 @@ def number(value: Any, digits: int = 4) -> str:
 
 
 def count(value: Any) -> str:
-    """Return a whole number with commas between thousands."""
+    """Return an integer with thousands separators."""
     return NOTHING if value is None else f"{value:,}"
 
 
