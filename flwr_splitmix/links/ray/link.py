@@ -241,11 +241,12 @@ class RayLink(RunLink):
 
     def close(self) -> None:
         """Kill the hosts."""
-        import ray
+        if self.handles:  # otherwise Ray may be missing, which `open` reports
+            import ray
 
-        for handle in self.handles:
-            if ray.is_initialized():
-                ray.kill(handle)
+            for handle in self.handles:
+                if ray.is_initialized():
+                    ray.kill(handle)
         self._hosts = []
 
     @contextmanager

@@ -158,6 +158,7 @@ class StreamLink(RunLink):
         changes: Changes = queue.SimpleQueue()
         seats = [self._seat(message, changes) for message in messages]
         self._service.open({seat.admission: seat.line for seat in seats})
+        mail: Mail | None = None
         try:
             mail = Mail(grid, messages, self._unread)
             descriptions, failures = self._attach(grid, mail, seats, changes)
@@ -178,8 +179,9 @@ class StreamLink(RunLink):
             if seats and seats[0].admission.kind == "train":
                 left = {s.client: s.node for s in seats if s.client in clients.alive}
                 clients.replies = collect(grid, mail, left, clients.fail, self.attach_timeout)
-            self._unread = mail.unread
         finally:
+            if mail is not None:
+                self._unread = mail.unread
             for seat in seats:
                 seat.line.end("leave", "the ServerApp has ended the round")
             self._service.close([seat.admission for seat in seats])

@@ -176,7 +176,8 @@ def draw_column(axes: Axes, comparison: Comparison, column: str) -> None:
             for row in run.rows:
                 if row.get(column) is not None and math.isfinite(row[column]):
                     values.setdefault(row["round"], []).append(row[column])
-        x, y = tuple(values), tuple(mean_and_deviation(v)[0] for v in values.values())
+        x = tuple(sorted(values))  # runs may lack rounds
+        y = tuple(mean_and_deviation(values[number])[0] for number in x)
         curves.append(Curve(group.name, x, y, None, ""))
     _draw_lines(axes, curves)
     axes.set_xlabel(OVER["rounds"])
