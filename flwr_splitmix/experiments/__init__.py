@@ -1,6 +1,6 @@
-"""The papers' tables and figures as named experiments: on top of everything, imported by nothing.
+"""The papers' tables and figures as named experiments; no other package imports this one.
 
-Nothing here loads torch on import; `running` does, when a cell is run.
+It does not import torch; only `running` does, when a cell is run.
 """
 
 from flwr_splitmix.experiments.cells import Cell, ExperimentError, Recipe, Variant, variant

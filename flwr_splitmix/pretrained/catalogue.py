@@ -113,7 +113,7 @@ MODELS: dict[str, PretrainedModel] = {
 
 
 def model_folder(name: str) -> Path:
-    """Return the folder of a decoder, below $SPLITMIX_HOME or else ~/.splitmix; it may not exist."""
+    """Return the folder, present or future, of a decoder: below $SPLITMIX_HOME or ~/.splitmix."""
     home = os.environ.get("SPLITMIX_HOME") or "~/.splitmix"
     return Path(home).expanduser() / "models" / name
 
