@@ -1,6 +1,6 @@
-"""The papers' tables and figures as named experiments; no other package imports this one.
+"""The papers' tables and figures as named experiments.
 
-It does not import torch; only `running` does, when a cell is run.
+Importing this package does not load torch; the modules that need it are imported to run cells.
 """
 
 from flwr_splitmix.experiments.cells import Cell, ExperimentError, Recipe, Variant, variant
