@@ -129,8 +129,8 @@ class Recipe:
     scale
         Name of the scale.
     samples, batch_size
-        Number of training images or texts of each client (0 for all images), and number of them
-        per client and step.
+        Number of training images or texts of each client (0 for all), and number of them per
+        client and step.
     epochs, warmup_epochs
         Epochs of the whole run, and of the warm-up; a round is one epoch.
     image_size
