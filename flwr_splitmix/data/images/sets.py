@@ -66,7 +66,7 @@ def assemble(
     mean: Statistics,
     std: Statistics,
 ) -> ImageSets:
-    """Check a reader's images, convert them to `channels` and `image_size`, and make the sets.
+    """Check a reader's images, fit them to `channels` and `image_size`, and make the sets.
 
     Parameters
     ----------

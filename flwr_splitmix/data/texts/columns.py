@@ -60,7 +60,7 @@ class TextColumns:
 
 
 def classes_of(labels: Sequence[Any], num_labels: int, source: str) -> Mapping[str, int]:
-    """Return the class of each label, as a text.
+    """Return the class of each label, by the label as text.
 
     Integers are their own classes, 0 to `num_labels` - 1; other labels are numbered in sorted
     order.
@@ -109,7 +109,7 @@ def rows_of(
     columns, roles
         The values of each column, and the columns by content.
     classes
-        The class of each label, as a text; empty for prompts.
+        The class of each label, by the label as text; empty for prompts.
     source
         The source, for messages.
     num_labels
