@@ -1,4 +1,4 @@
-"""Law 3, masks partition: they are exclusive and exhaustive, and mixing ratios are their counts."""
+"""Law 3, masks partition: masks are exclusive and exhaustive, and mixing ratios are realised."""
 
 from __future__ import annotations
 

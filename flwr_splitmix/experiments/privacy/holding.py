@@ -1,4 +1,4 @@
-"""Methods that hold, whose words no attack reads, with their utility."""
+"""Methods that hold, so that no attack reads their words, with their utility."""
 
 from __future__ import annotations
 
