@@ -52,7 +52,7 @@ def to_markdown(results: Sequence[Result], matrix: Matrix = IMAGES) -> str:
 
 
 def _facts(results: Sequence[Result], matrix: Matrix) -> dict[str, dict[str, str]]:
-    """Return each method's facts by heading, without those that no method has."""
+    """Return, by heading, each method's fact; those that no method has are left out."""
     facts: dict[str, dict[str, str]] = {}
     for fact in matrix.facts:
         for result in results:
