@@ -1,1 +1,1 @@
-"""From a run configuration to model, data, clients and strategy; one folder an app."""
+"""Apps: from a run configuration to model, data, clients and strategy; one folder per app."""

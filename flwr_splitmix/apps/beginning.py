@@ -1,4 +1,4 @@
-"""What a ServerApp says of itself as its run begins."""
+"""Log line and record of a ServerApp at the start of its run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ log = logging.getLogger("flwr.splitmix")
 
 
 def begin(run: Run, context: Context) -> None:
-    """Say in which environment the run is, and note Flower's id of it in its directory.
+    """Log the environment of a run, and note Flower's run id in the run's directory.
 
-    A SuperLink that another environment has started runs the app with that one's packages; the
-    line in the log is how a user of `flwr run` can tell.
+    A SuperLink started in another environment runs the app with that environment's packages; the
+    log line tells users of `flwr run`.
     """
     log.info(
         "run %s with flwr-splitmix %s of the environment %s",

@@ -1,4 +1,4 @@
-"""A check of an app before it runs: its keys, data, model and cut, without starting Flower."""
+"""Check of an app before it runs: its keys, data, model and cut, without starting Flower."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
 
 FLOWERS_DEFAULT = 2
-"""SuperNodes of a simulation, if nobody says otherwise."""
+"""Flower's default number of SuperNodes in a simulation."""
 
 
 def check_app(
@@ -29,17 +29,19 @@ def check_app(
 
     Parameters
     ----------
+    folder
+        The app's folder.
     run_config
-        As `--run-config` is given.
+        Texts given as `--run-config`.
     here
-        Folder in which the command was typed.
+        Working directory of the command.
     nodes
-        Number of SuperNodes; None: as many as Flower has by default.
+        Number of SuperNodes; None for Flower's default.
     any_nodes
-        Nothing is said of what depends on that number.
+        Whether to report nothing that depends on this number.
     setting
-        What is known of network and speeds, by the names of `Setting`; the rest is measured. None:
-        no advice.
+        Known values of network and speeds, by the names of `Setting`; the rest is measured. None
+        for no advice.
     """
     report = Report(folder.name, nodes or FLOWERS_DEFAULT, nodes_known=not any_nodes)
     try:
@@ -61,8 +63,8 @@ def check_values(
     report: Report,
     setting: Mapping[str, float] | None,
 ) -> None:
-    """Check a whole run configuration, as the app's kind wants it."""
-    # An app's kind brings its libraries: only the one that is checked is loaded.
+    """Check a whole run configuration according to the app's kind; the report gets the findings."""
+    # Each kind of app imports its libraries, so only the one that is checked is imported.
     places = {
         "vision": "flwr_splitmix.apps.vision.check",
         "language": "flwr_splitmix.apps.language.check",
@@ -74,7 +76,7 @@ def check_values(
 
 @contextmanager
 def _collected(remarks: list[str]) -> Iterator[None]:
-    """Have what the run's parts warn of among the remarks, and not on standard error."""
+    """Collect warnings of the run's parts as remarks, instead of writing them to standard error."""
     log = logging.getLogger("flwr.splitmix")
     handler = _Into(remarks)
     propagated, log.propagate = log.propagate, False
@@ -87,7 +89,7 @@ def _collected(remarks: list[str]) -> Iterator[None]:
 
 
 class _Into(logging.Handler):
-    """Appends each warning to a list."""
+    """Handler that appends each warning to a list."""
 
     def __init__(self, remarks: list[str]) -> None:
         super().__init__(logging.WARNING)

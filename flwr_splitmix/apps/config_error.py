@@ -1,4 +1,4 @@
-"""The error of a run configuration. Needs no torch."""
+"""The error of a wrong run configuration. Needs no torch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from flwr_splitmix.apps.suggestions import close_to, either
 
 
 class ConfigError(ValueError):
-    """The run configuration is wrong; the message names key, value and what is allowed."""
+    """The run configuration is wrong; the message names the key, its value and allowed values."""
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
-    """Say that a key is not known, and which one may have been meant."""
+    """Return the message that a key is unknown, with the keys that may have been meant."""
     names = list(known)
     alike = close_to(key, names)
     if alike:

@@ -1,4 +1,4 @@
-"""Which configuration a continued run has: its own, with more rounds if more are given."""
+"""The configuration of a continued run: its own, with more rounds if more are given."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ _ABOUT_RESUMING = {"resume", "run-dir"}
 
 
 def given_to(grid: Grid) -> Mapping[str, Any]:
-    """Return the keys that `--run-config` gives a Flower run; the app's defaults are not among it.
+    """Return the keys that `--run-config` gives a Flower run, without the app's defaults.
 
-    A grid of no Flower run, as in a test, has none.
+    A grid without a Flower run, as in a test, has none.
     """
     run = getattr(grid, "run", None)
     return {} if run is None else dict(run.override_config)
 
 
 def continued(own: Mapping[str, Any], given: Mapping[str, Any], run_id: str) -> dict[str, Any]:
-    """Return the configuration of a run that is continued; the log names the given keys ignored.
+    """Return the configuration of a continued run; ignored keys are logged.
 
     Parameters
     ----------
     own
-        The run's configuration.
+        Configuration of the run so far.
     given
-        What is given as it is continued. Only more rounds than the run was asked for count.
+        Keys given for the continuation; all are ignored except a greater number of rounds.
+    run_id
+        Id of the run, for the log.
     """
     config = dict(own)
     ignored = [

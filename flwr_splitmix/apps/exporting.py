@@ -1,4 +1,4 @@
-"""From a run of either app to the folder of its model: what both have in common."""
+"""Export of a run's model to a folder: the part common to both apps."""
 
 from __future__ import annotations
 
@@ -32,23 +32,24 @@ def export_run(
     Parameters
     ----------
     client
-        Whose own segment; None: the one that was averaged, or that all clients share.
+        Client whose segment is exported; None: the segment that was averaged, or that all clients
+        share.
     onnx
-        Of a vision model, also as ONNX.
+        Whether to export a vision model also as ONNX.
     force
-        Whether files that are there may be overwritten.
+        Whether existing files may be overwritten.
     defaults
-        Values of keys that have come since a run of an earlier version.
+        Values of keys that a run of an earlier version lacks.
 
     Returns
     -------
-    What the folder's splitmix.json says.
+    The content of the folder's splitmix.json.
 
     Raises
     ------
     ExportError, ConfigError, StorageError
-        If the folder is taken, the run is not of one of the apps, it has no checkpoint, or its
-        clients' segments differ and none is named.
+        If the folder is not free, the run belongs to neither app, it has no checkpoint, or its
+        clients' segments differ and no client is named.
     OSError
         If the folder cannot be written.
     """
@@ -75,20 +76,24 @@ def export_run(
 def segment_weights(
     run: Run, kept: Checkpoint, client: int | None, *, shared: bool, strategy: str, parts: str
 ) -> dict[str, Tensor]:
-    """Return the weights of the clients' side as they were at a checkpoint.
+    """Return the weights of the clients' side at a checkpoint.
 
     Parameters
     ----------
+    kept
+        The checkpoint.
+    client
+        Client whose segment is returned; None for the shared one.
     shared
-        Whether all clients have the same: they were averaged, or never learn.
-    parts
-        What the clients have, for the sentence: "lower segments".
+        Whether all clients have the same weights: they were averaged, or are never trained.
+    strategy, parts
+        The strategy, and the clients' parts in the error message, such as "lower segments".
 
     Raises
     ------
     ConfigError
-        If they differ and no client is named, or its state is not here: a deployed node keeps it
-        to itself.
+        If weights differ and no client is named, or the client's state is not on this machine:
+        a deployed node keeps it.
     """
     if client is not None:
         state = ClientStore(run.clients_dir).load(client, at_most=kept.round)
@@ -105,7 +110,7 @@ def segment_weights(
 def facts_of(
     run: Run, config: AppConfig, kept: Checkpoint, client: int | None, *, averaged: bool
 ) -> dict[str, Any]:
-    """Return what the card says of a run at a checkpoint, whatever its app."""
+    """Return the model card's facts about a run at a checkpoint, for either app."""
     values = config.model_dump(by_alias=True)
     rows = [row for row in run.rows if row["round"] <= kept.round]
     measured = [row for row in rows if row["accuracy"] is not None]
@@ -139,5 +144,8 @@ def facts_of(
 
 
 def _public_name(source: str) -> str:
-    """Return a model's or a data set's name; of a folder its last part: a card is passed on."""
+    """Return a model's or data set's name; of an absolute path only the last part.
+
+    Cards are published, and must not contain local paths.
+    """
     return Path(source).name if Path(source).expanduser().is_absolute() else source

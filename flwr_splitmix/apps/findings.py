@@ -1,4 +1,4 @@
-"""What the checks of every app have in common: how a part fails, and what clients' sizes tell."""
+"""Common parts of the apps' checks: errors as findings, and remarks on the clients' data."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from flwr_splitmix.links import LinkError
 from flwr_splitmix.server.remarks import name_clients
 
 REJECTED = (ConfigError, ValueError, ClientError, LinkError)
-"""What a run's parts raise for a user's mistake."""
+"""Errors that a run's parts raise for a user's mistake."""
 
 
 def passes(part: Callable[[], None], report: Report) -> bool:
-    """Do a part of a check; a user's mistake, or a file that cannot be read, is a problem."""
+    """Run a part of a check and return whether it passes.
+
+    A user's mistake, or a file that cannot be read, becomes a problem in the report.
+    """
     try:
         part()
     except (*REJECTED, OSError) as error:
@@ -25,14 +28,16 @@ def passes(part: Callable[[], None], report: Report) -> bool:
 
 
 def describe_clients(report: Report, sizes: Sequence[int], batch_size: int, rows: str) -> list[int]:
-    """Write into the report how much data clients have, and return those that have none.
+    """Report how much data the clients have, and return the indices of those that have none.
 
     Parameters
     ----------
     sizes
-        Of each client, the number of its training rows.
+        Number of training rows of each client.
+    batch_size
+        Rows per batch; clients with fewer rows get a remark.
     rows
-        What these are.
+        What the rows are called, such as "training rows".
     """
     report.facts["clients"] = f"{len(sizes)}, with {min(sizes)} to {max(sizes)} {rows}"
     empty = [client for client, size in enumerate(sizes) if not size]

@@ -1,4 +1,4 @@
-"""A check of an app of somebody's own: its components, and the client that it makes."""
+"""Check of a user's own app: its components, and the client that it makes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ def check(
     report: Report,
     setting: Mapping[str, float] | None,
 ) -> None:
-    """Import the app's components, make its first client, and write down what is found.
+    """Import the app's components, make its first client, and report the findings.
 
-    What an app of one's own does at its server is known when it runs, and not before: there is no
-    table of cuts.
+    There is no table of cuts, as the server's part of such an app is unknown until it runs.
     """
     with _on_path(project.folder):
         components = {}
@@ -42,7 +41,7 @@ def check(
             try:
                 module, _, attribute = place.partition(":")
                 components[kind] = getattr(importlib.import_module(module), attribute)
-            except Exception as error:  # whatever a user's module raises when it is imported
+            except Exception as error:  # a user's module may raise anything on import
                 report.problems.append(f"{kind} {place!r} cannot be imported: {_said(error)}")
                 return
             if not isinstance(components[kind], expected):
@@ -57,7 +56,7 @@ def check(
             return
         try:
             _look_at_client(client_app, values, report)
-        except Exception as error:  # whatever a user's client_fn raises
+        except Exception as error:  # a user's client_fn may raise anything
             report.problems.append(f"client_fn raised {_said(error)}")
 
 
@@ -93,7 +92,7 @@ def _look_at_client(app: SplitClientApp, values: Mapping[str, Any], report: Repo
 
 @contextmanager
 def _on_path(folder: Path) -> Iterator[None]:
-    """Let modules of a folder be imported, and forget them afterwards."""
+    """Make the modules of a folder importable, and unload them afterwards."""
     before = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:

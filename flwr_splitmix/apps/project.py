@@ -1,4 +1,4 @@
-"""The folder of an app: what kind it is, its keys with their defaults, and what a user changes."""
+"""The folder of an app: its kind, its keys with their defaults, and a user's changes to them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PATHS = {
 """Keys that may name a file or a folder."""
 
 NO_PATHS = {"fashion-mnist-small", "generated", "small"}
-"""What is shipped or made up, whatever files of such a name there are."""
+"""Names of shipped or generated data and models, even if files of these names exist."""
 
 _PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
-"""As Flower reads `--run-config`."""
+"""A pair key=value, as Flower parses `--run-config`."""
 
 _PLAIN = (bool, int, float, str)
 
@@ -36,15 +36,15 @@ class Project:
     Parameters
     ----------
     folder
-        Absolute.
+        Absolute path.
     name
-        Of the project.
+        Name of the project.
     kind
-        "vision" and "language" for apps whose ServerApp is this package's; "own" for others.
+        "vision" or "language" for apps that use this package's ServerApp; "own" for others.
     config
-        The keys of the run configuration with their defaults.
+        Keys of the run configuration with their defaults.
     components
-        Where Flower finds "serverapp" and "clientapp": "module:attribute".
+        Locations of "serverapp" and "clientapp", as "module:attribute".
     """
 
     folder: Path
@@ -60,7 +60,8 @@ def open_project(folder: Path) -> Project:
     Raises
     ------
     ConfigError
-        If there is none, or it is no Flower app's.
+        If the file is missing, cannot be read or is not of a Flower app, or if a component's file
+        is missing or is not Python.
     """
     folder = folder.expanduser().resolve()
     file = folder / "pyproject.toml"
@@ -86,7 +87,7 @@ def open_project(folder: Path) -> Project:
 
 
 def _kind(folder: Path, components: Mapping[str, str]) -> Kind:
-    """Tell by what the app's files import which configuration they read."""
+    """Return the kind of an app, according to its components' imports."""
     imported: set[str] = set()
     for place in components.values():
         file = folder / (place.partition(":")[0].replace(".", "/") + ".py")
@@ -107,7 +108,7 @@ def _kind(folder: Path, components: Mapping[str, str]) -> Kind:
 
 
 def _flat(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Return tables within the configuration as Flower hands them on: keys with dots."""
+    """Flatten nested tables of a configuration to keys with dots, as Flower does."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
@@ -118,17 +119,19 @@ def _flat(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def read_overrides(texts: Sequence[str], here: Path) -> dict[str, Any]:
-    """Read what `--run-config` is given: pairs "key=value ...", or one TOML file.
+    """Read the values of `--run-config`: pairs "key=value ...", or TOML files.
 
     Parameters
     ----------
+    texts
+        Texts given as `--run-config`.
     here
-        Folder in which the command was typed: relative paths that are there become absolute.
+        Working directory of the command; relative paths that exist in it become absolute.
 
     Raises
     ------
     ConfigError
-        With one sentence for each value that is none.
+        With one sentence for each value that cannot be read.
     """
     values: dict[str, Any] = {}
     problems: list[str] = []
@@ -154,7 +157,10 @@ def read_overrides(texts: Sequence[str], here: Path) -> dict[str, Any]:
 
 
 def absolute(key: str, value: Any, here: Path) -> Any:
-    """Return a relative path as an absolute one: an app does not run where the user is."""
+    """Return the value of a key, with an existing relative path as an absolute one.
+
+    An app does not run in the user's working directory.
+    """
     if key not in PATHS or not isinstance(value, str) or not value or value in NO_PATHS:
         return value
     path = Path(value)
@@ -195,7 +201,7 @@ def _value(key: str, written: str) -> Any:
 
 
 def run_values(project: Project, texts: Sequence[str], here: Path) -> dict[str, Any]:
-    """Return the run configuration: the app's own, with what the user changes.
+    """Return the run configuration: the app's own, with the user's changes.
 
     Raises
     ------

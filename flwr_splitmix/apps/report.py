@@ -1,4 +1,4 @@
-"""What a check of an app finds: problems, remarks, facts, and advice on cuts."""
+"""Findings of an app's check: problems, remarks, facts, and advice on cuts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from flwr_splitmix.segments.advice import CutCosts, Setting
 
 @dataclass(frozen=True)
 class MethodBytes:
-    """What methods that send equally much exchange with one client in a step, on average.
+    """Average traffic of one client per step, for strategies whose traffic is equal.
 
     Parameters
     ----------
     strategies
-        Their names.
+        Names of the strategies.
     uplink_bytes, downlink_bytes
-        With the options and the cut of the configuration.
+        Bytes with the configuration's options and cut.
     uplink_share, downlink_share
-        Of what PSL exchanges.
+        These bytes divided by PSL's.
     step_s
-        Predicted seconds of a step.
+        Predicted duration of a step in seconds.
     """
 
     strategies: Sequence[str]
@@ -35,16 +35,18 @@ class MethodBytes:
 
 @dataclass(frozen=True)
 class Advice:
-    """What every cut of a model would cost, and what every method would send.
+    """Costs of every cut of a model, and traffic of every method.
 
     Parameters
     ----------
     setting
-        The network and the speeds for which steps are predicted.
+        Network and speeds for which steps are predicted.
+    cuts, methods
+        The costs of the cuts, and the traffic of the methods.
     measured
-        The names of those numbers of it that were measured here.
+        Names of the setting's values that were measured on this machine.
     notes
-        What must be known to read it.
+        Sentences that explain the numbers.
     """
 
     setting: Setting
@@ -56,20 +58,22 @@ class Advice:
 
 @dataclass
 class Report:
-    """What a check has found.
+    """Findings of a check.
 
     Parameters
     ----------
     app, nodes
-        The app's name, and the number of SuperNodes it was checked for.
+        Name of the app, and number of SuperNodes for which it was checked.
     nodes_known
-        Whether that number is the user's; else it is Flower's default, and nothing is said of it.
+        Whether findings that depend on this number are reported.
     problems
-        Sentences: with any of them a run would fail.
+        Sentences about problems, any of which would make a run fail.
     remarks
-        Sentences about what a run would do that its user may not expect.
+        Sentences about behaviour that the user may not expect.
     facts
-        What the run is made of, by name.
+        Properties of the run, by name.
+    advice
+        Advice on cuts and methods, if requested.
     """
 
     app: str
@@ -82,11 +86,11 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found that would end a run."""
+        """Whether no problem was found."""
         return not self.problems
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the findings as plain values."""
         advice = self.advice
         return {
             "ok": self.ok,

@@ -1,4 +1,4 @@
-"""The part of a run configuration that all apps have: rounds, link, devices, storage."""
+"""The keys of the run configuration that all apps have: rounds, link, devices, storage."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class TrainingOptions(TypedDict):
-    """The options that the strategies of both shapes have and that keys of every app set."""
+    """Strategy options common to both shapes, set by keys that every app has."""
 
     optimizer: OptimizerFactory
     precision: Precision
@@ -53,9 +53,9 @@ class TrainingOptions(TypedDict):
 
 
 class AppConfig(BaseModel):
-    """The keys that every app has; an app's own configuration adds to them.
+    """Configuration keys of every app; an app's own configuration adds others.
 
-    Keys are written with hyphens. An unknown key, or a value out of range, is rejected.
+    Keys are written with hyphens. Unknown keys and values out of range are rejected.
     """
 
     model_config = ConfigDict(
@@ -128,46 +128,46 @@ class AppConfig(BaseModel):
         Parameters
         ----------
         given
-            The keys among `values` that are no defaults, as far as they are known: a continued
-            run may get more rounds by them, and the log names those that it ignores.
+            Those of `values` that are known to be set by the user: they can raise the number of
+            rounds of a continued run; the others are logged as ignored.
 
         Returns
         -------
-        The configuration that holds, which is a continued run's own; and that run, or None.
+        The effective configuration, which is a continued run's own; and that run, or None.
 
         Raises
         ------
         ConfigError, RunError
-            If a configuration is wrong, or there is no such run, or it is still running.
+            If a configuration is wrong, there is no such run, or it is still running.
         """
         config = cls.read(values)
         if not config.resume:
             return config, None
         resumed = Run.open(config.resume, home=config.home)
         resumed.check_free()
-        # A run of an earlier version lacks keys that have come since: today's hold, also for the
-        # clients, which are told the run's configuration.
+        # A run of an earlier version lacks newer keys: their present values are used, also by the
+        # clients, which receive the run's configuration.
         resumed.config = {**values, **resumed.config}
         return cls.read(continued(resumed.config, given or {}, resumed.id)), resumed
 
     @property
     def home(self) -> str | None:
-        """Where runs are kept; None is the usual place."""
+        """Folder of the runs; None for the default."""
         return self.run_dir or None
 
     def optimizer(self) -> OptimizerFactory:
-        """Return what makes the optimizer of either side."""
+        """Return the factory of both sides' optimizers."""
         return adamw(self.lr, self.weight_decay)
 
     def training_options(self, run: Run | None) -> TrainingOptions:
-        """Return the options of the app's strategy that follow from the keys of every app.
+        """Return the strategy options that are set by keys of every app.
 
         Raises
         ------
         LinkError
-            As `make_link`.
+            Raised by `make_link`.
         TrackerError
-            As `make_observers`.
+            Raised by `make_observers`.
         """
         return {
             "optimizer": self.optimizer(),
@@ -184,7 +184,7 @@ class AppConfig(BaseModel):
         }
 
     def make_observers(self, run: Run | None) -> list[Observer]:
-        """Make the observers of a run: its progress, and the recorder and trackers of its keys.
+        """Make a run's observers: its progress file, and the configured recorder and trackers.
 
         Raises
         ------
@@ -195,7 +195,7 @@ class AppConfig(BaseModel):
         return [*of_run, *self.make_trackers()]
 
     def make_trackers(self) -> list[Observer]:
-        """Make the trackers that the keys ask for, and what they need."""
+        """Make the configured trackers."""
         return [*make_trackers(self.tracker)]
 
     def _recorder(self, run: Run) -> list[Observer]:
@@ -227,17 +227,18 @@ class AppConfig(BaseModel):
 
     @property
     def narrowed(self) -> str:
-        """The wire format that is not "keep", if there is one."""
+        """The first configured wire format other than "keep", or ""."""
         formats = (self.wire_dtype, self.wire_dtype_down)
         return next((name for name in formats if name not in ("keep", "")), "")
 
     def make_link(self, run: Run | None) -> Link:
-        """Make the link that the keys ask for.
+        """Make the configured link.
 
         Raises
         ------
         LinkError
-            If the stream's address or certificates are wrong.
+            If the stream's address or certificates are wrong, or the link is Ray's and a wire
+            format is set.
         """
         if self.link == "ray":
             return self._ray(run)
@@ -283,7 +284,7 @@ def _only_over_a_stream(wire_dtype: str) -> str:
 
 
 def _message(error: Any, known: Iterable[str]) -> str:
-    """Return pydantic's error as one sentence; `known` are the allowed keys."""
+    """Return an error of pydantic as one sentence; `known` are the allowed keys."""
     key = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         return unknown_key(key, known)

@@ -1,15 +1,15 @@
-"""What a user may have meant by a word that is not known."""
+"""Suggestions for an unknown word in a user's input."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-_ALL = 8  # so many are listed; of more, those that are spelled alike
+_ALL = 8  # up to this number, all words are listed; beyond, only similar ones
 
 
 def close_to(word: str, known: Iterable[str], most: int = 3) -> list[str]:
-    """Return the known words that are spelled much like `word`, the most alike first."""
+    """Return at most `most` known words with a spelling similar to `word`, the closest first."""
     by_spelling: dict[str, list[str]] = {}
     for name in known:
         by_spelling.setdefault(name.casefold(), []).append(name)
@@ -18,18 +18,20 @@ def close_to(word: str, known: Iterable[str], most: int = 3) -> list[str]:
 
 
 def either(words: Iterable[str]) -> str:
-    """Join words in quotes: "'a', 'b' or 'c'"."""
+    """Join quoted words: "'a', 'b' or 'c'"."""
     *others, last = map(repr, words)
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def allowed(word: str, known: Iterable[str], where: str) -> str:
-    """Say what is allowed instead of `word`: all of a few; of many, those spelled alike.
+    """Return the message of what is allowed instead of `word`.
+
+    It lists all known words if they are few, else those of similar spelling.
 
     Parameters
     ----------
     where
-        Where all of many are listed.
+        Where all known words are listed if they are many.
     """
     names = list(known)
     alike = close_to(word, names)

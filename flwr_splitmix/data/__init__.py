@@ -1,4 +1,4 @@
-"""Images for split learning: loaded by name, read in batches, divided among clients."""
+"""Data sets for split learning: loaded by name, read in batches, divided among clients."""
 
 from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.images.packed import ImageDataset

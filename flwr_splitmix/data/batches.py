@@ -1,4 +1,4 @@
-"""A client's shuffled batches, whose whole state is the number of batches drawn so far."""
+"""A client's shuffled batches, whose only state is the number of batches drawn so far."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ Example = tuple[Tensor, Tensor]
 
 @runtime_checkable
 class Batched(Protocol):
-    """A data set that makes a whole batch at once."""
+    """A data set that returns whole batches."""
 
     def batch(self, indices: np.ndarray) -> Example:
         """Return (inputs (b, ...), labels int64 (b,)) of the examples at `indices`."""
 
 
 class Batches:
-    """Endless batches of `size` examples, reshuffled every epoch; a short last one is dropped.
+    """Endless batches of `size` examples, reshuffled every epoch; a short last batch is dropped.
 
-    Fewer examples than `size` are drawn with replacement.
+    If there are fewer examples than `size`, batches are drawn with replacement.
 
     Parameters
     ----------
+    data, size
+        The examples, and their number per batch.
     drawn
-        How many batches were drawn before.
+        Number of batches drawn before.
 
     Raises
     ------
@@ -47,7 +49,7 @@ class Batches:
         self.per_epoch = self.examples // size
         self.drawn = drawn
         self.indices = np.empty(0, dtype=np.int64)
-        """The examples of the last batch, by their index in the data."""
+        """Indices in the data of the last batch's examples, int64 (size,)."""
 
     def next_batch(self, seed: int, client: int) -> Example:
         """Draw the next batch: (inputs (size, ...), labels int64 (size,))."""
@@ -57,14 +59,18 @@ class Batches:
 
 
 def batch_indices(examples: int, size: int, seed: int, client: int, number: int) -> np.ndarray:
-    """Return which of a client's examples its batch `number`, from 0, holds: int64 (size,).
+    """Return the indices of the examples in a client's batch, int64 (size,).
 
     Parameters
     ----------
     examples, size
-        How many the client has, and how many make a batch.
+        Numbers of the client's examples, and of examples per batch.
     seed
-        Of the run.
+        Seed of the run.
+    client
+        Index of the client.
+    number
+        Index of the batch, from 0.
     """
     per_epoch = examples // size
     if per_epoch == 0:
@@ -77,7 +83,13 @@ def batch_indices(examples: int, size: int, seed: int, client: int, number: int)
 
 
 def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
-    """Return the examples at `indices` as one batch."""
+    """Return the examples at `indices` as one batch, with int64 labels.
+
+    Raises
+    ------
+    TypeError
+        If the data set does not return (input, label) pairs.
+    """
     if isinstance(data, Batched):
         inputs, labels = data.batch(indices)
     elif isinstance(data, TensorDataset):

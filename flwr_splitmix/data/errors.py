@@ -1,4 +1,4 @@
-"""The errors of this package, and the import of packages that may be missing."""
+"""The errors of data sets, and the import of optional packages."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 
 class DataError(ValueError):
-    """A dataset, or a request for a part of one, that cannot be served; the message says why."""
+    """A data set, or a part of one, cannot be provided; the message says why."""
 
 
 class MissingColumnError(DataError):
-    """Rows lack a column that was asked for.
+    """Rows lack a requested column.
 
     Attributes
     ----------
     where
-        What lacks it.
+        The file or data set that lacks it.
     column
-        What was asked for.
+        The requested column.
     there
-        The columns that there are.
+        The existing columns.
     """
 
     def __init__(self, where: str, column: str, there: Sequence[str], hint: str = "") -> None:
@@ -35,7 +35,7 @@ class MissingColumnError(DataError):
 
 
 def not_there(source: str) -> str:
-    """Say of what looks like a path that it is not there, and how a relative one is read."""
+    """Return the note that a source that looks like a path does not exist; "" for other sources."""
     if os.sep not in source:
         return ""
     if Path(source).expanduser().is_absolute():
@@ -47,19 +47,18 @@ def not_there(source: str) -> str:
 
 
 def import_extra(module: str, purpose: str, extra: str = "vision") -> Any:
-    """Import a module of an extra at the moment it is needed.
+    """Import a module of an extra when it is needed.
 
-    An edge node that trains on the shipped set or on idx files has no use for these packages
-    and need not have them.
+    An edge node that trains on the shipped data set or on idx files does not need these packages.
 
     Parameters
     ----------
     module : str
         Full module name, for example "PIL.Image".
     purpose : str
-        What needs it, as the subject of the message: "reading picture files".
+        What needs it, as the subject of the message, for example "reading picture files".
     extra : str
-        The extra of flwr-splitmix that installs it.
+        Extra of flwr-splitmix that installs it.
 
     Raises
     ------

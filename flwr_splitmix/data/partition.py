@@ -1,4 +1,4 @@
-"""The division of samples among clients by Flower Datasets' partitioners, once per process."""
+"""Division of samples among clients by Flower Datasets' partitioners, once per process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flwr_splitmix.data.images.sets import ImageSets
 
 Scheme = Literal["iid", "dirichlet"]
 _SCHEMES = ("iid", "dirichlet")
-_MAX_ALPHA = 1e9  # the sum over a thousand parts must stay far from overflow; 1e9 is even already
+_MAX_ALPHA = 1e9  # sums over a thousand parts must not overflow; at 1e9, shares are even
 
 
 def partition_indices(
@@ -27,10 +27,10 @@ def partition_indices(
     seed: int = 0,
     min_size: int = 0,
 ) -> list[np.ndarray]:
-    """Divide samples into disjoint parts that together hold all of them.
+    """Divide samples into disjoint parts that together contain all of them.
 
-    The parts follow from the arguments alone and are kept for later calls with equal ones, so
-    that a thousand clients in one process can each ask for its own.
+    The parts depend only on the arguments and are cached, so that a thousand clients in one
+    process can each request their own.
 
     Parameters
     ----------
@@ -45,14 +45,14 @@ def partition_indices(
     alpha : float
         Concentration, > 0 and <= 1e9; the smaller, the fewer classes a part has. Not used by "iid".
     seed : int
-        Of the shuffle and the draws, >= 0.
+        Seed of the shuffle and the draws, >= 0.
     min_size : int
-        The fewest samples that a part may have; "dirichlet" draws up to eleven times for it.
+        Minimum number of samples of a part; "dirichlet" draws up to eleven times to reach it.
 
     Returns
     -------
     list of np.ndarray
-        `num_partitions` read-only int64 arrays of positions in `labels`, each in random order.
+        `num_partitions` read-only int64 arrays of indices in `labels`, each in random order.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def partition_indices(
                 f"{len(labels)} samples among {num_partitions} clients are fewer than "
                 f"{min_size} each"
             )
-        alpha = 1.0  # not used; one value, so that it makes no difference to the cache
+        alpha = 1.0  # not used; one value for the cache
         min_size = 0
     elif not 0 < alpha <= _MAX_ALPHA:
         raise DataError(
@@ -116,16 +116,16 @@ def client_split(
     sets : ImageSets
         The images of all clients.
     index : int
-        Which client, 0..num_clients-1.
+        Index of the client, 0..num_clients-1.
     num_clients : int
         Number of clients, at most the number of training images and of test images.
     scheme, alpha, seed
         As for `partition_indices`.
     samples : int
-        Take only the first so many training images of the client's part; 0: all. With
+        Number of training images to take from the start of the client's part; 0: all. With
         "dirichlet" a client may have fewer.
     test_fraction : float
-        Take only this part of the client's test images, rounded up; > 0 and <= 1.
+        Fraction of the client's test images to take, rounded up; > 0 and <= 1.
 
     Returns
     -------
@@ -169,14 +169,14 @@ def client_sizes(
     seed: int = 0,
     samples: int = 0,
 ) -> list[int]:
-    """Return how many training images each client has, as `client_split` would divide them.
+    """Return the number of training images of each client, as divided by `client_split`.
 
-    With "iid" that is arithmetic: neither `datasets` nor `flwr_datasets` is loaded.
+    With "iid" it is computed without loading `datasets` or `flwr_datasets`.
 
     Raises
     ------
     DataError
-        As `client_split` for any of the clients.
+        If `client_split` raises it for any of the clients.
     """
     if scheme == "iid" and 1 <= num_clients <= min(len(sets.train), len(sets.test)):
         least, more = divmod(len(sets.train), num_clients)
@@ -207,7 +207,7 @@ def _partition(
     order = np.arange(len(column))
     partitioner: Any
     if scheme == "iid":
-        # IidPartitioner cuts the dataset as it lies; the randomness is in this order.
+        # IidPartitioner divides the data set in its order, so the randomness must be in the order.
         order = np.random.default_rng(seed).permutation(len(column))
         partitioner = partitioners.IidPartitioner(num_partitions)
     else:

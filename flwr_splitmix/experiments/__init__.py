@@ -1,6 +1,6 @@
-"""The papers' tables and figures as named experiments: on top of everything, imported by nothing.
+"""The papers' tables and figures as named experiments.
 
-Nothing here loads torch on import; `running` does, when a cell is run.
+Importing this package does not load torch; the modules that need it are imported to run cells.
 """
 
 from flwr_splitmix.experiments.cells import Cell, ExperimentError, Recipe, Variant, variant

@@ -1,6 +1,6 @@
-"""Baselines: whole models, trained on the same data and budget as split ones.
+"""Baselines: whole models, trained with the same data and budget as split models.
 
-Optimizer, schedule, batches and seeds are those of split learning, and so are the run's rows,
+Optimizer, schedule, batches and seeds are those of split learning, as are the run's rows,
 checkpoints and summary.
 """
 
@@ -33,12 +33,12 @@ _TEST_BATCH = 250
 
 
 class WholeClient(SplitClient):
-    """A client that holds the whole model.
+    """A client with the whole model.
 
     Parameters
     ----------
     model
-        Inputs (b, ...) to logits (b, L).
+        Map from inputs (b, ...) to logits (b, L).
     data
         Training examples (input, label).
     precision
@@ -60,9 +60,9 @@ class WholeClient(SplitClient):
         self._restored = False
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
-        """Begin a round; `arrays` replace the model unless None."""
+        """Begin a round; `arrays` replace the model's, unless None or after `restore`."""
         self._order = order
-        # The first arrays of a resumed run are those that all started from, or come once more.
+        # In a resumed run, the first arrays are the initial ones, or those just restored.
         if arrays is not None and not self._restored:
             load_segment(self.segment, arrays)
         self._restored = False
@@ -70,7 +70,7 @@ class WholeClient(SplitClient):
 
     @exchange
     def train(self, *, number: int, steps: int) -> dict[str, Any]:
-        """Take `steps` steps; returns {"loss": mean}."""
+        """Take `steps` steps and return {"loss": mean}."""
         order = self.order
         total = torch.zeros((), device=self.device)
         self.segment.train()
@@ -90,7 +90,7 @@ class WholeClient(SplitClient):
 
     @exchange
     def score(self) -> dict[str, Any]:
-        """Score the model on the common test set: {"loss": sum, "correct", "examples"}."""
+        """Score the model on the common test set; return {"loss": sum, "correct", "examples"}."""
         data = self.tests["benchmark"]
         if data is None:
             raise ClientError("this client has no benchmark test data")
@@ -113,20 +113,20 @@ class WholeClient(SplitClient):
         return logits.float()
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Continue from `state` in the next round."""
+        """Restore what `state` returned, to continue in the next round."""
         super().restore(tensors, meta)
         self._restored = True
 
 
 class WholeMetrics(Metrics):
-    """Rows of rounds without exchanged steps, whose loss and bytes `WholeModels` says itself.
+    """Metrics of rounds without exchanged steps; `WholeModels` sets their loss and bytes.
 
     Attributes
     ----------
     loss
         Mean over the clients of their mean losses.
     round_bytes
-        Of the models, each way.
+        Bytes of the models in one direction.
     """
 
     def __init__(self) -> None:
@@ -143,10 +143,10 @@ class WholeMetrics(Metrics):
 
 
 class WholeModels(RoundLoop):
-    """A round is one epoch of every client's own whole model.
+    """Strategy whose rounds are one epoch of every client's own whole model.
 
-    Clients must live in this process (`fit`). Their states are part of the server's checkpoints,
-    which are written less often than a client's state is: a model a client and round would fill a
+    Clients must be in this process (`fit`). Their states are part of the server's checkpoints,
+    which are written less often than clients' states: a model per client and round would fill a
     disk.
 
     Parameters
@@ -172,14 +172,14 @@ class WholeModels(RoundLoop):
         Raises
         ------
         TypeError
-            If they are no whole clients of this process.
+            If they are not `WholeClient`s in this process.
         """
         if clients is None or not all(isinstance(client, WholeClient) for client in clients):
             raise TypeError(f"{type(self).__name__} trains WholeClients of this process (fit)")
         self._clients = [client for client in clients if isinstance(client, WholeClient)]
 
     def train_round(self, clients: Clients, server_round: int) -> int:
-        """Train one epoch: the mean number of full batches, as in split learning."""
+        """Train one epoch and return its steps: the mean number of full batches, at least 1."""
         known = [clients.descriptions[client] for client in clients.alive]
         batches = [int(d["num-examples"]) // int(d["batch-size"]) for d in known]
         steps = max(1, round(sum(batches) / len(batches)))
@@ -193,7 +193,7 @@ class WholeModels(RoundLoop):
         return steps
 
     def evaluate_round(self, clients: Clients) -> EvaluationResult | None:
-        """Score every client's model on the common test set; averaged models are one."""
+        """Score every client's model, or the averaged one, on the common test set."""
         asked = clients.alive[:1] if self.averages else clients.alive
         replies = clients.call("score", {client: {} for client in asked}, phase="evaluate")
         if not replies:
@@ -212,7 +212,7 @@ class WholeModels(RoundLoop):
         )
 
     def server_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the states of all clients."""
+        """Return the states of all clients: tensors and plain values."""
         tensors: dict[str, Tensor] = {}
         meta: dict[str, Any] = {}
         for index, client in enumerate(self._clients):
@@ -222,12 +222,12 @@ class WholeModels(RoundLoop):
         return tensors, {"clients": meta}
 
     def restore_server(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Continue from `server_state`."""
+        """Restore what `server_state` returned."""
         for index, client in enumerate(self._clients):
             client.restore(under(f"client.{index}", tensors), meta["clients"][str(index)])
 
     def summary(self) -> None:
-        """Say nothing: the run's config says it."""
+        """Log nothing, as the run's configuration has all."""
 
 
 class Standalone(WholeModels):
@@ -238,9 +238,9 @@ class Standalone(WholeModels):
 
 
 class Unsplit(WholeModels):
-    """One model is trained on the data of all clients, pooled.
+    """One model is trained on the pooled data of all clients.
 
-    With n times the batch size the number of steps is that of n clients.
+    With n times the batch size, the number of steps is that of n clients.
     """
 
 

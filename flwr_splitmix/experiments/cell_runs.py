@@ -1,7 +1,7 @@
 """The run of a cell: identified by its config, written by one process at a time.
 
-A cell's run is a run like any other, `<home>/runs/<time>-<cell id>-<hex>/`, whose config says the
-id of its cell. Besides the usual files it has log.txt.
+A cell's run is an ordinary run, `<home>/runs/<time>-<cell id>-<hex>/`, with the cell's id in its
+config and a log.txt besides the usual files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flwr_splitmix.runs import Run, RunError
 
 
 def find_runs(home: str | Path | None) -> dict[str, Run]:
-    """Return the runs of cells by cell id; of several of one cell a finished, then the newest.
+    """Return the runs of cells by cell id; of a cell's runs, the newest finished, else the newest.
 
     Raises
     ------
@@ -35,14 +35,14 @@ def find_runs(home: str | Path | None) -> dict[str, Run]:
 
 @contextmanager
 def held_run(cell: Cell, home: str | Path | None, source: str) -> Iterator[Run]:
-    """Give the cell's run to this process alone: the one it has, or a new one.
+    """Lock the cell's run, an existing or a new one, for this process.
 
-    It is held until the block or the process ends, whatever ends it.
+    The lock is held until the block or the process ends.
 
     Parameters
     ----------
     source
-        Where the data set is read from; noted in the config of a new run.
+        Source of the data set, recorded in the config of a new run.
 
     Raises
     ------
@@ -59,12 +59,12 @@ def held_run(cell: Cell, home: str | Path | None, source: str) -> Iterator[Run]:
 
 
 def _create(cell: Cell, home: str | Path | None, source: str) -> Run:
-    import fcntl  # not on Windows, where results can be looked at all the same
+    import fcntl  # imported here: missing on Windows, where results can still be shown
 
     run = Run.create({**cell.config, "source": source}, name=cell.id, home=home)
     with (run.path.parent / ".cells.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # Another process may have made one since we looked; one after the other gives way to it.
+        # Another process may have made a run in the meantime; under the lock, ours is removed.
         others = [r for r in Run.list(home) if r.config.get("cell") == cell.id and r.id != run.id]
         if others:
             shutil.rmtree(run.path)
@@ -73,6 +73,6 @@ def _create(cell: Cell, home: str | Path | None, source: str) -> Run:
 
 
 def clear(run: Run) -> None:
-    """Remove a finished run's checkpoints and clients' states: a grid's would fill a disk."""
+    """Remove a finished run's checkpoints and clients' states; those of a grid may fill a disk."""
     for name in ("checkpoints", "clients"):
         shutil.rmtree(run.path / name, ignore_errors=True)

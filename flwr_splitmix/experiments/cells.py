@@ -15,7 +15,7 @@ from flwr_splitmix.runs import RunError
 
 Value = bool | int | float | str | None
 OptionValues = tuple[tuple[str, Value], ...]
-"""Keyword options as sorted pairs: a dictionary would not hash."""
+"""Keyword options as sorted pairs, because a dictionary is not hashable."""
 
 Partition = Literal["iid", "dirichlet"]
 ServerUpdate = Literal["sequential", "sum", "mean"]
@@ -25,39 +25,39 @@ DIRICHLET = 0.1
 
 
 class ExperimentError(RunError):
-    """An experiment or a cell cannot be run or shown as asked; the message is for the user."""
+    """An experiment or a cell cannot be run or shown as requested; the message is for the user."""
 
 
 Defence = Literal["none", "blur", "adversarial"]
-"""As in `attacks.defences`, which loads torch."""
+"""Names in `attacks.defences`, which is not imported as it loads torch."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What an experiment varies: the method with its options, the model, clients, partition.
+    """Values that an experiment varies: method and options, model, clients, partition.
 
     Parameters
     ----------
     method
         Name of a strategy in `flwr_splitmix.strategies`, or of a baseline.
     options
-        Keyword options of the strategy, sorted by name; make them with `variant`. Those of noise
-        are the values of a `GaussianNoise`, by name; of the U shape they are the clients'.
+        Keyword options of the strategy, sorted by name; make them with `variant`. Options of noise
+        are the values of a `GaussianNoise`, by name; for the U shape, they are the clients'.
     model
-        The paper's name of the model; a scale says what it stands for.
+        The paper's name of the model; a scale defines its substitute.
     clients
-        n.
+        Number of clients n.
     partition
-        How the training images are divided: "iid", or "dirichlet" with concentration 0.1.
+        Partition of the training data: "iid", or "dirichlet" with concentration 0.1.
     server_update
-        Instead of the recipe's: "sum" is one joint step for all groups.
+        Replaces the recipe's: "sum" is one joint step for all groups.
     cut_at
-        Where the model is cut; None is the method's own cut.
+        Cut of the model; None for the default of the method.
     defence
-        What each client does besides: "blur" or "adversarial", as in `attacks.defences`.
+        Further defence of each client: "blur" or "adversarial", as in `attacks.defences`.
     public_corpora
-        Of texts, names of `public_corpora.PUBLIC_CORPORA`: which the calibrator learns on, and
-        which are supports; None takes both from all public texts.
+        For texts, names in `public_corpora.PUBLIC_CORPORA`: the corpus on which the calibrator
+        is trained, and the corpus of supports; None takes both from all public texts.
     """
 
     method: str
@@ -82,13 +82,13 @@ def variant(
     cut_at: str | None = None,
     defence: Defence = "none",
 ) -> Variant:
-    """Make a `Variant` from the strategy's keyword options."""
+    """Make a `Variant` from keyword options of the strategy."""
     own = as_options(options or {})
     return Variant(method, own, model, clients, partition, server_update, cut_at, defence)
 
 
 def as_options(options: Mapping[str, Value]) -> OptionValues:
-    """Return keyword options as sorted pairs, numbers on a scale as floats."""
+    """Return keyword options as sorted pairs, with real-valued options as floats."""
     return tuple(
         (name, float(value) if name in scale_options() and value is not None else value)
         for name, value in sorted(options.items())
@@ -97,20 +97,20 @@ def as_options(options: Mapping[str, Value]) -> OptionValues:
 
 @dataclass(frozen=True)
 class TextRecipe:
-    """What a recipe says of a cell that trains a language model in the U shape.
+    """Part of a recipe for cells that train a language model in the U shape.
 
     Parameters
     ----------
     corpus
-        Which files of a data set's folder are read, see `text_data.CORPORA`.
+        Key of `corpora.CORPORA`: the files to read in a data set's folder.
     max_length
-        Tokens; longer texts are cut, in training and test alike.
+        Maximum number of tokens; longer texts are truncated, in training and test.
     public_texts, public_words
-        How many public sentences the clients have, and the most words of each. A mixture is as
-        long as the longest text in it, and the trunk's mask covers that: behind a text's own end
-        it sees filler, which a support that is shorter than most texts does not cause.
+        Number of the clients' public sentences, and their maximum number of words. A mixture is as
+        long as the longest text in it, and so is the trunk's mask: it covers filler after the end
+        of shorter texts, which supports shorter than most texts do not cause.
     new_tokens
-        Most tokens of an answer that is generated for its score; 0 where texts are classified.
+        Maximum number of tokens of an answer generated for its score; 0 for classification.
     """
 
     corpus: str
@@ -122,35 +122,37 @@ class TextRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a cell is trained and measured: what a scale fixes for all of a table's methods.
+    """Training and measurement of a cell, the same for all methods of a table at one scale.
 
     Parameters
     ----------
     scale
-        The scale's name.
+        Name of the scale.
     samples, batch_size
-        Training images or texts of each client, and how many of them a client takes in a step.
+        Number of training images or texts of each client (0 for all), and number of them per
+        client and step.
     epochs, warmup_epochs
-        Of the whole run; a round is one epoch.
+        Epochs of the whole run, and of the warm-up; a round is one epoch.
     image_size
-        Pixels; smaller images are padded with black.
+        Side in pixels; smaller images are padded with black.
     test_images
-        Size of the common test set, of images or texts, a seeded choice; 0 takes all.
+        Size of the common test set of images or texts, a seeded choice; 0 for all.
     evaluations
-        Number of evenly spaced points at which the test set is scored; the last round always is.
+        Number of evenly spaced rounds at which the test set is scored; the last round always is.
     checkpoints
-        Likewise for checkpoints, which an interrupted cell continues from.
+        Likewise for checkpoints, from which an interrupted cell continues.
     optimizer, lr, weight_decay, start_lr, final_lr
-        "adamw" or "sgd" (momentum 0.9); peak, first and last learning rate.
+        "adamw" or "sgd" (momentum 0.9); peak learning rate, weight decay, first and last learning
+        rate.
     head_lr
-        Peak learning rate of the classifier alone; None is `lr`.
+        Peak learning rate of the classifier with SGD; None for `lr`.
     server_update
-        See `SplitStrategy`. The scales say "sequential", the papers'; the default, one joint
-        step, is what every cell had that was run before they did.
+        See `SplitStrategy`. The scales use "sequential", as the papers do; the default, one joint
+        step, is the value of all cells run before the scales did.
     resize
-        Pixels that images are enlarged to after padding; None leaves them.
+        Side in pixels to which images are enlarged after padding; None for no resizing.
     texts
-        For language models; None: the cell trains on images.
+        Values for language models; None if the cell trains on images.
     public_corpora
         As in `Variant`.
     """
@@ -176,7 +178,7 @@ class Recipe:
     public_corpora: tuple[str, str] | None = None
 
     def with_epochs(self, epochs: int) -> Recipe:
-        """Return the recipe with another length; warm-up, if any, is at most half of it.
+        """Return the recipe with another number of epochs, at most half of them warm-up.
 
         Raises
         ------
@@ -189,12 +191,12 @@ class Recipe:
 
     @property
     def evaluate_every(self) -> int:
-        """Rounds between evaluations."""
+        """Number of rounds between evaluations."""
         return -(-self.epochs // self.evaluations)
 
     @property
     def checkpoint_every(self) -> int:
-        """Rounds between checkpoints."""
+        """Number of rounds between checkpoints."""
         return -(-self.epochs // self.checkpoints)
 
 
@@ -202,20 +204,20 @@ class Recipe:
 class Cell:
     """One training run of a table: a variant on a data set, with a seed and a recipe.
 
-    Two experiments that need the same run have equal cells, so it is run once.
+    Experiments that need the same run have equal cells, so it is run once.
 
     Parameters
     ----------
     method, options, clients, partition, defence
         As in `Variant`.
     model, model_options
-        Arguments of `split_vision_model`; for texts a pretrained encoder, and its cut.
+        Arguments of `split_vision_model`; for texts, a pretrained encoder and its cut.
     dataset
-        The data set's name, see `dataset_name`: where its files lie makes no other cell.
+        Name of the data set, see `dataset_name`; the cell does not depend on the files' location.
     seed
-        Of weights, partition, batches, groups and masks.
+        Seed of weights, partition, batches, groups and masks.
     recipe
-        How it is trained.
+        Training and measurement.
     """
 
     method: str
@@ -231,9 +233,9 @@ class Cell:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All that makes the cell what it is, as plain JSON values.
+        """All values that define the cell, as plain JSON values.
 
-        A recipe's values at their defaults are left out, so that a new one changes no old cell.
+        A recipe's default values are left out, so that a new field does not change old cells.
         """
         recipe = _without_defaults(self.recipe)
         if self.recipe.texts is not None:
@@ -253,7 +255,7 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """A name that follows from `identity` alone: cutmixsl-vit_tiny-n10-s0-1f0c9a2b7d3e."""
+        """Name that depends only on `identity`, such as cutmixsl-vit_tiny-n10-s0-1f0c9a2b7d3e."""
         packed = json.dumps(self.identity, sort_keys=True, separators=(",", ":")).encode()
         digest = blake2b(packed, digest_size=6).hexdigest()
         model = re.sub(r"_patch.*", "", self.model)
@@ -261,7 +263,7 @@ class Cell:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What the run's config.json says; `splitmix runs` and `splitmix show` read it too."""
+        """Content of the run's config.json; `splitmix runs` and `splitmix show` read it, too."""
         return {
             "cell": self.id,
             "scale": self.recipe.scale,
@@ -271,7 +273,7 @@ class Cell:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What a filter can ask for: method, options, model, clients, partition, seed."""
+        """Words for a filter: method, options, model, clients, partition, data set, seed, ..."""
         return (
             self.method,
             *(f"{name}={_short(name, value)}" for name, value in self.options),
@@ -300,9 +302,9 @@ def _short(name: str, value: Value) -> str:
 
 
 def dataset_name(source: str) -> str:
-    """Return the name of a data set: a folder's own name, or a shipped or hub name as it is.
+    """Return the name of a data set: a folder's own name, or a shipped or hub name unchanged.
 
-    So a cell is the same wherever the folder lies, and its run can be shown on another machine.
+    So a cell does not depend on the folder's location, and its run can be shown on other machines.
     """
     folder = Path(source).expanduser()
     hub = source.count("/") == 1 and not source.startswith((".", "/", "~"))

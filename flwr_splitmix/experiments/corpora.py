@@ -1,4 +1,4 @@
-"""The papers' text sets in the files that they are published in."""
+"""The papers' text sets in their published files."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from flwr_splitmix.data.texts.sets import load_text_sets
 
 @dataclass(frozen=True)
 class Corpus:
-    """Which files of a folder are the training and the test texts, and where they have what.
+    """A data set's files of training and test texts, and their columns.
 
     Parameters
     ----------
     name
-        As its paper calls it.
+        Name in its paper.
+    task
+        Task of the texts.
     files
-        Pairs of training and test file: those of the first pair of which both are there are read.
-        A test file "" holds out a tenth of the training file.
+        Pairs of training and test file; the first pair of existing files is read. A test file ""
+        holds out a tenth of the training file.
     columns
-        Of either file.
+        Columns of both files.
     """
 
     name: str
@@ -78,27 +80,27 @@ CORPORA = {
         TextColumns(question="instruction", second="input", answer="output"),
     ),
 }
-"""By the name that experiments have for it.
+"""The corpora by their names in experiments.
 
-CoLA's files are the raw ones of its public version, those of SST-2, MRPC and RTE GLUE's (of MRPC
-also Microsoft's own). GSM8K's are OpenAI's. WebNLG's have GEM's fields: `input`, a list of triples
-"subject | predicate | object", which become a line each, and `target`, the one text that is learned
-and scored; there may be `references` besides, which are not read. SAMSum's are a list of `dialogue`
-and `summary`. CodeAlpaca's one file is a list of `instruction`, `input` (mostly empty, else it
-follows the instruction on a line of its own) and `output`.
+CoLA's files are the raw ones of its public version; those of SST-2, MRPC and RTE are GLUE's (MRPC's
+can also be Microsoft's); GSM8K's are OpenAI's. WebNLG's have GEM's fields: `input`, a list of
+triples "subject | predicate | object", each of which becomes a line, and `target`, the only text
+that is trained and scored; `references` are not read. SAMSum's are lists of `dialogue` and
+`summary`. CodeAlpaca's only file is a list of `instruction`, `input` (mostly empty, else it follows
+the instruction on its own line) and `output`.
 """
 
 
 def open_corpus(source: str, corpus: Corpus) -> TextSets:
-    """Read a corpus from its folder; or make up texts for its task, if the source is "generated".
+    """Read a corpus from its folder, or generate texts for its task if the source is "generated".
 
-    Made-up texts are single sentences, also where the corpus has pairs. Rows with an empty text,
-    of which SAMSum has one, are left out.
+    Generated texts are single sentences, even if the corpus has pairs. Rows with an empty text, of
+    which SAMSum has one, are left out.
 
     Raises
     ------
     DataError
-        If a file is not there, or cannot be read.
+        If a file is missing or cannot be read.
     """
     if source == GENERATED:
         return load_text_sets(source, corpus.task)

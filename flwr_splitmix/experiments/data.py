@@ -1,4 +1,4 @@
-"""A cell's images: each client's part, and the common test set, ready on the device."""
+"""A cell's images: each client's part and the common test set, on the device."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from flwr_splitmix.seeding import frozen_generator
 from flwr_splitmix.segments.vision.zoo import pretrained_normalisation
 
 _TEST_SEED = 2024
-"""Of the choice of test images: one for all seeds, so that all cells are scored on the same."""
+"""Seed of the choice of test images, so that all cells are scored on the same images."""
 
 
 class ResidentImages(Dataset[Example]):
-    """Images decoded once and kept where they are used: no step waits for the host.
+    """Images converted once and kept on their device, so that no step waits for the host.
 
     Parameters
     ----------
     images
-        What is read out, in its order.
+        The images, in their order.
     device
-        Of the inputs; labels stay on the CPU, where they are uploaded from.
+        Device of the inputs; labels stay on the CPU, from where they are uploaded.
     resize
-        Pixels that a batch is enlarged to when it is asked for; None leaves it.
+        Side in pixels to which batches are enlarged when read; None for no resizing.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ResidentImages(Dataset[Example]):
 
 
 class CellData(NamedTuple):
-    """All that a cell is trained and measured on; `pooled` is what the clients have together."""
+    """Data of a cell for training and evaluation; `pooled` has the images of all clients."""
 
     clients: list[ImageDataset]
     pooled: ImageDataset
@@ -69,7 +69,7 @@ class CellData(NamedTuple):
 def load_cell_data(cell: Cell, source: str) -> CellData:
     """Read the data set and divide it among the cell's clients, as `client_split` does.
 
-    Images are normalised as pretrained weights expect it, if the model has such.
+    If the model has pretrained weights, images are normalised as they require.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def load_cell_data(cell: Cell, source: str) -> CellData:
     Raises
     ------
     DataError
-        If it cannot be read, or is too small for the cell.
+        If the data set cannot be read, or is too small for the cell.
     """
     pretrained = dict(cell.model_options).get("pretrained", False)
     mean, std = (pretrained_normalisation(cell.model) if pretrained else None) or (None, None)
@@ -103,7 +103,7 @@ def load_cell_data(cell: Cell, source: str) -> CellData:
 
 def _parts(labels: np.ndarray, cell: Cell) -> list[np.ndarray]:
     if cell.partition == "iid":
-        # What `partition_indices` gives, which needs flwr-datasets: a GPU machine may lack it.
+        # The same as `partition_indices`, which needs flwr-datasets; a GPU machine may lack it.
         order = np.random.default_rng(cell.seed).permutation(len(labels))
         return np.array_split(order, cell.clients)
     return partition_indices(

@@ -1,4 +1,4 @@
-"""Every method of the catalogue of the L shape, with the options that it has by default."""
+"""All methods of the L shape in the catalogue, with their default options."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from flwr_splitmix.experiments.experiment import Entry, Experiment
 from flwr_splitmix.methods import METHODS, Method
 
 _NOISE: dict[str, Value] = {"sigma_s": 0.1, "sigma_y": 0.1}
-"""Of methods that need noise: little of it, so that something is learned."""
+"""Options of methods that need noise, small enough for training to succeed."""
 
 
 def _entry(name: str, method: Method) -> Entry:
-    # A frozen edge holds a block: of the ViT-Tiny of scale smoke, which has one, none is left.
+    # A frozen edge takes one block, and the ViT-Tiny of scale smoke has only one.
     model = "T2T-ViT-24" if "labels" in method.needs else "ViT-Tiny"
     options = _NOISE if "noise" in method.needs else {}
     return Entry(name, model, variant(name, options, model=model))

@@ -18,16 +18,16 @@ CELEBA = "CelebA"
 
 @dataclass(frozen=True)
 class TableScore:
-    """What a table shows of a run's summary.
+    """A value of a run's summary that a table shows.
 
     Parameters
     ----------
     name
-        The column's heading.
+        Heading of the column.
     key
-        In the summary, or among the costs of a client in it, see `ClientCosts`.
+        Key in the summary, or in its costs of a client, see `ClientCosts`.
     factor, digits
-        How it is shown: times the factor, with so many digits.
+        Factor for the shown value, and its number of decimals.
     """
 
     name: str
@@ -36,17 +36,17 @@ class TableScore:
     digits: int = 2
 
     def value(self, summary: Mapping[str, Any]) -> float | None:
-        """Return the score in the summary's units; None where a run has none."""
+        """Return the score in the summary's units; None if the run has none."""
         value = {**summary.get("client-costs", {}), **summary}.get(self.key)
         return None if value is None else float(value)
 
     def of(self, summary: Mapping[str, Any]) -> float | None:
-        """Return the score as it is shown; None where a run has none."""
+        """Return the score as shown; None if the run has none."""
         value = self.value(summary)
         return None if value is None else self.shown(value)
 
     def shown(self, value: float) -> float:
-        """Return a score in the summary's units as it is shown."""
+        """Convert a score from the summary's units to the shown value."""
         return self.factor * value
 
 
@@ -64,15 +64,15 @@ class Entry:
     Parameters
     ----------
     row, column
-        As the paper names them.
+        Names in the paper.
     variant
-        What is run for it; None where the paper compares with a method that is not of its own and
+        The variant to run; None for a method of others that the paper compares with and that is
         not offered here.
     paper
-        The printed first score, of most top-1 accuracy in percent, by data set; empty where a
-        figure prints none.
+        The paper's value of the first score, mostly top-1 accuracy in percent, by data set; empty
+        if a figure does not print it.
     epsilon
-        The epsilon that the paper has for it; None where there is no noise, or it has none.
+        The paper's epsilon; None if there is no noise, or the paper has none.
     """
 
     row: str
@@ -83,22 +83,22 @@ class Entry:
 
     @property
     def place(self) -> Place:
-        """Row and column."""
+        """Row and column of the entry."""
         return self.row, self.column
 
 
 @dataclass(frozen=True)
 class Ordering:
-    """A claim: the mean at place `low` is below that at place `high`.
+    """A claim: the mean at place `low` is below the mean at place `high`.
 
     Parameters
     ----------
     measure
-        Of what.
+        The compared quantity.
     datasets
-        The paper's data sets that it is claimed for; empty for any.
+        The paper's data sets to which the claim applies; empty for all.
     slack
-        The claim is only that `low` is not this much above `high`, in the table's units.
+        If not 0, the claim is only that `low` is less than this above `high`, in the table's units.
     """
 
     low: Place
@@ -125,19 +125,19 @@ class Experiment:
     Parameters
     ----------
     name
-        On the command line.
+        Name on the command line.
     title, source
-        What it shows; paper and table or figure.
+        Subject; paper and table or figure.
     entries
-        Its places, row after row.
+        Entries, row by row.
     orderings
-        What the paper claims of them.
+        The paper's claims.
     note
-        What a reader must know to compare; "" if nothing.
+        Remarks needed for a comparison with the paper; "" if none.
     track
-        Whose training recipe.
+        Track of the training recipe.
     scores
-        What the table shows of each run; the orderings speak of the first.
+        Scores in the table; claims are about the first.
     """
 
     name: str
@@ -157,12 +157,12 @@ class Experiment:
         source: str | None = None,
         epochs: int | None = None,
     ) -> Iterator[tuple[Entry, Cell]]:
-        """Return (entry, cell) for every entry that can be run, all of one seed before the next.
+        """Yield (entry, cell) for every entry that can be run, all of one seed before the next.
 
         Raises
         ------
         ExperimentError
-            As `Scale.cell` does.
+            Raised by `Scale.cell`.
         """
         for seed in seeds:
             for entry in self.entries:
@@ -181,7 +181,7 @@ def ordered(
     measure: Measure = "accuracy",
     datasets: tuple[str, ...] = (),
 ) -> tuple[Ordering, ...]:
-    """Claim in every column that each of `rows` is below the next."""
+    """Return the claims that, in every column, each of `rows` is below the next."""
     return tuple(
         Ordering((low, column), (high, column), measure, datasets)
         for low, high in pairwise(rows)
@@ -192,7 +192,7 @@ def ordered(
 def below(
     rows: Sequence[str], best: str, columns: Sequence[str], datasets: tuple[str, ...] = ()
 ) -> tuple[Ordering, ...]:
-    """Claim in every column that each of `rows` is below `best`."""
+    """Return the claims that, in every column, each of `rows` is below `best`."""
     return tuple(
         Ordering((row, column), (best, column), datasets=datasets)
         for column in columns
@@ -201,7 +201,7 @@ def below(
 
 
 def paper_dataset(name: str) -> str:
-    """Return the papers' name of a data set, or its own if they do not use it."""
+    """Return the papers' name of a data set, or `name` if they do not use it."""
     plain = name.lower().replace("-", "").replace("_", "")
     if "fashionmnist" in plain:
         return FASHION

@@ -1,4 +1,4 @@
-"""Choosing cells of an experiment by words."""
+"""Selection of an experiment's cells by words."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from flwr_splitmix.experiments.experiment import Entry
 
 
 def choose(pairs: list[tuple[Entry, Cell]], wanted: str) -> list[tuple[Entry, Cell]]:
-    """Return the cells that a filter asks for, in their order.
+    """Return the cells that match a filter, in their order.
 
     Parameters
     ----------
     wanted
-        Alternatives separated by commas, each of words separated by blanks that must all be among
-        a cell's words (method, k=2, alpha=6, model, n=10, iid, seed=0; see `Cell.words`) or be the
-        cell's id; `*` stands for any characters, case does not matter. "" asks for all.
+        Alternatives separated by commas. Each consists of words separated by spaces, which must
+        all be among a cell's words (method, k=2, alpha=6, model, n=10, iid, seed=0; see
+        `Cell.words`), its id or the paper's name of its model; `*` matches any characters, and
+        case is ignored. "" selects all cells.
 
     Raises
     ------
     ExperimentError
-        If an alternative fits no cell; the message lists the known words.
+        If an alternative matches no cell; the message lists the known words.
     """
     if not wanted.strip():
         return pairs

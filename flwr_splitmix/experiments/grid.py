@@ -1,4 +1,4 @@
-"""Grids of cells, run several at a time: finished cells are skipped, started ones resumed."""
+"""Grids of cells, run several at a time; finished cells are skipped, interrupted ones resumed."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ from flwr_splitmix.experiments.cells import Cell
 from flwr_splitmix.experiments.processes import Processes, reason_of
 from flwr_splitmix.runs import Run
 
-_PATIENCE = 30.0  # seconds that a stopped process has to write its state
+_PATIENCE = 30.0  # seconds for a stopped process to write its state
 
 State = Literal["begun", "round", "done", "failed"]
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What became of a cell, or how far it is.
+    """Progress or outcome of a cell.
 
     Parameters
     ----------
+    cell, state
+        The cell and its state.
     rounds
-        Rounds done.
+        Number of finished rounds.
     top1
-        The newest accuracy, a fraction; None before the first evaluation.
+        The newest accuracy as a fraction; None before the first evaluation.
     reason
-        Why it failed; otherwise "".
+        Reason of a failure; otherwise "".
     """
 
     cell: Cell
@@ -50,7 +52,7 @@ OnProgress = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Workplace:
-    """The home, data and device that cells are run with.
+    """Home, data and device for running cells.
 
     Parameters
     ----------
@@ -68,7 +70,7 @@ class Workplace:
 
 
 def unfinished(cells: Sequence[Cell], home: Path | None) -> list[Cell]:
-    """Return the cells, each once, that have no finished run."""
+    """Return the cells without a finished run, each once."""
     runs = find_runs(home)
     return [
         cell
@@ -80,15 +82,15 @@ def unfinished(cells: Sequence[Cell], home: Path | None) -> list[Cell]:
 def run_grid(
     cells: Sequence[Cell], place: Workplace, *, jobs: int = 1, on_progress: OnProgress
 ) -> list[Progress]:
-    """Run cells; one that fails does not stop the others.
+    """Run cells; a failure does not stop the others.
 
     Parameters
     ----------
     jobs
-        1 runs them in this process, one after the other; more run so many at a time, each cell in
-        a process of its own with one torch thread.
+        Number of cells to run at a time: 1 runs them in this process; with more, each cell runs
+        in its own process with one torch thread.
     on_progress
-        Called, in this process, after every round and at the end of every cell.
+        Called, in this process, at the start of every cell, after every round and at the end.
 
     Returns
     -------
@@ -97,7 +99,7 @@ def run_grid(
     Raises
     ------
     KeyboardInterrupt
-        If the user stops it; the cells then go on from where they were when they are run again.
+        If the user stops it; another call resumes the cells.
     """
     failures: list[Progress] = []
 
@@ -115,7 +117,10 @@ def run_grid(
 
 
 def run_one(cell: Cell, place: Workplace, tell: OnProgress) -> None:
-    """Run one cell in this process and tell its rounds and its end; only an interrupt is raised."""
+    """Run one cell in this process and report its progress.
+
+    A failure is reported, not raised; only interrupts and a lost connection are raised.
+    """
     from flwr_splitmix.events import RoundDone
     from flwr_splitmix.experiments.running import run_cell
 
@@ -129,7 +134,7 @@ def run_one(cell: Cell, place: Workplace, tell: OnProgress) -> None:
 
     try:
         with held_run(cell, place.home, place.source) as run:
-            if run.status != "finished":  # another process may have been faster
+            if run.status != "finished":  # another process may have finished it
                 rounds = run.rows[-1]["round"] if run.checkpoints.rounds() and run.rows else 0
                 tell(Progress(cell, "begun", rounds))
                 try:
@@ -141,7 +146,7 @@ def run_one(cell: Cell, place: Workplace, tell: OnProgress) -> None:
             clear(run)
             top1 = _top1(run)
     except ConnectionError:
-        raise  # the process that is told has gone
+        raise  # the process that receives the reports has ended
     except Exception as error:
         tell(Progress(cell, "failed", reason=reason_of(error)))
     else:
@@ -155,7 +160,7 @@ def _top1(run: Run) -> float | None:
 
 @contextlib.contextmanager
 def log_to(file: Path) -> Iterator[None]:
-    """Write what is logged of a run, and a traceback, to a file of the run, not to the terminal."""
+    """Write a run's log, and the traceback of a failure, to a file instead of the terminal."""
     handler = logging.FileHandler(file)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     loggers = [logging.getLogger(name) for name in ("flwr", "flwr_splitmix")]
@@ -195,10 +200,10 @@ def _run_apart(cells: Sequence[Cell], place: Workplace, jobs: int, tell: OnProgr
 
 
 def _work(place: Workplace, cell: Cell, connection: Connection) -> None:
-    """Run one cell in a process of its own."""
+    """Run one cell; called in its own process."""
     import torch
 
-    # The parent decides who stops: Ctrl-C reaches all processes of a terminal at once.
+    # Ctrl-C reaches all processes of a terminal; the parent decides which ones stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     torch.set_num_threads(1)

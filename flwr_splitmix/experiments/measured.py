@@ -1,4 +1,4 @@
-"""What a finished run of a cell measured, as tables and result files have it."""
+"""Results of a cell's finished run, for tables and result files."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from flwr_splitmix.runs import Run
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One finished run of a place of a table.
+    """Results of one finished run for a place of a table.
 
     Parameters
     ----------
     cell, seed
-        The cell's id, and its seed.
+        Id and seed of the cell.
     scores
-        Of the experiment's scores those that the run has, by `TableScore.key`, in the units of the
-        run's summary: accuracy as a fraction.
+        The experiment's scores that the run has, by `TableScore.key`, in the units of the run's
+        summary: accuracy as a fraction.
     uplink, downlink
-        Bytes of all clients in an epoch, averaged models included.
+        Bytes of all clients per epoch, with those of averaged models.
     epsilon
-        What the accountant says of the client that spent most; None without noise, infinite if
+        The accountant's epsilon of the client that spent most; None without noise, infinite if
         there is no bound.
     client
         Costs of one client, see `ClientCosts`; None if not measured, or not kept.
     version
-        Of this package; "" if the run does not say.
+        Version of this package; "" if the run has none recorded.
     """
 
     cell: str
@@ -44,12 +44,14 @@ class Measured:
 
 
 def of_run(entry: Entry, scores: Sequence[TableScore], cell: Cell, run: Run) -> Measured | None:
-    """Read what a run measured; None if it is not finished, or lacks the first of the scores.
+    """Read a run's results; return None if it is not finished or lacks the first score.
 
     Parameters
     ----------
     entry, cell
-        The place that the run is for, and the cell that it is of.
+        The table's entry, and the cell of the run.
+    scores
+        Scores of the experiment.
 
     Raises
     ------

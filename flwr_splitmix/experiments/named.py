@@ -40,16 +40,16 @@ EXPERIMENTS: dict[str, Experiment] = {
     )
     for experiment in paper
 }
-"""Paper by paper; a further paper is a further file."""
+"""Experiments by name, in the order of the papers, each of which has its own files."""
 
 
 def experiment_named(name: str) -> Experiment:
-    """Find an experiment.
+    """Return the experiment with a name.
 
     Raises
     ------
     ExperimentError
-        If there is none of that name; the message names the closest, or all.
+        If there is none; the message lists similar names, or all.
     """
     if name in EXPERIMENTS:
         return EXPERIMENTS[name]

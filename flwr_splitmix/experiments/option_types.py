@@ -1,7 +1,7 @@
 """The numeric options of methods, read from the annotations of their constructors.
 
-The annotations are read from the source: importing the constructors would load torch, which listing
-and showing experiments does without.
+The annotations are parsed from the source, because an import would load torch, which is not needed
+to list and show experiments.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 _LIBRARY = Path(__file__).parents[1]
 
 _PLACES = ("strategies", "hiding", "clients", "privacy/noise.py")
-"""Where options come from: strategies', of what hides, of clients in the U shape, of noise."""
+"""Sources of options: of strategies, of hidings, of clients in the U shape, and of noise."""
 
 _SCALE = {"float", "float | None"}
 
 
 @cache
 def scale_options() -> frozenset[str]:
-    """Return the names of all options for which 6 and 6.0 are the same number."""
+    """Return the names of all real-valued options, for which 6 and 6.0 are the same value."""
     return frozenset(name for file in _sources() for name in _annotated(file))
 
 
@@ -32,7 +32,10 @@ def _sources() -> Iterator[Path]:
 
 
 def _annotated(file: Path) -> Iterator[str]:
-    """Return what a file's constructors, and its dataclasses, annotate as such a number."""
+    """Yield the real-valued keyword parameters of constructors and attributes of classes in a file.
+
+    They are recognised by their annotations, see `_SCALE`.
+    """
     for kind in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if not isinstance(kind, ast.ClassDef):
             continue

@@ -1,4 +1,4 @@
-"""Processes that each do one piece of work and tell of it, a few at a time."""
+"""Processes that each do one piece of work and report on it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Told = TypeVar("Told")
 
 
 class Processes(Generic[Work, Told]):
-    """Running processes by what they do; one that dies costs its own work only.
+    """Running processes and their work; a process that dies affects only its own work.
 
     Parameters
     ----------
     context
-        How processes are started.
+        Start method of the processes.
     target
-        Called in the process with a piece of work and the connection that it tells by.
+        Called in the process with a piece of work and the connection for its reports.
     ended
-        Whether what was told is the last of a process.
+        Returns whether a report is the last of its process.
     died
-        What is told of a process that ended with an exit code and without a last word.
+        Makes the report, from the work and a reason, for a process that ends without a last one.
     patience
-        Seconds that stopped processes have together to end.
+        Seconds for all stopped processes to end.
     """
 
     def __init__(
@@ -50,22 +50,22 @@ class Processes(Generic[Work, Told]):
         return len(self._running)
 
     def start(self, work: Work) -> None:
-        """Start a process."""
+        """Start a process for a piece of work."""
         ours, theirs = self._context.Pipe(duplex=False)
-        # Only its subclasses have a context's Process for the type checker.
+        # For the type checker, only subclasses of the context have Process.
         process = self._context.Process(target=self._target, args=(work, theirs))  # type: ignore[attr-defined]
         process.start()
         theirs.close()
         self._running[ours] = (process, work)
 
     def wait(self) -> Iterator[Told]:
-        """Wait until any process tells something, and yield it."""
+        """Wait for reports of any processes, and yield them."""
         for connection in wait(list(self._running)):
             assert isinstance(connection, Connection)
             yield self._receive(connection)
 
     def stop(self) -> None:
-        """End all processes: by SIGTERM, and those that do not obey by SIGKILL."""
+        """End all processes by SIGTERM, and those still running after `patience` by SIGKILL."""
         for process, _ in self._running.values():
             process.terminate()
         deadline = time.monotonic() + self._patience
@@ -80,7 +80,7 @@ class Processes(Generic[Work, Told]):
         process, work = self._running[connection]
         try:
             told: Told = connection.recv()
-        except EOFError:  # it died without a word
+        except EOFError:  # it died without a last report
             process.join()
             told = self._died(work, f"its process ended with exit code {process.exitcode}")
         if self._ended(told):
@@ -91,7 +91,7 @@ class Processes(Generic[Work, Told]):
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of a user's error; of any other one with its type."""
+    """Return the first line of an error's message, after its type unless it is a user's error."""
     text = (str(error).strip().splitlines() or [""])[0]
     if isinstance(error, (ValueError, RuntimeError)) and text:
         return text

@@ -1,4 +1,4 @@
-"""Public texts by corpus: the calibrator learns on one, supports are of another."""
+"""Public texts by corpus: one to train the calibrator, another for supports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flwr_splitmix.data.texts.rows import TextTask
 from flwr_splitmix.seeding import derive_seed, frozen_generator
 
 PUBLIC_CORPORA = {"wiki": "wikitext*.txt*", "books": "pg*.txt*", "all": "*.txt*"}
-"""By name, which files of the folder of public texts: WikiText's, Project Gutenberg's, all."""
+"""Patterns of files in the folder of public texts: WikiText's, Project Gutenberg's, all."""
 
 
 def open_public_pair(
@@ -24,25 +24,28 @@ def open_public_pair(
     max_words: int,
     seed: int,
 ) -> tuple[list[str], list[str]]:
-    """Read sentences of two corpora: the calibrator's, and supports.
+    """Read sentences of two corpora, for the calibrator and for supports.
 
     Parameters
     ----------
     folder
-        Of the public texts; "generated" makes some up: one half of them is "wiki", one "books".
+        Folder of the public texts; "generated" makes texts, one half of which is "wiki", the other
+        "books".
+    task
+        Task of generated texts.
     corpora
-        Names of `PUBLIC_CORPORA`; of one corpus twice a sentence may be both.
+        Names in `PUBLIC_CORPORA`; with the same corpus twice, a sentence may serve for both.
     limit
-        Most sentences of each.
+        Maximum number of sentences of each.
     min_words, max_words
         As for `load_public_texts`.
     seed
-        Of both draws, which differ.
+        Seed of both draws, which differ.
 
     Raises
     ------
     DataError
-        If there is no corpus of a name, or the folder has no file of it.
+        If there is no such corpus, or the folder has no file of it.
     """
     for name in corpora:
         if name not in PUBLIC_CORPORA:

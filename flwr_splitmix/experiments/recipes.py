@@ -12,7 +12,7 @@ from flwr_splitmix.schedule import OptimizerFactory, WarmupCosine, adamw
 
 
 def schedule_of(recipe: Recipe) -> WarmupCosine:
-    """Return the recipe's schedule; a round is an epoch."""
+    """Return the recipe's learning-rate schedule; a round is an epoch."""
     return WarmupCosine(
         recipe.warmup_epochs, recipe.start_lr / recipe.lr, recipe.final_lr / recipe.lr
     )
@@ -21,7 +21,7 @@ def schedule_of(recipe: Recipe) -> WarmupCosine:
 def optimizer_of(recipe: Recipe, module: nn.Module) -> OptimizerFactory:
     """Return the factory of the optimizer of `module`, a segment or a whole model.
 
-    With SGD the classifier (parameters under "head.") has the recipe's `head_lr`.
+    With SGD, the classifier (parameters below a module "head") has the recipe's `head_lr`.
     """
     if recipe.optimizer == "adamw":
         return adamw(recipe.lr, recipe.weight_decay)

@@ -1,4 +1,4 @@
-"""The report of an experiment: results beside the paper's numbers, and its claims judged."""
+"""The report of an experiment: results beside the paper's numbers, and verdicts on its claims."""
 
 from __future__ import annotations
 
@@ -26,22 +26,25 @@ Verdict = Literal["agrees", "disagrees", "not run", "not offered"]
 
 @dataclass(frozen=True, kw_only=True)
 class TableLine:
-    """One place of the table.
+    """Results for one entry of the table.
 
     Parameters
     ----------
+    entry, seeds
+        The entry, and its finished seeds.
     values
-        The experiment's first score, as it is shown, of every finished seed, in the order of
-        `seeds`: of most top-1 accuracy in percent.
+        The experiment's first score as shown, mostly top-1 accuracy in percent, of every finished
+        seed, in the order of `seeds`.
     begun
         Number of seeds that are begun and not finished.
     uplink, downlink
-        Bytes of all clients in an epoch, averaged models included; None if nothing is finished.
+        Bytes of all clients per epoch, with those of averaged models, averaged over seeds; None if
+        no seed is finished.
     client
         Costs of one client, see `ClientCosts`; None if not measured.
     epsilon
-        What the accountant says of the client that spent most, the largest over seeds; None if
-        nothing is finished or there is no noise, infinite if there is no bound.
+        The accountant's epsilon of the client that spent most, the largest over seeds; None if
+        no seed is finished or there is no noise, infinite if there is no bound.
     """
 
     entry: Entry
@@ -53,11 +56,11 @@ class TableLine:
     client: Mapping[str, int] | None
     epsilon: float | None = None
     further: tuple[tuple[float, ...], ...] = ()
-    """The experiment's other scores, likewise; () where a run has none."""
+    """The experiment's other scores, each as `values`; () if runs have none."""
 
     @property
     def mean(self) -> float | None:
-        """Mean over seeds, in the first score's units."""
+        """Mean over seeds, in the units of `values`; None if no seed is finished."""
         return statistics.fmean(self.values) if self.values else None
 
     @property
@@ -67,7 +70,7 @@ class TableLine:
 
     @property
     def state(self) -> str:
-        """How far it is, in words: "3 seeds", "not run", ..."""
+        """State in words: "3 seeds", "not run", ..."""
         if self.entry.variant is None:
             return "not offered"
         if not self.values:
@@ -78,7 +81,7 @@ class TableLine:
 
 @dataclass(frozen=True)
 class Claim:
-    """An ordering and whether it holds for the means; `margin` is how far apart they are."""
+    """An ordering and whether it holds for the means; `margin` is their difference plus slack."""
 
     ordering: Ordering
     verdict: Verdict
@@ -105,14 +108,16 @@ def make_tables(
     dataset: str | None = None,
     epochs: int | None = None,
 ) -> list[Table]:
-    """Read an experiment's runs: one table for each data set and number of epochs that was begun.
+    """Read an experiment's runs, and make one table for each data set and number of epochs begun.
 
-    If nothing was begun there is one empty table.
+    If nothing was begun, there is one empty table.
 
     Parameters
     ----------
+    home
+        Home of the runs.
     dataset, epochs
-        Only this one; None for all that there are.
+        Restrict the tables to this data set or number of epochs; None for all.
 
     Raises
     ------
@@ -147,14 +152,14 @@ def table_of(
     measured_at: Mapping[Place, Sequence[Measured]],
     begun_at: Mapping[Place, int] | None = None,
 ) -> Table:
-    """Make a table of what was measured at each of its places.
+    """Make a table from the results at each of its places.
 
     Parameters
     ----------
     measured_at
-        Of each place one for each seed, in the order in which they are to be shown.
+        Results at each place, one for each seed, in the order in which they are shown.
     begun_at
-        How many seeds of a place are begun and not finished; None is none of any.
+        Number of seeds at each place that are begun and not finished; None for none.
     """
     lines = tuple(
         _line(

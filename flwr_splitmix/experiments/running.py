@@ -1,4 +1,4 @@
-"""The run of one cell: from its plain values to data, model, clients and strategy."""
+"""The run of one cell: data, model, clients and strategy from its plain values."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ OnRound = Callable[[RoundDone], None]
 
 
 class Told(Observer):
-    """Tells a function of every round."""
+    """Observer that calls a function after every round."""
 
     def __init__(self, on_round: OnRound) -> None:
         self._tell = on_round
 
     def on_round(self, event: RoundDone) -> None:
-        """Pass the round on."""
+        """Call the function with the round."""
         self._tell(event)
 
 
 def run_cell(cell: Cell, run: Run, source: str, *, device: str, on_round: OnRound) -> None:
-    """Train a cell to its end, from where its run's checkpoint is, and write the run's summary.
+    """Train a cell to its end, from its run's checkpoint if any, and write the run's summary.
 
     Parameters
     ----------
@@ -58,12 +58,12 @@ def run_cell(cell: Cell, run: Run, source: str, *, device: str, on_round: OnRoun
     Raises
     ------
     ExperimentError
-        If the method is not known, or does not take the cell's options.
+        If the method is unknown, or does not take the cell's options.
     DataError, ValueError
-        If the data set, the model or an option is not possible.
+        If the data set, the model or an option is invalid.
     """
     if not run.checkpoints.rounds():
-        run.rewind(0)  # rounds that no checkpoint has are trained again
+        run.rewind(0)  # rounds without a checkpoint are trained again
     if cell.recipe.texts is not None:
         from flwr_splitmix.experiments.text_running import run_texts
 
@@ -81,7 +81,7 @@ def _run_images(
     trial = _Trial(cell, run, data, device, on_round)
     whole_model = cell.method in BASELINES
     costs = trial.fit_whole() if whole_model else trial.fit_split()
-    # The rows count what the steps exchange, and of whole models what is averaged.
+    # The rows count the bytes of steps, and of averaging for whole models only.
     averaged = 0 if whole_model else costs.exchanged_bytes * cell.clients * cell.recipe.epochs
     return {"client-costs": costs.to_json(), "averaging_bytes": averaged}
 
@@ -95,7 +95,7 @@ class _Trial:
     on_round: OnRound
 
     def fit_split(self) -> ClientCosts:
-        """Train the cell's strategy of split learning; returns a client's costs."""
+        """Train with the cell's strategy of split learning and return a client's costs."""
         cell, recipe = self.cell, self.cell.recipe
         segments = make_segments(cell, self.data.channels, self.data.num_classes)
         strategy = self._strategy(segments.upper)
@@ -110,14 +110,14 @@ class _Trial:
                 schedule=schedule_of(recipe),
                 device=self.device,
                 shares=strategy.mixer.shares,
-                repeatable_secrets=True,  # an experiment can be repeated and resumed
+                repeatable_secrets=True,  # so that experiments can be repeated and resumed
             )
             for part in self.data.clients
         ]
         averages = strategy.aggregator.averages
         evaluate_fn = None
         if averages:
-            # After a round all clients have one lower segment: one of them says what all would.
+            # After a round, all clients have the same lower segment, so one evaluation is enough.
             strategy.evaluation = "none"
             evaluate_fn = central_evaluation(strategy.upper, copy.deepcopy(segments.lower), test)
         costs = self._costs(clients[0], averages)
@@ -139,11 +139,11 @@ class _Trial:
         )
 
     def fit_whole(self) -> ClientCosts:
-        """Train the cell's baseline; returns a client's costs."""
+        """Train the cell's baseline and return a client's costs."""
         recipe, kind = self.cell.recipe, BASELINES[self.cell.method]
         model = whole(make_segments(self.cell, self.data.channels, self.data.num_classes))
         pooled = kind is Unsplit
-        # n times the batch: as many steps as n clients take together.
+        # n times the batch size gives the number of steps of n clients.
         batch = recipe.batch_size * (self.cell.clients if pooled else 1)
         parts = [self.data.pooled] if pooled else self.data.clients
         test = self._resident(self.data.test)
@@ -175,7 +175,7 @@ class _Trial:
     def _round_options(self, clients: int) -> dict[str, Any]:
         recipe = self.cell.recipe
         return {
-            "min_nodes": clients,  # a client that fails would make it another cell's result
+            "min_nodes": clients,  # without all clients, the result would not be this cell's
             "evaluation": "benchmark",
             "evaluate_every": recipe.evaluate_every,
             "checkpoint_every": recipe.checkpoint_every,

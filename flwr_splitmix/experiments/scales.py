@@ -1,4 +1,4 @@
-"""The sizes of an experiment: smoke (seconds a cell), cpu (minutes), paper (one GPU)."""
+"""The sizes of experiments: smoke (seconds per cell), cpu (minutes), paper (one GPU)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flwr_splitmix.methods import BY_NAME
 
 @dataclass(frozen=True)
 class Model:
-    """What a paper's model stands for here, and the arguments that it is cut with."""
+    """The model used for a paper's model, and the arguments of its cut."""
 
     name: str
     options: OptionValues = ()
@@ -38,15 +38,15 @@ class Scale:
     Parameters
     ----------
     name, title
-        As on the command line; what it is, in a few words.
+        Name on the command line; short description.
     dataset
-        What is trained on unless another data set is asked for: images,
-    corpora
-        and, by track, texts.
+        Default data set of images.
     recipes
-        By track, how cells are trained.
+        Recipes of the cells, by track.
     models
-        By the paper's name, what is trained.
+        Models, by the paper's names.
+    corpora
+        Default data sets of texts, by track.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Scale:
     corpora: Mapping[Track, str] = field(default_factory=dict)
 
     def source(self, track: Track) -> str:
-        """Return what a track's cells are trained on unless another data set is asked for."""
+        """Return the default data set of a track's cells."""
         return self.corpora.get(track, self.dataset)
 
     def cell(
@@ -74,9 +74,9 @@ class Scale:
         Parameters
         ----------
         source
-            Name or folder of the data set; None is the scale's.
+            Name or folder of the data set; None for the scale's.
         epochs
-            Instead of the recipe's.
+            Number of epochs; None for the recipe's.
 
         Raises
         ------
@@ -92,17 +92,17 @@ class Scale:
         options = dict(model.options)
         known = BY_NAME.get(variant.method)  # None for whole models
         if known is not None and known.positions is not None:
-            options["positions"] = known.positions  # added before a shuffle they would undo it
+            options["positions"] = known.positions  # before a shuffle, they would undo it
         if variant.cut_at is not None:
             options["cut_at"] = variant.cut_at
         recipe = self.recipes[track]
         own = dict(variant.options)
         if variant.method == "SpectralShuffleSL":
-            own.setdefault("spectrum", "embedding")  # cells without it were of pixels
+            own.setdefault("spectrum", "embedding")  # older cells without it are of pixels
         if variant.method == "SpectralShuffleSL" and recipe.head_lr is not None:
             # Spectra need twice the learning rates (Patch Shuffling, section V-A).
             recipe = replace(recipe, lr=2 * recipe.lr, head_lr=2 * recipe.head_lr)
-        if known is None:  # a whole model has no server whose updates could be joint
+        if known is None:  # a whole model has no server updates; "sum" is the default
             recipe = replace(recipe, server_update="sum")
         elif variant.server_update is not None:
             recipe = replace(recipe, server_update=variant.server_update)
@@ -126,14 +126,14 @@ ENCODER = "MiniLM-L6"
 """A pretrained encoder of six layers: one in the head, four in the trunk, one in the tail."""
 
 STORIES = "stories15m"
-"""A pretrained decoder of six layers, cut likewise; `splitmix model fetch` gets it."""
+"""A pretrained decoder of six layers, cut likewise; `splitmix model fetch` downloads it."""
 
 
 DECODER = "decoder"
-"""A decoder for answers: the larger the scale, the larger it is."""
+"""A decoder for answers, larger at larger scales."""
 
 TINY = "tiny"
-"""The decoder that is made on the spot, with random weights and a tokenizer of its own."""
+"""A decoder made when a cell is run, with random weights and its own tokenizer."""
 
 
 def _models(vit: Model, backbone: Model, decoder: Model, *, vgg: str = "vgg16") -> dict[str, Model]:
@@ -258,12 +258,12 @@ SCALES: dict[str, Scale] = {scale.name: scale for scale in (SMOKE, CPU, PAPER)}
 
 
 def scale_named(name: str) -> Scale:
-    """Find a scale.
+    """Return the scale with a name.
 
     Raises
     ------
     ExperimentError
-        If there is none of that name.
+        If there is none.
     """
     if name not in SCALES:
         raise ExperimentError(f"there is no scale {name!r}; allowed are {', '.join(SCALES)}")

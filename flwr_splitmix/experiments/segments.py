@@ -1,4 +1,4 @@
-"""A cell's model, cut in two as its method needs it, and put together again."""
+"""A cell's model, cut in two as its method requires, and reassembled."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from flwr_splitmix.segments import SplitModel, split_vision_model
 
 
 def make_segments(cell: Cell, channels: int, num_classes: int) -> SplitModel:
-    """Build the cell's model from its seed and cut it in two, as method and defence need it.
+    """Build the cell's model from its seed and cut it in two, as method and defence require.
 
     Raises
     ------
     ExperimentError
         If the method does not take the cell's options.
     ValueError
-        As `split_vision_model` does.
+        If the model cannot be built or cut.
     """
     options: dict[str, Any] = {
         "num_classes": num_classes,
@@ -31,12 +31,12 @@ def make_segments(cell: Cell, channels: int, num_classes: int) -> SplitModel:
         "seed": cell.seed,
         **dict(cell.model_options),
     }
-    if cell.method in BASELINES:  # it is put together again
+    if cell.method in BASELINES:  # it is reassembled, so the cut does not matter
         return split_vision_model(cell.model, **options)
     made = split_for(trial_of(cell), cell.model, **options)
     return blurred(made) if cell.defence == "blur" else made
 
 
 def whole(segments: SplitModel) -> nn.Module:
-    """Return the model that was cut: it computes what it did before."""
+    """Return the segments as one model, which computes the same as before the cut."""
     return nn.Sequential(segments.lower, segments.upper)

@@ -1,4 +1,4 @@
-"""The strategy of a cell: its plain options as a constructor takes them, and a trial of it."""
+"""The strategy of a cell: its options as arguments of the constructor, and a test of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOISE = {value.name for value in fields(GaussianNoise)}
 
 
 def check_method(cell: Cell) -> None:
-    """Raise ExperimentError if there is no method of the cell's name."""
+    """Raise ExperimentError if the cell's method does not exist."""
     if cell.method not in STRATEGIES and cell.method not in BASELINES:
         raise ExperimentError(
             f"there is no method {cell.method!r}; there are {', '.join([*STRATEGIES, *BASELINES])}"
@@ -23,7 +23,7 @@ def check_method(cell: Cell) -> None:
 
 
 def options_of(cell: Cell) -> dict[str, Any]:
-    """Return the options of the cell's strategy, with those about noise in one."""
+    """Return the options of the cell's strategy, with those of noise as one `GaussianNoise`."""
     options: dict[str, Any] = {k: v for k, v in cell.options if k not in _NOISE}
     if noise := {k: v for k, v in cell.options if k in _NOISE}:
         options["noise"] = GaussianNoise.from_plain(noise)
@@ -31,14 +31,14 @@ def options_of(cell: Cell) -> dict[str, Any]:
 
 
 def trial_of(cell: Cell) -> SplitStrategy:
-    """Make the cell's strategy without a model: to ask it what it needs.
+    """Make the cell's strategy without a model, to query its needs.
 
     Raises
     ------
     ExperimentError
         If the method does not take the cell's options.
     ValueError
-        If an option is not possible.
+        If an option is invalid.
     """
     try:
         return trial_strategy(cell.method, options_of(cell))

@@ -1,4 +1,4 @@
-"""A report as rows of text, and as Markdown and JSON."""
+"""Reports as rows of text, as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOTHING = "-"
 
 
 def headings(table: Table) -> list[str]:
-    """Return the column names of `rows`; the paper's data sets are columns of their own."""
+    """Return the column names of `rows`, with one column for each of the paper's data sets."""
     papers = [f"paper, {name}" for name in papers_of(table)]
     noise = ["epsilon", "paper's epsilon"] if has_noise(table) else []
     first, *others = (score.name for score in table.experiment.scores)
@@ -24,7 +24,7 @@ def headings(table: Table) -> list[str]:
 
 
 def rows(table: Table) -> list[list[str]]:
-    """Return the table's lines as text, one list a line."""
+    """Return the table's lines as text, one list per line."""
     return [
         [
             line.entry.row,
@@ -49,11 +49,11 @@ COST_HEADINGS = (
     "MMACs forward",
     "MMACs training",
 )
-"""Column names of `cost_rows`: memory in MB, multiply-adds in millions a sample."""
+"""Column names of `cost_rows`: memory in MB, multiply-adds in millions per sample."""
 
 
 def cost_rows(table: Table) -> list[list[str]]:
-    """Return what a client needs for each line that was run; lines with equal costs are one."""
+    """Return a client's costs for each line that was run; lines with equal costs are merged."""
     merged: dict[tuple[str, ...], list[str]] = {}
     for line in table.lines:
         if line.client is not None:
@@ -75,7 +75,7 @@ def claim_rows(claims: Sequence[Claim]) -> list[list[str]]:
 
 
 def shown_scores(line: TableLine, scores: Sequence[TableScore]) -> list[str]:
-    """Return "72.41 ± 0.53", or as much of it as there is, for each score."""
+    """Return the mean of each score, with its standard deviation if known: "72.41 ± 0.53"."""
     by_score = zip(scores, (line.values, *line.further), strict=True) if line.further else ()
     shown = {score.name: _mean(values, score.digits) for score, values in by_score}
     shown.setdefault(scores[0].name, _mean(line.values, scores[0].digits))
@@ -90,7 +90,7 @@ def _mean(values: Sequence[float], digits: int) -> str:
 
 
 def tally(claims: Sequence[Claim]) -> str:
-    """Count the verdicts: "12 agree, 3 disagree, 2 not run"."""
+    """Return the counts of the claims' verdicts: "12 agree, 3 disagree, 2 not run"."""
     return counted(claim.verdict for claim in claims)
 
 
@@ -103,13 +103,13 @@ _VERDICTS: dict[Verdict, str] = {
 
 
 def counted(verdicts: Iterable[str]) -> str:
-    """Count verdicts: "12 agree, 3 disagree, 2 not run"."""
+    """Return the counts of verdicts: "12 agree, 3 disagree, 2 not run"."""
     counts = Counter(verdicts)
     return ", ".join(f"{counts[name]} {word}" for name, word in _VERDICTS.items() if counts[name])
 
 
 def title(table: Table) -> str:
-    """Say what a table is of."""
+    """Return a table's title: experiment, source, scale, data set and epochs."""
     return (
         f"{table.experiment.name}: {table.experiment.title} ({table.experiment.source}); scale "
         f"{table.scale.name}, {table.dataset}, {table.epochs} epochs"
@@ -184,30 +184,30 @@ def _line_json(line: TableLine) -> dict[str, Any]:
 
 
 def grid(names: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    """Return a table's lines in Markdown, with an empty one behind them."""
+    """Return a table's lines in Markdown, followed by an empty line."""
     made = [names, ["---"] * len(names), *lines]
     return [*("| " + " | ".join(cells) + " |" for cells in made), ""]
 
 
 def has_noise(table: Table) -> bool:
-    """Return whether any line has an epsilon, of ours or of the paper's."""
+    """Return whether any line has an epsilon, measured or the paper's."""
     return any(line.epsilon is not None or line.entry.epsilon is not None for line in table.lines)
 
 
 def bound(epsilon: float | None) -> str:
-    """Return an epsilon as text; "none" if it is infinite."""
+    """Return an epsilon as text: "none" if it is infinite, `NOTHING` if it is None."""
     if epsilon is None:
         return NOTHING
     return "none" if epsilon == math.inf else f"{epsilon:.4g}"
 
 
 def papers_of(table: Table) -> list[str]:
-    """Return the data sets for which the paper prints a number."""
+    """Return the data sets for which the paper has numbers."""
     return list(dict.fromkeys(name for line in table.lines for name in line.entry.paper))
 
 
 def shown_margin(claim: Claim) -> str:
-    """Return a claim's margin as text, with the unit if that is bytes."""
+    """Return a claim's margin as text, in MB for uplinks, else in the score's units."""
     if claim.margin is None:
         return NOTHING
     if claim.ordering.measure == "uplink":
@@ -216,7 +216,7 @@ def shown_margin(claim: Claim) -> str:
 
 
 def number(value: float | None, digits: int) -> str:
-    """Return a number with so many digits, or `NOTHING`."""
+    """Return a number with `digits` decimals, or `NOTHING` for None."""
     return NOTHING if value is None else f"{value:.{digits}f}"
 
 

@@ -1,4 +1,4 @@
-"""A cell's texts, tokenised: each client's part, the common test set, the public sentences."""
+"""A cell's texts as tokens: each client's part, the common test set, the public sentences."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from flwr_splitmix.seeding import frozen_generator
 log = logging.getLogger("flwr.splitmix")
 
 PUBLIC = "public_text"
-"""The folder of public texts, beside that of the data set."""
+"""Name of the folder of public texts, beside the data set's folder."""
 
 _MIN_WORDS = 4
 _TEST_SEED = 2024
-"""Of the choice of test texts: one for all seeds, so that all cells are scored on the same."""
+"""Seed of the choice of test texts, so that all cells are scored on the same texts."""
 
 
 class CellTexts(NamedTuple):
-    """All that a cell of texts is trained and measured on.
+    """Data of a cell of texts for training and evaluation.
 
-    `classes` is the number of labels; 0 where answers are generated. Of the public texts the first
-    `supports` are supports and nothing else; 0: all are both.
+    `classes` is the number of labels; 0 for generation. The first `supports` of the public texts
+    are only supports, the others only for calibration; 0: all serve for both.
     """
 
     clients: list[TextSet]
@@ -50,20 +50,19 @@ class CellTexts(NamedTuple):
 def load_cell_texts(cell: Cell, source: str, tokenizer: Any) -> CellTexts:
     """Read the corpus and the public texts, and divide the training texts among the clients.
 
-    Long texts are cut, but for test prompts, which are left out unless they fit with their answers.
+    Long texts are truncated, except test prompts with answers, which are left out.
 
     Parameters
     ----------
     source
-        The corpus's folder, beside which a folder "public_text" holds the public texts; or
-        "generated".
+        The corpus's folder, beside a folder "public_text" with the public texts; or "generated".
     tokenizer
-        Of the model.
+        The model's tokenizer.
 
     Raises
     ------
     DataError
-        If a file is not there or cannot be read, or there are too few texts for the cell.
+        If a file is missing or cannot be read, or there are too few texts for the cell.
     """
     recipe = cell.recipe
     assert recipe.texts is not None
@@ -92,7 +91,7 @@ def load_cell_texts(cell: Cell, source: str, tokenizer: Any) -> CellTexts:
     return CellTexts(
         [tokenised(sets.train.subset(part)) for part in parts],
         tokenised(sets.train.subset(np.concatenate(parts))),
-        # An answer is scored against all of the right one.
+        # A generated answer is scored against the complete right one.
         tokenised(_chosen(sets.test, recipe.test_images), "cut" if sets.classes else "drop"),
         public_token_set(public, tokenizer, max_length=length),
         len(sets.classes),
@@ -104,12 +103,12 @@ def load_cell_texts(cell: Cell, source: str, tokenizer: Any) -> CellTexts:
 def open_public(
     source: str, task: TextTask, *, limit: int, max_words: int, seed: int
 ) -> Sequence[str]:
-    """Read sentences of the folder of public texts beside a corpus's, or make some up.
+    """Read sentences from the folder of public texts beside a corpus's, or generate them.
 
     Raises
     ------
     DataError
-        If there is no such folder, or nothing in it.
+        If there is no such folder, or it has no text.
     """
     if source == GENERATED:
         return generated_public(task)[:limit]
@@ -123,7 +122,7 @@ def open_public(
 
 
 def _public(cell: Cell, source: str, task: TextTask) -> tuple[Sequence[str], int]:
-    """Return a cell's public texts, and how many of them, the first, are supports alone."""
+    """Return a cell's public texts, and the number of the first that are only supports."""
     assert cell.recipe.texts is not None
     limit, most = cell.recipe.texts.public_texts, cell.recipe.texts.public_words
     pair = cell.recipe.public_corpora

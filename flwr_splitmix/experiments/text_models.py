@@ -1,4 +1,4 @@
-"""The decoder that experiments make on the spot, and the tokenizers of what they train."""
+"""The tiny decoder of experiments, and the tokenizers of their models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VOCABULARY = 400
 
 
 def tiny_decoder(vocab_size: int, *, layers: int = 3) -> LlamaConfig:
-    """Describe a Llama of width 48, with random weights, that takes up to 256 tokens."""
+    """Return the configuration of a Llama of width 48 for up to 256 tokens."""
     return LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=48,
@@ -29,17 +29,17 @@ def tiny_decoder(vocab_size: int, *, layers: int = 3) -> LlamaConfig:
 
 
 def open_model_tokenizer(model: str) -> Any:
-    """Open a model's tokenizer; that of the tiny decoder is trained on public sums.
+    """Open a model's tokenizer; the tiny decoder's is trained on generated public texts.
 
     Parameters
     ----------
     model
-        `TINY`, or what `open_tokenizer` takes.
+        `TINY`, or a source for `open_tokenizer`.
 
     Raises
     ------
     DataError
-        As `open_tokenizer` does.
+        Raised by `open_tokenizer`.
     """
     if model == TINY:
         return train_tokenizer(generated_public("generation"), _VOCABULARY)

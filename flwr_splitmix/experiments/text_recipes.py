@@ -1,4 +1,4 @@
-"""How cells of texts are trained, by corpus and scale."""
+"""Training recipes of cells of texts, by scale and corpus."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Literal
 from flwr_splitmix.experiments.cells import Recipe, TextRecipe
 
 TextTrack = Literal["cola", "sst2", "mrpc", "rte", "gsm8k", "webnlg", "samsum", "codealpaca"]
-"""The corpora of `corpora.CORPORA`."""
+"""Keys of `corpora.CORPORA`."""
 
 Track = Literal["mixing", "shuffling"] | TextTrack
-"""Whose training recipe: that of the CutMix papers, of Patch Shuffling, of a language corpus."""
+"""Training recipe: of the CutMix papers, of Patch Shuffling, or of a text corpus."""
 
 
 def _recipe(
@@ -54,7 +54,7 @@ def _smoke_answers(corpus: TextTrack) -> Recipe:
 
 
 def _cpu_answers(corpus: TextTrack, new: int) -> Recipe:
-    # With 40 secret tokens these are as long as stories15m takes, 256, less a few.
+    # With 40 secret tokens, texts are slightly shorter than stories15m's maximum of 256.
     return _recipe(
         "cpu", corpus,
         samples=400, epochs=2, test=32, length=208, public=200, words=40, new=new,
@@ -62,7 +62,7 @@ def _cpu_answers(corpus: TextTrack, new: int) -> Recipe:
 
 
 def _paper_answers(corpus: TextTrack, new: int) -> Recipe:
-    # 512 tokens with the secret ones (MixGuard, appendix A.2); its traffic implies three epochs.
+    # 512 tokens with 40 secret ones (MixGuard, appendix A.2); the paper's traffic implies 3 epochs.
     return _recipe(
         "paper", corpus,
         samples=0, epochs=3, test=0, length=472, public=8000, words=40, lr=2e-5, new=new,
@@ -107,4 +107,4 @@ TEXT_RECIPES: dict[str, dict[Track, Recipe]] = {
         "codealpaca": _paper_answers("codealpaca", 256),
     },
 }
-"""By scale and corpus."""
+"""Recipes by scale and corpus."""

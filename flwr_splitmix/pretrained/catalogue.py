@@ -1,4 +1,4 @@
-"""The decoders that package registries hold, and where they are once they are fetched."""
+"""The decoders in package registries, and their folders once downloaded."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ __all__ = ["MODELS", "PretrainedModel", "located", "model_folder"]
 
 @dataclass(frozen=True)
 class PretrainedModel:
-    """A decoder that can be fetched.
+    """A decoder that can be downloaded.
 
     Parameters
     ----------
     name
-        What a run configuration calls it.
+        Name of the model in a run configuration.
     packages
-        Whose archives hold it, in the order of its parts.
+        Packages whose archives contain it, in the order of its parts.
     form
         "llama2.c": a `llama2.data` of weights and tokenizer. "gguf": a quantized file, or its
-        parts, which transformers reads.
+        parts, that transformers can read.
     parameters
-        How many, in words.
+        Number of parameters, as a text.
     license
-        Of the packages, as they state it.
-    stated
-        Whether they do; if not, `license` says what is known, and fetching asks first.
+        Licence stated by the packages.
     source
-        Whose weights they are.
+        Origin of the weights.
     download
-        Megabytes of all archives.
+        Size of all archives in megabytes.
+    stated
+        Whether the packages state a licence; if not, `license` is a note, and the download needs
+        a confirmation.
     """
 
     name: str
@@ -55,7 +56,7 @@ _QWEN_PARTS = (
     "lOS45iY4C0SvAR+NyMYSNhNM7uZA7Dtt+svxuarKxbM=",
     "RrOxuIQMgLtWipslx/HC5gwttcnQfEpfnHwT6GZJpY4=",
 )
-"""SHA-256 of its parts, in their order."""
+"""SHA-256 digests of the Qwen model's parts, in order."""
 
 MODELS: dict[str, PretrainedModel] = {
     model.name: model
@@ -112,20 +113,20 @@ MODELS: dict[str, PretrainedModel] = {
 
 
 def model_folder(name: str) -> Path:
-    """Return where a decoder is, or will be: below $SPLITMIX_HOME, else below ~/.splitmix."""
+    """Return the folder, present or future, of a decoder: below $SPLITMIX_HOME or ~/.splitmix."""
     home = os.environ.get("SPLITMIX_HOME") or "~/.splitmix"
     return Path(home).expanduser() / "models" / name
 
 
 def located(source: str) -> str:
-    """Return the folder of a decoder of `MODELS`; any other source as it is.
+    """Return the folder of a decoder of `MODELS`, and any other source unchanged.
 
-    A folder of that name, where one is, is meant before the decoder.
+    An existing folder of that name has priority over the decoder.
 
     Raises
     ------
     ValueError
-        If the decoder has not been fetched; the message says how that is done.
+        If the decoder has not been downloaded; the message gives the command.
     """
     if source not in MODELS or Path(source).is_dir():
         return source

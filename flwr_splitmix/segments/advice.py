@@ -1,4 +1,4 @@
-"""Advice on cuts: what each costs a client, and how long a step would take on a given network."""
+"""Advice on cuts: the costs of each for a client, and the duration of a step on a given network."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 FLOPS = {"flops": 1.0, "mflops": 1e6, "gflops": 1e9, "tflops": 1e12}
 
-_PROBE = 32 * 2**20  # bytes over the loopback: some hundredths of a second
+_PROBE = 32 * 2**20  # bytes sent over the loopback; takes some hundredths of a second
 _TURNS = 50
 _LEAST_SECONDS = 0.15
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The network between clients and server, and how fast both compute.
+    """Network between clients and server, and the computing speed of both.
 
     Parameters
     ----------
     uplink, downlink
-        Of one client, bits a second; the server's own network is taken to be no bottleneck.
+        Bandwidth of one client in bits per second; the server's network is assumed to be no
+        bottleneck.
     rtt
-        Seconds of a round trip.
+        Round-trip time in seconds.
     client_flops, server_flops
-        Floating-point operations a second in training; a multiply-add is two.
+        Floating-point operations per second in training; a multiply-add counts as two.
     """
 
     uplink: float
@@ -45,24 +46,24 @@ class Setting:
 
 @dataclass(frozen=True)
 class CutCosts:
-    """What one cut costs, and how long a step takes with it.
+    """Costs of one cut, and the predicted duration of a step with it.
 
     Parameters
     ----------
     cut_at
-        Its name, as the key `cut-at` takes it.
+        Name of the cut, as a value of the key `cut-at`.
     client_parameters
-        That a client holds.
+        Number of parameters that a client holds.
     client_memory_bytes
-        Of weights, gradients, AdamW's moments and a batch's activations.
+        Bytes of weights, gradients, AdamW's moments and a batch's activations.
     client_macs
-        Multiply-adds of a client in a step: forward and backward of a batch.
+        Multiply-adds of a client per step: forward and backward pass of a batch.
     uplink_bytes, downlink_bytes
-        Of one client in a step, on average.
+        Bytes that one client sends and receives per step, on average.
     step_s
-        Predicted seconds of a step.
+        Predicted duration of a step in seconds.
     default
-        Whether it is the cut of the configuration.
+        Whether this is the configuration's cut.
     """
 
     cut_at: str
@@ -80,12 +81,12 @@ class CutCosts:
 
 
 def quantity(text: str, units: dict[str, float]) -> float:
-    """Read a number with a unit, as "20mbit", "40ms" or "1.5 tflops"; upper case is as good.
+    """Read a number with a unit, such as "20mbit", "40ms" or "1.5 tflops", in any case.
 
     Raises
     ------
     ValueError
-        If it is none, with the units that there are.
+        If the text is not such a number; the message lists the units.
     """
     match = re.fullmatch(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]+)\s*", text.lower())
     if match and match[2] in units and match[1].count(".") < 2:
@@ -108,17 +109,19 @@ def predict(
 ) -> float:
     """Return the seconds of a step in which all clients work at the same time.
 
-    They compute, upload, wait for the server's own step, and download; nothing of it overlaps. What
-    the programs themselves cost (frames, scheduling, optimizers) is not in it.
+    They compute, upload, wait for the server's computation, and download; none of this overlaps.
+    Overheads of the programs (frames, scheduling, optimizers) are not included.
 
     Parameters
     ----------
     client, server
-        Of the segments, for one sample.
+        Costs per sample of the lower and the upper segment.
     batch, mixtures
-        Samples of a client, and batches that the upper segment gets in a step.
+        Samples per client, and batches that the upper segment gets per step.
+    uplink_bytes, downlink_bytes
+        Bytes that one client sends and receives per step.
     exchanges
-        Round trips in a step.
+        Round trips per step.
     """
     return (
         2 * batch * client.training_macs / setting.client_flops
@@ -130,12 +133,12 @@ def predict(
 
 
 def setting_here(flops: float, **given: float) -> Setting:
-    """Return this machine's setting: its loopback's, with `flops` for both sides.
+    """Return the setting of this machine: its loopback's network, and `flops` for both sides.
 
     Parameters
     ----------
     **given
-        What is known already, by the names of `Setting`; it is not measured.
+        Values of `Setting`'s fields that are known; they replace measured ones and `flops`.
     """
     unknown = {"uplink", "downlink", "rtt"} - given.keys()
     speed, rtt = measure_loopback() if unknown else (0.0, 0.0)
@@ -143,17 +146,17 @@ def setting_here(flops: float, **given: float) -> Setting:
 
 
 def measure_flops(module: nn.Module, inputs: Tensor, training_macs: float) -> float:
-    """Return how many floating-point operations a second training of a module makes here.
+    """Return the floating-point operations per second in training a module on this machine.
 
     Parameters
     ----------
     inputs
         A batch, on the module's device.
     training_macs
-        Multiply-adds of one sample, as `measure_stages` counts them.
+        Multiply-adds per sample, as `measure_stages` counts them.
     """
     steps, began = 0, time.perf_counter()
-    _train(module, inputs)  # the first one is slow
+    _train(module, inputs)  # warm-up: the first step is slow
     began = time.perf_counter()
     while (seconds := time.perf_counter() - began) < _LEAST_SECONDS or not steps:
         _train(module, inputs)
@@ -165,13 +168,13 @@ def measure_flops(module: nn.Module, inputs: Tensor, training_macs: float) -> fl
 def _train(module: nn.Module, inputs: Tensor) -> None:
     output = module(inputs)
     if output.requires_grad:
-        # The number is read: on an accelerator, that waits for it.
+        # Reading the number waits for the accelerator, if there is one.
         output.sum().backward()
         float(output.detach().sum())
 
 
 def measure_loopback() -> tuple[float, float]:
-    """Return (bits a second, seconds of a round trip) between two sockets of this machine."""
+    """Return (bits per second, seconds per round trip) between two sockets of this machine."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         echo = threading.Thread(target=_answer, args=(server,), daemon=True)
         echo.start()
@@ -195,7 +198,7 @@ def measure_loopback() -> tuple[float, float]:
 
 
 def _answer(server: socket.socket) -> None:
-    """Answer one peer's turns, and then take in whatever comes."""
+    """Answer one peer's pings, and then read all that it sends."""
     line, _ = server.accept()
     with line:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -215,6 +218,6 @@ def prefix_sums(costs: list[StageCosts]) -> list[StageCosts]:
 
 
 def rest(whole: StageCosts, part: StageCosts) -> StageCosts:
-    """Return the costs of what of a whole is not in a part."""
+    """Return the costs of a whole without those of a part of it."""
     mine, others = asdict(whole), asdict(part)
     return StageCosts(**{name: mine[name] - others[name] for name in mine})

@@ -1,4 +1,4 @@
-"""Layers that tie the examples of a batch to each other, batch normalisation above all."""
+"""Layers that make examples of a batch depend on each other, above all batch normalisation."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from torch import nn
 
 
 def has_batch_norm(segment: nn.Module) -> bool:
-    """Return whether one example can change what the segment makes of the others in its batch.
+    """Return whether BatchNorm lets an example change the outputs of the others in its batch.
 
-    There is no epsilon then: noise is calibrated to what an example does to its own upload.
+    If so, there is no epsilon: noise is calibrated to an example's effect on its own upload.
     """
     return any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in segment.modules())
 
 
 def needs_whole_batch(segment: nn.Module) -> str:
-    """Return which layers make something else of a part of a batch; "" if none does.
+    """Return the kind of layers whose outputs change if a batch is divided; "" if there are none.
 
-    Besides BatchNorm, modules say so by an attribute `across_batch` that is true.
+    These are BatchNorm and modules with a true attribute `across_batch`.
     """
     if has_batch_norm(segment):
         return "BatchNorm"

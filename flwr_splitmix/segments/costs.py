@@ -1,4 +1,4 @@
-"""What a module costs its client: memory and multiply-adds, measured on the CPU in float32."""
+"""Costs of a module for a client: memory and multiply-adds of training, measured."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from flwr_splitmix.schedule import OptimizerFactory
 
 @dataclass(frozen=True)
 class ClientCosts:
-    """The costs of one client.
+    """Costs of one client.
 
     Parameters
     ----------
     parameters
         Number of parameters that the client holds.
     parameter_bytes, optimizer_bytes
-        Of the parameters, and of the optimizer's state after a step.
+        Bytes of the parameters, and of the optimizer's state after a step.
     activation_bytes
-        Of what one batch's forward pass keeps for its backward pass, parameters not counted.
+        Bytes that one batch's forward pass keeps for its backward pass, without parameters.
     forward_macs, training_macs
         Multiply-adds per sample of a forward pass, and of forward and backward together. Matrix
         products, convolutions and attention are counted; norms, activations and FFTs are not.
     exchanged_bytes
-        Of parameters that the client sends, and that it receives, each round to be averaged.
+        Bytes of parameters and buffers that the client sends each round for averaging; it
+        receives as many.
     """
 
     parameters: int
@@ -44,25 +45,25 @@ class ClientCosts:
 
     @property
     def memory_bytes(self) -> int:
-        """Parameters, optimizer state and activations together."""
+        """Bytes of parameters, optimizer state and activations together."""
         return self.parameter_bytes + self.optimizer_bytes + self.activation_bytes
 
     def to_json(self) -> dict[str, int]:
-        """Return the costs by name, their sum in memory among them."""
+        """Return the costs by name, with the total memory."""
         return {**asdict(self), "memory_bytes": self.memory_bytes}
 
 
 def measure(
     module: nn.Module, inputs: Tensor, optimizer: OptimizerFactory, *, averages: bool
 ) -> ClientCosts:
-    """Measure one training step of what a client holds; the module itself is not changed.
+    """Measure one training step of a client's module on the CPU; the module is not changed.
 
     Parameters
     ----------
     module
         Lower segment or whole model.
     inputs
-        One batch, (b, C, S, S).
+        One batch of images, (b, C, S, S).
     averages
         Whether the module's arrays are exchanged once a round.
     """
@@ -85,16 +86,18 @@ def measure(
 
 @dataclass(frozen=True)
 class StageCosts:
-    """The costs of one stage of a model, or of several together.
+    """Costs of one stage of a model, or of several together.
 
     Parameters
     ----------
     parameters, parameter_bytes
-        That the stage holds; `trainable` of them learn.
+        Number and bytes of the stage's parameters.
+    trainable
+        Number of the parameters that are trained.
     activation_bytes
-        Of what a forward pass keeps for the backward pass, for one sample.
+        Bytes per sample that a forward pass keeps for the backward pass.
     forward_macs, training_macs
-        Multiply-adds per sample, as of `ClientCosts`.
+        Multiply-adds per sample, as in `ClientCosts`.
     """
 
     parameters: int = 0
@@ -110,24 +113,30 @@ class StageCosts:
         return StageCosts(**{name: mine[name] + others[name] for name in mine})
 
     def memory(self, batch: int) -> int:
-        """Return the bytes that training takes: weights, gradients, AdamW's moments, a batch."""
+        """Return the bytes that training takes: weights, gradients, AdamW's moments, activations.
+
+        Parameters
+        ----------
+        batch
+            Samples per batch.
+        """
         learning = self.parameter_bytes * self.trainable // max(self.parameters, 1)
         return self.parameter_bytes + 3 * learning + round(batch * self.activation_bytes)
 
 
 def measure_stages(stages: Sequence[nn.Module], inputs: Tensor) -> list[StageCosts]:
-    """Measure the stages of a model that run one after the other, in one pass over all of them.
+    """Measure the consecutive stages of a model in one pass over all of them.
 
     Parameters
     ----------
     stages
-        Each takes what the one before returns: a tensor, or a tuple of them.
+        Each takes the output of the one before: a tensor, or a tuple of tensors.
     inputs
-        Two samples or more: norms over a batch need two.
+        At least two samples, as batch normalisation needs them; may be on the meta device.
 
     Returns
     -------
-    One for each stage.
+    The costs of each stage.
     """
     ledger = _Kept({_place_of(p) for m in stages for p in m.parameters()})
     costs: list[StageCosts] = []
@@ -158,12 +167,12 @@ def measure_stages(stages: Sequence[nn.Module], inputs: Tensor) -> list[StageCos
 
 
 def _place_of(tensor: Tensor) -> Any:
-    """Return what tells a tensor's storage from all others, also where it has no memory (meta)."""
+    """Return a key that identifies a tensor's storage, also on the meta device."""
     return StorageWeakRef(tensor.untyped_storage()).cdata  # type: ignore[no-untyped-call]
 
 
 def _not_in_place(stage: nn.Module) -> nn.Module:
-    """Return an activation that leaves its input, a leaf of the graph, as it is."""
+    """Return the stage, or a copy that works out of place: its input is a leaf of the graph."""
     if not getattr(stage, "inplace", False):
         return stage
     other = copy.copy(stage)
@@ -172,7 +181,7 @@ def _not_in_place(stage: nn.Module) -> nn.Module:
 
 
 class _Kept:
-    """Counts what forward passes keep, each storage once, and keeps it, so that none is reused."""
+    """Counter of the storages that forward passes keep; it holds them, so that none is reused."""
 
     def __init__(self, own: set[int]) -> None:
         self.nbytes = 0
@@ -190,7 +199,7 @@ class _Kept:
         return tensor
 
     def hand_on(self, output: Any) -> Any:
-        """Return a stage's output as the next one's input: a leaf that wants a gradient."""
+        """Return a stage's output as the next one's input: a leaf that needs the same gradients."""
         if isinstance(output, tuple):
             return tuple(self.hand_on(part) for part in output)
         detached: Tensor = output.detach()
@@ -217,7 +226,7 @@ def _step(module: nn.Module, inputs: Tensor, factory: OptimizerFactory) -> tuple
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         output = module(inputs)
-    activations = sum(kept.values())  # of the forward pass: nothing of it is freed yet
+    activations = sum(kept.values())  # all of the forward pass: none is freed yet
     _backward(output)
     trainable = [p for p in module.parameters() if p.requires_grad]
     if not trainable:

@@ -1,4 +1,4 @@
-"""The shape of smashed data: prefix tokens, patch tokens, width, and where patches stand."""
+"""The shape of smashed data: prefix tokens, patch tokens, width, and the patches' positions."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Geometry:
         Tokens in front of the patches that are never masked: 0 when the model is cut at the
         embedding, the class (and register or distillation) tokens when it is cut at a block.
     grid
-        (rows, columns) where the patches form a grid, row by row; None where they form none.
+        (rows, columns) if the patches form a grid, row by row; else None.
     positions
-        The segment that adds the patches' position embeddings: "upper" adds them by slot, to
-        whichever patch stands there. "none": the model has none, as a CNN.
+        The segment that adds the patches' position embeddings; "upper" adds them by slot, to
+        whichever patch is in it. "none": the model has no such embeddings, like a CNN.
 
     Raises
     ------
     ValueError
-        If the grid has not as many cells as there are patches.
+        If the number of the grid's cells is not the number of patches.
     """
 
     patches: int
@@ -46,7 +46,7 @@ class Geometry:
 
     @property
     def tokens(self) -> int:
-        """All tokens of a sample."""
+        """Number of a sample's tokens: prefix and patches."""
         return self.prefix + self.patches
 
     def shape(self, batch: int) -> tuple[int, int, int]:

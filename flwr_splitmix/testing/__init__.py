@@ -1,1 +1,1 @@
-"""The laws of split learning, stated once, for any strategy, mixer or client."""
+"""The laws of split learning as checks for any strategy, mixer or client."""

@@ -1,4 +1,4 @@
-"""Comparisons of weights and of runs' results, with the place and the size of a difference."""
+"""Comparison of weights and of runs' results, with the location and the size of differences."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.checkpoints import ClientStore
 
 COMPARED = ("loss", "accuracy", "accuracy_spread", "eval_loss", "steps", "clients_alive")
-"""Columns of a run's rows that must agree; the others hold times."""
+"""Columns of a run's rows that must agree."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a run came to.
+    """Results of a run.
 
     Parameters
     ----------
     rows
-        One dictionary a round, as `Metrics` makes them.
+        One dictionary per round, as made by `Metrics`.
     tensors
         Weights and optimizer states, by name.
     """
@@ -33,7 +33,7 @@ class Results:
 
 
 def read_results(run: Run) -> Results:
-    """Read a run's rows, its newest checkpoint, and the newest state of every client it kept."""
+    """Read a run's rows, its newest checkpoint, and the newest stored state of every client."""
     tensors = dict(run.checkpoints.load().tensors)
     store = ClientStore(run.clients_dir)
     folders = run.clients_dir.iterdir() if run.clients_dir.is_dir() else ()
@@ -52,12 +52,12 @@ def check_same_results(a: Results, b: Results, tolerance: float = 0.0) -> None:
     Parameters
     ----------
     tolerance
-        Largest absolute difference allowed; 0 is bit for bit.
+        Largest absolute difference allowed; 0 requires equality bit for bit.
 
     Raises
     ------
     AssertionError
-        Naming the first round or tensor that differs, and by how much.
+        With the first round that differs and both values, or the tensor that differs most.
     """
     if len(a.rows) != len(b.rows):
         raise AssertionError(f"one run has {len(a.rows)} rounds, the other {len(b.rows)}")
@@ -80,7 +80,7 @@ def check_same_tensors(
     Raises
     ------
     AssertionError
-        Beginning with `what`, naming the tensor that differs most.
+        With a message that begins with `what` and names the tensor that differs most.
     """
     if expected.keys() != actual.keys():
         odd = sorted(expected.keys() ^ actual.keys())

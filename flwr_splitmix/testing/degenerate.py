@@ -1,4 +1,4 @@
-"""Law 2, degenerate cases agree: with nothing to split or mix, it is ordinary training."""
+"""Law 2, degenerate cases agree: without anything to split or mix, training is ordinary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEED = 5
 def check_degenerate_cases(
     make_strategy: MakeStrategy, toy: Toy | None = None, *, tolerance: float = 1e-10
 ) -> list[str]:
-    """Check the cases that apply to a strategy: without mixing, with averaging, with both.
+    """Check the cases that apply to a strategy: no mixing, averaging, or both.
 
     Returns
     -------
@@ -36,7 +36,7 @@ def check_degenerate_cases(
     Raises
     ------
     AssertionError
-        Naming the case and the weight that differs most.
+        With the case and the weight that differs most.
     """
     toy = toy or Toy()
     strategy = make_strategy(toy.upper())
@@ -58,7 +58,7 @@ def check_degenerate_cases(
 def check_one_client_is_ordinary_training(
     make_strategy: MakeStrategy, toy: Toy, tolerance: float
 ) -> None:
-    """Compare one client without mixing with the whole model, momentum and schedule included."""
+    """Compare one client without mixing to the whole model, with momentum and a schedule."""
     toy = replace(toy, clients=1, dropout=0.0)
     rounds, steps, schedule = 2, 3, WarmupCosine(warmup=0.5)
     optimizer = sgd(0.5, momentum=0.9)
@@ -91,7 +91,7 @@ def check_one_client_is_ordinary_training(
 def check_mean_update_is_training_on_all_batches(
     make_strategy: MakeStrategy, toy: Toy, tolerance: float
 ) -> None:
-    """Compare the mean update, plain SGD and averaging each step with training on all batches."""
+    """Compare mean updates with plain SGD and averaging at each step to training on all batches."""
     toy = replace(toy, dropout=0.0, batch_norm=False)
     rounds = 4
     strategy = make_strategy(
@@ -125,7 +125,7 @@ def check_mean_update_is_training_on_all_batches(
 
 
 def check_average_is_fedavg(make_strategy: MakeStrategy, toy: Toy, tolerance: float) -> None:
-    """Compare a round's lower segment with the clients' mean, weighted by their examples."""
+    """Compare a round's lower segment to the clients' mean, weighted by their examples."""
     sizes = tuple(toy.batch * (1 + i % 3) + i for i in range(toy.clients))
     toy = replace(toy, examples=sizes)
     strategy = make_strategy(

@@ -1,4 +1,4 @@
-"""The laws of split learning, each stated once; run them over your own mixer or strategy.
+"""The laws of split learning as checks of your own mixer or strategy.
 
     from functools import partial
     from flwr_splitmix.strategies import SplitStrategy
@@ -7,13 +7,14 @@
     laws.check_masks_partition(MyMixer(), clients=5)
     laws.check_split_equals_whole(partial(SplitStrategy, mixer=MyMixer()))
 
-Laws 1 and 6 of the U shape are stated over a `TextToy`, 5 and 7 take a toy of either shape:
+For the U shape, laws 1 and 6 have their own checks with a `TextToy`; laws 5 and 7 take a toy of
+either shape:
 
     laws.check_ushape_equals_whole(MyUShapeStrategy, laws.TextToy(hiding=MyHiding))
 
-A law that is broken raises AssertionError; the message says which law, where and by how much.
-Law 4 (links agree) compares runs: hand what two of them came to to `check_same_results`. All the
-others run without Flower's runtime.
+A broken law raises AssertionError; the message states the law, the place and the difference. Law 4
+(links agree) compares runs: pass the results of two of them to `check_same_results`. The other
+checks run without Flower's runtime.
 """
 
 from flwr_splitmix.testing.agreement import (

@@ -14,16 +14,16 @@ from flwr_splitmix.testing.toy import AnyToy, MakeAny, Toy, step_of
 
 
 def live_tensors() -> Counter[tuple[int, ...]]:
-    """Count the tensors that Python holds, by shape; scalars without a graph are left out.
+    """Count the tensors in memory by shape, except scalars without a graph.
 
-    An observer may keep a step's loss as a scalar on the device, so as not to wait for it. Left out
-    are also parameters of lazy modules that somebody has imported: they have no shape yet.
+    An observer may keep a step's loss as a scalar on the device, to avoid waiting for it.
+    Parameters of lazy modules are not counted either, as they have no shape yet.
     """
     gc.collect()
     return Counter(
         tuple(each.shape)
         for each in gc.get_objects()
-        # By type: isinstance asks every object for its __class__, and some warn.
+        # By type: isinstance reads __class__ of every object, and some then warn.
         if issubclass(type(each), torch.Tensor)
         and not is_lazy(each)
         and (each.ndim or each.grad_fn is not None)
@@ -31,13 +31,13 @@ def live_tensors() -> Counter[tuple[int, ...]]:
 
 
 class TensorCounts(Observer):
-    """Counts live tensors after some steps."""
+    """Observer that counts live tensors after given numbers of steps."""
 
     def __init__(self, *numbers: int) -> None:
         self.counts: dict[int, Counter[tuple[int, ...]]] = {n: Counter() for n in numbers}
 
     def on_exchange(self, event: Exchange) -> None:
-        """Count after as many steps as were asked for: when the next one is about to begin."""
+        """Count the tensors after a given number of steps, when the next step is about to begin."""
         done = step_of(event)
         if self.counts.get(done) == Counter():
             self.counts[done] = live_tensors()
@@ -51,7 +51,7 @@ def check_graphs_are_freed(
     Raises
     ------
     AssertionError
-        Naming the numbers, and the shape whose tensors added up.
+        With both numbers, and the shape of which most tensors were added.
     """
     toy = toy or Toy(clients=2)
     counts = TensorCounts(few, many)

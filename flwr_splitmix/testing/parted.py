@@ -1,4 +1,4 @@
-"""A recorded round whose batches went up in parts, as if each had gone up in one piece."""
+"""Conversion of a recorded round with batches in parts to one with whole batches."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from flwr_splitmix.events import Exchange
 
 ASKED = {"number", "progress", "plan", "part", "parts"}
 DELIVERED = {"number", "part", "gradient"}
-"""All that the calls for a part, and with the gradient of a part, may hold."""
+"""Keys that a call for a part, and a call with a part's gradient, must have."""
 
 
 def goes_in_parts(down: Sequence[Exchange]) -> bool:
-    """Return whether a client was asked for parts of its batches."""
+    """Return whether any call asks a client for a part of its batch."""
     return any("parts" in call.payload for call in down)
 
 
 def join_parts(
     law: str, down: Sequence[Exchange], up: Sequence[Exchange], made: Sequence[Tensor]
 ) -> tuple[list[Exchange], list[Exchange], list[Tensor]]:
-    """Return one call and one reply a step, and what the lower segment made in each.
+    """Return one call, one reply and one output of the lower segment per step.
 
-    A step's call has the gradient of the step before, and the last call only that.
+    The call of a step has the gradient of the step before, and the last call has nothing else.
 
     Parameters
     ----------
     law
-        Begins the sentences.
+        Name of the law, at the beginning of error messages.
     down, up
-        One client's calls and replies, which it gave in their order.
+        Calls to one client and its replies, in the same order.
     made
-        What its lower segment made, part after part.
+        Outputs of its lower segment, part by part.
 
     Raises
     ------
     AssertionError
-        If a call holds more than it may, or parts are not asked for and delivered once each, in
-        their order.
+        If a call has other keys than allowed, or if parts are not requested and delivered once
+        each, in order.
     """
     calls: list[Exchange] = []
     replies: list[list[Exchange]] = []
@@ -85,7 +85,7 @@ def _joined_reply(parts: Sequence[Exchange]) -> Exchange:
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """Join tensors, or lists of them, that each part has; None where one has none."""
+    """Concatenate the parts' tensors, or lists of tensors; None if a part has none."""
     if not parts or any(part is None for part in parts):
         return None
     if isinstance(parts[0], Tensor):

@@ -1,4 +1,4 @@
-"""Law 3, masks partition: exclusive, exhaustive, and mixing ratios that are realised counts."""
+"""Law 3, masks partition: masks are exclusive and exhaustive, and mixing ratios are realised."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def check_masks_partition(
     prefix: int = 0,
     seed: int = 0,
 ) -> None:
-    """Draw a plan and look at what each member of each group puts where.
+    """Draw a plan and check the contribution of each member of each group to the mixture.
 
-    What is looked at is the smashed data: a client whose data are all ones leaves ones where its
-    mask is, and nothing elsewhere. What must hold depends on what the mixer says of itself
-    (`Mixer.cover`): with "weighted" a client leaves its mixing ratio everywhere instead; with
-    "partial" it is alone, and patches may be nobody's.
+    A client whose smashed data are all ones contributes ones in the places of its mask and zeros
+    elsewhere. The mixer declares which law holds (`Mixer.cover`): with "weighted", a client
+    contributes its mixing ratio everywhere instead; with "partial", it can be alone in its group,
+    and patches may have no owner.
 
     Raises
     ------
     AssertionError
-        If a patch belongs to no member or to two, a mixing ratio is not the realised count over
-        N, the ratios of a group do not sum to 1, or a client is in no group or in two.
+        If a patch belongs to no member or to two, a mixing ratio is not the number of kept patches
+        over N, the ratios of a group do not sum to 1, or a client is in no group or in two.
     """
     shape = SmashedShape(batch, patches, width=2, prefix=prefix, grid=_grid(patches), classes=2)
     rng, order_rng = np.random.default_rng(seed), np.random.default_rng(seed + 1)
@@ -56,7 +56,12 @@ def check_masks_partition(
 def footprint(member: Member, shape: SmashedShape) -> Tensor:
     """Return what a client whose smashed data are all ones adds to its group's mixture.
 
-    Of a noisy share, what the share inside adds: noise and clipping move no patch.
+    For a noisy share, it is what the inner share adds, as noise and clipping move no patch.
+
+    Raises
+    ------
+    AssertionError
+        If the upload does not have the shape that the share announces.
     """
     share = member.share.inner if isinstance(member.share, NoisyShare) else member.share
     smashed = torch.ones(shape.size, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Recordings of a round's traffic over the link, and of the lower segments' outputs."""
+"""Recording of a round's traffic over the link, and of the lower segments' outputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flwr_splitmix.observers import Observer
 
 
 class Recording(Observer):
-    """Keeps the exchanges of training steps by client, with tensors as they were then."""
+    """Observer that keeps the exchanges of training steps by client, with copies of tensors."""
 
     def __init__(self) -> None:
         self.down: defaultdict[int, list[Exchange]] = defaultdict(list)
@@ -24,7 +24,7 @@ class Recording(Observer):
         self.failures: dict[int, str] = {}
 
     def on_exchange(self, event: Exchange) -> None:
-        """Keep a copy."""
+        """Keep a copy of a training exchange."""
         if event.phase == "train":
             kept = self.down if event.direction == "down" else self.up
             kept[event.client].append(copied(event))
@@ -34,7 +34,7 @@ class Recording(Observer):
         self.steps.append(event)
 
     def on_round(self, event: RoundDone) -> None:
-        """Keep why clients dropped out."""
+        """Keep the reasons why clients dropped out."""
         self.failures |= event.failures
 
 
@@ -45,7 +45,7 @@ def plan_of(step: StepDone) -> Plan:
 
 
 def watch_segment(segment: nn.Module) -> list[Tensor]:
-    """Return a list that grows by what a lower segment makes in each training step."""
+    """Return a list to which a lower segment's output is appended in each training step."""
     made: list[Tensor] = []
 
     def keep(module: nn.Module, inputs: Any, smashed: Tensor) -> None:
@@ -57,7 +57,7 @@ def watch_segment(segment: nn.Module) -> list[Tensor]:
 
 
 def recorded_bytes(payload: Any) -> int:
-    """Count the bytes of a payload's tensors, apart from what the library counts with."""
+    """Return the bytes of a payload's tensors, counted independently of the library."""
     if isinstance(payload, Tensor):
         return payload.numel() * payload.element_size()
     if isinstance(payload, Mapping):
@@ -66,7 +66,7 @@ def recorded_bytes(payload: Any) -> int:
 
 
 def copied(event: Exchange) -> Exchange:
-    """Return an exchange with copies of its tensors: what they are now."""
+    """Return an exchange with copies of its tensors."""
     return replace(event, payload=_copied(event.payload))
 
 

@@ -1,4 +1,4 @@
-"""Law 5, resume equals uninterrupted: a resumed run ends as if it had never been stopped."""
+"""Law 5, resume equals uninterrupted: a resumed run ends as if it had not been interrupted."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from flwr_splitmix.testing.toy import AnyToy, MakeAny, Toy, step_of
 
 
 class InterruptionError(Exception):
-    """The run is stopped here, as a crash would stop it."""
+    """The run is interrupted, as by a crash."""
 
 
 class StopIn(Observer):
-    """Stops a run in the middle of a round."""
+    """Observer that stops a run in the middle of a round."""
 
     def __init__(self, server_round: int, number: int = 1) -> None:
         self.place = (server_round, number)
 
     def on_exchange(self, event: Exchange) -> None:
-        """Raise after one step of one round: when the next one is about to begin."""
+        """Raise InterruptionError after a given step, when the next one is about to begin."""
         if (event.server_round, step_of(event) - 1) == self.place:
             raise InterruptionError
 
@@ -39,28 +39,30 @@ def check_resume_equals_uninterrupted(
     lose_newest: bool = False,
     **options: Any,
 ) -> None:
-    """Run once without interruption, once stopped in mid-round and resumed; compare both.
+    """Compare an uninterrupted run with one that is stopped during a round and resumed.
 
-    The second run continues with a new strategy and new clients, from what is on disk. AdamW and a
-    cosine with warm-up on both sides; losses, evaluations, weights and optimizer states must be
+    The second run is resumed from disk with a new strategy and new clients. Both sides use AdamW
+    and a cosine schedule with warm-up; losses, evaluations, weights and optimizer states must be
     equal bit for bit.
 
     Parameters
     ----------
     home
-        Where the runs' directories may be made.
+        Folder in which the runs' directories are made.
+    num_rounds
+        Number of rounds.
     stop_in
         The round that is interrupted.
     lose_newest
-        Also lose the newest checkpoint, as a process that is killed between rounds may: clients
-        must go back to the state that belongs to the checkpoint before it.
+        Whether to delete the newest checkpoint, too, which a process killed between rounds may
+        lose: clients must go back to their state at the checkpoint before.
     **options
-        Of the strategy.
+        Options of the strategy.
 
     Raises
     ------
     AssertionError
-        Naming the round or the tensor that differs.
+        With the round or the tensor that differs.
     """
     toy = toy or Toy(tests=6)
 

@@ -21,15 +21,15 @@ FEATURES = 4
 HIDDEN = 7
 
 MakeAny = Callable[..., Any]
-"""Makes a strategy from the server's segment and its options."""
+"""Function that makes a strategy from the server's segment and options."""
 
 
 class AnyToy(Protocol):
-    """A toy of either shape: what the laws that know no shape need of it."""
+    """A toy of either shape, as used by the laws that apply to both."""
 
     @property
     def tests(self) -> int:
-        """Test examples of each client."""
+        """Number of test examples of each client."""
 
     def server(self) -> nn.Module:
         """Make the server's segment."""
@@ -41,14 +41,14 @@ class AnyToy(Protocol):
 
 
 def step_of(event: Exchange) -> int:
-    """Return the step of the round that a call begins, from 0; -1 if the event is another."""
+    """Return the step of the round, from 0, that an event begins; -1 if it begins none."""
     told = event.payload
     begins = event.phase == "train" and event.direction == "down" and "progress" in told
     return int(told["number"]) if begins and not told.get("part") else -1
 
 
 def sgd(lr: float = 1.0, momentum: float = 0.0) -> OptimizerFactory:
-    """Return SGD, whose steps show a wrong factor on a gradient; AdamW hides it."""
+    """Return a factory of SGD, which reveals a wrong factor of a gradient; AdamW hides it."""
     return lambda parameters: torch.optim.SGD(parameters, lr=lr, momentum=momentum)
 
 
@@ -71,7 +71,7 @@ class Examples(Dataset[Example]):
 
 
 class ToyLower(nn.Module):
-    """Inputs (b, N, FEATURES) to smashed data (b, prefix + N, d)."""
+    """Map from inputs (b, N, FEATURES) to smashed data (b, prefix + N, d)."""
 
     def __init__(self, geometry: Geometry, dropout: float, batch_norm: bool) -> None:
         super().__init__()
@@ -81,11 +81,11 @@ class ToyLower(nn.Module):
         self.position = nn.Parameter(torch.randn(n, d))
         self.norm = nn.BatchNorm1d(d) if batch_norm else nn.Identity()
         self.dropout = nn.Dropout(dropout)
-        # A prefix token has seen all patches, as behind an attention block.
+        # A prefix token depends on all patches, as after an attention block.
         self.prefix = nn.Linear(n * d, geometry.prefix * d) if geometry.prefix else None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Embed each patch; make the prefix tokens out of all of them."""
+        """Embed each patch, and make the prefix tokens from all patches."""
         tokens: Tensor = self.norm(self.embed(inputs).transpose(1, 2)).transpose(1, 2)
         tokens = self.dropout(torch.tanh(tokens) + self.position)
         if self.prefix is None:
@@ -95,7 +95,7 @@ class ToyLower(nn.Module):
 
 
 class ToyUpper(nn.Sequential):
-    """Smashed data (b, prefix + N, d) to logits (b, L); every token bears on every logit."""
+    """Map from smashed data (b, prefix + N, d) to logits (b, L); each depends on all tokens."""
 
     def __init__(
         self, geometry: Geometry, num_classes: int, dropout: float, batch_norm: bool
@@ -119,14 +119,21 @@ class Toy:
     Parameters
     ----------
     clients
-        Their number n.
+        Number of clients n.
+    patches, width, prefix
+        Shape of the smashed data.
+    classes, batch
+        Numbers of classes, and of examples per batch.
     examples, tests
-        Training examples of each client, or one number for all; test examples of each.
+        Number of training examples of each client, or one number for all; number of test examples
+        of each.
     dropout, batch_norm
-        In both segments.
+        Dropout rate, and whether to use BatchNorm, in both segments.
     edge
-        How a frozen lower segment shuffles, as a strategy with frozen edges asks; the toy's only
-        says so. None is a lower segment that learns.
+        Description of a frozen lower segment's shuffle, for strategies with frozen edges; the
+        toy's segment is frozen, but does not shuffle. None: a trained lower segment.
+    seed
+        Seed of weights and data.
     """
 
     clients: int = 5
@@ -145,16 +152,16 @@ class Toy:
     @property
     def geometry(self) -> Geometry:
         """Shape of the smashed data."""
-        # The upper segment tells slots apart by its own weights, whatever stands there.
+        # The upper segment distinguishes slots by its own weights, whatever patch is in them.
         return Geometry(self.patches, self.width, self.prefix, self.grid, positions="none")
 
     @property
     def grid(self) -> tuple[int, int]:
-        """(rows, columns) of the patches: two rows, or one."""
+        """(rows, columns) of the patches: two rows, or one if their number is odd."""
         return (2, self.patches // 2) if self.patches % 2 == 0 else (1, self.patches)
 
     def lower(self) -> ToyLower:
-        """Make the lower segment that every client starts from."""
+        """Make the initial lower segment, the same for all clients."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1000 * self.seed + 1)
             lower = ToyLower(self.geometry, self.dropout, self.batch_norm).double()
@@ -171,7 +178,7 @@ class Toy:
             return upper.double()
 
     def data(self, client: int) -> Examples:
-        """Make one client's training examples: (inputs (N, FEATURES), label)."""
+        """Make one client's training examples: (inputs (N, FEATURES), label), float64 and int64."""
         size = self.examples if isinstance(self.examples, int) else self.examples[client]
         return self._draw(size, client)
 
@@ -187,7 +194,7 @@ class Toy:
         source = torch.Generator().manual_seed(1000 * self.seed + place)
         shape = (size, self.patches, FEATURES)
         inputs = torch.randn(shape, generator=source, dtype=torch.float64)
-        # The label follows from the inputs, so that there is something to learn.
+        # Labels depend on the inputs, so that they can be learnt.
         labels = inputs.mean(1)[:, : self.classes].argmax(1)
         return Examples(inputs, labels)
 
@@ -197,7 +204,7 @@ class Toy:
         kind: type[SplitClient] = SplitClient,
         **options: Any,
     ) -> Sequence[SplitClient]:
-        """Make all clients anew; `options` are those of `SplitClient`. Their secrets repeat."""
+        """Make all clients; `options` are those of `SplitClient`. Their secrets are repeatable."""
         defaults = {"schedule": constant, "device": "cpu", "repeatable_secrets": True}
         options = {**defaults, **options}
         return [
@@ -219,5 +226,5 @@ class Toy:
     def clients_for(
         self, strategy: Any, optimizer: OptimizerFactory | None = None, **options: Any
     ) -> Sequence[SplitClient]:
-        """Make all clients anew, with the shares that the strategy's mixer asks for."""
+        """Make all clients, with the shares that the strategy's mixer requires."""
         return self.make_clients(optimizer, shares=strategy.mixer.shares, **options)

@@ -21,7 +21,7 @@ LONGEST = 9
 
 
 class ToyHead(nn.Module):
-    """Ids (b, T) to hidden states (b, T, d)."""
+    """Map from token ids (b, T) to hidden states (b, T, d)."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
@@ -29,13 +29,16 @@ class ToyHead(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Embed each word."""
+        """Embed each token."""
         embedded: Tensor = self.dropout(self.words(ids))
         return embedded
 
 
 class ToyTrunk(nn.Module):
-    """Hidden states (b, T, d) to the same: every word learns of those before it that are real."""
+    """Map from hidden states (b, T, d) to the same shape, from each token and those before it.
+
+    Padding is ignored.
+    """
 
     def __init__(self, width: int, dropout: float, *, affine: bool) -> None:
         super().__init__()
@@ -46,7 +49,7 @@ class ToyTrunk(nn.Module):
         self.width = width
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Add the mean of the past."""
+        """Combine each token with the mean of all tokens up to it."""
         weight = mask.unsqueeze(-1).to(hidden.dtype)
         past = (hidden * weight).cumsum(1) / weight.cumsum(1).clamp(min=1)
         mixed: Tensor = self.dropout(self.bend(self.own(hidden) + self.past(past)))
@@ -54,7 +57,7 @@ class ToyTrunk(nn.Module):
 
 
 class ToyTail(nn.Module):
-    """Hidden states (b, T, d) to logits: of the next word (b, T, V), or of the text (b, L)."""
+    """Map from hidden states (b, T, d) to logits: of next tokens (b, T, V), or of texts (b, L)."""
 
     def __init__(self, width: int, dropout: float, classes: int | None) -> None:
         super().__init__()
@@ -63,7 +66,7 @@ class ToyTail(nn.Module):
         self.pools = classes is not None
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Score each word, or the mean of the text."""
+        """Compute the logits of each token, or of the mean of each text's tokens."""
         if self.pools:
             weight = mask.unsqueeze(-1).to(hidden.dtype)
             hidden = (hidden * weight).sum(1) / weight.sum(1)
@@ -78,15 +81,25 @@ class TextToy:
     Parameters
     ----------
     kind
-        The class of the clients.
+        Class of the clients.
     hiding
-        Makes each client's hiding; None leaves it to `kind`.
-    affine
-        Whether the trunk is affine: then MixGuard decodes exactly.
+        Factory of each client's hiding; None for the default of `kind`.
+    clients
+        Number of clients.
+    task
+        Whether the tail has logits of next tokens or of texts.
+    width, classes, batch
+        Width of hidden states, number of classes, and number of texts per batch.
     examples, tests
-        Training and test texts of each client.
+        Numbers of training and test texts of each client.
+    dropout
+        Dropout rate in all three parts.
+    affine
+        Whether the trunk is affine, so that MixGuard decodes exactly.
     options
-        Of MixGuard's clients.
+        Options of MixGuard's clients.
+    seed
+        Seed of weights and texts.
     """
 
     kind: type[UShapeClient] = UShapeClient
@@ -106,7 +119,7 @@ class TextToy:
     seed: int = 0
 
     def head(self) -> ToyHead:
-        """Make the head that every client starts from."""
+        """Make the initial head, the same for all clients."""
         with self._seeded(1):
             return ToyHead(self.width, self.dropout).double()
 
@@ -116,13 +129,13 @@ class TextToy:
             return ToyTrunk(self.width, self.dropout, affine=self.affine).double()
 
     def tail(self) -> ToyTail:
-        """Make the tail that every client starts from."""
+        """Make the initial tail, the same for all clients."""
         classes = self.classes if self.task == "classification" else None
         with self._seeded(3):
             return ToyTail(self.width, self.dropout, classes).double()
 
     def texts(self, place: int, size: int) -> TextSet:
-        """Make labelled texts of 3 to `LONGEST` words; the label follows from the words."""
+        """Make `size` labelled texts of 3 to `LONGEST` tokens; labels depend on the tokens."""
         source = torch.Generator().manual_seed(1000 * self.seed + place)
         lengths = torch.randint(3, LONGEST + 1, (size,), generator=source).tolist()
         texts = [
@@ -136,7 +149,7 @@ class TextToy:
     def clients_for(
         self, strategy: Any = None, optimizer: OptimizerFactory | None = None, **options: Any
     ) -> Sequence[UShapeClient]:
-        """Make all clients anew; `options` are those of `UShapeClient`. Their secrets repeat."""
+        """Make all clients; `options` are those of `UShapeClient`. Their secrets are repeatable."""
         own: dict[str, Any] = {
             "schedule": constant,
             "device": "cpu",
@@ -177,7 +190,7 @@ KINDS: dict[str, type[UShapeClient]] = {
     "NaiveMixSL": NaiveMixClient,
     "MixGuard": MixGuardClient,
 }
-"""Whose clients some strategies of the U shape work with; those of all others are plain ones."""
+"""Class of the clients, by strategy of the U shape; `UShapeClient` for all others."""
 
 
 def _snd() -> SnD:
@@ -190,11 +203,11 @@ HIDINGS: dict[str, Callable[[], Hiding]] = {
     "SnDSL": _snd,
     "DPSGDSL": DPSGD,
 }
-"""Makes the hiding of a plain client, by strategy."""
+"""Factory of the hiding of a `UShapeClient`, by strategy."""
 
 
 def text_toy(strategy: str, **fields: Any) -> TextToy:
-    """Make a toy whose clients are of the kind that a strategy of the U shape works with."""
+    """Make a toy with the clients and the hiding of a strategy of the U shape."""
     options = MixGuardOptions(secret_tokens=2, max_length=32, calibration_epochs=1)
     own = {"kind": KINDS.get(strategy, UShapeClient), "hiding": HIDINGS.get(strategy)}
     return TextToy(**{**own, "options": options, **fields})

@@ -1,4 +1,4 @@
-"""Law 1, split equals whole: the reference is one unsplit graph of the same computation."""
+"""Law 1, split equals whole: comparison with one unsplit graph of the same computation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flwr_splitmix.testing.agreement import check_same_tensors
 from flwr_splitmix.testing.toy import Toy, sgd
 
 MakeStrategy = Callable[..., SplitStrategy]
-"""Makes a strategy from an upper segment and the options of `SplitStrategy`."""
+"""Function that makes a strategy from an upper segment and options of `SplitStrategy`."""
 
 
 def check_split_equals_whole(
@@ -32,11 +32,11 @@ def check_split_equals_whole(
     seed: int = 3,
     tolerance: float = 1e-10,
 ) -> None:
-    """Train `steps` steps with the strategy, and again as one unsplit graph a step.
+    """Train `steps` steps with the strategy, and again with one unsplit graph per step.
 
-    Both sides use SGD with learning rate 1, so that a step shows the gradient itself; weights and
-    BatchNorm statistics of every lower segment and of the upper segment are compared. For mixers
-    that return exact gradients (not for broadcast).
+    Both sides use SGD with learning rate 1, so that a step equals the gradient; weights and
+    BatchNorm statistics of all lower segments and of the upper segment are compared. The check is
+    for mixers that return exact gradients (not for broadcast).
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def check_split_equals_whole(
     Raises
     ------
     AssertionError
-        Naming the weight that differs most.
+        With the weight that differs most.
     """
     toy = toy or Toy()
     strategy = make_strategy(
@@ -105,7 +105,7 @@ class Whole:
     seed: int
 
     def step(self, shape: SmashedShape, server_round: int, number: int) -> None:
-        """Take the step that the strategy takes at the same place of its run."""
+        """Take the strategy's step `number` of a round."""
         plan = self.mixer.plan(
             range(len(self.lowers)),
             shape,
@@ -147,7 +147,7 @@ class Whole:
             soft: list[Tensor | None] = []
             for share in shares:
                 part = None if share is None else share.upload(smashed)[0]
-                # k times: only one pass has a gradient for this client.
+                # With `k_times`, only one pass has a gradient for this client.
                 parts.append(part if part is None or (share and share.learns) else part.detach())
             for share in shares:
                 soft.append(None if share is None else share.upload_labels(labels, smashed.dtype))

@@ -1,4 +1,4 @@
-"""Law 1 for the U shape: the reference is one graph through all heads, the trunk and all tails."""
+"""Law 1 for the U shape: comparison with one graph through all heads, the trunk and all tails."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def check_ushape_equals_whole(
     seed: int = 3,
     tolerance: float = 1e-10,
 ) -> None:
-    """Train `steps` steps with the strategy, and again as one unsplit graph a step.
+    """Train `steps` steps with the strategy, and again with one unsplit graph per step.
 
-    Both sides use SGD with learning rate 1, so that a step shows the gradient itself. What the
-    clients do to their messages is part of the graph; noise on gradients is not, so a client of
+    Both sides use SGD with learning rate 1, so that a step equals the gradient. The clients'
+    obfuscation of messages is part of the graph; noise on gradients is not, so a client of
     MixGuard must have none, and no calibrator.
 
     Parameters
@@ -43,7 +43,7 @@ def check_ushape_equals_whole(
     Raises
     ------
     AssertionError
-        Naming the weight that differs most.
+        With the weight that differs most.
     """
     toy = toy or TextToy()
     strategy = make_strategy(
@@ -76,7 +76,7 @@ def check_ushape_equals_whole(
 
 
 def _step(clients: Sequence[UShapeClient], trunk: nn.Module, seed: int, number: int) -> None:
-    """Take one step of all clients at once; nothing is detached on the way."""
+    """Take one step of all clients in one graph, in which nothing is detached."""
     cpu = torch.device("cpu")
     sent: list[Sent] = []
     for index, client in enumerate(clients):
@@ -88,7 +88,7 @@ def _step(clients: Sequence[UShapeClient], trunk: nn.Module, seed: int, number: 
     outputs: dict[int, Sequence[Tensor]] = {}
     trunk.train()
     with torch_seed(cpu, derive_seed(seed, "trunk", 1, number)):
-        # Messages of equal length are one batch, in the order of the clients.
+        # Messages of equal length form one batch, in the order of the clients.
         for length in dict.fromkeys(s.mask.shape[1] for s in sent):
             chosen = [i for i, s in enumerate(sent) if s.mask.shape[1] == length]
             hidden = torch.cat([message for i in chosen for message in sent[i].messages])

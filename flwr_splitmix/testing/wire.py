@@ -1,4 +1,4 @@
-"""Law 6, the wire carries what it should: kept patches, labels of the kind asked for, no more."""
+"""Law 6, the wire carries what it should: kept patches and labels as requested, nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flwr_splitmix.testing.whole import MakeStrategy
 LAW = "law 6, the wire carries what it should"
 SEED = 3
 TOLD = {"number", "progress", "gradient", "plan"}
-"""All that a step's call may hold."""
+"""Keys that a step's call must have."""
 
 
 def check_wire(
@@ -35,31 +35,33 @@ def check_wire(
     kind: type[SplitClient] = SplitClient,
     steps: int = 3,
 ) -> list[str]:
-    """Record a round, and look at what every client was sent and sent in every step.
+    """Record a round, and check everything that each client receives and sends in each step.
 
-    - Up: smashed data and labels, and nothing else. The smashed data of each pass are what its
-      share keeps of what the lower segment made, value by value, and a group's kept patches are
-      together as many as its mixer says (`Mixer.cover`). The labels are the batch's classes; or,
-      as the share asks, soft labels that sum to `lam` at most; or ids.
+    - Up: only smashed data and labels. The smashed data of each pass are exactly what its share
+      keeps of the lower segment's output, and the number of patches kept in a group is the one
+      that its mixer declares (`Mixer.cover`). The labels are, according to the share, the batch's
+      classes, its ids, or soft labels that sum to at most `lam`.
     - Down: the client's own part of the plan, nothing about others, and the cut-layer gradient of
       its own share.
-    - The bytes that exchanges and metrics count are those of the tensors that were recorded.
+    - The bytes counted by exchanges and metrics are those of the recorded tensors.
 
     Parameters
     ----------
     make_strategy
         Called with the toy's upper segment and options of `SplitStrategy`.
     kind
-        The class of the clients.
+        Class of the clients.
+    steps
+        Number of steps.
 
     Returns
     -------
-    What was not checked, each with its reason; empty where everything was.
+    What was not checked, with reasons; empty if all was checked.
 
     Raises
     ------
     AssertionError
-        Naming the step, the client, and what should not have crossed.
+        With the step, the client, and what was wrong.
     """
     toy = toy or Toy()
     seen = Recording()
@@ -77,7 +79,7 @@ def check_wire(
     failure = ""
     try:
         strategy.fit(clients, 1)
-    except LinkError as error:  # what crossed before it may say why
+    except LinkError as error:  # the exchanges before it may explain it
         failure = str(error)
     for client, reason in seen.failures.items():
         failure = failure or f"client {client}: {reason}"
@@ -92,22 +94,29 @@ def check_recording(
     steps: int,
     failure: str = "",
 ) -> list[str]:
-    """Hold a recorded round against the law, wherever the recording was made.
+    """Check a recorded round, from any source, against the law.
 
     Parameters
     ----------
     seen
-        The exchanges of the round, with the bytes that were counted for each, and its steps.
+        The exchanges of the round, with the bytes counted for each, and its steps.
     made
-        By client index, what its lower segment made in each training step: (b, tokens, d).
+        Outputs (b, tokens, d) of the lower segment in each training step, by client index.
     strategy
-        The one that ran, for one round of `steps` steps.
+        The strategy that ran one round of `steps` steps.
+    toy
+        The toy whose clients took part.
     failure
-        Why the round may not have run through.
+        Reason why the round may be incomplete.
 
     Returns
     -------
-    As `check_wire`; raises as it does.
+    As for `check_wire`.
+
+    Raises
+    ------
+    AssertionError
+        As for `check_wire`.
     """
     known = (*SHARES, *strategy.mixer.shares)
     for client in range(toy.clients):
@@ -131,7 +140,7 @@ def check_recording(
 def _joined(
     down: Sequence[Exchange], up: Sequence[Exchange]
 ) -> tuple[list[Exchange], list[Exchange]]:
-    """Return calls and replies; a gradient that came ahead of a plan is put beside the plan."""
+    """Return calls and replies, with a gradient sent ahead of a plan joined to the plan's call."""
     calls: list[Exchange] = []
     replies: list[Exchange] = []
     ahead: Exchange | None = None
@@ -160,7 +169,7 @@ def _check_uploads(
     made: Sequence[Tensor],
     known: Sequence[type[Share]],
 ) -> None:
-    """Compare one client's replies with what its lower segment made and what it was asked for."""
+    """Compare one client's replies with its lower segment's outputs and with its calls."""
     asked = sum(call.payload["plan"] is not None for call in down)
     answered = sum(bool(reply.payload) for reply in up)
     if not answered <= len(made) <= asked:
@@ -246,7 +255,7 @@ def _check_labels(
 def _check_orders(
     client: int, calls: Sequence[Exchange], steps: Sequence[StepDone], mixer: Mixer
 ) -> None:
-    """Compare what one client was told, and given back, with its own part of the plans."""
+    """Compare the plans and gradients sent to one client with its own part of the plans."""
     for number, (call, step) in enumerate(zip(calls, steps, strict=False)):
         where = f"{LAW}: step {number}, client {client}"
         if call.payload.keys() != TOLD:
@@ -284,7 +293,7 @@ def _gradient_shapes(client: int, step: StepDone) -> list[tuple[int, ...] | None
 
 
 def _check_patches(plan: Plan, mixer: Mixer, where: str) -> None:
-    """Count the patches that a group's members send, by what their shares announce."""
+    """Check the number of patches that a group's members send, as announced by their shares."""
     n = plan.shape.patches
     for group in (group for groups in plan.passes for group in groups):
         shares = [member.share for member in group.members]
@@ -321,7 +330,7 @@ def _unchecked(plans: Sequence[Plan], mixer: Mixer) -> list[str]:
 
 
 def _mentioned(told: Any) -> Iterator[int]:
-    """Return the clients that plain values name: (client, share) pairs, at any depth."""
+    """Yield the clients in plain values: those of (client, share) pairs, at any depth."""
     if isinstance(told, Mapping):
         for value in told.values():
             yield from _mentioned(value)

@@ -1,4 +1,4 @@
-"""Law 6 for the U shape: hidden states and gradients cross, no token id, label or logit."""
+"""Law 6 for the U shape: hidden states and gradients cross, but no token id, label or logit."""
 
 from __future__ import annotations
 
@@ -28,44 +28,44 @@ UP: Mapping[str, tuple[set[str], set[str]]] = {
     "decode_test": (set(), _GROUP),
     "score": ({"examples", "scores"}, set()),
 }
-"""By exchange, what a client's reply holds, and what it may hold besides."""
+"""Required and optional keys of a client's reply, by exchange."""
 
 
 class _Everything(Observer):
-    """Keeps every exchange, with tensors as they were then."""
+    """Observer that keeps all exchanges, with copies of tensors."""
 
     def __init__(self) -> None:
         self.events: list[Exchange] = []
         self.failures: dict[int, str] = {}
 
     def on_exchange(self, event: Exchange) -> None:
-        """Keep a copy."""
+        """Keep a copy of an exchange."""
         self.events.append(copied(event))
 
     def on_round(self, event: RoundDone) -> None:
-        """Keep why clients dropped out."""
+        """Keep the reasons why clients dropped out."""
         self.failures |= event.failures
 
 
 def check_ushape_wire(
     make_strategy: MakeAny, toy: TextToy | None = None, *, steps: int = 3
 ) -> list[Exchange]:
-    """Record a round with its evaluation, and look at every payload that crossed.
+    """Record a round with its evaluation, and check every payload that crosses.
 
-    - Up: messages and gradients, floating (b, T, d) each, and masks (b, T) of 0 and 1; of an
-      evaluation besides that one number for each score. d is the hidden width, which a toy must
-      have different from the numbers of words and of classes.
+    - Up: messages and gradients, floating-point (b, T, d), and masks, uint8 (b, T) of 0 and 1; in
+      an evaluation also one number for each score. d is the hidden width, which a toy must choose
+      different from the numbers of tokens and of classes.
     - Down: the trunk's outputs and the gradients of the messages, of the same shapes.
-    - The bytes that exchanges and metrics count are those of the tensors that were recorded.
+    - The bytes counted by exchanges and metrics are those of the recorded tensors.
 
     Returns
     -------
-    The exchanges of the round, for further looks.
+    The exchanges of the round, for further checks.
 
     Raises
     ------
     AssertionError
-        Naming the exchange, the client, and what should not have crossed.
+        With the exchange, the client, and what was wrong.
     """
     toy = toy or TextToy(tests=6)
     seen = _Everything()
@@ -82,7 +82,7 @@ def check_ushape_wire(
     failure = ""
     try:
         strategy.fit(toy.clients_for(strategy, sgd(0.1)), 1)
-    except LinkError as error:  # what crossed before it may say why
+    except LinkError as error:  # the exchanges before it may explain it
         failure = str(error)
     for event in seen.events:
         where = f"{LAW}: client {event.client}, {event.method} {event.direction}"
@@ -129,7 +129,7 @@ def _check_reply(event: Exchange, width: int, where: str) -> None:
 
 
 def _check_tensors(payload: Any, width: int, where: str, key: str = "") -> None:
-    """Every tensor is a hidden state, a gradient of one, or a mask."""
+    """Raise AssertionError unless all tensors are hidden states, their gradients, or masks."""
     if isinstance(payload, Mapping):
         for name, value in payload.items():
             _check_tensors(value, width, where, name)

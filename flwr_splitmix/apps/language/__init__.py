@@ -1,1 +1,1 @@
-"""From a run configuration to a language model that is fine-tuned in three parts."""
+"""The language app: fine-tuning of a language model in three parts, by a run configuration."""

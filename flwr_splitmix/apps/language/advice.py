@@ -1,4 +1,4 @@
-"""Advice on the cuts of a language model: what head and tail of every size cost."""
+"""Advice on the cuts of a language model: the costs of every size of head and tail."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ CALIBRATED = ("MixGuard", "SnDSL")
 """Strategies whose clients also send public texts."""
 
 EXCHANGES = 2
-"""Round trips in a step of the U shape."""
+"""Round trips per step of the U shape."""
 
 _NUMBER_BYTES: Mapping[WireDtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
-_PROBE = 256  # side of the matrices with which a device's speed is measured
+_PROBE = 256  # side of the square matrices that measure a device's speed
 
 
 def open_run_model(config: LanguageConfig) -> tuple[Any, LanguageParts]:
-    """Return the run's model without its weights.
+    """Return the run's model without weights, and its parts.
 
     Raises
     ------
     ValueError
-        If there is no such model, or it cannot be cut so.
+        If there is no such model, or it cannot be cut as configured.
     """
     source = small_model(config) if config.model == SMALL else config.model
     return open_skeleton(
@@ -57,18 +57,18 @@ def advise(
     clients: int,
     given: Mapping[str, float],
 ) -> Advice:
-    """Say what each cut of the run's model costs.
+    """Return the costs of each cut of the run's model.
 
     Parameters
     ----------
     model, parts
-        As `open_run_model` returns them.
+        From `open_run_model`.
     tokens
-        Of the longest texts that cross the cuts.
+        Number of tokens of the longest texts that cross the cuts.
     clients
-        In a round.
+        Number of clients per round.
     given
-        What is known of network and speeds, by the names of `Setting`.
+        Known values of network and speeds, by the names of `Setting`.
     """
     costs = layer_costs(model, tokens)
     below, whole = prefix_sums(costs), prefix_sums(costs)[-1]
@@ -114,16 +114,16 @@ def advise(
 
 
 def messages_of(config: LanguageConfig) -> int:
-    """Return how many messages a client sends of a batch."""
+    """Return the number of messages that a client sends per batch."""
     return config.m if config.strategy == "MixGuard" else 1
 
 
 def traffic_of(config: LanguageConfig, tokens: int, width: int) -> tuple[int, int]:
-    """Return the bytes (up, down) of a client in a step, on average over steps.
+    """Return the bytes (up, down) of a client per step, averaged over steps.
 
-    Up are the messages with their mask and the gradients of the trunk's answers; down are the
-    answers and the gradients of the messages. A refinement of MixGuard or SnD adds a public text's
-    own hidden states and its messages to what goes up, and their answers to what comes down.
+    A client sends the messages with their mask, and the gradients of the trunk's answers; it
+    receives the answers, and the gradients of the messages. A refinement of MixGuard or SnD also
+    sends the hidden states and the messages of public texts, and receives the answers to both.
     """
     messages = messages_of(config)
     text, back = (
@@ -140,7 +140,7 @@ def traffic_of(config: LanguageConfig, tokens: int, width: int) -> tuple[int, in
 
 
 def _text_bytes(config: LanguageConfig, tokens: int, width: int, wire: WireDtype) -> int:
-    """Return the bytes of a batch's hidden states."""
+    """Return the bytes of a batch's hidden states in a wire format."""
     if level_bits(wire):
         return config.batch_size * tokens * (width + 4)
     number = _NUMBER_BYTES.get(wire, 4 if config.dtype == "float32" else 2)
@@ -148,18 +148,21 @@ def _text_bytes(config: LanguageConfig, tokens: int, width: int, wire: WireDtype
 
 
 def _shared(costs: list[StageCosts], parts: LanguageParts) -> int:
-    """Return the weights that embedding and output layer have in common, counted twice."""
+    """Return the number of weights that embedding and output layer share, which count twice."""
     return parts.vocab_size * parts.width if parts.tied else 0
 
 
 def _learning(config: LanguageConfig, client: StageCosts) -> StageCosts:
-    """Return the costs with what learns: next to nothing where head and tail have adapters."""
+    """Return the client's costs without trainable parameters if head and tail have adapters.
+
+    The few parameters of the adapters are neglected.
+    """
     adapted = {"head", "tail"} <= set(config.adapted)
     return replace(client, trainable=0) if adapted else client
 
 
 def _flops_here() -> float:
-    """Return this machine's speed: that of a product of matrices, forward and backward."""
+    """Return this machine's FLOP/s in a matrix product, forward and backward."""
     layer = torch.nn.Linear(_PROBE, _PROBE, bias=False)
     inputs = torch.zeros(_PROBE, _PROBE, requires_grad=True)
     return measure_flops(layer, inputs, 3 * _PROBE * _PROBE)

@@ -1,4 +1,4 @@
-"""A check of the language app's run before it starts: texts, tokens, model, cut, clients."""
+"""Check of a language run before it starts: texts, tokens, model, cut, clients."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from flwr_splitmix.device import pick_device
 from flwr_splitmix.segments.language import LanguageParts
 
 MOST_ROWS = 4000
-"""So many training rows are tokenised: enough to say how long they are, and fast."""
+"""Number of training rows that are tokenised: enough to estimate their lengths, and fast."""
 
 
 class _Checked:
-    """What the parts of a check have found out for each other."""
+    """Results that parts of a check pass to later ones."""
 
     def __init__(self) -> None:
         self.model: tuple[Any, LanguageParts] | None = None
@@ -44,7 +44,7 @@ def check(
     report: Report,
     setting: Mapping[str, float] | None,
 ) -> None:
-    """Check a run configuration, and write into the report what is found."""
+    """Check a run configuration and report the findings."""
     try:
         config = LanguageConfig.read(values)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""The ClientApp's part: head, tail and texts of a node, from the run configuration."""
+"""The language ClientApp: head, tail and texts of a node, from the run configuration."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ from flwr_splitmix.strategies import USHAPE_STRATEGIES
 
 
 def client_fn(context: Context) -> UShapeClient:
-    """Make the client of one node; called once a run in a simulation, once a round on a SuperNode.
+    """Make the client of one node.
+
+    It is called once per run in a simulation, and once per round on a SuperNode.
 
     Raises
     ------
     ConfigError, ClientError, DataError, ValueError
-        If configuration, model, texts or device do not allow it.
+        If configuration, model, texts or device are unsuitable.
     """
     config = LanguageConfig.read(context.run_config)
     parts = build_parts(config, ("head", "tail"))
@@ -81,16 +83,16 @@ def make_client(
     sources: Mapping[str, Callable[[], Any]],
     **options: Any,
 ) -> UShapeClient:
-    """Make the client that a method of the U shape goes with.
+    """Make the client for a method of the U shape.
 
     Parameters
     ----------
     method
-        A name of `USHAPE_STRATEGIES`.
+        A key of `USHAPE_STRATEGIES`.
     sources
-        By name, what the constructor of the method's hiding may ask for.
+        Functions that return arguments of the constructor of the method's hiding, by name.
     head, tail, data, **options
-        As `UShapeClient`.
+        As for `UShapeClient`.
 
     Raises
     ------
@@ -102,7 +104,7 @@ def make_client(
 
 
 def scores_of(config: LanguageConfig, tokenizer: Any) -> Scores:
-    """Return what an evaluation is scored by."""
+    """Return the factory of an evaluation's scores."""
     if config.task == "classification":
         return ClassScores
     if not config.generation_scores:

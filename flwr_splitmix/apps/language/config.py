@@ -1,4 +1,4 @@
-"""The run configuration of the language app: every key, checked before anything starts."""
+"""The run configuration of the language app: all keys, checked before a run starts."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from flwr_splitmix.server.aggregation import AggregatorName
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 
 SMALL = "small"
-"""The model that is built here, with random weights."""
+"""Name of the built-in model with random weights."""
 
 SECRET_TOKENS: dict[TextTask, int] = {"classification": 20, "generation": 40}
-"""Secret tokens in a text (MixGuard, appendix A.2)."""
+"""Number of secret tokens per text (MixGuard, appendix A.2)."""
 
 TextWire = Literal["keep", "float32", "bfloat16", "float16", "int8", "int8-stochastic"]
 
 
 class LanguageConfig(AppConfig):
-    """The keys of `apps/language`; docs/configuration.md says what each of them means."""
+    """Configuration keys of `apps/language`, as described in docs/configuration.md."""
 
     # int4 is for smashed data of images.
     wire_dtype: TextWire
@@ -193,13 +193,13 @@ class LanguageConfig(AppConfig):
         if self.strategy == "MixGuard":
             try:
                 self.mixguard()
-            except ValueError as error:  # in the keys' words
+            except ValueError as error:  # with the names of keys
                 raise ValueError(str(error).replace("_", "-")) from None
         return self
 
     @property
     def cut(self) -> LanguageCut:
-        """Where the model is cut."""
+        """Numbers of layers in head and tail."""
         return LanguageCut(self.head_layers, self.tail_layers)
 
     @property
@@ -219,44 +219,44 @@ class LanguageConfig(AppConfig):
 
     @property
     def secrets(self) -> int:
-        """Secret tokens in each text."""
+        """Number of secret tokens in each text."""
         if self.strategy != "MixGuard":
             return 0
         if self.secret_tokens >= 0:
             return self.secret_tokens
-        # As in CoLA (MixGuard, appendix A.2): random words would make a right sentence wrong.
+        # As for CoLA (MixGuard, appendix A.2): random words would make a sentence ungrammatical.
         grammar = self.made_up and self.task == "classification"
         return 0 if grammar else SECRET_TOKENS[self.task]
 
     @property
     def width(self) -> int:
-        """Most tokens of what crosses the cuts."""
+        """Maximum number of tokens of a text that crosses the cuts, with its secret tokens."""
         return self.pad_to or self.max_length
 
     @property
     def text_length(self) -> int:
-        """Most tokens of a text itself."""
+        """Maximum number of tokens of a text without secret tokens."""
         return self.width - self.secrets
 
     @property
     def pads_itself(self) -> bool:
-        """Whether a client's texts are padded before they are mixed."""
+        """Whether a client's texts are padded to `pad_to`; MixGuard's own option does it there."""
         return bool(self.pad_to) and self.strategy != "MixGuard"
 
     @property
     def unit(self) -> Literal["sentence", "paragraph"]:
-        """What a public text is."""
+        """Unit of a public text."""
         if self.public_unit != "auto":
             return self.public_unit
         return "sentence" if self.task == "classification" else "paragraph"
 
     @property
     def evaluation_kind(self) -> Literal["federated", "benchmark", "none"]:
-        """What the clients measure."""
+        """Kind of evaluation at the clients."""
         return "federated" if self.evaluation == "auto" else self.evaluation
 
     def columns(self) -> TextColumns:
-        """Return which columns of a file or set hold what."""
+        """Return the names of the columns in a file or data set."""
         return TextColumns(
             text=self.text_column,
             label=self.label_column,
@@ -272,7 +272,7 @@ class LanguageConfig(AppConfig):
         Raises
         ------
         ValueError
-            If they do not go together.
+            If the options are incompatible.
         """
         own: dict[str, Any] = {
             name: getattr(self, name)
@@ -295,5 +295,5 @@ class LanguageConfig(AppConfig):
         )
 
     def schedule(self) -> WarmupCosine:
-        """Return the schedule of either side: from a thousandth of the peak, to a hundredth."""
+        """Return both sides' schedule: from a thousandth of the peak rate, to a hundredth."""
         return WarmupCosine(self.warmup_epochs / self.epochs_per_round, 1e-3, 1e-2)

@@ -1,4 +1,4 @@
-"""The trained model of a run of the language app, written to a folder that transformers loads."""
+"""Export of a language run's trained model to a folder that transformers can load."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def export_language(
 ) -> dict[str, Any]:
     """Write the model of a run's newest checkpoint, with its tokenizer; see `export_run`.
 
-    Adapters are merged; MixGuard's calibrator, which no model of transformers has, is left out.
+    Adapters are merged. MixGuard's calibrator is left out, as no transformers model has one.
 
     Parameters
     ----------
     values
-        The run's configuration, complete.
+        The complete configuration of the run.
     """
     config = LanguageConfig.read(values)
     kept = run.checkpoints.load()
@@ -63,7 +63,7 @@ def trained_parts(
     Raises
     ------
     ConfigError
-        As `segment_weights`.
+        Raised by `segment_weights`, or if the model cannot be built.
     """
     own = segment_weights(
         run,

@@ -1,4 +1,4 @@
-"""The parts of a run's model: those that a process needs, and no others."""
+"""The parts of a run's model that a process needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.segments.language import LanguageParts, add_lora, build_language_parts
 
 HEAD_SIZE = 16
-"""Width of an attention head of the small model."""
+"""Width of the small model's attention heads."""
 
 
 def build_parts(
@@ -22,17 +22,19 @@ def build_parts(
     *,
     device_map: str | Mapping[str, Any] | None = None,
 ) -> LanguageParts:
-    """Build some parts, with their adapters; every process of a run gets the same weights.
+    """Build some parts with their adapters; every process of a run gets the same weights.
 
     Parameters
     ----------
+    parts
+        Which of "head", "trunk" and "tail" to build.
     device_map
-        Of the trunk, as `build_language_parts` takes it.
+        Placement of the trunk, as for `build_language_parts`.
 
     Raises
     ------
     ConfigError
-        If there is no such model, it cannot be cut so, or it takes no texts of this length.
+        If there is no such model, or it does not support the cut or the texts' length.
     """
     name = config.model
     try:
@@ -59,21 +61,21 @@ def build_parts(
             f"{built.max_length} tokens"
         )
     if built.tail is not None and config.task == "classification":
-        # A new classifier starts at random: adapters elsewhere are of no use while it is frozen.
+        # A new classifier has random weights: adapters elsewhere are useless if it stays frozen.
         built.tail.output.requires_grad_(True)
     return built
 
 
 def unusable(config: LanguageConfig, error: Exception) -> ConfigError:
-    """Return the error that says why the run's model cannot be used."""
+    """Return a ConfigError with the reason why the run's model cannot be used."""
     said = " ".join(str(error).split())[:400]
     return ConfigError(f"run-config: the model {config.model!r} cannot be used: {said}")
 
 
 def small_model(config: LanguageConfig) -> Any:
-    """Return transformers' description of a decoder shaped as Qwen3 is.
+    """Return the transformers configuration of a small decoder with Qwen3's architecture.
 
-    By default it has some hundred thousand weights.
+    By default, it has some hundred thousand weights.
     """
     from transformers import Qwen3Config
 
@@ -92,11 +94,11 @@ def small_model(config: LanguageConfig) -> Any:
 
 
 def initial_segments(config: LanguageConfig) -> dict[str, Tensor]:
-    """Return what of head and tail is averaged, as it is before training.
+    """Return the initial values of the parameters of head and tail that are averaged.
 
     Returns
     -------
-    Trainable parameters by name; bfloat16 ones as float32, for Flower's arrays are numpy's.
+    Trainable parameters by name; bfloat16 as float32, because Flower's arrays are NumPy's.
     """
     parts = build_parts(config, ("head", "tail"))
     assert parts.head is not None

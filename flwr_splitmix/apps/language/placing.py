@@ -1,4 +1,4 @@
-"""Where the server's trunk goes: to one device, or over several GPUs where one is too small."""
+"""Placement of the server's trunk: on one device, or over several GPUs if one is too small."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from flwr_splitmix.segments.language.placement import devices_of
 log = logging.getLogger("flwr.splitmix")
 
 BALANCED = "balanced"
-"""The device that is all accelerators together."""
+"""Value of `device` for all accelerators together."""
 
 TRAINED = 4
-"""Times its weights that a trained trunk takes: they, their gradients, and AdamW's two moments."""
+"""Memory of a trained trunk, as a multiple of its weights': with gradients and AdamW's moments."""
 
 SHARE = 0.8
-"""Of a GPU's free memory; the rest is for hidden states and what a layer keeps for its backward."""
+"""Share of a GPU's free memory for these; the rest is for hidden states and activations."""
 
 
 def trunk_devices(
     config: LanguageConfig, free: Sequence[int] | None = None
 ) -> str | dict[str, Any] | None:
-    """Return the trunk's `device_map`; None leaves it on one device, as `device` says.
+    """Return the trunk's `device_map`, or None to place it on the one device that `device` names.
 
-    With "auto" and several GPUs, a trunk that the first cannot train alone is spread over all of
-    them. None of it goes to the processor's memory or to disk: such layers cannot be trained.
+    If `device` is "auto" and there are several GPUs, a trunk too large to be trained on the first
+    is spread over all. No layer is placed on CPU or disk, where it could not be trained.
 
     Parameters
     ----------
     free
-        Bytes of memory that each GPU has free; None asks them.
+        Free memory of each GPU in bytes; None to query the GPUs.
 
     Raises
     ------
     ConfigError
-        If all of them together are too small, or the model cannot be used.
+        If all GPUs together are too small, or the model cannot be used.
     """
     if config.device == BALANCED:
         return BALANCED
@@ -58,7 +58,7 @@ def trunk_devices(
     trunk = parts.trunk
     assert trunk is not None
     weights = sum(weight.nbytes for weight in trunk.parameters())
-    # Adapters are small, and freeze all else.
+    # With adapters, which are small, all weights are frozen.
     times = 1 if "trunk" in config.adapted else TRAINED
     if times * weights <= SHARE * free[0]:
         return None

@@ -1,4 +1,4 @@
-"""The ServerApp's part: from the run configuration to a trunk and a strategy, and the run."""
+"""The language ServerApp: trunk, strategy and run, from the run configuration."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy
 
 
 def train(grid: Grid, context: Context) -> None:
-    """Train one run, or continue one.
+    """Start a run, or continue one.
 
     Raises
     ------
     ConfigError, ValueError
-        If configuration or model do not allow it: before the run has a directory.
+        If configuration or model are unsuitable, before the run gets a directory.
     RunError
-        If there is no run to continue.
+        If there is no run to continue, or it is still running.
     LinkError
         If too few clients are left.
     """
     config, resumed = LanguageConfig.of_run(context.run_config, given_to(grid))
     if config.server_threads:
         torch.set_num_threads(config.server_threads)
-    # What can be rejected is rejected before the run has a directory.
+    # Errors are raised before the run gets a directory.
     trunk = build_trunk(config)
     make_strategy(config, trunk, None)
     initial = initial_arrays(config)
@@ -46,12 +46,12 @@ def train(grid: Grid, context: Context) -> None:
 
 
 def build_trunk(config: LanguageConfig) -> Trunk:
-    """Build the server's part of the model, on its devices if there are several.
+    """Build the server's part of the model; if it needs several devices, it is placed on them.
 
     Raises
     ------
     ConfigError
-        As `build_parts` and `trunk_devices` do.
+        Raised by `build_parts` and `trunk_devices`.
     """
     trunk = build_parts(config, ("trunk",), device_map=trunk_devices(config)).trunk
     assert trunk is not None
@@ -59,20 +59,20 @@ def build_trunk(config: LanguageConfig) -> Trunk:
 
 
 def initial_arrays(config: LanguageConfig) -> ArrayRecord:
-    """Return the heads' and tails' first weights, if they are averaged.
+    """Return the initial weights of heads and tails if they are averaged, else nothing.
 
-    Otherwise nothing need travel: every client builds them under the seed.
+    Without averaging, every client builds them from the seed.
     """
     return ArrayRecord(initial_segments(config) if config.averages else {})
 
 
 def make_strategy(config: LanguageConfig, trunk: Trunk, run: Run | None) -> UShapeStrategy:
-    """Make the strategy that the configuration names.
+    """Make the configured strategy.
 
     Raises
     ------
     ValueError
-        As the strategy does.
+        Raised by the strategy.
     LinkError
         If the stream's address or certificates are wrong.
     """

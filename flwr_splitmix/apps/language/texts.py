@@ -1,4 +1,4 @@
-"""The texts of a run as tokens: a client's part of the data, the test set, the public ones."""
+"""The texts of a run as tokens: a client's part of the data, the test set, the public texts."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ log = logging.getLogger("flwr.splitmix")
 def client_rows(config: LanguageConfig, node: Mapping[str, Any]) -> tuple[TextRows, TextRows]:
     """Return the training and the test rows of one node.
 
-    A node whose configuration names a `dataset` (and `test-dataset`) of its own has all of it;
-    others have their part of the run's.
+    A node whose configuration names its own `dataset` (and `test-dataset`) gets all of it; others
+    get their part of the run's data.
 
     Raises
     ------
     ConfigError
-        If the node says neither that nor into how many parts the run's data are divided.
+        If the node's configuration has neither `dataset` nor `num-partitions`.
     """
     if own := str(node.get("dataset", "")):
         sets = _load(config, own, str(node.get("test-dataset", "")))
@@ -62,7 +62,7 @@ def client_rows(config: LanguageConfig, node: Mapping[str, Any]) -> tuple[TextRo
 
 
 def text_sets(config: LanguageConfig) -> TextSets:
-    """Return the run's rows.
+    """Return the training and test rows of the run.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def _load(config: LanguageConfig, source: str, test: str) -> TextSets:
 
 
 def _key_of(config: LanguageConfig, column: str) -> str:
-    """Return the key that asks for a column."""
+    """Return the configuration key that names a column."""
     roles = config.columns().roles(config.task)
     role = next(role for role, name in roles.items() if name == column)
     return {"second": "second-text-column", "group": "partition-column"}.get(role, f"{role}-column")
@@ -103,7 +103,7 @@ def _key_of(config: LanguageConfig, column: str) -> str:
 def class_names(config: LanguageConfig) -> tuple[str, ...]:
     """Return the names of the labels, by label; () for generation.
 
-    Where the run's data are not here (each node may have its own), the labels are numbers.
+    If the run's data are not on this machine (each node may have its own), the names are numbers.
     """
     if config.task == "generation":
         return ()
@@ -138,7 +138,7 @@ def public_texts(config: LanguageConfig) -> tuple[str, ...]:
 
 @lru_cache(maxsize=2)
 def public_set(config: LanguageConfig) -> TextSet:
-    """Return the public texts as tokens; long ones are cut."""
+    """Return the public texts as tokens; long texts are truncated."""
     return token_sets.public_token_set(
         public_texts(config), tokenizer_of(config), max_length=config.text_length
     )
@@ -146,15 +146,18 @@ def public_set(config: LanguageConfig) -> TextSet:
 
 @lru_cache(maxsize=2)
 def benchmark_set(config: LanguageConfig) -> TextSet:
-    """Return the test rows of the run's data, all of them: the same for every client."""
+    """Return the first `test-samples-per-client` test rows of the run, for every client the same.
+
+    If the key is 0, these are all test rows.
+    """
     tests = text_sets(config).test
     return run_token_set(config, tests.first(config.test_samples_per_client))
 
 
 def run_token_set(config: LanguageConfig, rows: TextRows, on_long: OnLong | None = None) -> TextSet:
-    """Turn rows into tokens and labels; `on_long` is told of texts that are too long.
+    """Convert rows to tokens and labels; `on_long` gets the number of texts that are too long.
 
-    By default a warning counts them.
+    By default, it is logged as a warning.
     """
 
     def warn(count: LongTextsCount) -> None:
@@ -172,7 +175,7 @@ def run_token_set(config: LanguageConfig, rows: TextRows, on_long: OnLong | None
 
 
 def long_texts_sentence(config: LanguageConfig, count: LongTextsCount) -> str:
-    """Say how many texts are too long, and what was done with them."""
+    """Return the sentence on how many texts are too long, and what was done with them."""
     key = "pad-to" if config.pad_to else "max-length"
     secret = f", of which {config.secrets} are secret tokens" if config.secrets else ""
     cut = count.longer - count.dropped

@@ -1,1 +1,1 @@
-"""From a run configuration to split learning of a vision model."""
+"""The vision app: split learning of a vision model, by a run configuration."""

@@ -1,4 +1,4 @@
-"""Advice on the cut of a vision model: every cut's costs, and every method's bytes."""
+"""Advice on the cut of a vision model: the costs of every cut, and the bytes of every method."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from flwr_splitmix.segments.vision.split_model import Request
 from flwr_splitmix.strategies import SplitStrategy
 
 DRAWS = 24
-"""Steps over which the bytes of random masks are averaged."""
+"""Number of steps over which the bytes of random masks are averaged."""
 
-_PROBE = 8  # samples with which a device's speed is measured
+_PROBE = 8  # samples per batch in measuring a device's speed
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one client exchanges in a step, on average.
+    """Average traffic of one client per step.
 
     Parameters
     ----------
     up, down
-        Bytes of tensors.
+        Bytes of tensors that the client sends and receives.
     mixtures
-        Batches that the upper segment gets of all clients.
+        Batches that the upper segment gets from all clients.
     """
 
     up: float
@@ -58,17 +58,19 @@ class Traffic:
 
 
 def advise(config: VisionConfig, clients: int, given: Mapping[str, float]) -> Advice:
-    """Say what each cut of the run's model costs, for `clients` in a round.
+    """Return the costs of each cut of the run's model, and the traffic of each method.
 
     Parameters
     ----------
+    clients
+        Number of clients per round.
     given
-        What is known of network and speeds, by the names of `Setting`.
+        Known values of network and speeds, by the names of `Setting`.
 
     Raises
     ------
     ConfigError, DataError, ValueError
-        If there is no such model, or no such data.
+        If there is no such model or data, or the method does not support the number of clients.
     """
     stages, places, chosen, geometries = _model_of(config)
     images = images_of(config).train
@@ -106,7 +108,7 @@ def _model_of(
 ) -> tuple[list[nn.Module], dict[str, int], str, dict[str, Geometry]]:
     """Return the model's stages, the cuts that the strategy allows, and their geometries."""
     strategy = config.trial()
-    if edge_of(strategy):  # such a strategy has one cut, of its own
+    if edge_of(strategy):  # such a strategy has only its own cut
         lower, upper = segments_of(config)
         stages = [*lower.children(), *upper.children()]
         return stages, {"": len(lower)}, "", {"": lower.geometry}
@@ -127,7 +129,7 @@ def _model_of(
     for name, at in model.cuts.items():
         try:
             geometries[name] = model.split(at).lower.geometry
-        except ValueError:  # the strategy, or the size of the cells, does not allow this cut
+        except ValueError:  # not allowed by the strategy or the size of the cells
             continue
         places[name] = at
     return [m for _, m in model.stages], places, config.cut_at or model.default, geometries
@@ -145,12 +147,12 @@ def _shape(config: VisionConfig, geometry: Geometry) -> SmashedShape:
 
 
 def traffic_of(mixer: Mixer, shape: SmashedShape, clients: int, config: VisionConfig) -> Traffic:
-    """Return what a client exchanges in a step, averaged over clients and draws.
+    """Return a client's traffic per step, averaged over clients and `DRAWS` plans.
 
     Raises
     ------
     ValueError
-        If the mixer cannot plan for so many clients or such patches.
+        If the mixer has no plan for this number of clients or these patches.
     """
     mixer.check_clients(clients)
     rng = np.random.default_rng(config.seed)
@@ -200,7 +202,7 @@ def _setting(
     shape: tuple[int, int, int],
     given: Mapping[str, float],
 ) -> Setting:
-    """Return the network and the speeds, measured where they are not given."""
+    """Return the network and the speeds; those not given are measured."""
     speeds: dict[str, float] = {}
     measured: dict[torch.device, float] = {}
     for name, device_name in (
@@ -225,16 +227,16 @@ def _methods(
     client: StageCosts,
     server: StageCosts,
 ) -> list[MethodBytes]:
-    """Return what every method of the L shape would send at the configuration's cut."""
+    """Return the traffic of the methods of the L shape at the configuration's cut."""
     geometry = segments_of(config).lower.geometry
     traffic_by_name: dict[str, Traffic] = {}
     for method in METHODS:
         if method.shape != "L" or "labels" in method.needs:
-            continue  # frozen edges have a cut of their own
+            continue  # frozen edges have their own cut
         try:
             strategy = _strategy(config, method.name, noisy="noise" in method.needs)
             traffic = traffic_of(strategy.mixer, _shape(config, geometry), clients, config)
-        except ValueError:  # not with these options, or so many clients
+        except ValueError:  # not possible with these options or this number of clients
             continue
         traffic_by_name |= dict.fromkeys(method.names, traffic)
     if "PSL" not in traffic_by_name:
@@ -260,5 +262,5 @@ def _methods(
 def _strategy(config: VisionConfig, name: str, *, noisy: bool) -> SplitStrategy:
     changed: dict[str, Any] = {"strategy": name}
     if noisy and config.noise is None:
-        changed |= {"sigma_s": 1.0, "sigma_y": 1.0}  # how much makes no difference to the bytes
+        changed |= {"sigma_s": 1.0, "sigma_y": 1.0}  # the bytes do not depend on the values
     return config.model_copy(update=changed).trial()

@@ -1,4 +1,4 @@
-"""A recorded run of the vision app, as attacks and scores want it."""
+"""A recorded vision run in the form that attacks and scores need."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from flwr_splitmix.storage import under
 
 
 def attacked_run(run: Run) -> Attacked:
-    """Return a recorded run with its views and its truth.
+    """Return a recorded run with its views and its ground truth.
 
-    Which images the clients had follows from the run's configuration; the trained segments are
-    those of its newest checkpoint.
+    The clients' images follow from the run's configuration; the trained segments are those of its
+    newest checkpoint.
 
     Raises
     ------
     RunError
-        If nothing was recorded, which says how to record; or the run is of texts, or has no
-        checkpoint.
+        If nothing was recorded (the message explains how to record), the run is on texts, or it
+        has no checkpoint.
     DataError, ConfigError
-        If its images or its model cannot be had here.
+        If its images or its model are not available on this machine.
     """
     facts = read_facts(run)
     name = str(run.config.get("strategy"))
@@ -93,7 +93,7 @@ def attacked_run(run: Run) -> Attacked:
 def _lowers(
     run: Run, config: VisionConfig, fresh: nn.Module, checkpoint: Checkpoint, clients: int
 ) -> Lowers:
-    """Return the trained lower segments: one where they are averaged, else each client's."""
+    """Return the trained lower segments: one if they are averaged, else one for each client."""
     if config.averages:
         lower = copy.deepcopy(fresh)
         lower.load_state_dict(under("lower", checkpoint.tensors))
@@ -102,7 +102,7 @@ def _lowers(
     for client in range(clients):
         state = store.load(client, checkpoint.round)
         lower = copy.deepcopy(fresh)
-        if state is not None:  # one that took part in no round has the first weights
+        if state is not None:  # else the client took part in no round and has the initial weights
             lower.load_state_dict(under("segment", state[1]))
         made[client] = lower
     return made

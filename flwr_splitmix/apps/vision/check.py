@@ -1,4 +1,4 @@
-"""A check of the vision app's run before it starts: data, model, cut, clients."""
+"""Check of a vision run before it starts: data, model, cut, clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check(
     report: Report,
     setting: Mapping[str, float] | None,
 ) -> None:
-    """Check a run configuration, and write into the report what is found."""
+    """Check a run configuration and report the findings."""
     try:
         config = VisionConfig.read(values)
     except (ConfigError, ValidationError) as error:
@@ -96,7 +96,7 @@ def _check_model(config: VisionConfig, report: Report) -> None:
     clients = in_a_round(strategy, report.nodes)
     try:
         strategy.check_clients(clients)
-    except ValueError:  # the check of the clients has said so
+    except ValueError:  # reported by the check of the clients
         return
     check_plan(strategy, config, segments.lower.geometry, clients)
 
@@ -107,7 +107,7 @@ def _advise(config: VisionConfig, report: Report, setting: Mapping[str, float]) 
 
 
 def _trial(config: VisionConfig) -> SplitStrategy:
-    """Make the strategy with the run's numbers of nodes, without a model."""
+    """Make the strategy without a model, but with the run's `min_nodes` and `fraction_train`."""
     strategy = config.trial()
     strategy.min_nodes = config.min_nodes or strategy.min_nodes
     strategy.fraction_train = config.fraction_train

@@ -1,4 +1,4 @@
-"""The ClientApp's part: a node's client from the run configuration and its part of the images."""
+"""The vision ClientApp: a node's client, from the run configuration and its part of the images."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from flwr_splitmix.clients import SplitClient
 
 
 def client_fn(context: Context) -> SplitClient:
-    """Make the client of one node; called once a run in a simulation, once a round on a SuperNode.
+    """Make the client of one node.
+
+    It is called once per run in a simulation, and once per round on a SuperNode.
 
     Raises
     ------
     ConfigError, ClientError, DataError, ValueError
-        If configuration, data or device do not allow it.
+        If configuration, data or device are unsuitable.
     """
     config = VisionConfig.read(context.run_config)
     train, test = client_images(

@@ -1,4 +1,4 @@
-"""The run configuration of the vision app: every key, checked before anything starts."""
+"""The run configuration of the vision app: all keys, checked before a run starts."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from flwr_splitmix.server.segments.upper import ServerUpdate
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
 
 MEANS_NONE = {"alpha": math.inf, "ratio": 0.0}
-"""A run configuration has no None; these values stand for it."""
+"""Values that stand for None, which a run configuration cannot contain."""
 
 GAPS = {"clip": "clip 'none'", "sigma_s": "sigma-s 0.0", "sigma_y": "sigma-y 0.0"}
-"""What leaves the noise without an epsilon, in the keys' words."""
+"""Settings of the noise for which there is no epsilon, as keys and values."""
 
 
 class VisionConfig(AppConfig):
-    """The keys of `apps/vision`; docs/configuration.md says what each of them means."""
+    """Configuration keys of `apps/vision`, as described in docs/configuration.md."""
 
     strategy: str
     aggregator: AggregatorName
@@ -122,7 +122,7 @@ class VisionConfig(AppConfig):
                 f"sigma-s and sigma-y are both 0.0, but {self.strategy} needs noise; allowed with "
                 "it is at least one above 0"
             )
-        # A strategy knows best what it rejects.
+        # The strategy itself rejects wrong options.
         trial = self.trial()
         trial.prepare(None)
         check_third_party(self, trial.mixer)
@@ -173,23 +173,23 @@ class VisionConfig(AppConfig):
         return STRATEGIES[self.strategy].averages
 
     def trial(self) -> SplitStrategy:
-        """Make the strategy without a model: to ask it what it rejects and what it needs."""
+        """Make the strategy without a model, to check its options and its needs."""
         return trial_strategy(self.strategy, self.own_options() | self.privacy_options())
 
     def own_options(self) -> dict[str, Any]:
-        """Return the strategy's own options: those that its constructor names and a key has."""
+        """Return the strategy's own options: arguments of its constructor that are also keys."""
         named = named_options(self.strategy) & VisionConfig.model_fields.keys()
         values = {name: getattr(self, name) for name in named}
         return {k: None if v == MEANS_NONE.get(k) else v for k, v in values.items()}
 
     @property
     def pace(self) -> Pace:
-        """What is done about clients that are not equally fast."""
+        """Treatment of clients of different speeds."""
         return Pace(self.straggler, self.straggler_factor, self.group_order, self.grouping)
 
     @property
     def noise(self) -> GaussianNoise | None:
-        """What every client does to what it sends; None without any noise."""
+        """Clipping and noise that every client applies to its uploads; None without noise."""
         return self._gaussian if self.sigma_s or self.sigma_y else None
 
     @property
@@ -197,7 +197,7 @@ class VisionConfig(AppConfig):
         return GaussianNoise(**{f.name: getattr(self, f.name) for f in fields(GaussianNoise)})
 
     def privacy_options(self) -> dict[str, Any]:
-        """Return the options about noise, which every strategy has."""
+        """Return the options on noise and privacy, which every strategy has."""
         return {
             "noise": self.noise,
             "delta": self.delta,
@@ -206,11 +206,11 @@ class VisionConfig(AppConfig):
         }
 
     def make_link(self, run: Run | None) -> Link:
-        """Make the link that the keys ask for; see `AppConfig.make_link`."""
+        """Make the configured link; see `AppConfig.make_link` and `mixer_link`."""
         return mixer_link(self, run) if self.link_via else super().make_link(run)
 
     def make_trackers(self) -> list[Observer]:
-        """Make the trackers and, if asked for, what keeps mixtures, whose pictures they show."""
+        """Make the trackers and, if configured, the observer of mixtures, which they show."""
         if not self.keep_mixtures:
             return super().make_trackers()
         kept = KeptMixtures(self.keep_mixtures)
@@ -218,7 +218,7 @@ class VisionConfig(AppConfig):
 
     @property
     def budget(self) -> PrivacyBudget | None:
-        """What every client accounts for and allows; None without noise."""
+        """Privacy budget that every client accounts for and enforces; None without noise."""
         if self.noise is None:
             return None
         limit = self.max_epsilon or None
@@ -231,14 +231,15 @@ class VisionConfig(AppConfig):
 
     @property
     def needs_labels(self) -> bool:
-        """Whether the server must have the clients' labels."""
+        """Whether the server needs the clients' labels."""
         return needs_labels(self.strategy)
 
     @property
     def evaluation_kind(self) -> Literal["central", "federated", "benchmark", "none"]:
-        """What is measured: "auto" is central where there is one averaged lower segment.
+        """Kind of evaluation.
 
-        With a mixer elsewhere it is nothing: a client's test data would be mixed with no one's.
+        "auto" is "central" if lower segments are averaged, else "benchmark", or "none" with a
+        mixer elsewhere, where a client's test data would not be mixed with others'.
         """
         if self.evaluation != "auto":
             return self.evaluation
@@ -248,14 +249,15 @@ class VisionConfig(AppConfig):
 
     @property
     def evaluation_over_link(self) -> Literal["federated", "benchmark", "none"]:
-        """What the clients measure."""
+        """Kind of evaluation at the clients."""
         kind = self.evaluation_kind
         return "none" if kind == "central" else kind
 
     def schedule(self) -> WarmupCosine:
-        """Return the schedule of either side: linear from 1e-6, then a cosine to 1e-5.
+        """Return both sides' schedule: linear warm-up from 1e-6, then a cosine to 1e-5.
 
-        Both rates hold whatever the peak is. The papers state neither; they are DeiT's.
+        Both rates are limited to the peak rate, and else do not depend on it. The papers state
+        neither; they are DeiT's.
         """
         return WarmupCosine(
             self.warmup_epochs / self.epochs_per_round,

@@ -1,4 +1,4 @@
-"""A vision model, cut as a strategy needs it."""
+"""Cuts of a vision model according to a strategy's needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flwr_splitmix.strategies import SplitStrategy
 
 
 def edge_of(strategy: SplitStrategy) -> dict[str, Any] | None:
-    """Return how the strategy's frozen edges shuffle, {"method", "kappa"}; None: it has none."""
+    """Return the shuffle of a strategy's frozen edges, {"method", "kappa"}; None if it has none."""
     return getattr(strategy, "edge", None)
 
 
@@ -27,17 +27,17 @@ def split_for(
     Parameters
     ----------
     strategy
-        One with a frozen edge has a cut of its own, for which `cut_at`, `cell` and `positions`
-        mean nothing.
+        A strategy with a frozen edge has its own cut, and ignores `cut_at`, `cell` and
+        `positions`.
     positions
-        None: the segment that the strategy's mixer asks for.
+        None: the segment that the strategy's mixer requires.
     model, cut_at, cell, **options
         As for `split_vision_model`.
 
     Raises
     ------
     ValueError
-        As `split_vision_model` and `split_shuffled_edge` do.
+        Raised by `split_vision_model` and `split_shuffled_edge`.
     """
     made_by, arguments = split_call(
         strategy, model, cut_at=cut_at, cell=cell, positions=positions, **options
@@ -46,7 +46,7 @@ def split_for(
 
 
 SPLITS = {"split_vision_model": split_vision_model, "split_shuffled_edge": split_shuffled_edge}
-"""What cuts models, by name."""
+"""Functions that cut models, by name."""
 
 
 def split_call(
@@ -58,7 +58,7 @@ def split_call(
     positions: Literal["lower", "upper"] | None = None,
     **options: Any,
 ) -> tuple[str, dict[str, Any]]:
-    """Return which of `SPLITS` cuts a model as a strategy needs it, and its arguments.
+    """Return the key of `SPLITS` for a strategy's cut of a model, and the function's arguments.
 
     The parameters are those of `split_for`.
     """

@@ -1,4 +1,4 @@
-"""The images of a run: the whole set, and each client's part of it."""
+"""The images of a run: the whole data set, and each client's part of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flwr_splitmix.segments.vision.zoo import pretrained_normalisation
 
 
 def images_of(config: VisionConfig) -> ImageSets:
-    """Return the run's training and test images, normalised as pretrained weights expect it.
+    """Return the run's training and test images, normalised for pretrained weights if used.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def client_images(
     Raises
     ------
     DataError
-        As `client_split` does.
+        Raised by `client_split`.
     """
     return client_split(
         images_of(config),
@@ -53,12 +53,12 @@ def client_images(
 
 
 def sizes_of_clients(config: VisionConfig, clients: int) -> list[int]:
-    """Return how many training images each client has.
+    """Return the number of training images of each client.
 
     Raises
     ------
     DataError
-        As `client_images` for any of them.
+        If `client_images` raises it for any client.
     """
     return client_sizes(
         images_of(config),

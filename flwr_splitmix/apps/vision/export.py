@@ -1,4 +1,4 @@
-"""The trained model of a run of the vision app, written to a folder."""
+"""Export of a vision run's trained model to a folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def export_vision(
     Parameters
     ----------
     values
-        The run's configuration, complete.
+        The complete configuration of the run.
     """
     if onnx:
         check_packages()

@@ -1,4 +1,4 @@
-"""A check of the first round before a run begins, so that impossible settings end it early."""
+"""Check of the first round before a run begins, so that impossible settings fail early."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flwr_splitmix.segments import Geometry
 from flwr_splitmix.strategies import SplitStrategy
 
 SETTLED_SECONDS = 2.0
-"""A simulation registers its nodes while its ServerApp starts; then their number stays as it is."""
+"""Time without new nodes after which their number is final: a simulation adds them at its start."""
 
 _MOST = 10_000  # SuperNodes
 
@@ -25,14 +25,14 @@ _MOST = 10_000  # SuperNodes
 def check_first_round(
     strategy: SplitStrategy, config: VisionConfig, geometry: Geometry, grid: Grid
 ) -> None:
-    """Raise what the first round would: too few nodes for a group, no plan for such patches.
+    """Raise the errors of the first round, such as too few nodes or no plan for the patches.
 
-    Also raised is what a client would say of images that the plan cannot divide.
+    The clients' errors for images that the plan cannot divide are among them.
 
     Raises
     ------
     ValueError, ClientError
-        As the strategy, its mixer and the client do.
+        Raised by the strategy, its mixer and the client.
     """
     check_plan(strategy, config, geometry, clients_of_a_round(strategy, grid))
 
@@ -40,12 +40,12 @@ def check_first_round(
 def check_plan(
     strategy: SplitStrategy, config: VisionConfig, geometry: Geometry, clients: int
 ) -> None:
-    """Raise what the first round's plan for so many clients would.
+    """Raise the errors of the first round's plan for a number of clients.
 
     Raises
     ------
     ValueError, ClientError
-        As the strategy's mixer and the client do.
+        Raised by the strategy's mixer and the client.
     """
     shape = SmashedShape(
         config.batch_size,
@@ -57,7 +57,7 @@ def check_plan(
     )
     mixer = strategy.mixer.mixer if isinstance(strategy.mixer, MixedElsewhere) else strategy.mixer
     plan = mixer.plan(range(clients), shape, np.random.default_rng(0))
-    # Any image will do: the cells are a matter of its size.
+    # Any image will do: only its size matters.
     image = torch.zeros(1, *images_of(config).train.shape)
     batch = image, torch.zeros(1, dtype=torch.int64)
     for share in plan.shares(0):
@@ -66,17 +66,17 @@ def check_plan(
 
 
 def in_a_round(strategy: SplitStrategy, nodes: int) -> int:
-    """Return how many of so many nodes a round wants."""
+    """Return the number of nodes that a round needs, given the number of all nodes."""
     return max(strategy.min_nodes, round(strategy.fraction_train * nodes))
 
 
 def check_number(strategy: SplitStrategy, nodes: int) -> None:
-    """Raise an error if a federation of so many SuperNodes is too small for the strategy.
+    """Raise an error if a federation of `nodes` SuperNodes is too small for the strategy.
 
     Raises
     ------
     ValueError
-        With the size of the federation, and how there are more.
+        With the size of the federation, and how to enlarge it.
     """
     try:
         strategy.check_clients(min(in_a_round(strategy, nodes), nodes))
@@ -90,7 +90,7 @@ def check_number(strategy: SplitStrategy, nodes: int) -> None:
 
 
 def _enough(strategy: SplitStrategy, nodes: int) -> str:
-    """Say how many SuperNodes are enough, if any number is, and how there are so many."""
+    """Return the clause on how many SuperNodes are enough and how to start them, or ""."""
     for needed in range(nodes + 1, _MOST):
         try:
             strategy.check_clients(in_a_round(strategy, needed))
@@ -104,12 +104,12 @@ def _enough(strategy: SplitStrategy, nodes: int) -> str:
 
 
 def clients_of_a_round(strategy: SplitStrategy, grid: Grid) -> int:
-    """Return how many clients a round will have, as far as nodes are there already.
+    """Return the number of clients per round, according to the nodes connected so far.
 
     Raises
     ------
     ValueError
-        If they are too few for the strategy, and no more of them come.
+        If they are too few for the strategy, and none is added for `SETTLED_SECONDS`.
     """
     nodes, since = 0, time.monotonic()
     while True:
@@ -117,7 +117,7 @@ def clients_of_a_round(strategy: SplitStrategy, grid: Grid) -> int:
             nodes, since = there, time.monotonic()
         settled = time.monotonic() > since + SETTLED_SECONDS
         if nodes < strategy.min_nodes and settled:
-            return in_a_round(strategy, nodes)  # the link waits for them, and says how long
+            return in_a_round(strategy, nodes)  # the link waits for more, and logs how long
         try:
             check_number(strategy, nodes)
         except ValueError:

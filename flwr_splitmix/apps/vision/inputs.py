@@ -1,4 +1,4 @@
-"""A run's record of its inputs: class names, and how pictures are normalised."""
+"""A run's record of its inputs: class names, and the preprocessing of images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INPUTS = "inputs.json"
 
 
 def record_inputs(run: Run, images: ImageSets) -> None:
-    """Write down the classes and the preprocessing of a run's images.
+    """Record the classes and the preprocessing of a run's images in its directory.
 
     Raises
     ------
@@ -28,16 +28,16 @@ def record_inputs(run: Run, images: ImageSets) -> None:
 
 
 def recorded_inputs(run: Run, config: VisionConfig) -> dict[str, Any]:
-    """Return what was recorded: {"classes", "preprocessing"}.
+    """Return the record: {"classes", "preprocessing"}.
 
-    A run of an earlier version has no record; its images are read again then.
+    For a run of an earlier version, which has no record, it is made from the images.
 
     Raises
     ------
     StorageError
         If the record cannot be read.
     DataError
-        If there is none, and the images are not here.
+        If there is none, and the images cannot be read.
     """
     file = run.path / INPUTS
     try:

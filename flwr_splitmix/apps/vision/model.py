@@ -1,4 +1,4 @@
-"""The model of a run, cut where its configuration and its strategy want it."""
+"""The model of a run, cut as its configuration and its strategy require."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def segments_of(config: VisionConfig) -> SplitModel:
     Raises
     ------
     ConfigError
-        If there is no such model or cut, pretrained weights are not available, or no budget can
-        hold for such a lower segment.
+        If there is no such model or cut, pretrained weights are not available, there is no epsilon
+        for the lower segment, or a segment does not allow micro-batches.
     """
     images = images_of(config)
     options: dict[str, Any] = {"pretrained": True} if config.pretrained else {}
@@ -56,7 +56,7 @@ def segments_of(config: VisionConfig) -> SplitModel:
 
 
 def split_of(config: VisionConfig, classes: int, channels: int) -> tuple[str, dict[str, Any]]:
-    """Return which of `SPLITS` cuts the model of a run, and its arguments, weights aside."""
+    """Return the key of `SPLITS` for a run's model, and the arguments except those of weights."""
     return split_call(
         config.trial(),
         config.model,

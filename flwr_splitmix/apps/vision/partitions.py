@@ -1,4 +1,4 @@
-"""The number of parts of a run's data: the ServerApp's question to a node, and its answer."""
+"""The number of partitions of a run's data: the ServerApp's query to a node, and its reply."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.polling import error_sentence, send_and_wait
 
 PARTITIONS = "partitions"
-"""The action of the query, and the record of its answer."""
+"""Action of the query, and name of the record in its reply."""
 
 PATIENCE = 120.0
-"""Seconds that the question is given at least: Flower starts a process to answer it."""
+"""Minimum timeout of the query in seconds: Flower starts a process to answer it."""
 
 
 def answer_partitions(message: Message, context: Context) -> Message:
-    """Say into how many parts the data are divided; only a node knows.
+    """Return the ClientApp's reply to the query `PARTITIONS`: the number of partitions.
 
-    The ClientApp's answer to the query `PARTITIONS`.
+    Only the nodes know it.
     """
     number = ConfigRecord({"number": int(context.node_config["num-partitions"])})
     return Message(RecordDict({PARTITIONS: number}), reply_to=message)
 
 
 def ask_partitions(grid: Grid, timeout: float) -> int:
-    """Ask a node into how many parts the data are divided.
+    """Query a node for the number of partitions of the data.
 
-    The number of nodes need not be it: it grows while they connect, and a part may have no node.
+    The number of nodes may differ: it grows while they connect, and a partition may have no node.
 
     Raises
     ------
     LinkError
-        If no node answers within `timeout` seconds.
+        If no node connects within `timeout` seconds, or its reply does not come within as many.
     """
     deadline = time.monotonic() + timeout
     while not (nodes := sorted(grid.get_node_ids())):
@@ -55,14 +55,14 @@ def ask_partitions(grid: Grid, timeout: float) -> int:
 
 
 def labels_of_clients(config: VisionConfig, grid: Grid) -> list[Tensor]:
-    """Return each client's labels, int64 (examples,), by its index, in the order of its images.
+    """Return the labels of each client, int64 (examples,), in the order of its images.
 
     Raises
     ------
     LinkError
-        As `ask_partitions`.
+        Raised by `ask_partitions`.
     DataError
-        As `client_images`.
+        Raised by `client_images`.
     """
     clients = ask_partitions(grid, max(config.attach_timeout, PATIENCE))
     return [torch.tensor(client_images(config, i, clients)[0].labels) for i in range(clients)]

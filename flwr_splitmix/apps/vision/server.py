@@ -1,4 +1,4 @@
-"""The ServerApp's part: from the run configuration to a strategy, and the run."""
+"""The vision ServerApp: strategy and run, from the run configuration."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluati
 
 
 def train(grid: Grid, context: Context) -> None:
-    """Train one run, or continue one.
+    """Start a run, or continue one.
 
     Raises
     ------
     ConfigError, DataError, ValueError
-        If the configuration, the data or the nodes do not allow it: before the run has a directory.
+        If configuration, data or nodes are unsuitable, before the run gets a directory.
     RunError
-        If there is no run to continue.
+        If there is no run to continue, or it is still running.
     LinkError
-        If too few clients are left.
+        If too few clients are left, or no node answers.
     """
     config, resumed = VisionConfig.of_run(context.run_config, given_to(grid))
     images, segments = images_of(config), segments_of(config)
     if config.server_threads:
         torch.set_num_threads(config.server_threads)
     make = partial(make_strategy, config, segments.upper)
-    # What can be rejected is rejected before the run has a directory.
+    # Errors are raised before the run gets a directory.
     check_first_round(make(None), config, segments.lower.geometry, grid)
     labels = labels_of_clients(config, grid) if config.needs_labels else []
     run = resumed or Run.create(context.run_config, name=config.strategy.lower(), home=config.home)
@@ -68,12 +68,12 @@ def train(grid: Grid, context: Context) -> None:
 def make_strategy(
     config: VisionConfig, upper: torch.nn.Module, run: Run | None, labels: Sequence[Tensor] = ()
 ) -> SplitStrategy:
-    """Make the strategy that the configuration names; `labels` are for those that need them.
+    """Make the configured strategy; `labels` is for strategies that need them.
 
     Raises
     ------
     ValueError
-        As the strategy does.
+        Raised by the strategy.
     LinkError
         If the stream's address or certificates are wrong.
     """

@@ -1,4 +1,4 @@
-"""The keys of a mixer elsewhere: what they need, what does not go with them, and their link."""
+"""The keys of a third-party mixer: their requirements and conflicts, and their link."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def check_third_party(config: VisionConfig, mixer: Mixer) -> None:
-    """Raise ValueError if `link-via`, or what stands beside it, cannot be.
+    """Raise ValueError if `link-via` is incomplete or conflicts with other keys.
 
     Parameters
     ----------
     mixer
-        The strategy's, as it is without a third party.
+        The strategy's mixer without a third party.
     """
     if not config.link_via:
         if config.link_via_token:
@@ -58,7 +58,7 @@ def check_third_party(config: VisionConfig, mixer: Mixer) -> None:
 
 
 def mixer_link(config: VisionConfig, run: Run | None) -> MixerLink:
-    """Make the link that the keys ask for.
+    """Make the configured link to the third-party mixer.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A trial of an L-shaped strategy's options without a model: allowed, needed and rejected ones."""
+"""Test of an L-shaped strategy's options without a model."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
 
 
 def named_options(strategy: str) -> set[str]:
-    """Return the options that the constructor of a strategy names itself."""
+    """Return the names of the keyword-only parameters of a strategy's constructor."""
     parameters = inspect.signature(STRATEGIES[strategy]).parameters.values()
     return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def needs_labels(strategy: str) -> bool:
-    """Return whether the server must have the clients' labels."""
+    """Return whether the server needs the clients' labels."""
     return "labels" in named_options(strategy)
 
 
 def trial_strategy(strategy: str, options: Mapping[str, Any]) -> SplitStrategy:
-    """Make a strategy without a model: to ask it what it rejects and what it needs.
+    """Make a strategy without a model, to check its options and its needs.
 
     Parameters
     ----------
     strategy
-        A name of `STRATEGIES`.
+        A key of `STRATEGIES`.
     options
-        Those of its constructor, without labels.
+        Arguments of its constructor, without labels.
 
     Raises
     ------
     TypeError, ValueError
-        As its constructor does.
+        Raised by the constructor.
     """
     labels: dict[str, Any] = {"labels": ()} if needs_labels(strategy) else {}
     return STRATEGIES[strategy](nn.Identity(), num_classes=2, device="cpu", **labels, **options)

@@ -1,1 +1,1 @@
-"""Labelled images: read from several sources into one packed array."""
+"""Labelled images, read from several sources into one packed array."""

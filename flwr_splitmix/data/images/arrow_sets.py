@@ -1,4 +1,4 @@
-"""Image sets of the `datasets` library: saved to disk, or from the hub through Flower Datasets."""
+"""Image sets of the `datasets` library, saved to disk or loaded from the hub by Flower Datasets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def load_saved(folder: Path, test_splits: Sequence[str] = TEST_SPLITS) -> tuple[
     Parameters
     ----------
     test_splits
-        The names under which the test split is looked for, in this order.
+        Possible names of the test split; the first that exists is used.
 
     Returns
     -------
@@ -39,7 +39,7 @@ def load_saved(folder: Path, test_splits: Sequence[str] = TEST_SPLITS) -> tuple[
     datasets = import_extra("datasets", "reading a saved dataset")
     try:
         saved = datasets.load_from_disk(str(folder))
-    except Exception as error:  # whatever Arrow and datasets raise for a damaged folder
+    except Exception as error:  # Arrow and datasets may raise anything for a damaged folder
         raise DataError(
             f"{folder} cannot be read as a dataset saved by save_to_disk: {_first_line(error)}"
         ) from error
@@ -62,21 +62,21 @@ def load_hub(
     subset: str | None = None,
     kind: str = "an image dataset",
 ) -> tuple[Any, Any]:
-    """Fetch (or take from the local cache) a dataset of the Hugging Face hub.
+    """Load a data set from the Hugging Face hub, or from the local cache.
 
     Parameters
     ----------
     test_splits
-        The names under which the test split is looked for, in this order.
+        Possible names of the test split; the first that exists is used.
     subset
-        Which of the dataset's configurations; None: its only one.
+        Configuration of the data set; None: its only one.
     kind
-        What to call it in a message.
+        Kind of data set, for messages.
 
     Returns
     -------
     tuple of datasets.Dataset
-        Training split, test split, in the order of the hub.
+        Training split, test split, in the hub's order.
 
     Raises
     ------
@@ -85,12 +85,12 @@ def load_hub(
     """
     flwr_datasets = import_extra("flwr_datasets", "loading a dataset from the hub")
     try:
-        # Shuffling is left to the partition, where it has a seed of its own.
+        # Not shuffled here: the partition shuffles with its own seed.
         federated = flwr_datasets.FederatedDataset(
             dataset=name, subset=subset, partitioners={}, shuffle=False
         )
         train = federated.load_split("train")
-    except Exception as error:  # anything from a missing name to a missing network
+    except Exception as error:  # from an unknown name to a missing network
         raise DataError(
             f"the dataset {name!r} could not be loaded from the Hugging Face hub "
             f"({_first_line(error)}); allowed is the name of {kind} there with the "
@@ -100,7 +100,7 @@ def load_hub(
     for split in test_splits:
         try:
             return train, federated.load_split(split)
-        except ValueError:  # what FederatedDataset raises for a split that is not there
+        except ValueError:  # raised by FederatedDataset for a missing split
             continue
     raise no_test_split(name, test_splits)
 
@@ -114,18 +114,18 @@ def read_arrow_sets(
     channels: int | None,
     skip_corrupt: bool = False,
 ) -> RawSets:
-    """Turn two splits with an image and a label column into packed arrays.
+    """Convert two splits with an image and a label column to packed arrays.
 
     The columns are found by feature type (Image, ClassLabel), else by name (`IMAGE_COLUMNS`,
-    `LABEL_COLUMNS`). Labels that are no ClassLabel count the values of the training split in
-    sorted order.
+    `LABEL_COLUMNS`). Labels that are not a ClassLabel are numbered by the sorted values of the
+    training split.
 
     Parameters
     ----------
     train, test : datasets.Dataset
         Splits with the same columns.
     name : str
-        What to call the dataset in a message.
+        Name of the data set, for messages.
     image_size, channels, skip_corrupt
         As for `load_images`.
 
@@ -161,7 +161,7 @@ def read_arrow_sets(
 def _count_labels(
     train: Any, test: Any, column: str, name: str
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Return the int64 labels of both splits and the class names that they count."""
+    """Return the int64 labels of both splits, and the class names by label."""
     datasets = import_extra("datasets", "reading a dataset's labels")
     feature, test_feature = train.features[column], test.features[column]
     for kind in (feature, test_feature):
@@ -193,7 +193,7 @@ def _count_labels(
 def _find_column(features: Any, kind: type, names: tuple[str, ...], what: str, source: str) -> str:
     typed: list[str] = [column for column, feature in features.items() if isinstance(feature, kind)]
     named = [column for column in names if column in features]
-    # A well-known name decides between several columns of the right type (CIFAR-100's two labels).
+    # A known name decides between several columns of the right type (CIFAR-100's two labels).
     for column in [*(c for c in named if c in typed), *typed, *named]:
         return column
     raise DataError(
@@ -203,7 +203,7 @@ def _find_column(features: Any, kind: type, names: tuple[str, ...], what: str, s
 
 
 def _encoded(split: Any, column: str) -> Iterator[Path | io.BytesIO | np.ndarray]:
-    """Yield the pictures of a column one by one, as they are stored."""
+    """Yield the images of a column one by one, as stored."""
     datasets = import_extra("datasets", "reading a dataset's pictures")
     split = split.select_columns(column)
     if isinstance(split.features[column], datasets.Image):

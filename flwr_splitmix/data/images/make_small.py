@@ -1,4 +1,4 @@
-"""The shipped subset: `python -m flwr_splitmix.data.images.make_small SOURCE TARGET` writes it."""
+"""Writer of the shipped subset: `python -m flwr_splitmix.data.images.make_small SOURCE TARGET`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PER_CLASS = {"train": 600, "test": 200}
 
 
 def first_of_each_class(labels: np.ndarray, count: int) -> np.ndarray:
-    """Return where the first `count` samples of each class stand, in the order of the file.
+    """Return the indices of the first `count` samples of each class, in the order of the file.
 
     Returns
     -------
@@ -39,13 +39,13 @@ def first_of_each_class(labels: np.ndarray, count: int) -> np.ndarray:
 def make_small(source: Path, target: Path) -> None:
     """Write 600 training and 200 test images per class of `source` to four idx files in `target`.
 
-    The same source gives the same decoded content every time; the packed bytes may differ between
+    The decoded content depends only on the source; the compressed bytes may differ between
     versions of zlib.
 
     Raises
     ------
     DataError
-        If `source` is not a folder of idx files with that many images in each class.
+        If `source` is not a folder of idx files with as many images in each class.
     """
     target.mkdir(parents=True, exist_ok=True)
     for split, count in PER_CLASS.items():
@@ -56,7 +56,7 @@ def make_small(source: Path, target: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run from the command line; `arguments` default to those of the process."""
+    """Run the command line; `arguments` default to those of the process."""
     parser = argparse.ArgumentParser(prog="python -m flwr_splitmix.data.images.make_small")
     parser.add_argument("source", type=Path, help="folder with the four files of Fashion-MNIST")
     parser.add_argument("target", type=Path, help="folder to write the four smaller files to")

@@ -1,4 +1,4 @@
-"""Labelled images in one packed array, read out as normalised float batches of one square size."""
+"""Labelled images in one packed array, read as normalised float batches of square images."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch.utils.data import Dataset
 
 
 class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
-    """Images kept as uint8, padded with black to S x S and normalised when they are asked for.
+    """Images stored as uint8, and padded with black to S x S and normalised when they are read.
 
-    A sample is `(pad(image) / 255 - mean) / std`; the padding is centred (of an odd gap the larger
-    half lies below and to the right). Subsets share the packed array.
+    A sample is `(pad(image) / 255 - mean) / std`; the padding is centred (an odd pixel goes to the
+    bottom or the right). Subsets share the packed array.
 
     Parameters
     ----------
@@ -23,21 +23,21 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
     labels : np.ndarray
         Integers of shape (n,), each in 0..num_classes-1. Copied only if not int64 already.
     num_classes : int
-        Number of classes, >= 1, whether or not each of them occurs.
+        Number of classes, >= 1, even if some do not occur.
     image_size : int
-        S, the side in pixels of the square images given out.
+        S, the side in pixels of the square images returned.
     mean, std : float or sequence of C floats
-        Of pixel values scaled to 0..1, for all channels or per channel; `std` > 0.
+        Mean and standard deviation of pixel values scaled to 0..1, for all channels or per
+        channel; `std` > 0.
     index : np.ndarray, optional
-        Integers of shape (m,): the rows of `images` that this dataset consists of, in order.
-        None: all of them.
+        Integers of shape (m,): the rows of `images` in this data set, in order. None: all rows.
 
     Raises
     ------
     ValueError
-        If an argument has another dtype, shape or range than said above.
+        If an argument has another dtype, shape or range than stated above.
     IndexError
-        If `index` names a row that `images` does not have.
+        If `index` contains a row that `images` does not have.
     """
 
     def __init__(
@@ -107,12 +107,12 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         return scaled.sub_(mean).div_(std), torch.from_numpy(self._labels[rows])
 
     def subset(self, indices: np.ndarray) -> ImageDataset:
-        """Return the dataset of these samples, in this order, without copying an image.
+        """Return the data set of these samples, in this order, without copying images.
 
         Parameters
         ----------
         indices : np.ndarray
-            As for `batch`: positions in this dataset, not in the one that it was taken from.
+            As for `batch`: indices in this data set, even if it is itself a subset.
 
         Raises
         ------
@@ -142,7 +142,7 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
 
     @property
     def stored_size(self) -> tuple[int, int]:
-        """Height and width (H, W) of the images before they are padded."""
+        """Height and width (H, W) of the images before padding."""
         return self._images.shape[2], self._images.shape[3]
 
 
@@ -174,7 +174,7 @@ def _positions(indices: np.ndarray, length: int) -> np.ndarray:
     if array.size and (rows.min() < -length or rows.max() >= length):
         wrong = rows[(rows < -length) | (rows >= length)][0]
         raise IndexError(f"index {wrong} lies outside a dataset of {length} images")
-    # Counted from the front, so that a subset of a subset can look them up in its own index.
+    # Not negative, so that they index the rows of a subset.
     return np.where(rows < 0, rows + length, rows)
 
 

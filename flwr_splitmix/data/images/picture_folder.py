@@ -1,4 +1,4 @@
-"""A folder of picture files by split and class: `train/<class>/*.png`, `test/<class>/*.png`."""
+"""A folder of image files by split and class: `train/<class>/*.png`, `test/<class>/*.png`."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def read_picture_folder(
 ) -> RawSets:
     """Read `train/` and the first of `test/`, `validation/`, `val/`, `valid/` that exists.
 
-    Labels count the folders of `train/` in alphabetical order. Hidden entries and files with other
-    suffixes than those of pictures are passed over.
+    Labels number the folders of `train/` in alphabetical order. Hidden entries and files without
+    one of `SUFFIXES` are ignored.
 
     Parameters
     ----------
     folder : Path
-        The folder that holds the splits.
+        Folder of the splits.
     image_size, channels, skip_corrupt
         As for `load_images`.
 
     Raises
     ------
     DataError
-        If there is no test split, a split or class holds no picture, a test class is not a
-        training class, or a picture cannot be decoded; the message names it.
+        If there is no test split, a split or class contains no image, a test class is not a
+        training class, or an image cannot be decoded; the message names it.
     """
     test = next((folder / name for name in TEST_SPLITS if (folder / name).is_dir()), None)
     if test is None:

@@ -1,4 +1,4 @@
-"""Picture files of any size and mode, decoded into one packed uint8 array."""
+"""Image files of any size and mode, decoded into one packed uint8 array."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _DEEP_MODES = ("I", "F")  # 16 bits and more; converting would clip them
 def decode_picture(
     source: Path | BytesIO | np.ndarray, name: str, *, image_size: int, channels: int | None
 ) -> np.ndarray:
-    """Decode one picture, and shrink it at once if it is larger than `image_size`.
+    """Decode one image, and resize it if it is larger than `image_size`.
 
     Parameters
     ----------
     source : Path, BytesIO or np.ndarray
-        A file in a format that Pillow knows, or uint8 pixels (H, W) or (H, W, 3).
+        A file in a format that Pillow supports, or uint8 pixels (H, W) or (H, W, 3).
     name : str
-        What to call the picture in a message.
+        Name of the image, for messages.
     image_size : int
-        S. A picture with a side longer than S becomes S x S (bilinear), without regard to its
-        shape; a smaller one keeps its size.
+        S. An image with a side longer than S becomes S x S (bilinear), whatever its aspect ratio;
+        a smaller one keeps its size.
     channels : int or None
-        1: grey, 3: RGB, None: grey if the picture's mode is "L" or "1", else RGB.
+        1: grey, 3: RGB, None: grey if the image's mode is "L" or "1", else RGB.
 
     Returns
     -------
@@ -47,7 +47,7 @@ def decode_picture(
     Raises
     ------
     DataError
-        If the picture cannot be decoded or has more than 8 bits a channel.
+        If the image cannot be decoded or has more than 8 bits per channel.
     """
     pil = import_extra("PIL.Image", "reading pictures")
     ops = import_extra("PIL.ImageOps", "reading pictures")
@@ -59,7 +59,7 @@ def decode_picture(
                     f"{name} is a picture of mode {picture.mode!r}; "
                     "8 bits a channel are allowed, so convert it first"
                 )
-            # Cameras store the picture as the sensor lay and note how to turn it.
+            # Cameras store images in the sensor's orientation and note the rotation.
             upright = ops.exif_transpose(picture)
             grey = picture.mode in _GREY_MODES if channels is None else channels == 1
             converted = upright.convert("L" if grey else "RGB")
@@ -79,24 +79,26 @@ def decode_pictures(
     channels: int | None,
     skip_corrupt: bool = False,
 ) -> tuple[list[np.ndarray], list[int]]:
-    """Decode many pictures, each with its name.
+    """Decode many images.
 
     Parameters
     ----------
+    pictures
+        Pairs of a source and a name, as for `decode_picture`.
     image_size, channels
         As for `decode_picture`.
     skip_corrupt : bool
-        Leave out the pictures that cannot be decoded, with one warning that names them all.
+        Leave out images that cannot be decoded, with one warning that names them all.
 
     Returns
     -------
     tuple of list of np.ndarray and list of int
-        The decoded pictures, and their places among all.
+        The decoded images, and their indices in `pictures`.
 
     Raises
     ------
     DataError
-        If pictures cannot be decoded and are not to be left out; it names all of them.
+        If images cannot be decoded and are not left out; the message names all of them.
     """
     decoded, kept, wrong = [], [], []
     for place, (source, name) in enumerate(pictures):
@@ -121,22 +123,22 @@ def decode_pictures(
 
 
 def pack_pictures(splits: Sequence[Sequence[np.ndarray]], image_size: int) -> list[np.ndarray]:
-    """Bring the decoded pictures of all splits to one size and one number of channels.
+    """Convert the decoded images of all splits to one size and one number of channels.
 
-    If they all have one size it stays; otherwise each is resized to S x S (bilinear). They stay
-    grey if all are.
+    If all have the same size, they keep it; otherwise each is resized to S x S (bilinear). They
+    stay grey if all are grey.
 
     Parameters
     ----------
     splits : sequence of sequences of np.ndarray
-        What `decode_picture` returned with this `image_size`.
+        Images of each split, as returned by `decode_picture` with this `image_size`.
     image_size : int
         S.
 
     Returns
     -------
     list of np.ndarray
-        For each split uint8 (n, C, H, W), with the same (C, H, W) for all.
+        uint8 (n, C, H, W) for each split, with the same (C, H, W) for all.
     """
     pictures = [picture for split in splits for picture in split]
     channels = 3 if any(picture.ndim == 3 for picture in pictures) else 1

@@ -1,4 +1,4 @@
-"""What happened to a run's pictures before its model saw them, to be repeated on others."""
+"""The preprocessing of a run's images, to be repeated on others."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from flwr_splitmix.data.images.pictures import decode_picture
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """From a picture of any size to the model's input.
+    """Preprocessing from an image of any size to the model's input.
 
-    A picture is made grey or RGB, resized (bilinear) to `stored_size` unless it has that size,
-    padded with black to `image_size` x `image_size`, scaled to 0..1 and normalised.
+    An image is converted to grey or RGB, resized (bilinear) to `stored_size` unless it has that
+    size, padded with black to `image_size` x `image_size`, scaled to 0..1 and normalised.
 
     Attributes
     ----------
     channels
         1 or 3.
     stored_size
-        Height and width (H, W) that the training images had, at most `image_size`.
+        Height and width (H, W) of the training images before padding, at most `image_size`.
     image_size
         S, the side in pixels of the model's input.
     mean, std
-        Of pixel values scaled to 0..1, one for each channel.
+        Mean and standard deviation of pixel values scaled to 0..1, one for each channel.
     """
 
     channels: int
@@ -43,17 +43,17 @@ class Preprocessing:
 
     @classmethod
     def of(cls, images: ImageDataset) -> Self:
-        """Return what a dataset does."""
+        """Return the preprocessing of a data set."""
         return cls(images.shape[0], images.stored_size, images.image_size, images.mean, images.std)
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Self:
-        """Return what `facts` described.
+        """Make the preprocessing from the plain values that `facts` returns.
 
         Raises
         ------
         DataError
-            If something is missing.
+            If a value is missing or of the wrong type.
         """
         try:
             return cls(
@@ -67,16 +67,16 @@ class Preprocessing:
             raise DataError(f"this is no description of a preprocessing: {error}") from error
 
     def facts(self) -> dict[str, Any]:
-        """Return the description as plain values."""
+        """Return the preprocessing as plain values."""
         return asdict(self)
 
     def batch(self, pictures: Sequence[Path]) -> Tensor:
-        """Read picture files: float32 (n, C, S, S).
+        """Read image files and return the model's input, float32 (n, C, S, S).
 
         Raises
         ------
         DataError
-            If one cannot be read as a picture.
+            If a file cannot be read as an image.
         """
         pixels = np.stack([self._pixels(path) for path in pictures])
         images = ImageDataset(
@@ -90,7 +90,7 @@ class Preprocessing:
         return images.batch(np.arange(len(pixels)))[0]
 
     def _pixels(self, path: Path) -> np.ndarray:
-        """Return one picture, uint8 (C, H, W)."""
+        """Return one image, uint8 (C, H, W)."""
         picture = decode_picture(path, str(path), image_size=sys.maxsize, channels=self.channels)
         height, width = self.stored_size
         if picture.shape[:2] != (height, width):

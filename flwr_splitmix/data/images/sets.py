@@ -1,4 +1,4 @@
-"""A training set and a test set of images that belong together, whatever they were read from."""
+"""A training set and its test set of images, from any source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.images.packed import ImageDataset
 
-# The names under which a test split is looked for, in this order.
+# Possible names of a test split; the first that exists is used.
 TEST_SPLITS = ("test", "validation", "val", "valid")
 
 
@@ -26,7 +26,7 @@ class Split(NamedTuple):
 
 
 class RawSets(NamedTuple):
-    """What a reader hands over: two splits with equal (C, H, W), class names by label."""
+    """Result of a reader: two splits with equal (C, H, W), and class names by label."""
 
     train: Split
     test: Split
@@ -40,11 +40,11 @@ class ImageSets:
     Parameters
     ----------
     train, test : ImageDataset
-        Both give float32 images (C, S, S) and int64 labels in 0..len(classes)-1.
+        Both return float32 images (C, S, S) and int64 labels in 0..len(classes)-1.
     classes : tuple of str
         Class names, by label.
     name : str
-        The source that the sets were loaded from.
+        Source of the sets.
     """
 
     train: ImageDataset
@@ -54,7 +54,7 @@ class ImageSets:
 
 
 Statistics = float | tuple[float, ...]
-"""A mean or a standard deviation: of all channels, or of each."""
+"""A mean or a standard deviation, of all channels or of each."""
 
 
 def assemble(
@@ -66,23 +66,23 @@ def assemble(
     mean: Statistics,
     std: Statistics,
 ) -> ImageSets:
-    """Check a reader's images, bring them to `channels` and at most `image_size`, and wrap them.
+    """Check a reader's images, fit them to `channels` and `image_size`, and make the sets.
 
     Parameters
     ----------
     raw : RawSets
-        Grey images (C = 1) are repeated if `channels` is 3.
+        A reader's result; grey images (C = 1) are repeated if `channels` is 3.
     name : str
-        The source, for messages and for `ImageSets.name`.
+        The source, for messages and `ImageSets.name`.
     image_size, channels
         As for `load_images`.
     mean, std
-        As for `ImageDataset`; for grey images those of several channels are averaged.
+        As for `ImageDataset`; for grey images, values of several channels are averaged.
 
     Raises
     ------
     DataError
-        If a split is empty or the test split has a class that the training split does not have.
+        If a split is empty, or the test split has a class that the training split lacks.
     """
     for split, kind in ((raw.train, "training"), (raw.test, "test")):
         if not split.images.size:
@@ -109,14 +109,14 @@ def assemble(
 
 
 def _of_channels(value: Statistics, channels: int) -> Statistics:
-    # timm sums the weights of colours for grey images: a grey image counts as three equal colours.
+    # For grey images, timm sums the weights of colours, as if their three colours were equal.
     return sum(value) / len(value) if channels == 1 and isinstance(value, tuple) else value
 
 
 def _fit(images: np.ndarray, image_size: int, channels: int | None) -> np.ndarray:
     if max(images.shape[2:]) > image_size:
-        # Readers of pictures resize one at a time; only idx files come here, and with torch's
-        # (antialiased, as PIL's) they need no imaging package.
+        # Only images of idx files: other readers resize each image. torch's resizing, antialiased
+        # like PIL's, needs no imaging package.
         images = F.interpolate(
             torch.tensor(images), size=(image_size, image_size), mode="bilinear", antialias=True
         ).numpy()

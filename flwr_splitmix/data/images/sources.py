@@ -1,4 +1,4 @@
-"""Image sets by name: the shipped one, a local folder of one of three kinds, or a hub dataset."""
+"""Image sets by name: the shipped set, a local folder of one of three kinds, or a hub data set."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def load_images(
     std: Sequence[float] | None = None,
     skip_corrupt: bool = False,
 ) -> ImageSets:
-    """Load a training and a test set of images; the same request is read only once per process.
+    """Load a training and a test set of images; the latest results are cached in the process.
 
-    `source` is, decided in this order:
+    `source` is the first of these that applies:
 
     1. "fashion-mnist-small": 6,000 training and 2,000 test images, shipped with this package;
     2. an existing local folder with (a) idx files `train-images-idx3-ubyte`,
@@ -48,36 +48,36 @@ def load_images(
        `train/<class>/` and `test/<class>/` (or `validation`, `val`, `valid`);
     3. the name of a dataset on the Hugging Face hub, "owner/name", loaded through Flower Datasets.
 
-    The splits are left in the order of the source. The shipped set and idx files are normalised
-    with the mean and standard deviation of Fashion-MNIST (0.2860, 0.3530), all others with 0.5
-    and 0.5, unless `mean` and `std` are given. Only pictures, saved datasets and the hub need the
-    `vision` extra.
+    The splits keep the order of the source. The shipped set and idx files are normalised with the
+    mean and standard deviation of Fashion-MNIST (0.2860, 0.3530), all others with 0.5 and 0.5,
+    unless `mean` and `std` are given. Only image files, saved data sets and the hub need the
+    extra `vision`.
 
     Parameters
     ----------
     source : str
         As above.
     image_size : int
-        S. If all images have one size of at most S x S they are padded with black; otherwise
-        every one is resized (bilinear) to S x S.
+        S. If all images have the same size of at most S x S, they are padded with black; otherwise
+        each is resized (bilinear) to S x S.
     channels : int, optional
         1 or 3. None: 1 if all images are grey (modes "L" and "1"), else 3. Grey images are
         repeated for 3 channels.
     mean, std : sequence of float, optional
-        To normalise with, one for each channel; of grey images, their average. Both or neither.
+        Values for normalisation, one per channel, averaged for grey images; both or neither.
     skip_corrupt : bool
-        Leave out pictures that cannot be read, with a warning that names them all.
+        Leave out images that cannot be read, with a warning that names them all.
 
     Returns
     -------
     ImageSets
-        Shared by all callers in this process; the arrays in it are read-only.
+        Shared by all callers in this process; its arrays are read-only.
 
     Raises
     ------
     DataError
-        If `source` is none of these, a file in it is damaged, a split is missing or empty, or the
-        test split has a class that the training split does not have.
+        If `source` is none of these, a file is damaged, a split is missing or empty, the test
+        split has a class that the training split lacks, or an argument is out of range.
     """
     if image_size < 1:
         raise DataError(f"image_size is {image_size}; it must be 1 or more")
@@ -98,7 +98,7 @@ def _load(
     skip_corrupt: bool,
 ) -> ImageSets:
     folder = _SHIPPED_FOLDER if source == SHIPPED else Path(source).expanduser()
-    if source and os.path.exists(folder):  # Path.exists would raise for a name that is too long
+    if source and os.path.exists(folder):  # Path.exists raises for names that are too long
         raw = _read_folder(folder, image_size, channels, skip_corrupt)
     elif _HUB_NAME.fullmatch(source):
         train, test = load_hub(source)
@@ -135,7 +135,7 @@ def _read_folder(
         raise DataError(f"{folder} is a file, not a folder: {_ALLOWED}")
     if _has_idx(folder):
         return read_idx_sets(folder)
-    # A saved dataset has a folder `train` too, so it is recognised before pictures are.
+    # Checked before image folders, as a saved data set also has a folder `train`.
     if any((folder / name).is_file() for name in ("dataset_dict.json", "state.json")):
         train, test = load_saved(folder)
         return read_arrow_sets(train, test, str(folder), **options)

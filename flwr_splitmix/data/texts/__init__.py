@@ -1,1 +1,1 @@
-"""Texts: read from several sources, divided among clients, tokenised, in batches."""
+"""Texts, read from several sources, divided among clients, tokenised and batched."""

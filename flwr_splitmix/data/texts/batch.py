@@ -1,4 +1,4 @@
-"""Tokenised texts with labels: as examples of a data set, and as the batches of a client."""
+"""Tokenised texts with labels, as a data set's examples and as a client's batches."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from torch.utils.data import Dataset
 from flwr_splitmix.data.batches import Example
 
 NOTHING = -1
-"""Where a text is shorter than the longest of its batch."""
+"""Token id beyond a text's end, where it is shorter than its batch."""
 
 IGNORED = -100
-"""Label of a token that carries no loss."""
+"""Label of a token without loss."""
 
 
 @dataclass(frozen=True)
 class TextBatch:
-    """Texts of a common length.
+    """Texts padded to a common length.
 
     Parameters
     ----------
     ids
-        int64 (b, T); 0 where the mask is.
+        Token ids, int64 (b, T); 0 where the mask is 0.
     mask
         int64 (b, T), 1 for a token, 0 for padding; tokens come first.
     labels
-        int64 (b,), a class for each text; or (b, T), the text's own tokens with -100 where there
-        is no loss: the logits of one position are scored on the label of the next.
+        int64 (b,), the class of each text; or int64 (b, T), the text's tokens, with -100 where
+        there is no loss: the logits of one position are scored on the label of the next.
     """
 
     ids: Tensor
@@ -40,7 +40,7 @@ class TextBatch:
 
     @classmethod
     def of(cls, example: Example, device: torch.device) -> TextBatch:
-        """Make a batch of what a `TextSet` gives."""
+        """Make a batch from a `TextSet`'s example on a device."""
         ids, labels = (part.to(device) for part in example)
         return cls(ids.clamp(min=0), (ids != NOTHING).long(), labels)
 
@@ -51,20 +51,20 @@ class TextSet(Dataset[Example]):
     Parameters
     ----------
     texts
-        int64 (t,) each; t may differ.
+        Token ids of each text, int64 (t,); t may differ.
     labels
-        A class for each text, or for each an int64 (t,) of its tokens with -100 where there is no
-        loss.
+        The class of each text, or its tokens, int64 (t,), with -100 where there is no loss.
     max_length
-        Longest text that the model takes.
+        Maximum number of tokens of a text; None for no limit.
     pad_to
-        Pad every batch to this length, so that it does not tell the longest text's; None pads to
-        the longest of the batch.
+        Length to which batches are padded, so that they do not reveal the longest text's; None
+        pads to the longest text of the batch.
 
     Raises
     ------
     ValueError
-        If a text is empty or too long, or has not as many labels as tokens.
+        If a text is empty or too long, or the numbers of texts and labels, or of a text's tokens
+        and labels, differ.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class TextSet(Dataset[Example]):
         return self.texts[index], self.labels[index]
 
     def batch(self, indices: np.ndarray) -> Example:
-        """Return (ids (b, T), -1 beyond a text's end; labels (b,) or (b, T))."""
+        """Return (ids (b, T), labels (b,) or (b, T)), int64; ids are -1 beyond a text's end."""
         ids = _padded([self.texts[i] for i in indices], NOTHING, self.pad_to)
         labels = [self.labels[i] for i in indices]
         if labels and labels[0].dim():

@@ -1,4 +1,4 @@
-"""Which columns of a text set hold what, and the rows that their values make."""
+"""The columns of a text set by their content, and the rows made from them."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from flwr_splitmix.data.texts.rows import TextRows, TextTask
 log = logging.getLogger("flwr.splitmix")
 
 Role = Literal["text", "second", "label", "question", "answer", "group"]
-"""What a column holds."""
+"""Content of a column."""
 
 EmptyTexts = Literal["refuse", "drop"]
-"""What to do with a row of which a text is empty."""
+"""Treatment of a row with an empty text."""
 
 
 @dataclass(frozen=True)
 class TextColumns:
-    """Where a set's columns are: names, or numbers from 1 as in "4" for a file without names.
+    """Columns of a set, by name, or by number from 1, such as "4", for a file without names.
 
     Parameters
     ----------
     text, label
-        Of sentences and their classes, for classification.
+        Sentences and their classes, for classification.
     question, answer
-        Of prompts and their answers, for generation.
+        Prompts and their answers, for generation.
     group
-        Of the natural partition; "": none.
+        Groups of the natural partition; "": none.
     second
-        For classification, of the second sentence of each pair; "": sentences are single. For
-        generation, of what follows a question on a line of its own, where it is not empty, as an
-        instruction's input does.
+        For classification, the second sentences of pairs; "": single sentences. For generation,
+        text that follows the question on its own line unless it is empty, such as an
+        instruction's input; "": none.
     """
 
     text: str = "sentence"
@@ -49,7 +49,7 @@ class TextColumns:
     second: str = ""
 
     def roles(self, task: TextTask) -> dict[Role, str]:
-        """Return the columns that a task reads, by what they hold."""
+        """Return the columns that a task reads, by content."""
         columns: dict[Role, str] = (
             {"text": self.text, "second": self.second, "label": self.label}
             if task == "classification"
@@ -60,12 +60,15 @@ class TextColumns:
 
 
 def classes_of(labels: Sequence[Any], num_labels: int, source: str) -> Mapping[str, int]:
-    """Return each label's class: of whole numbers themselves, of others their sorted place.
+    """Return the class of each label, by the label as text.
+
+    Integers are their own classes, 0 to `num_labels` - 1; other labels are numbered in sorted
+    order.
 
     Raises
     ------
     DataError
-        If there are more labels than classes.
+        If there are more labels that are not integers than classes.
     """
     distinct = {_label(label) for label in labels}
     if all(re.fullmatch(r"-?\d+", label) for label in distinct):
@@ -85,7 +88,7 @@ def _label(value: Any) -> str:
 
 
 def names_of(classes: Mapping[str, int], num_labels: int) -> tuple[str, ...]:
-    """Return the names of all classes, by label; () where there are none."""
+    """Return the names of all classes, by label; () if there are none."""
     if not classes:
         return ()
     return (*classes, *(f"class {i}" for i in range(len(classes), num_labels)))
@@ -99,23 +102,25 @@ def rows_of(
     num_labels: int,
     empty_texts: EmptyTexts = "refuse",
 ) -> TextRows:
-    """Make rows of what was read.
+    """Make rows from the values of columns.
 
     Parameters
     ----------
     columns, roles
-        The values of each column, and which columns hold what.
+        The values of each column, and the columns by content.
     classes
-        Of labels in words; empty for prompts.
+        The class of each label, by the label as text; empty for prompts.
     source
-        What was read, for messages.
+        The source, for messages.
+    num_labels
+        Number of classes, for messages.
     empty_texts
         As for `load_text_sets`.
 
     Raises
     ------
     DataError
-        As `load_text_sets` does.
+        If a text is empty and `empty_texts` is "refuse", no row is left, or a label is unknown.
     """
     of = {role: [_as_text(value) for value in columns[name]] for role, name in roles.items()}
     pairs = "label" in roles
@@ -168,7 +173,7 @@ def rows_of(
 
 
 def _as_text(value: Any) -> Any:
-    """Return a list of strings as lines; other values as they are."""
+    """Return a list of strings joined as lines, and other values unchanged."""
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return "\n".join(value)
     return value

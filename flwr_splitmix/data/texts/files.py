@@ -1,4 +1,4 @@
-"""Columns of text files: tab- or comma-separated, JSON or JSON lines; plain or with .gz."""
+"""Columns of text files: tab- or comma-separated, JSON or JSON lines; plain or gzipped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = (".tsv", ".txt", ".csv", ".json", ".jsonl")
 _TABS = (".tsv", ".txt")
 
 Columns = dict[str, list[Any]]
-"""By column, a value for each row: strings, or what JSON has."""
+"""Values of each column, one per row: strings, or any JSON values."""
 
 
 def kind_of(path: Path) -> str:
@@ -29,12 +29,12 @@ def kind_of(path: Path) -> str:
 
 
 def read_text(path: Path) -> str:
-    """Return a whole UTF-8 file, unpacked if its name ends in .gz.
+    """Return the content of a UTF-8 file, decompressed if its name ends in .gz.
 
     Raises
     ------
     DataError
-        If it cannot be read, is no gzip file, or is not UTF-8.
+        If it cannot be read, cannot be decompressed, or is not UTF-8.
     """
     try:
         content = path.read_bytes()
@@ -50,28 +50,29 @@ def read_text(path: Path) -> str:
 def read_columns(path: Path, columns: Sequence[str]) -> Columns:
     r"""Read some columns of a file.
 
-    A .tsv file has no quoting: a `"` is a letter like others; a .txt file is read as one, as MRPC's
-    own are. A .csv file quotes as spreadsheets do. If all columns are whole numbers they are
-    counted from 1 and the file has no header line; otherwise they are names in its first line. In
-    a .jsonl file they are the objects' keys; a .json file is a list of such objects, or an object
-    of which one value is such a list.
+    A .tsv file has no quoting: a `"` is an ordinary character; a .txt file, such as MRPC's, is
+    read in the same way. A .csv file is quoted as by spreadsheets. If all columns are integers,
+    they are counted from 1 and the file has no header line; otherwise they are names in its first
+    line. In a .jsonl file they are keys of the objects; a .json file is a list of such objects, or
+    an object with one such list among its values.
 
     Parameters
     ----------
     path : Path
-        A file whose name ends in one of `KINDS`, or that with ".gz".
+        A file whose name ends in one of `KINDS`, optionally followed by ".gz".
     columns : sequence of str
-        What to read.
+        Names or numbers of the columns to read.
 
     Returns
     -------
     dict of str to list
-        By column, one value for each row.
+        Values of each column, one per row.
 
     Raises
     ------
     DataError
-        If the file cannot be read, or a column is missing; the message names the line.
+        If the file cannot be read or has no row, or a column is missing; the message names the
+        line.
     """
     kind, text = kind_of(path), read_text(path)
     if kind not in KINDS:
@@ -91,7 +92,7 @@ def read_columns(path: Path, columns: Sequence[str]) -> Columns:
 
 
 def _json_lines(path: Path, text: str) -> Iterator[tuple[str, Any]]:
-    """Return each line that is not blank, as JSON, and where it is."""
+    """Yield the location and the JSON value of each line that is not blank."""
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             where = f"line {number} of {path}"
@@ -102,7 +103,7 @@ def _json_lines(path: Path, text: str) -> Iterator[tuple[str, Any]]:
 
 
 def _json_list(path: Path, text: str) -> Iterator[tuple[str, Any]]:
-    """Return each item of the file's list, and where it is."""
+    """Yield the location and the value of each item of the file's list."""
     try:
         whole = json.loads(text)
     except json.JSONDecodeError as error:

@@ -1,4 +1,4 @@
-"""Made-up text for runs without any file: sentences in and out of order, small sums."""
+"""Generated texts for runs without files: sentences with and without word-order errors, sums."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from flwr_splitmix.data.texts.rows import TextRows, TextSets, TextTask
 from flwr_splitmix.seeding import derive_seed, frozen_generator
 
 GENERATED = "generated"
-"""What a source is called that reads nothing."""
+"""Name of the source of generated texts."""
 
 TRAIN, TEST, PUBLIC = 2000, 400, 400
-"""Numbers of rows, and of public sentences."""
+"""Numbers of training rows, test rows and public texts."""
 
 NOUNS = {
     "animals": ("dog", "cat", "horse", "bird", "goat", "rabbit"),
@@ -33,17 +33,19 @@ NUMBERS = (
 
 
 def generated_sets(task: TextTask, *, seed: int = 0) -> TextSets:
-    """Make a training and a test set, with no row in both.
+    """Make a training and a test set without common rows.
 
-    "classification": sentences such as "the old dog near the boats sleeps now ." are right (1), or
-    wrong (0): two neighbouring words up to the verb have changed places; what the first noun is
-    (NOUNS) is the natural partition. "generation": small sums told in words, answered by a sentence
-    and, as in GSM8K, a last line of #### and the number; what happens in them is the partition.
+    "classification": sentences such as "the old dog near the boats sleeps now .", right (1) or
+    wrong (0): with two neighbouring words swapped, up to the verb. The natural partition is the
+    kind of the first noun (NOUNS). "generation": small sums in words, answered by a sentence and,
+    as in GSM8K, a last line of #### and the number. The natural partition is the kind of sum.
 
     Parameters
     ----------
+    task : "classification" or "generation"
+        Kind of the rows.
     seed : int
-        Of the draw.
+        Seed of the draws.
     """
     make = _sentence if task == "classification" else _sum
     rng = frozen_generator(derive_seed(seed, f"generated {task}"))
@@ -65,7 +67,7 @@ def generated_sets(task: TextTask, *, seed: int = 0) -> TextSets:
 
 
 def generated_public(task: TextTask, *, seed: int = 0) -> tuple[str, ...]:
-    """Make public text of the same words: right sentences, or stories of sums with other ends."""
+    """Make public texts of the same words: right sentences, or stories with arbitrary sums."""
     rng = frozen_generator(derive_seed(seed, f"generated public {task}"))
     made: dict[str, None] = {}
     while len(made) < PUBLIC:
@@ -95,7 +97,7 @@ def _sentence(rng: np.random.RandomState) -> tuple[str, str, int, str]:
 
 
 def _number(word: str, ends_in_s: bool) -> str:
-    """Return a noun of many, or a verb of one."""
+    """Return a plural noun or a singular verb if it ends in s, else the word itself."""
     return f"{word}s" if ends_in_s else word
 
 

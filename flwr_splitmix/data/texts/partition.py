@@ -1,4 +1,4 @@
-"""The division of a text set's rows among clients."""
+"""Division of a text set's rows among clients."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ def text_split(
 
     "iid" and "dirichlet" (over labels) are those of `client_split`. "column" is the natural
     partition by the set's group column: the groups, in sorted order, are dealt to the clients in
-    turn, so that no group is divided; a client's test rows are those of its own groups.
+    turn, so that no group is divided; a client's test rows are those of its groups.
 
     Parameters
     ----------
     index, num_clients : int
-        Which client of how many, 0..num_clients-1.
+        Index of the client, 0..num_clients-1, and number of clients.
     alpha, seed
         As for `partition_indices`.
     samples, test_samples : int
-        Take only the first so many rows of the client's part; 0: all.
+        Numbers of rows to take from the start of the client's parts; 0: all.
 
     Returns
     -------
     tuple of TextRows
-        Training part, test part; with "dirichlet" and "column" the latter may be empty.
+        Training part, test part; with "dirichlet" either may be empty, with "column" the latter.
 
     Raises
     ------
     DataError
-        If an argument is outside its range, "dirichlet" is asked of rows without labels or
-        "column" of rows without groups, there are fewer groups or rows than clients, or with "iid"
-        a client has fewer than `samples` training rows.
+        If an argument is outside its range, rows have no labels for "dirichlet" or no groups for
+        "column", there are fewer groups or rows than clients, or with "iid" a client has fewer
+        than `samples` training rows.
     """
     if not 0 <= index < num_clients:
         raise DataError(f"there is no client {index}; clients are numbered 0..{num_clients - 1}")
@@ -125,7 +125,7 @@ def _by_group(sets: TextSets, index: int, num_clients: int) -> tuple[np.ndarray,
 
 @functools.lru_cache(maxsize=8)
 def _natural(groups: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """Return the rows of each group, by its name in sorted order."""
+    """Return the indices of each group's rows, by the group's name in sorted order."""
     datasets = import_extra("datasets", "dividing rows among clients", "language")
     partitioners = import_extra(
         "flwr_datasets.partitioner", "dividing rows among clients", "language"

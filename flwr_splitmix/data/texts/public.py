@@ -1,4 +1,4 @@
-"""Plain public text: files cut into sentences or paragraphs of bounded length."""
+"""Plain public text: files divided into sentences or paragraphs of bounded length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Unit = Literal["sentence", "paragraph"]
 UNITS = ("sentence", "paragraph")
 
 _BLANK_LINES = re.compile(r"\n[ \t]*\n\s*")
-# Behind a mark that ends a sentence, and before what can begin one; "Mr. Darcy" is cut in two.
+# After a mark that ends a sentence and before a capital letter; "Mr. Darcy" is split, too.
 _SENTENCE_ENDS = re.compile(r"(?<=[.!?])[\"\u201d'\u2019)]*\s+(?=[\"\u201c'\u2018(]*[A-Z])")
 _HEADING = re.compile(r"(= )+.*( =)+")
 
@@ -29,34 +29,34 @@ def load_public_texts(
     limit: int = 0,
     seed: int = 0,
 ) -> tuple[str, ...]:
-    """Read plain text and cut it up; the same request is read only once per process.
+    """Read plain text and divide it into pieces; the latest results are cached in the process.
 
-    A paragraph is what stands between blank lines; of a file without any, each line. Headings of
-    the form " = Title = " (WikiText) are left out, line breaks become blanks. What is longer than
-    `max_words` is cut at a word.
+    Paragraphs are separated by blank lines; in a file without any, each line is one. Headings of
+    the form " = Title = " (WikiText) are left out, and line breaks become spaces. Units of more
+    than `max_words` are split after every `max_words` words.
 
     Parameters
     ----------
     source : str
-        A file that ends in .txt or .txt.gz, or a folder of such (those in it, not below).
+        A file that ends in .txt or .txt.gz, or a folder of such files (without subfolders).
     unit : "sentence" or "paragraph"
-        What to cut it into.
+        Unit of division.
     min_words, max_words : int
-        Shorter pieces are left out, longer ones are cut; 1 <= min_words <= max_words.
+        Limits of a piece; shorter pieces are left out; 1 <= min_words <= max_words.
     limit : int
-        Take only so many pieces, drawn under the seed; 0: all, in their order.
+        Maximum number of pieces, drawn at random and kept in their order; 0: all.
     seed : int
-        Of the draw.
+        Seed of the draw.
 
     Returns
     -------
     tuple of str
-        At least one piece, none twice.
+        At least one piece, without duplicates.
 
     Raises
     ------
     DataError
-        If an argument is out of range, the source cannot be read, or nothing of it is left.
+        If an argument is out of range, the source cannot be read, or no piece is left.
     """
     if unit not in UNITS:
         raise DataError(f"the unit is {unit!r}; allowed are {', '.join(UNITS)}")

@@ -1,4 +1,4 @@
-"""Rows of text before they are tokenised, and a training and a test set of them."""
+"""Rows of text before tokenisation, and a training and a test set of them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ TASKS = ("classification", "generation")
 
 @dataclass(frozen=True)
 class TextRows:
-    """Labelled sentences or pairs of them, or prompts with their answers.
+    """Labelled sentences or pairs of sentences, or prompts with their answers.
 
     Parameters
     ----------
     texts : tuple of str
-        Sentences, or prompts; n of them, none of them empty.
+        Sentences or prompts; n of them, none empty.
     labels : np.ndarray
         int64 (n,), the class of each sentence or pair; of shape (0,) for prompts.
     answers : tuple of str
         The answer to each prompt; () for sentences.
     groups : tuple of str
-        What each row's natural partition is called; () if no column says it.
+        The group of each row for the natural partition; () if there is no such column.
     seconds : tuple of str
-        The second sentence of each pair, none of them empty; () where sentences are single.
+        The second sentence of each pair, none empty; () for single sentences.
     """
 
     texts: tuple[str, ...]
@@ -41,7 +41,7 @@ class TextRows:
         return len(self.texts)
 
     def subset(self, indices: np.ndarray) -> TextRows:
-        """Return these rows, in this order; `indices` are integers of shape (m,)."""
+        """Return the rows at `indices`, integers of shape (m,), in this order."""
         rows = [int(index) for index in indices]
 
         def chosen(column: tuple[str, ...]) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ class TextRows:
         )
 
     def first(self, number: int) -> TextRows:
-        """Return the first `number` rows, or as many as there are; 0: all."""
+        """Return the first `number` rows, or all if there are fewer; 0: all."""
         return self.subset(np.arange(len(self))[:number]) if number else self
 
 
@@ -71,7 +71,7 @@ class TextSets:
     classes : tuple of str
         Class names, by label; () for prompts.
     name : str
-        The source that the sets were loaded from.
+        Source of the sets.
     """
 
     train: TextRows
@@ -81,11 +81,11 @@ class TextSets:
 
     @property
     def task(self) -> TextTask:
-        """What a model does with a row."""
+        """Task of a model on these rows."""
         return "classification" if self.classes else "generation"
 
 
 def check_task(task: str) -> None:
-    """Raise DataError unless there is such a task."""
+    """Raise DataError unless `task` is one of `TASKS`."""
     if task not in TASKS:
         raise DataError(f"the task is {task!r}; allowed are {', '.join(TASKS)}")

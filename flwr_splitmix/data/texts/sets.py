@@ -1,4 +1,4 @@
-"""Text sets by name: made-up ones, a file of rows, a saved dataset, or one from the hub."""
+"""Text sets by name: generated texts, a file of rows, a saved data set, or one from the hub."""
 
 from __future__ import annotations
 
@@ -39,17 +39,18 @@ def load_text_sets(
     seed: int = 0,
     empty_texts: EmptyTexts = "refuse",
 ) -> TextSets:
-    """Load a training and a test set of texts; the same request is read only once per process.
+    """Load a training and a test set of texts; the latest results are cached in the process.
 
-    `source` is, decided in this order:
+    `source` is the first of these that applies:
 
-    1. "generated": made-up sentences or small sums, see `generated_sets`;
-    2. a file that ends in .tsv, .txt, .csv, .json or .jsonl, or that with .gz, see `read_columns`;
+    1. "generated": generated sentences or small sums, see `generated_sets`;
+    2. a file that ends in .tsv, .txt, .csv, .json or .jsonl, optionally followed by .gz, see
+       `read_columns`;
     3. a folder with a `DatasetDict` written by `save_to_disk`;
-    4. a dataset on the Hugging Face hub, "owner/name" or "owner/name:subset".
+    4. a data set on the Hugging Face hub, "owner/name" or "owner/name:subset".
 
-    A text, question or answer that is a list of strings, as WebNLG's triples are, has a line for
-    each of them.
+    A text, question or answer that is a list of strings, such as WebNLG's triples, becomes one
+    line per string.
 
     Parameters
     ----------
@@ -58,19 +59,19 @@ def load_text_sets(
     task : "classification" or "generation"
         Sentences with classes, or prompts with answers.
     columns : TextColumns, optional
-        Where they are.
+        Columns of the source.
     test : str
-        Of a file: the file of the test rows, with the same columns; "" holds out a tenth of the
-        rows, drawn under the seed. Of a dataset: the name of its test split; "" takes the first
-        of test, validation, val and valid that there is.
+        For a file: the file of the test rows, with the same columns; "" holds out a random tenth
+        of the rows. For a data set: the name of its test split; "" takes the first of test,
+        validation, val and valid that exists.
     num_labels : int
-        Number of classes. Labels that are whole numbers are 0..num_labels-1 and count for
-        themselves; others are counted in sorted order.
+        Number of classes. Integer labels are the classes 0..num_labels-1; other labels are
+        numbered in sorted order.
     seed : int
-        Of the rows that are held out, and of what is generated.
+        Seed of the held-out rows and of generated texts.
     empty_texts : "refuse" or "drop"
-        What to do with a row of which a text or an answer is empty or null: raise, or leave it out
-        and say in the log how many there were.
+        Treatment of rows with an empty or null text or answer: raise, or leave them out and log
+        their number.
 
     Returns
     -------
@@ -81,7 +82,8 @@ def load_text_sets(
     ------
     DataError
         If `source` is none of these, a column is missing, a text or an answer is empty (unless
-        such rows are dropped) or no text, or a label is no class; the message names row and value.
+        such rows are dropped) or not a text, or a label is not a class; the message names row and
+        value.
     """
     check_task(task)
     if num_labels < 2 and task == "classification":
@@ -114,9 +116,9 @@ def _load(
 
 
 def _read(source: str, names: Sequence[str], test: str) -> tuple[Columns, Columns | None]:
-    """Return the columns of training and test part; None: there is no test part of its own."""
+    """Return the columns of the training and the test part; None if there is no test part."""
     path = Path(source).expanduser()
-    if source and os.path.exists(path):  # Path.exists would raise for a name that is too long
+    if source and os.path.exists(path):  # Path.exists raises for names that are too long
         if path.is_file():
             train = read_columns(path, names)
             return train, read_columns(_existing(test), names) if test else None
@@ -140,7 +142,7 @@ def _splits(test: str) -> Sequence[str]:
 
 
 def _arrow(splits: tuple[Any, Any], names: Sequence[str], source: str) -> tuple[Columns, Columns]:
-    """Return the columns of both splits; labels that have names are their numbers."""
+    """Return the columns of both splits; labels with names are given by number."""
     for split in splits:
         missing = [name for name in names if name not in split.column_names]
         if missing:

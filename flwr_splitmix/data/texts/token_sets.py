@@ -26,12 +26,12 @@ def token_set(
     on_long: OnLong | None = None,
     pad_to: int | None = None,
 ) -> TextSet:
-    """Turn rows into tokens and labels.
+    """Convert rows to tokens and labels.
 
     Parameters
     ----------
     rows
-        Labelled sentences, or prompts with their answers, as `task` says.
+        Labelled sentences, or prompts with their answers, according to `task`.
     max_length, long_texts, on_long
         As for `plain_tokens`.
     pad_to
@@ -40,7 +40,7 @@ def token_set(
     Raises
     ------
     DataError
-        As `classification_tokens` and `generation_tokens` do.
+        Raised by `classification_tokens` and `generation_tokens`.
     """
     make = classification_tokens if task == "classification" else generation_tokens
     ids, labels = make(
@@ -50,12 +50,12 @@ def token_set(
 
 
 def public_token_set(texts: Sequence[str], tokenizer: Any, *, max_length: int) -> TextSet:
-    """Turn public texts into tokens; long ones are cut, and the labels, all 0, mean nothing.
+    """Convert public texts to tokens; long texts are truncated, and the labels, all 0, are unused.
 
     Raises
     ------
     DataError
-        As `plain_tokens` does.
+        Raised by `plain_tokens`.
     """
     ids, _ = plain_tokens(texts, tokenizer, max_length=max_length, long_texts="cut")
     return TextSet(ids, [0] * len(ids), max_length=max_length)

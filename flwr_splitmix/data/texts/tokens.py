@@ -1,4 +1,4 @@
-"""Tokenizers, of a model or trained on the spot, and the tokens that they make of texts."""
+"""Tokenizers, loaded with a model or trained here, and the conversion of texts to tokens."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from flwr_splitmix.data.texts.rows import TextRows
 from flwr_splitmix.pretrained import located
 
 PADDING, END = "<pad>", "<end>"
-"""Special tokens of a tokenizer that is trained here; END also begins every text."""
+"""Special tokens of tokenizers trained here; END also begins every text."""
 
 PROMPT = "Question: {}\nAnswer:"
-"""How a prompt is put to a model; its answer follows a blank."""
+"""Template of a prompt; its answer follows after a space."""
 
 LongTexts = Literal["refuse", "cut", "drop"]
 
 
 @dataclass(frozen=True)
 class LongTextsCount:
-    """How many of some texts are too long, and of those, how many were cut and left out."""
+    """Numbers of all texts, of those that are too long, and of those that were left out.
+
+    The others that are too long were truncated.
+    """
 
     texts: int
     longer: int
@@ -33,7 +36,7 @@ class LongTextsCount:
 
 
 OnLong = Callable[[LongTextsCount], None]
-"""Is told of texts that are too long, if there are any."""
+"""Callback with the numbers of texts that are too long, if there are any."""
 
 _LEAST_VOCABULARY = 256 + 2  # the bytes and the special tokens
 
@@ -43,15 +46,15 @@ _PURPOSE = "reading text as tokens"
 def train_tokenizer(texts: Iterable[str], vocab_size: int = 512) -> Any:
     """Train a byte-level BPE tokenizer; the same texts give the same tokenizer.
 
-    It knows every byte, so that any text can be written in it, and puts `END` before each, also
-    before either of a pair: a decoder sees where a text begins.
+    Its vocabulary has all bytes, so it can encode any text. It puts `END` before each text, and
+    before each of a pair, so that a decoder can detect the start of a text.
 
     Parameters
     ----------
     texts : iterable of str
-        Public texts: the vocabulary tells what they hold.
+        Public texts, as the vocabulary reveals their content.
     vocab_size : int
-        Most tokens; of little text there may be fewer. At least 258.
+        Maximum number of tokens, at least 258; short texts may give fewer.
 
     Returns
     -------
@@ -96,9 +99,9 @@ def open_tokenizer(source: str, *, padding: str = "") -> Any:
     ----------
     source : str
         A folder with tokenizer files, the name of a decoder that `splitmix model fetch` has
-        fetched, or one on the Hugging Face hub.
+        downloaded, or the name of a model on the Hugging Face hub.
     padding : str
-        The token to pad with; "": the tokenizer's own.
+        Token for padding; "": the tokenizer's own.
 
     Returns
     -------
@@ -107,7 +110,7 @@ def open_tokenizer(source: str, *, padding: str = "") -> Any:
     Raises
     ------
     DataError
-        If there is none, `padding` is no token of it, or it has no padding token.
+        If there is no tokenizer, it lacks the token `padding`, or it has no padding token.
     """
     transformers = import_extra("transformers", _PURPOSE, "language")
     try:
@@ -118,7 +121,7 @@ def open_tokenizer(source: str, *, padding: str = "") -> Any:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             str(folder) if folder.is_dir() else source
         )
-    except Exception as error:  # anything from a missing file to a missing network
+    except Exception as error:  # from a missing file to a missing network
         said = " ".join(str(error).split())[:200]
         raise DataError(
             f"{source!r} has no tokenizer that can be opened ({type(error).__name__}: {said})"
@@ -147,35 +150,36 @@ def plain_tokens(
     long_texts: LongTexts = "refuse",
     on_long: OnLong | None = None,
 ) -> tuple[list[Tensor], list[int]]:
-    """Turn texts into ids with the tokenizer's special tokens.
+    """Convert texts to token ids with the tokenizer's special tokens.
 
-    Pairs are put together in the tokenizer's own way: BERT's has a separator between the two, a
-    Llama's a beginning before each, and a tokenizer that adds no special tokens, as Qwen's, nothing
-    at all. Which token is of which text is told by that alone: there are no token types.
+    Pairs are joined as the tokenizer does it: BERT's puts a separator between the two texts,
+    Llama's a start token before each, and a tokenizer without special tokens, such as Qwen's,
+    nothing. There are no token types, so that only these tokens separate the texts.
 
     Parameters
     ----------
     max_length : int
-        Most tokens of a text, or of a pair together.
+        Maximum number of tokens of a text, or of both texts of a pair together.
     seconds : sequence of str
-        The second text of each pair; () where texts are single.
+        The second text of each pair; () for single texts.
     long_texts : "refuse", "cut" or "drop"
-        What to do with longer ones: raise, keep their beginning (and the special tokens at the
-        end; of a pair the longer text is cut first), or leave them out.
+        Treatment of longer texts: raise, truncate (special tokens at the end are kept; of a pair,
+        the longer text is truncated first), or leave out.
     on_long : callable, optional
-        Is told how many are longer, if any is.
+        Called with the numbers of texts if any is longer.
 
     Returns
     -------
     tuple of list of Tensor and list of int
-        int64 (t,) each, and which texts they are.
+        Token ids of each text, int64 (t,), and the indices of these texts.
 
     Raises
     ------
     DataError
-        If a text is too long and "refuse", or has no token, or `max_length` < 1.
+        If a text is too long and `long_texts` is "refuse", a text has no token, or
+        `max_length` < 1.
     ValueError
-        If there are seconds, but not as many as texts.
+        If the numbers of texts and of `seconds` differ.
     """
     _check_length(max_length)
     if seconds and len(seconds) != len(texts):
@@ -213,12 +217,12 @@ def classification_tokens(
     long_texts: LongTexts = "refuse",
     on_long: OnLong | None = None,
 ) -> tuple[list[Tensor], list[int]]:
-    """Turn labelled sentences, or pairs of them, into ids and labels; see `plain_tokens`.
+    """Convert labelled sentences, or pairs of them, to ids and labels; see `plain_tokens`.
 
     Returns
     -------
     tuple of list of Tensor and list of int
-        int64 (t,) each, and the class of each.
+        Token ids of each text, int64 (t,), and its class.
     """
     ids, kept = plain_tokens(
         rows.texts,
@@ -240,25 +244,26 @@ def generation_tokens(
     on_long: OnLong | None = None,
     ignored: int = -100,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Turn prompts and answers into ids and labels: prompt, answer, end-of-text token.
+    """Convert prompts and answers to ids and labels: prompt, answer, end-of-text token.
 
     Parameters
     ----------
     max_length, long_texts, on_long
-        As for `plain_tokens`, of prompt and answer together; "cut" takes from the answer's end,
-        and drops a row of which no word of the answer would be left.
+        As for `plain_tokens`, for prompt and answer together; "cut" truncates the answer, and
+        drops rows of whose answer no token would be left.
     ignored : int
-        Label of a token that carries no loss, as the prompt's.
+        Label of tokens without loss, such as the prompt's.
 
     Returns
     -------
     tuple of lists of Tensor
-        int64 (t,) each; the labels are the ids of the answer and the end, `ignored` before.
+        Token ids and labels of each row, int64 (t,); the labels are `ignored` for the prompt, and
+        the ids for the answer and the end.
 
     Raises
     ------
     DataError
-        As for `plain_tokens`, or if the tokenizer has no token for the end of a text.
+        As for `plain_tokens`, or if the tokenizer has no end-of-text token.
     """
     _check_length(max_length)
     end = tokenizer.eos_token_id
@@ -295,7 +300,7 @@ def generation_tokens(
 
 
 def _without_end(prompt: list[int], end: int) -> list[int]:
-    """Take off the end that some tokenizers put behind every text; an answer is to follow."""
+    """Remove the end token that some tokenizers add to every text, as an answer follows."""
     return prompt[:-1] if len(prompt) > 1 and prompt[-1] == end else prompt
 
 

@@ -1,4 +1,5 @@
 """The privacy matrix: methods and defences as rows, attacks and adversaries as columns.
 
-It is in this room because it trains victims; attacks, views and scores are in `attacks`.
+It trains victims, and is therefore among the experiments; attacks, views and scores are in
+`attacks`.
 """

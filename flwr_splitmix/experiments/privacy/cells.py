@@ -1,4 +1,4 @@
-"""Cells of the matrix: a row under a column with a seed, and where their results are kept."""
+"""Cells of the matrix: a row, a column and a seed, and the location of their results."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ _HOME = "SPLITMIX_HOME"
 
 @dataclass(frozen=True)
 class Place:
-    """Where a matrix is kept, and what it is computed from and on.
+    """Location of a matrix, with its size, data set and device.
 
     Parameters
     ----------
     home
-        Directory that holds attacks/; None is the environment's SPLITMIX_HOME, else ~/.splitmix.
+        Parent directory of attacks/; None for the environment's SPLITMIX_HOME, else ~/.splitmix.
+    size
+        Size of the matrix.
     source
         Name or folder of the data set.
     device
@@ -39,22 +41,22 @@ class Place:
 
     @property
     def matrix(self) -> Matrix:
-        """The matrix that the size is one of."""
+        """The matrix to which the size belongs."""
         return MATRICES[self.size.matrix]
 
     @property
     def folder(self) -> Path:
-        """The matrix's own directory, one for each size and data set."""
+        """Directory of the matrix, one for each size and data set."""
         home = self.home or Path(os.environ.get(_HOME) or Path.home() / ".splitmix")
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", dataset_name(self.source))
         return home / "attacks" / self.matrix.name / f"{self.size.name}-{plain}"
 
     def victim(self, row: AnyRow, seed: int) -> Path:
-        """Return the directory of a victim, with its recording and its truth."""
+        """Return the directory of a victim, with its recording and its ground truth."""
         return self.folder / "victims" / f"{_plain(row.name)}-s{seed}-{_digest(row, self.size)}"
 
     def noise(self, row: AnyRow) -> Path:
-        """Return the file that says how much noise a row has."""
+        """Return the file with the noise of a row."""
         return self.folder / "noise" / f"{_plain(row.name)}-{_digest(row, self.size)}.json"
 
 
@@ -67,17 +69,17 @@ class MatrixCell:
     seed: int
 
     def file(self, place: Place) -> Path:
-        """Return the file of its result; its name follows from all that defines the cell."""
+        """Return the file of the result; its name depends on all values that define the cell."""
         name = f"{self.row.name}-{self.column.attack}-{self.column.adversary}-s{self.seed}"
         digest = _digest(self.row, self.column, place.size)
         return place.folder / "cells" / f"{_plain(name)}-{digest}.json"
 
     def folder(self, place: Place) -> Path:
-        """Return the directory of its scores by sample, and of its pictures."""
+        """Return the directory of the scores by sample, and of images."""
         return self.file(place).with_suffix("")
 
     def result(self, place: Place) -> dict[str, Any] | None:
-        """Read the result, if it is there."""
+        """Return the result, or None if there is none."""
         try:
             read = json.loads(self.file(place).read_text())
         except FileNotFoundError:
@@ -90,13 +92,13 @@ class MatrixCell:
 
 
 def choose(cells: str, seeds: Sequence[int], matrix: Matrix = IMAGES) -> list[MatrixCell]:
-    """Return the cells that a filter names, all of one row and seed together.
+    """Return the cells that match a filter, all of one row and seed together.
 
     Parameters
     ----------
     cells
-        Parts separated by commas, each "ROW", "ROW:ATTACK" or ":ATTACK" (of all rows); "main" is
-        the matrix's main rows; "" takes every row and attack.
+        Parts separated by commas, each "ROW", "ROW:ATTACK" or ":ATTACK" (for all rows); the row
+        "main" stands for the matrix's main rows, "all" for all rows; "" selects all cells.
 
     Raises
     ------
@@ -134,7 +136,7 @@ def _plain(name: str) -> str:
 
 def _digest(*parts: AnyRow | AnyColumn | AnySize) -> str:
     values = [asdict(part) for part in parts]
-    for each in values:  # what is only said of a thing makes no other thing
+    for each in values:  # descriptions do not define a cell
         each.pop("note", None)
         each.pop("title", None)
     packed = json.dumps(values, sort_keys=True, default=str)

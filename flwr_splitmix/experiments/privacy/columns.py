@@ -1,4 +1,4 @@
-"""Columns of the matrix: attacks, each with the adversary that makes it, and what they measure."""
+"""Columns of the matrix: attacks, each with its adversary and its assumptions."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Column(AnyColumn):
-    """An attack as one adversary makes it.
+    """An attack by one adversary.
 
     Parameters
     ----------
     attack, adversary
-        What is done, by whom.
+        Names of attack and adversary.
     module, kind
-        Where the attack's class is, below `flwr_splitmix.attacks.images`, and its name.
+        Module of the attack's class, below `flwr_splitmix.attacks.images`, and the class's name.
     setting
-        Of the attack, where it is not tuned.
+        Settings of the attack that are not tuned.
+    variant
+        Name of the setting, if an attack has several columns.
     assume
-        What the adversary is given that it would not have: the lower segment, as in the papers.
+        Segments that the adversary is given in addition: the lower segment, as in the papers.
     trained, held_out
-        Whether victims in training, and victims held out, are attacked.
+        Whether training images, and held-out images, are attacked.
     again
-        Whether those in training are attacked in the trained system's releases, as the held-out
-        ones, instead of in what was recorded.
+        Whether training images are attacked in releases of the trained system, like held-out
+        images, instead of in the recording.
     collects
         Whether the attacker has many releases of every image.
     public
-        Which part of the public images the attacker has.
+        Fraction of the public images that the attacker has.
     averaged_gradients
-        Whether the gradients of all clients are averaged before they are sent, to an adversary who
-        is one of them: the worst case of DP-CutMixSL, section 6.
-    variant
-        Says which setting it is, where an attack has several columns.
+        Whether the gradients of all clients are averaged before they are sent to the adversary,
+        who is one of the clients: the worst case of DP-CutMixSL, section 6.
     """
 
     module: str
@@ -55,13 +55,13 @@ class Column(AnyColumn):
     averaged_gradients: bool = False
 
     def attack_class(self) -> type[Attack]:
-        """Import the attack's class."""
+        """Import and return the attack's class."""
         kind = getattr(import_module(f"flwr_splitmix.attacks.images.{self.module}"), self.kind)
         assert isinstance(kind, type)
         return kind
 
 
-# Attacks that cost most have half of the public images: the same half for every row.
+# The most expensive attacks have half of the public images, the same half for every row.
 COLUMNS: tuple[Column, ...] = (
     Column("decoder", "server", "decoder", "Decoder"),
     Column("decoder", "upper only", "decoder", "Decoder"),

@@ -1,4 +1,4 @@
-"""Tasks in processes of their own, several at a time: one that dies costs no other."""
+"""Tasks in their own processes, several at a time; one that dies does not affect others."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from flwr_splitmix.experiments.privacy.cells import Place
 from flwr_splitmix.experiments.privacy.tasks import Task
 from flwr_splitmix.experiments.processes import Processes, reason_of
 
-_PATIENCE = 10.0  # seconds that a stopped process has to end
+_PATIENCE = 10.0  # seconds for a stopped process to end
 
 State = Literal["begun", "done", "not applicable", "failed"]
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What became of a task.
+    """Progress or outcome of a task.
 
     Parameters
     ----------
+    task, state
+        The task and its state.
     words
-        What came out, or why nothing did.
+        The result, or the reason why there is none.
     """
 
     task: Task
@@ -48,16 +50,18 @@ def run_tasks(
     apart: bool = True,
     on_progress: OnProgress,
 ) -> list[Progress]:
-    """Do tasks; those that need one that failed fail too, all others are done.
+    """Run tasks; a task fails if one that it needs has failed, and all others are run.
 
     Parameters
     ----------
     tasks
-        Each behind what it needs.
+        The tasks, each after those that it needs.
     jobs
-        How many at a time, each with one torch thread.
+        Number of tasks at a time, each with one torch thread.
     apart
-        Whether each is a process of its own; if not they are done here, one after the other.
+        Whether each task runs in its own process; if not, all run in this one, in order.
+    on_progress
+        Called, in this process, at the start and the end of every task.
 
     Returns
     -------
@@ -83,7 +87,7 @@ def _run_here(tasks: Sequence[Task], place: Place, on_progress: OnProgress) -> l
 
 
 def _outcome(task: Task, place: Place) -> Progress:
-    """Do a task in this process; only an interrupt is raised."""
+    """Run a task in this process and return its outcome; errors are failures."""
     try:
         work = import_module(place.matrix.work)
         place.folder.mkdir(parents=True, exist_ok=True)
@@ -95,8 +99,8 @@ def _outcome(task: Task, place: Place) -> Progress:
 
 
 def _run_apart(tasks: Sequence[Task], place: Place, jobs: int, tell: OnProgress) -> list[Progress]:
-    # Forked from a server that has loaded torch and nothing else: a process costs little, and none
-    # has another's threads or GPU.
+    # Forked from a server that has only imported modules: processes start fast, and share neither
+    # threads nor a GPU.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([place.matrix.work, *place.matrix.loads])
     processes = Processes[Task, Progress](
@@ -122,14 +126,19 @@ def _run_apart(tasks: Sequence[Task], place: Place, jobs: int, tell: OnProgress)
 
 
 class _Queue:
-    """Which tasks have not ended, and which have failed."""
+    """Tasks that have not ended, and tasks that have failed."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.open = set(tasks)
         self.failures: dict[Task, Progress] = {}
 
     def next(self, waiting: list[Task]) -> Progress | None:
-        """Take the first task out whose needs are met, as begun, or never will be, as failed."""
+        """Remove the first task that can begin, or that fails because of one that it needs.
+
+        Returns
+        -------
+        Its progress, "begun" or "failed"; None if all tasks must wait.
+        """
         for task in waiting:
             broken = [before for before in task.needs if before in self.failures]
             if broken:
@@ -141,7 +150,7 @@ class _Queue:
         return None
 
     def end(self, progress: Progress) -> Progress:
-        """Note what became of a task."""
+        """Record the outcome of a task."""
         self.open.discard(progress.task)
         if progress.state == "failed":
             self.failures[progress.task] = progress
@@ -149,10 +158,10 @@ class _Queue:
 
 
 def _work(place: Place, task: Task, connection: Connection) -> None:
-    """Do one task in a process of its own."""
+    """Run one task; called in its own process."""
     import torch
 
-    # The parent decides who stops: Ctrl-C reaches all processes of a terminal at once.
+    # Ctrl-C reaches all processes of a terminal; the parent decides which ones stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     with contextlib.suppress(ConnectionError):

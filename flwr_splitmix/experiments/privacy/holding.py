@@ -1,4 +1,4 @@
-"""Which methods hold: utility of those whose words no attack reads."""
+"""Methods that hold, so that no attack reads their words, with their utility."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from flwr_splitmix.experiments.privacy.results import Result
 from flwr_splitmix.experiments.privacy.tables import number, shown
 
 BOUND = 0.2
-"""The share of a text's words below which an attack is said to have read nothing of use."""
+"""Share of a text's words below which an attack counts as unsuccessful."""
 
 
 def holding(made: Sequence[Result], matrix: Matrix) -> str:
-    """Return which methods hold, the most useful first, as a sentence for a page.
+    """Return the sentence for a page on the methods that hold, the most useful first.
 
-    A method holds if no attack that counts reads `BOUND` of the words. Only methods are judged on
-    which every attack was run that was run on any of these, and one of them counts.
+    A method holds if no attack that counts reads `BOUND` of the words or more. Only those methods
+    are judged on which all attacks in `made` were run, and at least one of them counts.
     """
     attacks = {(r.attack, r.adversary) for r in made if r.attack != "none"}
     held, judged = [], 0

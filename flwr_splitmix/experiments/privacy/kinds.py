@@ -1,6 +1,6 @@
-"""What the matrices of images and of texts have in common: rows, columns, sizes, and what they are.
+"""Common classes of the matrices of images and of texts: rows, columns, sizes, matrices.
 
-Importing it loads neither torch nor a strategy.
+Importing this module loads neither torch nor a strategy.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ class AnyRow:
     Parameters
     ----------
     name
-        On the command line and in results.
+        Name on the command line and in results.
     """
 
     name: str
 
     @property
     def equal_utility(self) -> bool:
-        """Whether its noise must be searched for before it is run."""
+        """Whether the row's noise must be searched for before the row is run."""
         return self.brought_to is not None
 
     @property
     def brought_to(self) -> AnyRow | None:
-        """The row to whose utility its noise brings it, if it must be searched for."""
+        """The row whose utility the noise must match; None if the noise is given."""
         return None
 
     @property
     def utility(self) -> str:
-        """What is compared with that row."""
+        """Name of the compared utility."""
         return "utility"
 
 
 @dataclass(frozen=True)
 class AnyColumn:
-    """An attack as one adversary makes it.
+    """An attack by one adversary.
 
     Parameters
     ----------
     attack, adversary
-        What is done, by whom.
+        Names of attack and adversary.
     """
 
     attack: str
@@ -58,7 +58,7 @@ class AnyColumn:
 
     @property
     def variant(self) -> str:
-        """Which setting of the attack it is, where that has several columns."""
+        """Name of the attack's setting, if the attack has several columns."""
         return ""
 
     @property
@@ -68,25 +68,25 @@ class AnyColumn:
 
     @property
     def name(self) -> str:
-        """What a table calls it: "decoder, server"."""
+        """Name in tables: "decoder, server"."""
         return f"{self.shown}, {self.adversary}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnySize:
-    """How victims are trained, and how much attacks and scores have.
+    """Size of the victims' training, and of the data for attacks and scores.
 
     Parameters
     ----------
     name, title
-        As on the command line; what it is, in a few words.
+        Name on the command line; short description.
     source
-        The data set, unless another is asked for.
+        Default data set.
 
     Attributes
     ----------
     matrix
-        Name of the matrix that it is a size of.
+        Name of the matrix to which the size belongs.
     """
 
     matrix: ClassVar[str]
@@ -101,16 +101,16 @@ Unit = Literal["percent", "megabytes", "seconds", "number"]
 
 @dataclass(frozen=True)
 class Fact:
-    """What a table says of a row beside its attacks.
+    """A property of rows that tables show besides attacks.
 
     Parameters
     ----------
     key
-        In what is kept of a cell; a row that lacks it has no such fact.
+        Key in a cell's stored result; a row without it has no such fact.
     metric, heading
-        In results, and above a table's column.
+        Name in results, and heading of the table's column.
     unit
-        How a table writes it.
+        Unit in tables.
     """
 
     key: str
@@ -124,7 +124,7 @@ class Fact:
         return self.unit in ("percent", "number")
 
     def said(self, value: float) -> str:
-        """Return the value as a table has it."""
+        """Return the value as text for a table."""
         if self.unit == "percent":
             return f"{100 * value:.1f} %"
         if self.unit == "megabytes":
@@ -134,28 +134,28 @@ class Fact:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows against columns.
+    """A matrix of rows and columns.
 
     Parameters
     ----------
     name
-        "images" or "texts": on the command line, and the directory that it is kept in.
+        "images" or "texts": name on the command line, and of the matrix's directory.
     rows, columns, sizes
-        All that there are, in the order in which they are shown.
+        All rows, columns and sizes, in the order in which they are shown.
     main
-        Rows that `--cells main` stands for.
+        Rows selected by `--cells main`.
     unprotected
         The row on which an attack must beat its floor: the gate.
     facts
-        What is said of rows beside attacks.
+        Properties of rows shown besides attacks.
     metrics
-        What a table shows of each attack: the first of these that it has.
+        Metrics of attacks; a table shows the first that an attack has.
     legend
-        Under its tables.
+        Text below the tables.
     work
-        Module with `do`, which does its tasks.
+        Module with the function `do`, which runs tasks.
     loads
-        Modules that tasks load, besides, which takes as long as a short one does.
+        Further modules to import before tasks start, as imports can take as long as short tasks.
     """
 
     name: str
@@ -171,19 +171,19 @@ class Matrix:
     loads: tuple[str, ...] = ()
 
     def row(self, name: str) -> AnyRow:
-        """Find a row.
+        """Return the row with a name.
 
         Raises
         ------
         ExperimentError
-            If there is none of that name.
+            If there is none.
         """
         if name not in self.rows:
             raise ExperimentError(f"the matrix has no row {name!r}; it has {', '.join(self.rows)}")
         return self.rows[name]
 
     def columns_of(self, attack: str) -> tuple[AnyColumn, ...]:
-        """Return the columns of an attack, or of all for "".
+        """Return the columns of an attack, or all columns for "".
 
         Raises
         ------
@@ -197,12 +197,12 @@ class Matrix:
         return chosen
 
     def size(self, name: str) -> AnySize:
-        """Find a size.
+        """Return the size with a name.
 
         Raises
         ------
         ExperimentError
-            If there is none of that name.
+            If there is none.
         """
         if name not in self.sizes:
             raise ExperimentError(

@@ -1,4 +1,4 @@
-"""The two matrices: methods that mix images, and methods that hide texts, against attacks."""
+"""The two matrices: image methods and text methods against attacks."""
 
 from __future__ import annotations
 
@@ -81,4 +81,4 @@ TEXTS = Matrix(
 )
 
 MATRICES: dict[str, Matrix] = {matrix.name: matrix for matrix in (IMAGES, TEXTS)}
-"""Both by name."""
+"""The matrices by name."""

@@ -18,4 +18,4 @@ PRIVACY_EXPERIMENTS: dict[str, PrivacyExperiment] = {
     )
     for experiment in paper
 }
-"""Paper by paper; their cells are those of the matrix."""
+"""Experiments by name, in the order of the papers; their cells are cells of the matrix."""

@@ -1,4 +1,4 @@
-"""How much noise a row has: as much as leaves its utility at another row's (images: CutMixSL's)."""
+"""Noise of a row, chosen so that its utility matches another row's (for images: CutMixSL's)."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ LADDER: dict[str, tuple[float, ...]] = {
     "cpu": (0.1, 0.2, 0.4, 0.8, 1.6),
     "paper": (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2),
 }
-"""Standard deviations that are tried, by scale, in units of the smashed data."""
+"""Standard deviations to try, by scale, in units of the smashed data."""
 
 TOLERANCE = 0.02
-"""By how much utility, a fraction, may be below the other row's: what a test set can tell."""
+"""Allowed deficit of utility, a fraction, below the other row's: a test set's resolution."""
 
 
 def with_noise(row: Row, sigma: float) -> Row:
-    """Return a row with the noise that was found for it."""
+    """Return a row with noise of standard deviation `sigma` on smashed data."""
     return replace(row, options=as_options({**dict(row.options), "sigma_s": sigma}))
 
 
 def resolved(row: Row, place: Place) -> Row:
-    """Return a row as it is run: one of equal utility with the noise that was found for it."""
+    """Return a row as it is run: with the noise found for it, if it has equal utility."""
     if not row.equal_utility:
         return row
     return with_noise(row, chosen_noise(row, place, "sigma_s"))
 
 
 def find_noise(row: Row, place: Place, target: float, accuracy: Callable[[Row], float]) -> float:
-    """Find a row's standard deviation, as `climb` does.
+    """Find a row's standard deviation with `climb`.
 
     Parameters
     ----------
     target
-        Top-1 of CutMixSL.
+        CutMixSL's top-1 accuracy, a fraction.
     accuracy
-        Trains a row and returns its top-1.
+        Trains a row and returns its top-1 accuracy.
     """
     ladder = LADDER[place.size.name]
     return climb(
@@ -59,18 +59,18 @@ def climb(
     target: float,
     utility: Callable[[float], float],
 ) -> float:
-    """Try more and more noise, and write down the most at which the row is useful enough.
+    """Try increasing noise until utility is too low; store and return the last value before.
 
-    If none is, it is the least of all: there is no row without noise here.
+    If utility is already too low with the least noise, this is chosen, as the row must have noise.
 
     Parameters
     ----------
     knob
-        The option that says how much noise there is.
+        Name of the option that sets the noise.
     ladder
         Its values, from the least noise to the most.
     target
-        Utility of the row that this one is brought to.
+        Utility of the other row; this row's may be lower by `TOLERANCE`.
     utility
         Trains the row with a value of the option, and returns its utility.
     """
@@ -95,5 +95,5 @@ def climb(
 
 
 def chosen_noise(row: AnyRow, place: Place, knob: str) -> float:
-    """Return what `climb` has written down for a row."""
+    """Return the value of an option that `climb` has stored for a row."""
     return float(json.loads(place.noise(row).read_text())[knob])

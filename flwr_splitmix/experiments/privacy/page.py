@@ -1,9 +1,9 @@
-"""Blocks of pages with the matrix in them, written from the cells that were run.
+"""Blocks of documentation pages with the matrix, written from the cells that were run.
 
-`python -m flwr_splitmix.experiments.pages` puts them in their places. Of a block
-`<!-- KIND: SCALE CELLS -->` the kind is `matrix`, `findings` or `holding`, and CELLS as for
-`--cells`; of `<!-- experiment: SCALE NAME -->` NAME is an experiment's. `SCALE@FOLDER` names
-another data set than the scale's, `texts:SCALE` the matrix of texts.
+`python -m flwr_splitmix.experiments.pages` inserts them. In a block `<!-- KIND: SCALE CELLS -->`,
+the kind is `matrix`, `findings` or `holding`, and CELLS is a value of `--cells`; in
+`<!-- experiment: SCALE NAME -->`, NAME is an experiment's. `SCALE@FOLDER` selects another data set
+than the scale's, and `texts:SCALE` the matrix of texts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flwr_splitmix.experiments.privacy.tables_of_papers import make_table
 from flwr_splitmix.experiments.privacy.tables_of_papers import to_markdown as experiment_markdown
 
 KINDS = ("matrix", "findings", "holding", "experiment")
-"""Of the blocks."""
+"""Kinds of blocks."""
 
 _SEEDS = range(100)
 
@@ -37,19 +37,21 @@ _GOALS = {
 
 
 def matrix_block(kind: str, words: str, home: Path | None) -> str | None:
-    """Return what stands in a block of one of the `KINDS`; None if nothing of it was run.
+    """Return the content of a block of one of the `KINDS`; None if none of its cells was run.
 
     Parameters
     ----------
     words
-        What stands behind the kind: scale, and cells or name.
+        The text after the kind: scale, and cells or name.
     home
-        Directory that holds attacks/; None is the environment's SPLITMIX_HOME, else ~/.splitmix.
+        Parent directory of attacks/; None for the environment's SPLITMIX_HOME, else ~/.splitmix.
 
     Raises
     ------
     ExperimentError
-        If there is no such scale, row, attack or experiment.
+        If there is no such scale, row or attack.
+    KeyError
+        If there is no such matrix or experiment.
     """
     where, _, what = words.partition(" ")
     scale, _, source = where.partition("@")
@@ -71,9 +73,9 @@ def matrix_block(kind: str, words: str, home: Path | None) -> str | None:
 
 
 def findings(made: Sequence[Result], matrix: Matrix = IMAGES) -> str:
-    """Return a sentence for each method and goal: the strongest attack that counts, and its cell.
+    """Return a line per method with, for each goal, the strongest attack that counts and its cell.
 
-    The strongest is the one that is furthest beyond its floor, as a fraction of the floor.
+    The strongest attack is the one furthest beyond its floor, relative to the floor.
     """
     lines = []
     for method in dict.fromkeys(result.method for result in made):
@@ -112,7 +114,7 @@ def _beyond(result: Result) -> float:
 
 
 def _is_beyond(result: Result) -> bool:
-    """Return whether the whole interval is beyond the floor."""
+    """Return whether the whole confidence interval is beyond the floor."""
     assert result.low is not None
     assert result.high is not None
     assert result.floor

@@ -1,4 +1,4 @@
-"""Rows and columns that the papers' privacy tables have in common."""
+"""Rows and columns common to the papers' privacy tables."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from flwr_splitmix.experiments.privacy.columns import COLUMNS, Column
 from flwr_splitmix.experiments.privacy.rows import ROWS, Row
 
 AMOUNTS = {"10 %": 0.1, "100 %": 1.0}
-"""Of the public images, by the name of a table's column."""
+"""Fractions of the public images, by the name of a table's column."""
 
 
 def column(attack: str, adversary: str, variant: str = "") -> Column:
-    """Return a column of the matrix."""
+    """Return the column of the matrix with an attack, an adversary and a variant."""
     return next(
         c for c in COLUMNS if (c.attack, c.adversary, c.variant) == (attack, adversary, variant)
     )
@@ -22,11 +22,11 @@ def column(attack: str, adversary: str, variant: str = "") -> Column:
 PAINTED = {
     name: replace(column("decoder", "upper only"), public=part) for name, part in AMOUNTS.items()
 }
-"""The papers' decoder on what the upper segment gets, by amount of public images."""
+"""The papers' decoder on the upper segment's inputs, by amount of public images."""
 
 
 def row(method: str, **options: Value) -> Row:
-    """Return a row of the matrix, or a method with further options under a name of its own."""
+    """Return a row of the matrix, or one with further options under its own name."""
     if not options:
         return ROWS[method]
     base = ROWS[method]

@@ -1,4 +1,4 @@
-"""Results of the matrix: one for each row, column and metric, judged by the gate."""
+"""Results of the matrix: one for each row, column and metric, with the gate's verdict."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ from flwr_splitmix.experiments.privacy.kinds import AnyColumn, AnyRow
 NOT_APPLICABLE = "not applicable"
 
 Judged = Mapping[str, Any]
-"""One metric of a cell as it is kept: metric, value, low, high, floor, lower_is_stronger, main."""
+"""A stored metric of a cell: metric, value, low, high, floor, lower_is_stronger, main."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one attack of one adversary reached on a method, by one metric, over all seeds.
+    """Result of one attack by one adversary on a method, in one metric, over all seeds.
 
     Parameters
     ----------
     method, attack, adversary, metric
-        Of what; a setting of the attack is in parentheses behind its name. The metric is "not
-        applicable" where the adversary lacks what the attack needs: that is never "safe". The
-        attack "none" says the matrix's facts: accuracy, bytes sent in an epoch, ...
+        Names; a setting of the attack is in parentheses after its name. The metric is "not
+        applicable" if the adversary lacks what the attack needs, which does not mean "safe". The
+        attack "none" stands for the matrix's facts: accuracy, bytes sent per epoch, ...
     value
         Mean over seeds.
     low, high
-        The lowest and the highest end of the seeds' intervals.
+        Lower and upper end of the union of the seeds' confidence intervals; for facts, of the
+        seeds' values.
     floor
-        The best that is reached without the victim's releases, mean over seeds.
+        Best value reached without the victim's releases, mean over seeds.
     passed_gate
-        Whether the attack beats its floor on the unprotected method, or, where there is no such
-        attack on that, on the row where it is strongest: otherwise it is no measure of safety.
+        Whether the attack beats its floor on the unprotected method or, if it was not run on that,
+        on the row where it is strongest; otherwise it is no measure of safety.
     seeds, reason
-        How many seeds there are; why there is no such attack.
+        Number of seeds; reason why the attack is not applicable.
     """
 
     method: str
@@ -53,7 +54,7 @@ class Result:
     reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it with the keys of the command line's JSON; what is infinite becomes null."""
+        """Return the keys of the command line's JSON; values that are not finite become None."""
         kept = {k: v for k, v in asdict(self).items() if k not in ("seeds", "reason")}
         return {
             k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in kept.items()
@@ -61,9 +62,9 @@ class Result:
 
 
 def results(cells: Sequence[MatrixCell], place: Place) -> list[Result]:
-    """Read what is done of these cells; the gate is judged by all that is done in the matrix.
+    """Read the results of finished cells; the gate is judged by all rows with these seeds.
 
-    Accuracy and bytes are first for each method, then attacks in the order of the columns.
+    For each method, facts such as accuracy come first, then attacks in the order of the columns.
     """
     made: list[Result] = []
     seeds = sorted({cell.seed for cell in cells})
@@ -81,7 +82,7 @@ def results(cells: Sequence[MatrixCell], place: Place) -> list[Result]:
 
 
 def passed(column: AnyColumn, seeds: Sequence[int], place: Place) -> bool | None:
-    """Return whether an attack passes the gate; None if nothing says so."""
+    """Return whether an attack passes the gate; None if it was not run on any row."""
     matrix = place.matrix
     first = _strength(matrix.rows[matrix.unprotected], column, seeds, place)
     if first is not None:
@@ -92,7 +93,7 @@ def passed(column: AnyColumn, seeds: Sequence[int], place: Place) -> bool | None
 
 
 def _strength(row: AnyRow, column: AnyColumn, seeds: Sequence[int], place: Place) -> float | None:
-    """Return by how much the interval of the main metric is beyond the floor."""
+    """Return how far the main metric's interval is beyond the floor, mean over seeds."""
     main = [
         metric
         for seed in seeds

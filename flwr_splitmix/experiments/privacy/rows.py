@@ -1,4 +1,4 @@
-"""Rows of the matrix: every image method of the catalogue, and the defences of Patch Shuffling."""
+"""Rows of the matrix: all image methods of the catalogue, and the defences of Patch Shuffling."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from flwr_splitmix.methods import METHODS, Method
 
 @dataclass(frozen=True)
 class Row(AnyRow):
-    """A method with its options, and what is done at the client besides.
+    """A method with its options, and a further defence of the client.
 
     Parameters
     ----------
     name
-        On the command line and in results.
+        Name on the command line and in results.
     method
-        Name of its strategy.
+        Name of the strategy.
     options
         Keyword options of the strategy, as sorted pairs; those of noise are a `GaussianNoise`'s.
     defence
-        "blur": images lose their resolution before the lower segment; "adversarial": the lower
-        segment is trained against a simulated attacker.
+        "blur": the resolution of images is reduced before the lower segment; "adversarial": the
+        lower segment is trained against a simulated attacker.
     equal_utility
-        Whether the standard deviation of the noise is the largest at which top-1 is that of
-        CutMixSL: see `utility`.
+        Whether the standard deviation of the noise is searched for, so that top-1 accuracy
+        matches CutMixSL's: see `noise.climb`.
     stage
-        Which part of the training is done when it is attacked.
+        Fraction of the training that is done when the row is attacked.
     model
-        "ViT-Tiny", cut at its embedding, or "LeNet-5", cut behind its second convolution.
+        "ViT-Tiny", cut at its embedding, or "LeNet-5", cut after its second convolution.
     classes
-        Of the images that there are; () for all.
+        Classes of the images; () for all.
     note
-        What a reader must know.
+        Description for readers.
     """
 
     method: str
@@ -48,17 +48,17 @@ class Row(AnyRow):
 
     @property
     def brought_to(self) -> Row | None:
-        """CutMixSL, where the noise is searched for."""
+        """CutMixSL if the noise is searched for, else None."""
         return ROWS[EQUAL] if self.equal_utility else None
 
     @property
     def utility(self) -> str:
-        """What is compared with CutMixSL's."""
+        """Name of the utility compared with CutMixSL's."""
         return "top-1"
 
     @property
     def frozen_edge(self) -> bool:
-        """Whether labels are at the server and the edge is frozen: it needs two blocks."""
+        """Whether the lower segment is frozen, with labels at the server; it needs two blocks."""
         return self.method in ("PatchShuffleSL", "BatchShuffleSL", "SpectralShuffleSL")
 
 
@@ -66,7 +66,7 @@ UNPROTECTED = "PSL"
 """The row on which an attack must beat its floor: the gate."""
 
 EQUAL = "CutMixSL"
-"""The row whose top-1 accuracy rows with noise are brought to."""
+"""The row whose top-1 accuracy rows with noise must match."""
 
 _NOISE: dict[str, Value] = {"sigma_y": 0.0, "clip": "none"}
 

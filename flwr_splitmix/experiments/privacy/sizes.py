@@ -1,4 +1,4 @@
-"""The sizes of the matrix: smoke (seconds a row), cpu (an evening on two cores), paper (a GPU)."""
+"""Sizes of the matrix: smoke (seconds per row), cpu (an evening on two cores), paper (a GPU)."""
 
 from __future__ import annotations
 
@@ -10,30 +10,32 @@ from flwr_splitmix.experiments.privacy.kinds import AnySize
 
 @dataclass(frozen=True, kw_only=True)
 class Size(AnySize):
-    """How victims are trained, and how many images attacks and scores have.
+    """Size of the victims' training, and numbers of images for attacks and scores.
 
-    The images of training, of testing, of victims held out and of the attacker are disjoint.
+    The images for training, for testing, of held-out victims and of the attacker are disjoint.
 
     Parameters
     ----------
     patch, depth
-        Pixels of a patch's side, and transformer blocks of the ViT-Tiny; a method with a frozen
-        edge has one block more, which is the edge's.
+        Side of a patch in pixels, and number of transformer blocks of the ViT-Tiny; a method with
+        a frozen edge has one more block, which is the edge's.
     clients, samples, batch
-        n, the images of each, and the images of a step.
+        Number of clients n, number of images of each, and number of its images per step.
     epochs
-        Of training; a round is one.
+        Epochs of training; a round is one epoch.
     recorded
-        Epochs at the end that are attacked.
+        Number of epochs at the end that are recorded and attacked.
     test, held_out, public
-        Images that say the accuracy, victims that nothing was trained on, and the attacker's.
+        Numbers of images for accuracy, of held-out victims, and of the attacker's images.
     repeats
-        Releases of an image that an attacker collects.
+        Number of releases of an image that an attacker collects.
     trial_steps
-        Most steps of an attack's loop while its settings are compared; None is all.
+        Maximum number of steps of an attack's loop in comparing its settings; None for no limit.
     seconds
-        Processor time that one attack may take; None is no limit. An attack that comes to it says
-        less, and the result depends on the processor.
+        Limit of one attack's processor time; None for no limit. An attack that reaches it is
+        weaker, and its result depends on the processor.
+    image_size
+        Side of the images in pixels.
     """
 
     matrix: ClassVar[str] = "images"

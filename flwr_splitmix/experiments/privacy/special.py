@@ -1,4 +1,4 @@
-"""Settings of single tables: a data set of some classes, gradients that are averaged."""
+"""Settings of single tables: a data set of some classes, and averaged gradients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flwr_splitmix.data.images.idx import IMAGE_FILES, LABEL_FILES, write_idx
 
 
 def some_classes(source: str, classes: tuple[int, ...], folder: Path, image_size: int) -> str:
-    """Write the images of some classes of a grey data set to a folder, once; returns its name.
+    """Write the images of some classes of a grey data set to a folder, once, and return its path.
 
     Raises
     ------
@@ -44,17 +44,17 @@ def some_classes(source: str, classes: tuple[int, ...], folder: Path, image_size
 
 
 def averaged(case: Case, member: int = 0) -> Case:
-    """Return what a client receives where the gradients of all clients are averaged before.
+    """Return the case of a client that receives the mean of all clients' gradients.
 
-    Of every step there is one release, row by row the mean of the clients' gradients; what is
-    behind a row is the image of the first client that is not the member.
+    Every step has one release, the row-wise mean of the clients' gradients; the origin of a row is
+    the image of the first client other than the member.
 
     Parameters
     ----------
     case
-        Of the adversary "server".
+        Case of the adversary "server".
     member
-        The client that attacks.
+        Index of the attacking client.
     """
     by_step: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number, release in enumerate(case.view.releases):

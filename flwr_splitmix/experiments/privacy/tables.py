@@ -10,19 +10,19 @@ from flwr_splitmix.experiments.privacy.matrices import IMAGES
 from flwr_splitmix.experiments.privacy.results import NOT_APPLICABLE, Result
 
 NOTHING = "-"
-_ATTACKS = 5  # columns of attacks that fit 200 characters beside the others
+_ATTACKS = 5  # columns of attacks that fit into 200 characters with the others
 
 
 @dataclass(frozen=True)
 class Block:
-    """A part of the matrix that fits a page: a method a row, a few attacks as columns."""
+    """A part of the matrix that fits on a page: methods as rows, a few attacks as columns."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
 def blocks(results: Sequence[Result], matrix: Matrix = IMAGES) -> list[Block]:
-    """Return the matrix in blocks: facts of rows in the first, attacks in all."""
+    """Return the matrix in blocks, with the facts of rows in the first."""
     methods = list(dict.fromkeys(result.method for result in results))
     attacks = _columns(results)
     made = []
@@ -43,7 +43,7 @@ def blocks(results: Sequence[Result], matrix: Matrix = IMAGES) -> list[Block]:
 
 
 def to_markdown(results: Sequence[Result], matrix: Matrix = IMAGES) -> str:
-    """Return the matrix as tables, and the legend."""
+    """Return the matrix as tables in Markdown, followed by the legend."""
     made = []
     for block in blocks(results, matrix):
         lines = [block.headings, ["---"] * len(block.headings), *block.rows]
@@ -99,12 +99,12 @@ def _cell(own: Sequence[Result], matrix: Matrix) -> str:
 
 
 def shown(own: Sequence[Result], matrix: Matrix = IMAGES) -> Result:
-    """Return the metric of an attack on a method that a table shows."""
+    """Return the result to show of an attack on a method: that of the first of the metrics."""
     return next((r for name in matrix.metrics for r in own if r.metric == name), own[0])
 
 
 def number(value: float | None) -> str:
-    """Return a number in three digits, or "-" for None."""
+    """Return a number with three digits (two below 0.001), or "-" for None."""
     if value is None:
         return NOTHING
     return f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""A paper's privacy table as cells of the matrix: its places, its numbers and its claims."""
+"""A paper's privacy table as cells of the matrix, with its numbers and its claims."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class PrivacyEntry:
     Parameters
     ----------
     row, column
-        As the paper names them.
+        Names in the paper.
     victim, attack
-        What is attacked, and how; None where the paper's data are not at hand.
+        Row and column of the matrix; None if the paper's data are not available.
     metric
-        Of the attack.
+        Metric of the attack.
     paper
-        The printed number; None where a figure prints none.
+        The paper's number; None if a figure does not print it.
     """
 
     row: str
@@ -42,7 +42,7 @@ class PrivacyEntry:
 
     @property
     def place(self) -> Place:
-        """Row and column."""
+        """Row and column of the entry."""
         return self.row, self.column
 
 
@@ -53,11 +53,11 @@ class PrivacyExperiment:
     Parameters
     ----------
     name, title, source
-        On the command line; what it shows; paper and table.
+        Name on the command line; subject; paper and table.
     entries, orderings
-        Its places, and what the paper claims of them.
+        Entries, and the paper's claims about them.
     note
-        What a reader must know to compare.
+        Remarks needed for a comparison with the paper.
     """
 
     name: str
@@ -68,7 +68,7 @@ class PrivacyExperiment:
     note: str = ""
 
     def cells(self, seeds: Sequence[int]) -> Iterator[tuple[PrivacyEntry, MatrixCell]]:
-        """Return (entry, cell) for every entry that can be run, all of one seed first."""
+        """Yield (entry, cell) for every entry that can be run, all of one seed before the next."""
         for seed in seeds:
             for entry in self.entries:
                 if entry.victim is not None and entry.attack is not None:
@@ -77,16 +77,16 @@ class PrivacyExperiment:
 
 @dataclass(frozen=True)
 class Reached:
-    """What an attack reached at a place of a table, with one seed.
+    """Result of an attack at a place of a table, with one seed.
 
     Parameters
     ----------
     cell, seed
-        Name of the cell's result, which follows from all that defines it; its seed.
+        Name of the cell's result, which depends on all values that define the cell; seed.
     value, floor
-        Of the place's metric; None where there is no such attack.
+        Values of the place's metric; None if the attack is not applicable.
     reason
-        Why there is none; "" if there is.
+        Reason why it is not; "" if it is.
     """
 
     cell: str
@@ -97,7 +97,7 @@ class Reached:
 
 
 def reached(entry: PrivacyEntry, cell: MatrixCell, place: matrix.Place) -> Reached | None:
-    """Read what a cell reached by an entry's metric; None if it was not run."""
+    """Read a cell's result in an entry's metric; return None if the cell was not run."""
     result = cell.result(place)
     if result is None:
         return None
@@ -110,7 +110,7 @@ def reached(entry: PrivacyEntry, cell: MatrixCell, place: matrix.Place) -> Reach
 
 @dataclass(frozen=True)
 class PrivacyLine:
-    """An entry with what was measured for it, by seed."""
+    """An entry with its values, one per seed, and their mean floor."""
 
     entry: PrivacyEntry
     values: tuple[float, ...]
@@ -119,13 +119,13 @@ class PrivacyLine:
 
     @property
     def mean(self) -> float | None:
-        """Mean over seeds."""
+        """Mean over seeds; None without values."""
         return statistics.fmean(self.values) if self.values else None
 
 
 @dataclass(frozen=True)
 class PrivacyTable:
-    """An experiment with its results, and its claims judged: (claim, verdict, margin)."""
+    """An experiment with its results and verdicts on its claims: (claim, verdict, margin)."""
 
     experiment: PrivacyExperiment
     place: matrix.Place
@@ -136,7 +136,7 @@ class PrivacyTable:
 def make_table(
     experiment: PrivacyExperiment, place: matrix.Place, seeds: Sequence[int]
 ) -> PrivacyTable:
-    """Read what was run of an experiment."""
+    """Make the table of an experiment from the cells that were run."""
     at: dict[Place, list[Reached]] = {}
     for entry, cell in experiment.cells(seeds):
         if one := reached(entry, cell, place):
@@ -149,7 +149,7 @@ def table_of(
     place: matrix.Place,
     reached_at: Mapping[Place, Sequence[Reached]],
 ) -> PrivacyTable:
-    """Make a table of what was reached at each of its places, with every seed."""
+    """Make a table from the results at each of its places, one per seed."""
     lines = tuple(_line(entry, reached_at.get(entry.place, ())) for entry in experiment.entries)
     by_place = {line.entry.place: line for line in lines}
     claims: list[tuple[Ordering, Verdict, float | None]] = []
@@ -199,7 +199,7 @@ def claim_rows(table: PrivacyTable) -> list[list[str]]:
 
 
 def title(table: PrivacyTable) -> str:
-    """Say what a table is of."""
+    """Return a table's title: experiment, source, scale and data set."""
     experiment, place = table.experiment, table.place
     return (
         f"{experiment.name}: {experiment.title} ({experiment.source}); scale {place.size.name}, "
@@ -208,7 +208,7 @@ def title(table: PrivacyTable) -> str:
 
 
 def tally(table: PrivacyTable) -> str:
-    """Count the verdicts: "12 agree, 3 disagree"."""
+    """Return the counts of the claims' verdicts: "12 agree, 3 disagree"."""
     return counted(verdict for _, verdict, _ in table.claims)
 
 

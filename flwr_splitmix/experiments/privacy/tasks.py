@@ -1,4 +1,4 @@
-"""What must be done for a matrix, and in which order: noise levels, victims, then attacks."""
+"""Tasks of a matrix and their order: noise levels, victims, then attacks."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Outcome = Literal["done", "not applicable"]
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to do in a process of its own.
+    """A unit of work for one process.
 
     Parameters
     ----------
     kind
-        "noise": find the noise at which a row's utility is that of the row it is brought to;
-        "victim": train and record a row's system; "attack": a cell.
+        "noise": find the noise at which a row's utility matches its reference row's
+        (`AnyRow.brought_to`); "victim": train and record a row's system; "attack": run a cell.
     row, seed, cell
-        What it is done for; `cell` for attacks alone.
+        Row, seed and, only for attacks, cell of the task.
     """
 
     kind: Kind
@@ -34,7 +34,7 @@ class Task:
 
     @property
     def needs(self) -> tuple[Task, ...]:
-        """What must be done before it."""
+        """Tasks that must be done before this one."""
         if self.kind == "noise":
             return (Task("victim", self._equal, 0),)
         noise = (Task("noise", self.row, 0),) if self.row.equal_utility else ()
@@ -48,7 +48,7 @@ class Task:
         return self.row.brought_to
 
     def done(self, place: Place) -> bool:
-        """Whether its result is there."""
+        """Return whether the task's result exists."""
         if self.kind == "noise":
             return place.noise(self.row).exists()
         if self.kind == "victim":
@@ -65,14 +65,14 @@ class Task:
 
 
 def with_gates(cells: Sequence[MatrixCell], matrix: Matrix = IMAGES) -> list[MatrixCell]:
-    """Return cells with those of the unprotected method, by which attacks are judged, first."""
+    """Return the cells after those of the unprotected method, by which attacks are judged."""
     unprotected = matrix.row(matrix.unprotected)
     gates = [MatrixCell(unprotected, cell.column, cell.seed) for cell in cells]
     return list(dict.fromkeys([*gates, *cells]))
 
 
 def tasks_of(cells: Iterable[MatrixCell], place: Place) -> list[Task]:
-    """Return all tasks of cells that are not done, each behind what it needs."""
+    """Return all tasks of cells that are not done, each after those that it needs."""
     ordered: dict[Task, None] = {}
 
     def add(task: Task) -> None:

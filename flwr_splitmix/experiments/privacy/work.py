@@ -1,6 +1,6 @@
-"""The doing of a task: the training of a victim, the search for its noise, an attack with scores.
+"""Execution of tasks: training of a victim, search for its noise, an attack with its scores.
 
-It is loaded once for all processes of a matrix, so it imports what they need.
+This module is imported once for all processes of a matrix, with everything that they need.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.storage import write_json
 
 _UNMIXED = ("NoMixing", "FrozenEdge", "Noisy(NoMixing)")
-"""Mixers whose mixtures are what clients send, every patch of it."""
+"""Mixers whose mixtures are the clients' complete uploads."""
 
 _VIT = "vit_tiny_patch16_224"
 
 
 def do(task: Task, place: Place) -> tuple[Outcome, str]:
-    """Do a task and keep its result; returns what became of it, in words too."""
+    """Run a task and store its result; return the outcome and its description."""
     if task.kind == "noise":
         return "done", _search(_own(task.row), place)
     if task.kind == "victim":
@@ -59,7 +59,12 @@ def _size(place: Place) -> Size:
 
 
 def attack_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
-    """Run a cell's attack and write what it scored, or why there is no such attack."""
+    """Run a cell's attack and store its scores, or the reason why it is not applicable.
+
+    Returns
+    -------
+    The outcome and its description.
+    """
     began = time.process_time()
     attacked = load_victim(place.victim(cell.row, cell.seed))
     facts = {
@@ -77,13 +82,13 @@ def attack_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
     except NotApplicable as reason:
         write_json(cell.file(place), {**facts, "state": "not applicable", "reason": str(reason)})
         return "not applicable", str(reason)
-    seconds = round(time.process_time() - began, 1)  # other processes do not change it
+    seconds = round(time.process_time() - began, 1)  # hardly depends on other processes
     write_json(cell.file(place), {**facts, "state": "done", "seconds": seconds, **scores})
     return "done", f"{seconds:.1f} s of processor"
 
 
 def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any]:
-    """Fit the attack on public images, run it, and score it against the truth."""
+    """Fit the attack on public images, run it, and score it against the ground truth."""
     column, size = cell.column, _size(place)
     assert isinstance(column, Column)
     case = attacked.case(
@@ -117,7 +122,7 @@ def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any
 
 
 def _same(cell: MatrixCell, place: Place) -> dict[str, Any] | None:
-    """Return what the server's own cell scored, where the upper segment receives the same."""
+    """Return the scores of the server's cell if the upper segment receives the same, else None."""
     column = cell.column
     assert isinstance(column, Column)
     if column.adversary != "upper only" or BY_NAME[_own(cell.row).method].mixer not in _UNMIXED:
@@ -135,7 +140,7 @@ def _same(cell: MatrixCell, place: Place) -> dict[str, Any] | None:
 
 
 def hints(case: Case) -> dict[tuple[int, int], int]:
-    """Return one row of known label for each class: the first of each in the view."""
+    """Return the first row of each class in the view, as {(release, row): label}."""
     first: dict[int, tuple[int, int]] = {}
     for number, origin in enumerate(case.truth.origins):
         for row, source in enumerate(origin.sources[:, 0].tolist()):
@@ -145,7 +150,7 @@ def hints(case: Case) -> dict[tuple[int, int], int]:
 
 
 def without(guess: Guess, known: Container[tuple[int, int]]) -> Guess:
-    """Return a guess less what the attacker was told."""
+    """Return a guess without the rows whose labels the attacker was given."""
     kept = [number for number, at in enumerate(guess.where) if at not in known]
     rows = torch.tensor(kept, dtype=torch.int64)
     where = [guess.where[number] for number in kept]
@@ -168,7 +173,7 @@ def _train(row: Row, seed: int, place: Place) -> str:
     began, folder, size = time.process_time(), place.victim(row, seed), _size(place)
     victim = _victim(resolved(row, place), seed, place)
     if not (folder / "victim.safetensors").exists():
-        shutil.rmtree(folder, ignore_errors=True)  # what a run that was cut off has left
+        shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted run
     steps = size.recorded * (size.samples // size.batch)
     made = train_victim(
         victim,
@@ -182,7 +187,7 @@ def _train(row: Row, seed: int, place: Place) -> str:
 
 
 def _victim(own: Row, seed: int, place: Place) -> Victim:
-    """Return the system that a row, with the noise that it has, stands for."""
+    """Return the system of a row whose noise is known."""
     size = _size(place)
     options: dict[str, Any] = {k: v for k, v in own.options if k not in _NOISE}
     if noise := {k: v for k, v in own.options if k in _NOISE}:
@@ -194,7 +199,7 @@ def _victim(own: Row, seed: int, place: Place) -> Victim:
     }
     if own.classes:
         source = some_classes(source, own.classes, place.folder / "data", size.image_size)
-    if own.model == "LeNet-5":  # as in the figure that it is in: two clients
+    if own.model == "LeNet-5":  # two clients, as in the paper's figure
         model, architecture, clients = "lenet5", {}, 2
     return Victim(
         method=own.method,
@@ -214,7 +219,7 @@ def _victim(own: Row, seed: int, place: Place) -> Victim:
 
 
 def _amount(attacked: Attacked, wanted: int) -> int:
-    """Return how many public images there are of those wanted."""
+    """Return the number of public images: those wanted, or as many as are available."""
     spare = 0 if attacked.spare is None else len(attacked.spare)
     return min(wanted, spare + len(attacked.vault.held_out) // 2)
 

@@ -1,4 +1,4 @@
-"""Language models of transformers, cut into head, trunk and tail; needs the extra `language`."""
+"""Transformers language models cut into head, trunk and tail; needs the extra `language`."""
 
 from flwr_splitmix.extras import needed_for
 

@@ -1,4 +1,4 @@
-"""BERT: an encoder whose texts are classified at their first token."""
+"""BERT: an encoder that classifies texts at their first token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flwr_splitmix.segments.language.layout import Layout
 
 
 class BertEmbedding(nn.Module):
-    """Token, position and segment embeddings; all tokens are of the first segment."""
+    """Token, position and segment embeddings; all tokens belong to the first segment."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class BertLayers(Layers):
 
 
 class PooledToken(nn.Module):
-    """Hidden states (b, T, d) to the logits of the classes (b, L), read at the first token."""
+    """Map from hidden states (b, T, d) to class logits (b, L), read at the first token."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Building some parts of a language model, without ever allocating the others."""
+"""Construction of some parts of a language model without allocating the others."""
 
 from __future__ import annotations
 
@@ -36,46 +36,46 @@ def build_language_parts(
     device_map: str | int | torch.device | Mapping[str, Any] | None = None,
     offload_folder: str | Path | None = None,
 ) -> LanguageParts:
-    """Build parts of a transformers model; only these take memory.
+    """Build parts of a transformers model; only these parts take memory.
 
     Parameters
     ----------
     source
         A transformers configuration object, for random weights; a local folder with config.json
-        and safetensors files; a decoder that `splitmix model fetch` has fetched, by its name; or a
-        name on the hub, of which only the files are downloaded that hold weights of the parts.
+        and safetensors files; the name of a decoder that `splitmix model fetch` has downloaded; or
+        a name on the hub, from which only files with weights of the parts are downloaded.
     cut
-        Its layers by part.
+        Numbers of layers in head and tail.
     parts
         Which of "head", "trunk" and "tail" to build.
     task, num_labels
-        "generation", or "classification" into so many labels.
+        "generation", or "classification" into `num_labels` classes, at least 2.
     seed
-        Of random weights: all of them for a configuration, else the classifier's, if the
-        checkpoint has none. A part's are the same whichever others are built.
+        Seed of random weights: all weights for a configuration, else the classifier's, if the
+        checkpoint has none. A part's weights do not depend on which other parts are built.
     dtype
-        Of weights and hidden states: "float32", "bfloat16", "float16" or "float64".
+        Type of weights and hidden states: "float32", "bfloat16", "float16" or "float64".
     attn_implementation
-        As transformers names it: "sdpa", "eager", "flash_attention_2", ...
+        Attention by its name in transformers: "sdpa", "eager", "flash_attention_2", ...
     gradient_checkpointing
         Whether layers keep only their inputs for the backward pass, in training mode.
     device_map
-        None: the CPU. A device: all parts go there. A mapping, "auto" or "balanced": the trunk is
-        placed as `place_trunk` would, each weight going straight to its device, the other parts
-        stay on the CPU.
+        None: the CPU. A device: all parts are placed there. A mapping, "auto" or "balanced": the
+        trunk is placed as by `place_trunk`, each weight loaded straight to its device; the other
+        parts stay on the CPU.
     offload_folder
-        For what a mapping puts on "disk".
+        Folder for the weights that a mapping puts on "disk".
 
     Returns
     -------
     LanguageParts
-        In training mode; the parts that were not asked for are None.
+        In training mode; parts that were not requested are None.
 
     Raises
     ------
     ValueError
-        If the model cannot be cut, or not so, an argument is not possible, or the checkpoint's
-        weights are not the configuration's; the message says which.
+        If the model cannot be cut, or not with this `cut`, an argument is invalid, or the
+        checkpoint's weights do not fit the configuration; the message says which.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}; allowed are {', '.join(DTYPES)}")
@@ -99,15 +99,15 @@ def build_language_parts(
         if part is not None and (part is not built.trunk or trunk_devices is None):
             part.to(everywhere)
     if built.head is not None and built.tail is not None:
-        model.tie_weights()  # again: between some devices, moving makes new parameters
+        model.tie_weights()  # again: a move between some devices makes new parameters
     if trunk_devices is not None and built.trunk is not None:
         dispatch(built.trunk, trunk_devices, offload_folder)
     return built
 
 
 def skeleton(made_by: type[Any], config: Any, dtype: str, attn_implementation: str) -> Any:
-    """Return a model without weights: all of it is on the meta device."""
-    # The fused product of a mixture's experts knows no float64.
+    """Return a model without weights, on the meta device."""
+    # The fused matrix product for mixtures of experts does not support float64.
     experts = {"experts_implementation": "eager"} if dtype == "float64" else {}
     with torch.device("meta"), initialization.no_init_weights():
         model = made_by._from_config(
@@ -118,15 +118,15 @@ def skeleton(made_by: type[Any], config: Any, dtype: str, attn_implementation: s
 
 
 def checkpoint_layers(model: Any) -> None:
-    """Have the layers of a transformers model keep only their inputs for the backward pass.
+    """Make the layers of a transformers model keep only their inputs for the backward pass.
 
-    transformers 5.23 renamed the method.
+    transformers 5.23 renamed the method that does this.
     """
     name = "activation_checkpointing_enable"
     enable = getattr(model, name, None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
-    # It makes embeddings ask for gradients even where they are frozen; only the reentrant kind of
-    # checkpointing needs that.
+    # The method makes even frozen embeddings require gradients, which only reentrant
+    # checkpointing needs.
     model.disable_input_require_grads()
 
 
@@ -137,7 +137,7 @@ def _layout(built: LanguageParts) -> Layout:
 def _devices(
     built: LanguageParts, device_map: str | int | torch.device | Mapping[str, Any] | None
 ) -> tuple[torch.device, dict[str, Any] | None]:
-    """Return the device of whole parts, and those of the trunk's modules if it is spread."""
+    """Return the device of whole parts, and the devices of the trunk's modules if it is spread."""
     if isinstance(device_map, Mapping) or device_map in PLANS:
         spread = None if built.trunk is None else devices_of(built.trunk, device_map)
         return torch.device("cpu"), spread
@@ -145,9 +145,9 @@ def _devices(
 
 
 def _modules(model: Any, built: LanguageParts) -> Iterator[tuple[str, nn.Module]]:
-    """Give the modules of the built parts, by their names in the model, children first.
+    """Yield the modules of the built parts, with their names in the model, children first.
 
-    A tied output layer needs the token embedding, also where the head is not built.
+    A tied output layer needs the token embedding even if the head is not built.
     """
     names = {id(module): name for name, module in model.named_modules()}
     needed: list[nn.Module] = [p for p in (built.head, built.trunk, built.tail) if p is not None]
@@ -173,7 +173,7 @@ def _wanted(
     everywhere: torch.device,
     own: Mapping[int, Any],
 ) -> dict[str, Any]:
-    """Return the names, in the model, of all weights to load, each with its device."""
+    """Return all weights to load, by their names in the model, with their devices."""
     tied = set(model.get_expanded_tied_weights_keys(all_submodels=True))
     wanted = {}
     for name, module in modules:
@@ -184,7 +184,7 @@ def _wanted(
 
 
 def _by_weight(built: LanguageParts, devices: Mapping[str, Any] | None) -> dict[int, Any]:
-    """Return the device of each of the trunk's weights; what is offloaded is read to the CPU."""
+    """Return the device of each weight of the trunk; weights on "disk" are read to the CPU."""
     if devices is None or built.trunk is None:
         return {}
     places = {}

@@ -1,4 +1,4 @@
-"""What the parts of a language model cost, layer by layer, counted without its weights."""
+"""Costs of a language model's parts, layer by layer, counted without its weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flwr_splitmix.segments.language.sources import open_source
 
 
 class _Embedding(nn.Module):
-    """Token ids (b, T) to hidden states, with the positions that they have without a cache."""
+    """Map from token ids (b, T) to hidden states (b, T, d), at the positions without a cache."""
 
     def __init__(self, embedding: nn.Module) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class _Embedding(nn.Module):
 
 
 class _Output(nn.Module):
-    """Hidden states (b, T, d) to logits of texts without padding."""
+    """Map from hidden states (b, T, d) of texts without padding to logits."""
 
     def __init__(self, output: nn.Module) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def open_skeleton(
     Raises
     ------
     ValueError
-        If the model cannot be cut, or not so.
+        If the model cannot be cut, or not with this `cut`.
     """
     config, _ = open_source(source)
     if task == "classification":
@@ -66,12 +66,14 @@ def open_skeleton(
 
 
 def layer_costs(model: Any, tokens: int) -> list[StageCosts]:
-    """Return the costs of embedding, each layer, and output for a text of so many tokens.
+    """Return the costs of the embedding, each layer and the output, per text.
 
     Parameters
     ----------
     model
-        A model of `open_skeleton`.
+        A model from `open_skeleton`.
+    tokens
+        Length of a text in tokens.
     """
     layout = layout_of(model)
     layers = len(layout.layers(model))

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LanguageCut:
-    """The layers of head and tail; the trunk gets those between.
+    """Numbers of layers in head and tail; the trunk has the layers between.
 
     Parameters
     ----------
     head
-        Layers in the head, which always has the embeddings; >= 0.
+        Number of layers in the head, which always has the embeddings; >= 0.
     tail
-        Layers in the tail, which always has the last norm and the output layer; >= 0.
+        Number of layers in the tail, which always has the last norm and the output layer; >= 0.
 
     Raises
     ------
@@ -33,12 +33,12 @@ class LanguageCut:
             )
 
     def spans(self, layers: int) -> tuple[range, range, range]:
-        """Return the layers of head, trunk and tail of a model with so many layers.
+        """Return the indices of the layers in head, trunk and tail of a model with `layers`.
 
         Raises
         ------
         ValueError
-            If none is left for the trunk.
+            If no layer is left for the trunk.
         """
         if self.head + self.tail >= layers:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Cutting a transformers model that is in memory, without copying its modules."""
+"""Cuts of a transformers model in memory, without copies of its modules."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def cut_language_model(
 ) -> LanguageParts:
     """Cut a transformers model into head, trunk and tail.
 
-    The parts hold the model's own modules and weights, with its attention implementation, its
-    gradient checkpointing and its training mode: they compute bit for bit what it does.
+    The parts hold the model's own modules and weights, with its attention implementation,
+    gradient checkpointing and training mode: their outputs equal the model's bit for bit.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def cut_language_model(
         Mistral, Qwen2, Qwen3, Qwen3-MoE and decoders that compute as they do, GPT-2, BERT
         (classification only).
     cut
-        Its layers by part.
+        Numbers of layers in head and tail.
     parts
         Which parts to return; the others are None.
 
@@ -47,7 +47,7 @@ def cut_language_model(
     tail = Tail(layout.span(model, last), layout.output(model), layout)
     own = {id(module) for module in model.modules()}
     for module in (module for part in (head, trunk, tail) for module in part.modules()):
-        # Not `part.train(...)`: a module of the model may have a mode of its own.
+        # Not `part.train(...)`: modules of the model may differ from it in their mode.
         if id(module) not in own:
             module.training = model.training
     return LanguageParts(

@@ -1,4 +1,4 @@
-"""Decoders laid out as Llama is: Qwen2, Qwen3 and its mixture of experts, Mistral and others."""
+"""Decoders laid out like Llama: Mistral, Qwen2, Qwen3, its mixtures of experts, and others."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MASKS: dict[str, Any] = {
     "full_attention": create_causal_mask,
     "sliding_attention": create_sliding_window_causal_mask,
 }
-"""For each way to attend, as transformers names it, what makes its mask."""
+"""The function that makes the mask of each kind of attention, by its name in transformers."""
 
 
 class TokenEmbedding(nn.Module):
-    """Token embeddings; positions enter in the layers, as rotations."""
+    """Token embeddings; the layers add positions, as rotations."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -33,18 +33,18 @@ class TokenEmbedding(nn.Module):
 
 
 class DecoderLayers(Layers):
-    """Layers with rotary positions, with full or sliding causal attention as the config says."""
+    """Layers with rotary positions, and full or sliding causal attention as configured."""
 
     def __init__(self, model: Any, span: range) -> None:
         super().__init__((model.model.layers[i] for i in span), span, model.config)
-        # A copy: the parts go to different devices.
+        # A copy, because the parts are placed on different devices.
         self.rotary_emb = copy.deepcopy(model.model.rotary_emb)
 
     def inputs(  # noqa: D102
         self, hidden: Tensor, mask: Tensor | None, positions: Tensor, cache: Any
     ) -> dict[str, Any]:
         kinds = {index: attention_kind(self.config, index) for index in self.span}
-        # A cache's lengths are read at a layer of this part: those before hold the new tokens.
+        # A cache's length is read at a layer of this part: earlier layers hold the new tokens.
         one_each = {kind: index for index, kind in kinds.items()}
         masks = {
             kind: MASKS[kind](
@@ -78,7 +78,7 @@ class DecoderLayers(Layers):
 
 
 def attention_kind(config: Any, index: int) -> str:
-    """Return how a layer attends, a key of `MASKS`."""
+    """Return a layer's kind of attention, a key of `MASKS`."""
     kinds = getattr(config, "layer_types", None)
     if kinds is not None:
         return str(kinds[index])
@@ -109,7 +109,7 @@ DECODERS = Layout(
 
 
 def looks_like_llama(model: Any) -> bool:
-    """Return whether a model's modules are named and called as Llama's are."""
+    """Return whether a model's modules are named like Llama's, with known kinds of attention."""
     body = getattr(model, "model", None)
     names = ("embed_tokens", "layers", "norm", "rotary_emb")
     kinds = getattr(model.config, "layer_types", None) or ()

@@ -1,4 +1,4 @@
-"""Writing the three parts as one folder that transformers loads."""
+"""Export of the three parts to one folder that transformers can load."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from flwr_splitmix.segments.language.lora import has_lora, merge_lora
 from flwr_splitmix.segments.language.parts import LanguageParts
 
 GENERATION = "generation_config.json"
-"""How a model is to write, as transformers names the file; its end tokens, for one."""
+"""File of transformers with the settings for generation, such as end tokens."""
 
 
 def export(parts: LanguageParts, folder: str | Path, tokenizer: Any = None) -> None:
     """Write the whole model for `AutoModelFor*.from_pretrained`.
 
-    Adapters are merged in copies of their parts; the parts stay as they are. A decoder that came
-    from a folder with settings for generation takes them along.
+    Adapters are merged in copies of their parts; the parts are not changed. If a decoder came
+    from a folder with settings for generation, they are copied.
 
     Parameters
     ----------
     parts
-        All three; what a server trained may be put into a client's parts before.
+        All three parts; weights trained by a server can be loaded into a client's parts before.
     folder
-        Made if it is not there.
+        Created if it does not exist.
     tokenizer
-        Written beside the model. Its padding token becomes the configuration's where that has
-        none: a decoder that classifies needs one for batches.
+        Written beside the model. Its padding token becomes the configuration's if that has none:
+        a decoder for classification needs one for batches.
 
     Raises
     ------
     ValueError
-        If a part is missing, or has weights on "disk", or `folder` is there and is none.
+        If a part is missing or has weights on "disk", or `folder` exists and is not a folder.
     """
     target = Path(folder)
-    if target.exists() and not target.is_dir():  # transformers only logs that
+    if target.exists() and not target.is_dir():  # transformers only logs this
         raise ValueError(f"{folder} is no folder; the model needs one, or a name that is free")
     generation = _generation_settings(parts)
     config = copy.deepcopy(parts.config)
@@ -67,7 +67,7 @@ def export(parts: LanguageParts, folder: str | Path, tokenizer: Any = None) -> N
 
 
 def _generation_settings(parts: LanguageParts) -> bytes | None:
-    """Return what stands in the file of a decoder's own folder, if there is one."""
+    """Return the content of `GENERATION` in a decoder's own folder, if there is one."""
     source = parts.config.name_or_path
     if parts.task != "generation" or not source:
         return None

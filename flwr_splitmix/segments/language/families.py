@@ -21,16 +21,16 @@ CLASSES: dict[Task, Any] = {
     "generation": MODEL_FOR_CAUSAL_LM_MAPPING,
     "classification": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
 }
-"""For each task, a configuration's class to that of its model."""
+"""For each task, the mapping from a configuration's class to its model's class."""
 
 
 def model_class(config: Any, task: Task) -> type[Any]:
-    """Return the class of transformers that does the task for a configuration.
+    """Return the transformers class of a configuration's model for a task.
 
     Raises
     ------
     ValueError
-        If the task is unknown, or there is none that can be cut; the message says what can.
+        If the task is unknown, or no such model can be cut; the message says which can.
     """
     if task not in CLASSES:
         raise ValueError(f"task is {task!r}; allowed are 'generation' and 'classification'")
@@ -44,13 +44,13 @@ def model_class(config: Any, task: Task) -> type[Any]:
 def layout_of(model: Any) -> Layout:
     """Return the layout of a model.
 
-    A model of a type that is not listed, but whose modules are named as Llama's, is tried first:
-    a copy of a few thousand weights must compute the same in parts as whole.
+    A model of an unlisted type whose modules are named like Llama's is tested first: a copy with
+    a few thousand weights must compute the same in parts as whole.
 
     Raises
     ------
     ValueError
-        If the model cannot be cut; the message names its type and what can be cut.
+        If the model cannot be cut; the message names its type and the types that can.
     """
     config = model.config
     error = ValueError(_cannot_cut(config.model_type, task_of(model)))
@@ -66,12 +66,12 @@ def layout_of(model: Any) -> Layout:
 
 
 def task_of(model: Any) -> Task:
-    """Return what a model was made for.
+    """Return the task of a model.
 
     Raises
     ------
     ValueError
-        If it is of a class for neither task, as one without an output layer is.
+        If the model's class is for neither task, such as one without an output layer.
     """
     for task, classes in CLASSES.items():
         if type(model.config) in classes and isinstance(model, classes[type(model.config)]):

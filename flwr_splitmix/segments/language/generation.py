@@ -1,4 +1,4 @@
-"""Generating text with the three parts in one process, with a cache of keys and values."""
+"""Text generation with the three parts in one process, with a cache of keys and values."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ def generate(
     generator: torch.Generator | None = None,
     eos_token_id: int | Sequence[int] | None = None,
 ) -> Tensor:
-    """Continue texts, in evaluation mode; the parts' modes are put back afterwards.
+    """Continue texts in evaluation mode; the parts' modes are restored afterwards.
 
     Parameters
     ----------
     parts
-        All three, of a model for generation.
+        All three parts of a model for generation.
     ids, mask
-        int64 (b, T) and 0/1 (b, T), padded on either side; None for no padding.
+        Token ids, int64 (b, T), padded on either side, and mask, 0/1 (b, T); None for no padding.
     max_new_tokens
         At least 1.
     temperature
         0: the most likely token. Else tokens are drawn from softmax(logits / temperature).
     top_k
-        Draw among so many most likely tokens only.
+        Number of the most likely tokens to draw from; None for all tokens.
     generator
-        Of the draws, on the device of the logits; None for torch's own.
+        Generator of the draws, on the device of the logits; None for torch's own.
     eos_token_id
-        Ends a text; the rest of its row is filled with it (the first of several).
+        Token or tokens that end a text; the rest of its row is filled with the first of them.
 
     Returns
     -------
-    int64 (b, n), n <= max_new_tokens: the new tokens only, until all texts have ended.
+    int64 (b, n), n <= max_new_tokens: only the new tokens, until all texts have ended.
 
     Raises
     ------
     ValueError
-        If a part is missing, the model does not generate, a text is empty, or a number is not
-        possible.
+        If a part is missing, the model is not for generation, the mask's shape is not that of
+        `ids`, a text is empty, or a number is out of range.
     """
     head, trunk, tail = parts.all_here()
     mask = torch.ones_like(ids) if mask is None else mask.to(ids.device).long()
     _check(parts, ids, mask, max_new_tokens, temperature, top_k)
-    # Padding goes to the left, so that every text's next token is in the next column.
+    # Padding is moved to the left, so that every text's next token is in the next column.
     order = mask.argsort(dim=1, stable=True)
     new, mask = ids.gather(1, order), mask.gather(1, order)
     stops = torch.tensor(_stops(eos_token_id), dtype=torch.int64, device=ids.device)

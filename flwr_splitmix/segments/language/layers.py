@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 
 class Layers(nn.Module):
-    """Layers `span` of a model; an empty span hands its input on.
+    """Layers `span` of a model; an empty span returns its input.
 
-    A subclass says in `inputs` what all layers share and in `run` how one is called.
+    A subclass defines in `inputs` the arguments that all layers share, and in `run` the call of
+    one layer.
     """
 
     def __init__(self, layers: Iterable[nn.Module], span: range, config: Any) -> None:
@@ -26,11 +27,14 @@ class Layers(nn.Module):
     def inputs(
         self, hidden: Tensor, mask: Tensor | None, positions: Tensor, cache: Any
     ) -> dict[str, Any]:
-        """Return what the layers need beside the hidden states: attention masks, rotations."""
+        """Return the layers' inputs besides hidden states, such as attention masks and rotations.
+
+        They are passed to `run` as `shared`.
+        """
 
     @abstractmethod
     def run(self, layer: nn.Module, index: int, hidden: Tensor, shared: dict[str, Any]) -> Tensor:
-        """Call the layer with this index in the whole model."""
+        """Call a layer; `index` is its index in the whole model."""
 
     def forward(  # noqa: D102
         self, hidden: Tensor, mask: Tensor | None = None, cache: Any = None
@@ -50,14 +54,14 @@ def positions_of(tokens: Tensor, mask: Tensor | None, cache: Any, layer: int) ->
     Parameters
     ----------
     tokens
-        (b, T, ...) of the tokens that are new.
+        The new tokens, (b, T, ...).
     mask
         0/1, (b, past + T), or None for no padding.
     cache
-        None: positions are 0 to T - 1, whatever the padding. Else those of a text go on where the
-        cache's end, and padding, on either side, does not count.
+        None: positions are 0 to T - 1, whatever the padding. Else a text's positions continue
+        those in the cache, and padding, on either side, is not counted.
     layer
-        The first layer that will see the tokens; the cache does not hold them there yet.
+        Index of the first layer that will see the tokens; the cache does not hold them there yet.
 
     Returns
     -------
@@ -66,7 +70,7 @@ def positions_of(tokens: Tensor, mask: Tensor | None, cache: Any, layer: int) ->
     Raises
     ------
     ValueError
-        If the mask does not cover past and new tokens.
+        If the mask does not cover the past and the new tokens.
     """
     batch, length = tokens.shape[:2]
     past = 0 if cache is None else int(cache.get_seq_length(layer))

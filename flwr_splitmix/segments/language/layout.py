@@ -1,4 +1,4 @@
-"""The layout of a family of models: the places of its embeddings, layers and outputs."""
+"""The layout of a family of models: where its embeddings, layers and outputs are."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ Task = Literal["generation", "classification"]
 
 @dataclass(frozen=True)
 class Layout:
-    """One family of transformers models; its members can be pickled, as the parts have it.
+    """One family of transformers models; it can be pickled, as the parts that hold it must be.
 
     Attributes
     ----------
     types
-        Its model types (`config.model_type`).
+        Model types of the family (`config.model_type`).
     kind, tasks
-        What the models of the family are, and what they can be cut for.
+        Kind of the family's models, and the tasks for which they can be cut.
     layers
-        The model's layers, in order.
+        Returns a model's layers, in order.
     embedding
-        Makes of a model the module (ids (b, T), positions (1 or b, T)) -> hidden (b, T, d).
+        Makes the module (ids (b, T), positions (1 or b, T)) -> hidden (b, T, d) of a model.
     span
-        Makes of a model and a range the module of these layers.
+        Makes the module of a range of a model's layers.
     output
-        Makes of a model the module (hidden (b, T, d), mask) -> logits.
+        Makes the module (hidden (b, T, d), mask) -> logits of a model.
     learned_positions
-        Whether positions beyond the configuration's maximum have no embedding.
+        Whether positions are learned; those beyond the configuration's maximum do not exist.
     new
-        Beginnings of the names of weights that a checkpoint of another task may lack.
+        Prefixes of the names of weights that a checkpoint of another task may lack.
     lora_targets
-        Names of the linear layers that LoRA adapts unless told otherwise.
+        Names of the linear layers that LoRA adapts by default.
     transposed
-        Whether these keep their weights as (in, out).
+        Whether these layers store their weights as (in, out).
     """
 
     types: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Low-rank adapters on one part: put on, read, and merged, through peft."""
+"""Low-rank adapters of one part, added, read and merged with peft."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ def add_lora(
     *,
     seed: int = 0,
 ) -> None:
-    """Put adapters W + (alpha / rank) B A on a part's linear layers and freeze all else in it.
+    """Add adapters W + (alpha / rank) B A to a part's linear layers and freeze all else in it.
 
-    B starts at zero: the part computes what it did. A is drawn under the seed and the kind of part,
-    so that all clients start alike. An output layer that is tied to the head's embedding freezes
-    with it, in both parts.
+    B starts at zero, so the part's outputs do not change. A depends only on the seed and the kind
+    of part, so all clients start with the same. An output layer that is tied to the head's
+    embedding is frozen with it, in both parts.
 
     Parameters
     ----------
     part
         Head, trunk or tail; changed in place.
     targets
-        Names of linear layers, such as "q_proj"; None for the family's own: queries and values.
+        Names of linear layers, such as "q_proj"; None for the family's default: queries and
+        values, for GPT-2 also keys.
 
     Raises
     ------
     ValueError
-        If the part has adapters already or no such layer, or a number is not possible.
+        If the part already has adapters, has no such layer, or a number is out of range.
 
     Source: LoRA (Hu et al., 2021), section 4.1.
     """
@@ -72,9 +73,9 @@ def has_lora(part: nn.Module) -> bool:
 
 
 def trainable_state(part: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors of a part that are trained, by name: adapters, or all of its weights.
+    """Return the trained tensors of a part by name: its adapters, or all of its weights.
 
-    They share memory with the part; `part.load_state_dict(state, strict=False)` puts others there.
+    They share memory with the part; `part.load_state_dict(state, strict=False)` sets them.
     """
     return {
         name: weight.detach() for name, weight in part.named_parameters() if weight.requires_grad
@@ -82,7 +83,7 @@ def trainable_state(part: nn.Module) -> dict[str, Tensor]:
 
 
 def merge_lora(part: nn.Module) -> None:
-    """Add a part's adapters to its weights and take them off; all its weights learn again."""
+    """Merge a part's adapters into its weights and remove them; all weights are trainable again."""
     for parent in list(part.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, BaseTunerLayer):

@@ -1,4 +1,4 @@
-"""The ends of decoders: the last norm with a language model's or a classifier's output layer."""
+"""Outputs of decoders: the last norm, and a language model's or a classifier's output layer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class NextToken(nn.Module):
-    """Hidden states (b, T, d) to the logits of the next token (b, T, V)."""
+    """Map from hidden states (b, T, d) to the logits of the next tokens (b, T, V)."""
 
     def __init__(self, norm: nn.Module, lm_head: nn.Module) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class NextToken(nn.Module):
 
 
 class LastToken(nn.Module):
-    """Hidden states (b, T, d) to the logits of the classes (b, L), read at the last real token."""
+    """Map from hidden states (b, T, d) to class logits (b, L), read at the last unpadded token."""
 
     def __init__(self, norm: nn.Module, score: nn.Module) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class LastToken(nn.Module):
 
 
 def decoder_output(model: Any, norm: nn.Module) -> nn.Module:
-    """Return the end of a decoder that transformers made for one of the two tasks."""
+    """Return the output module of a transformers decoder, for either task."""
     if hasattr(model, "lm_head"):
         return NextToken(norm, model.lm_head)
     return LastToken(norm, model.score)

@@ -14,7 +14,7 @@ from flwr_splitmix.segments.language.layout import Layout, ModelKind, Task
 
 
 class Part(nn.Module):
-    """What the parts have in common: some layers of a model of one family."""
+    """Base of the parts: some layers of a model of one family."""
 
     def __init__(self, stack: Layers, layout: Layout) -> None:
         super().__init__()
@@ -34,8 +34,8 @@ class Head(Part):
     """Embeddings and first layers: token ids to hidden states.
 
     `head(ids, mask, cache)` takes ids, int64 (b, T), a mask, 0/1 (b, T) or None for no padding,
-    and returns (b, T, d). With a cache (a transformers `DynamicCache`) ids are the new tokens, and
-    the mask covers cached and new ones.
+    and returns (b, T, d). With a cache (a transformers `DynamicCache`), `ids` are the new tokens,
+    and the mask covers cached and new tokens.
     """
 
     def __init__(self, embedding: nn.Module, stack: Layers, layout: Layout) -> None:
@@ -63,7 +63,7 @@ class Head(Part):
 
 
 class Trunk(Part):
-    """The layers between: `trunk(hidden (b, T, d), mask, cache)` returns (b, T, d)."""
+    """Layers between head and tail: `trunk(hidden (b, T, d), mask, cache)` returns (b, T, d)."""
 
     @property
     def width(self) -> int:
@@ -72,7 +72,7 @@ class Trunk(Part):
 
     @property
     def max_length(self) -> int:
-        """Most tokens of a text."""
+        """Maximum number of tokens of a text."""
         return int(self.stack.config.max_position_embeddings)
 
     def forward(  # noqa: D102
@@ -87,7 +87,7 @@ class Tail(Part):
     """Last layers, norm and output layer: hidden states to logits.
 
     `tail(hidden (b, T, d), mask, cache)` returns (b, T, V) for generation and (b, L) for
-    classification: a decoder's at the last token that the mask has, an encoder's at the first.
+    classification: a decoder's at the last token in the mask, an encoder's at the first.
     """
 
     def __init__(self, stack: Layers, output: nn.Module, layout: Layout) -> None:
@@ -104,30 +104,30 @@ class Tail(Part):
 
 @dataclass
 class LanguageParts:
-    """The parts of one language model that are here, and the facts of the whole.
+    """The built parts of one language model, and a description of the whole.
 
     Attributes
     ----------
     head, trunk, tail
-        None where the part was not asked for.
+        None if the part was not requested.
     config, model_class
-        The whole's transformers configuration and class.
+        Transformers configuration and class of the whole model.
     cut
-        Where it is cut.
+        Numbers of layers in head and tail.
     kind, task
-        What it is, and what for.
+        Kind of the model, and its task.
     width
-        d, of the hidden states that cross.
+        Width d of the hidden states between the parts.
     layers, vocab_size, max_length
-        Of the whole; `max_length` in tokens.
+        Of the whole model; `max_length` in tokens.
     num_labels
-        L; None for generation.
+        Number of classes L; None for generation.
     tied
-        Whether the output layer's weights are those of the token embedding. Where head and tail
-        are both here they then hold one `nn.Parameter`: each state dict has it, loading or
-        averaging the two apart does the same thing twice, and what freezes it in one freezes it
-        in the other. An optimizer over both must see it once, as in
-        `nn.ModuleList([head, tail]).parameters()`. Where only one is here it has a copy of its own.
+        Whether the output layer's weights are the token embedding's. If so, and if both head and
+        tail are built, they share one `nn.Parameter`: it is in both state dicts, loading or
+        averaging both does the same work twice, and freezing it in one freezes it in the other.
+        An optimizer over both must see it once, as in
+        `nn.ModuleList([head, tail]).parameters()`. A head or tail built alone has its own copy.
     """
 
     head: Head | None
@@ -151,7 +151,7 @@ class LanguageParts:
         Raises
         ------
         ValueError
-            If one was not built; the message names it.
+            If a part was not built; the message names it.
         """
         if self.head is None or self.trunk is None or self.tail is None:
             here = {"head": self.head, "trunk": self.trunk, "tail": self.tail}

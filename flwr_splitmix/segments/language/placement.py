@@ -1,4 +1,4 @@
-"""Placing a trunk on several devices, through accelerate's hooks."""
+"""Placement of a trunk on several devices with accelerate's hooks."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def place_trunk(
     max_memory: Mapping[int | str, int | str] | None = None,
     offload_folder: str | Path | None = None,
 ) -> Trunk:
-    """Spread a trunk's layers over devices; hidden states follow and come back.
+    """Spread a trunk's layers over devices; hidden states are moved along and back.
 
     Parameters
     ----------
     trunk
-        Changed in place. Gradients cross between devices, but not to layers on "disk", and on
-        "cpu" beside an accelerator: those are read for each call, and cannot be trained.
+        Changed in place. Gradients cross between devices, except to layers on "disk" or on
+        "cpu" beside an accelerator: these are loaded for each call and cannot be trained.
     device_map
-        "auto" or "balanced", over the devices that there are; or module names ("stack.layers.0",
-        "" for all) with an accelerator's number, "cpu" or "disk".
+        "auto" or "balanced", over the available devices; or a mapping from module names
+        ("stack.layers.0", "" for all) to an accelerator's number, "cpu" or "disk".
     max_memory
-        With "auto": bytes or sizes such as "20GiB" by device.
+        With "auto" or "balanced": bytes, or sizes such as "20GiB", by device.
     offload_folder
-        For what goes to "disk".
+        Folder for the weights on "disk".
 
     Returns
     -------
@@ -43,7 +43,8 @@ def place_trunk(
     Raises
     ------
     ValueError
-        If modules are left without a device, or "disk" is used without a folder.
+        If modules are left without a device, "disk" is used without a folder, or `max_memory` is
+        given with a mapping.
     """
     dispatch(trunk, devices_of(trunk, device_map, max_memory), offload_folder)
     return trunk
@@ -54,7 +55,7 @@ def devices_of(
     device_map: str | int | Any | Mapping[str, Any],
     max_memory: Mapping[int | str, int | str] | None = None,
 ) -> dict[str, Any]:
-    """Return a device for all of a trunk's modules; the trunk may be on the meta device."""
+    """Return the devices of all modules of a trunk; the trunk may be on the meta device."""
     if isinstance(device_map, Mapping):
         if max_memory is not None:
             raise ValueError("max_memory is for the device maps 'auto' and 'balanced' only")
@@ -71,12 +72,12 @@ def devices_of(
 
 
 def is_placed(trunk: Trunk) -> bool:
-    """Return whether a trunk's modules are where `dispatch` has put them."""
+    """Return whether `dispatch` has placed a trunk's modules."""
     return hasattr(trunk, "hf_device_map")
 
 
 def dispatch(trunk: Trunk, devices: dict[str, Any], offload_folder: str | Path | None) -> None:
-    """Put each module where it belongs."""
+    """Place each of a trunk's modules on its device."""
     if "disk" in devices.values() and offload_folder is None:
         raise ValueError("parts of the trunk go to 'disk'; that needs an offload_folder")
     dispatch_model(

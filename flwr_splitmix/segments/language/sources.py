@@ -1,4 +1,4 @@
-"""Sources of a model: a configuration, a folder, a fetched decoder, a name on the hub."""
+"""Sources of a model: a configuration, a folder, a downloaded decoder, a name on the hub."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class WeightFiles:
     Attributes
     ----------
     name
-        As the caller named it.
+        Source of the model, as the caller gave it.
     files
-        For each tensor, the file that holds it.
+        File name of each tensor.
     fetch
-        Makes sure that some files are there; returns their folder.
+        Downloads files by name if they are missing; returns their folder.
     """
 
     name: str
@@ -38,16 +38,16 @@ class WeightFiles:
 
 
 def open_source(source: Any) -> tuple[Any, WeightFiles | None]:
-    """Return the configuration, a copy, and the weights, None if there are none.
+    """Return a copy of a model's configuration, and its weights, or None for a configuration.
 
-    Of a model on the hub only configuration and index are downloaded; `Checkpoint.fetch` gets the
-    files that are needed.
+    Of a model on the hub, only configuration and index are downloaded, or the one file of weights
+    if there is no index; `WeightFiles.fetch` gets the others as needed.
 
     Raises
     ------
     ValueError
-        If there is no such model, it is one of `MODELS` and not fetched, or its weights are
-        quantized or in no safetensors file.
+        If there is no such model, it is one of `MODELS` and not downloaded, or its weights are
+        quantized or not in safetensors files.
     """
     if isinstance(source, PreTrainedConfig):
         return copy.deepcopy(source), None

@@ -1,4 +1,4 @@
-"""A trial of a layout on a copy of the model with a few thousand weights."""
+"""Test of a layout on a copy of the model with a few thousand weights."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ SMALL = {
     "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "num_experts": 4,
     "num_local_experts": 4, "num_experts_per_tok": 2,
 }  # fmt: skip
-"""What the copy's configuration has where the model's has a number."""
+"""Values of the copy's configuration for keys where the model's has an integer."""
 
 TOKENS = 9
 LAYERS = 8
 
 
 def agrees(model: Any, layout: Layout) -> bool:
-    """Return whether a small model of this class and configuration equals its parts.
+    """Return whether a small model of this class and configuration computes the same as its parts.
 
     Its weights are random and large, so that a scaled embedding, capped logits or another order of
-    layers shows in float64. A model that cannot be made small does not agree.
+    layers shows in float64. The answer for a model that cannot be made small is no.
     """
     config = _shrunk(model.config)
     try:
@@ -44,7 +44,7 @@ def agrees(model: Any, layout: Layout) -> bool:
             hidden = layout.embedding(small)(ids, positions_of(ids, None, None, 0))
             layers = layout.span(small, range(config.num_hidden_layers))
             parts = layout.output(small)(layers(hidden))
-    except Exception:  # whatever a strange model raises, it is not one of this layout
+    except Exception:  # whatever an unknown model raises, it does not have this layout
         return False
     return torch.allclose(parts, whole, rtol=1e-9, atol=1e-9)
 

@@ -1,4 +1,4 @@
-"""Filling a model on the meta device, some modules only: from files, then by its own init."""
+"""Weights for some modules of a model on the meta device: from files, else as initialised."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flwr_splitmix.seeding import derive_seed, torch_seed
 from flwr_splitmix.segments.language.sources import WeightFiles
 
 NOT_WEIGHTS = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$")
-"""Buffers that older checkpoints hold."""
+"""Patterns of the names of buffers that older checkpoints contain."""
 
 
 def load(
@@ -38,15 +38,15 @@ def load(
     Parameters
     ----------
     wanted
-        Names of weights, each with the device that it goes to.
+        Names of the weights to load, with their devices.
     new
-        Beginnings of the names that the checkpoint may lack.
+        Prefixes of the names that the checkpoint may lack.
 
     Raises
     ------
     ValueError
-        If weights are missing or of another shape, or the checkpoint has weights of the model's
-        body that the model does not have.
+        If weights are missing or have another shape, or the checkpoint has weights of a body that
+        the model lacks.
     """
     conversions: list[Any] = list(get_model_conversion_mapping(model))
     keys, unexpected = _matching(model, checkpoint, conversions, wanted)
@@ -85,20 +85,20 @@ def load(
     for name in wanted:
         weight = model.get_parameter_or_buffer(name)
         if weight.device.type == "cpu":
-            # Out of the mapped file, which may be written anew while the model is in use.
+            # A copy, because the memory-mapped file may be overwritten while the model is in use.
             weight.data = weight.data.clone()
 
 
 def initialise(model: Any, modules: Sequence[tuple[str, nn.Module]], seed: int) -> None:
-    """Make what is still on the meta device of some modules, as the model itself would.
+    """Initialise the weights of modules that are still on the meta device, as the model would.
 
-    Each module draws under a seed of its own, so that it does not matter which others are made.
-    Buffers that are in no checkpoint, as the rotations' frequencies, are computed.
+    Each module has its own seed, so that its weights do not depend on which others are made.
+    Buffers that no checkpoint contains, such as the frequencies of rotations, are computed.
 
     Parameters
     ----------
     modules
-        Each with its name in the model, children before their parents.
+        Pairs of a name in the model and a module, children before their parents.
     """
     with torch.no_grad(), initialization.guard_torch_init_functions():
         for name, module in modules:
@@ -116,7 +116,7 @@ def initialise(model: Any, modules: Sequence[tuple[str, nn.Module]], seed: int) 
 def _matching(
     model: Any, checkpoint: WeightFiles, conversions: Sequence[Any], wanted: Mapping[str, Any]
 ) -> tuple[list[str], set[str]]:
-    """Return the checkpoint's keys of wanted weights, and names that the model's body lacks."""
+    """Return the checkpoint's keys of wanted weights, and its names that the model's body lacks."""
     own = model.state_dict()
     renamings = [rule for rule in conversions if isinstance(rule, WeightRenaming)]
     converters = [rule for rule in conversions if isinstance(rule, WeightConverter)]
@@ -129,7 +129,7 @@ def _matching(
             name = key
         if name in wanted:
             keys.append(key)
-        # Another task's output layer is no error; another body is.
+        # The output layer of another task is allowed; weights of another body are not.
         top = name.removeprefix(f"{model.base_model_prefix}.").split(".")[0]
         if name not in own and top in body and not any(re.search(p, name) for p in ignored):
             unexpected.add(name)

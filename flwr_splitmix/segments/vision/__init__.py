@@ -1,4 +1,4 @@
-"""Vision models of timm, cut into a lower and an upper segment; one file a family."""
+"""timm's vision models, cut into a lower and an upper segment; one file per family."""
 
 from flwr_splitmix.segments.vision.cut import split_vision_model
 

@@ -1,4 +1,4 @@
-"""Cutting vision models into a lower and an upper segment that equal the whole."""
+"""Cuts of vision models into a lower and an upper segment that together equal the whole."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def split_vision_model(
         A timm model of the classes `VisionTransformer` (vit_*, deit*), `PoolingVisionTransformer`
         (pit_*), `VGG` or `ResNet`, or "lenet5".
     cut_at
-        The last part of the lower segment; None or "" for the family's own:
+        The last part of the lower segment; None or "" for the family's default:
 
         - ViT: "embedding" (default), the patch projection with the patches' position embeddings;
           the class token belongs to the upper segment. "blocks.i": also the class token and
@@ -49,22 +49,24 @@ def split_vision_model(
         - VGG: "features.i", layers 0 to i; by default two convolutions and one pooling.
         - ResNet: "stem", "layer1" (default) to "layer4".
         - LeNet-5: "conv1", "pool1", "conv2" (default), "pool2".
+    num_classes, channels
+        Numbers of classes and of image channels.
     image_size, patch_size
-        Pixels. Transformers only have patches; their size must divide the image size.
+        Side in pixels. Only transformers have patches; their size must divide the image size.
     depth
-        Number of blocks of a ViT, without meaning for the others; None keeps the model's own. The
+        Number of blocks of a ViT, ignored for other models; None keeps the model's own. The
         default model is CutMixSL's ViT-Tiny.
     seed
         Seed of the initial weights; None draws from torch's default generator.
     positions
         The segment that adds the position embeddings of a transformer's patches. "upper": by slot,
-        to whichever patch stands there, for methods that shuffle patches; only for the cut
+        to whichever patch is in it, for methods that shuffle patches; only for the cut
         "embedding". A CNN has none.
     cell
-        A CNN's feature map (b, C, H, W) is seen as patches, each of `cell` x `cell` pixels of the
+        A CNN's feature map (b, C, H, W) is treated as patches of `cell` x `cell` pixels of the
         map: N = (H / cell) (W / cell), width C cell².
     **timm_options
-        Handed to `timm.create_model` (drop_rate=0.1, pretrained=True, ...).
+        Passed to `timm.create_model` (drop_rate=0.1, pretrained=True, ...).
 
     Returns
     -------
@@ -75,7 +77,7 @@ def split_vision_model(
     ------
     ValueError
         If the model is unknown or cannot be cut, has no such cut, or a size does not fit; the
-        message lists what is possible.
+        message lists the allowed values.
     """
     if positions not in ("lower", "upper"):
         raise ValueError(f"positions is {positions!r}; allowed are 'lower' and 'upper'")
@@ -89,7 +91,7 @@ def split_vision_model(
 
 
 def open_vision_model(request: Request) -> Cuttable:
-    """Build a vision model and take it apart; see `split_vision_model`.
+    """Build a vision model and divide it into stages; see `split_vision_model`.
 
     Raises
     ------
@@ -100,7 +102,7 @@ def open_vision_model(request: Request) -> Cuttable:
 
 
 def _family(name: str) -> Callable[[Request], Cuttable]:
-    """Return what opens models of this one's family."""
+    """Return the function that opens models of this model's family."""
     if name == "lenet5":
         return open_lenet5
     family = family_of(name)

@@ -1,4 +1,4 @@
-"""Feature maps seen as a grid of cells, so that a CNN's smashed data are patches like a ViT's."""
+"""Feature maps as a grid of cells, so that a CNN's smashed data are patches like a ViT's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flwr_splitmix.segments.vision.split_model import (
 
 
 class MapToCells(nn.Module):
-    """Maps (b, C, H, W) to cells (b, N, C cell²), row by row; N = (H / cell) (W / cell)."""
+    """Map from (b, C, H, W) to cells (b, N, C cell²), row by row; N = (H / cell) (W / cell)."""
 
     def __init__(self, cell: int) -> None:
         super().__init__()
@@ -46,17 +46,17 @@ class CellsToMap(nn.Module):
         maps = cells.reshape(cells.shape[0], rows, columns, -1, side, side).permute(
             0, 3, 1, 4, 2, 5
         )
-        # In the layout of the whole model's maps: on another one convolutions round otherwise.
+        # The memory layout of the whole model's maps; with others, convolutions round differently.
         return maps.reshape(cells.shape[0], -1, rows * side, columns * side).contiguous()
 
 
 def split_at_map(request: Request, stages: Sequence[Stage], at: int) -> SplitModel:
-    """Cut a CNN behind `at` stages and see the feature map there as cells.
+    """Cut a CNN after `at` stages and treat the feature map there as cells.
 
     Raises
     ------
     ValueError
-        If the cell size does not divide the map.
+        If the cell size does not divide the map's height and width.
     """
     below = nn.Sequential(*(module for _, module in stages[:at])).eval()
     with torch.no_grad():
@@ -89,9 +89,9 @@ def open_cnn(
 
 
 def _not_in_place(stages: Sequence[Stage]) -> list[Stage]:
-    """Return the stages; the first would else overwrite smashed data, whose gradient is wanted."""
+    """Return stages whose first does not overwrite smashed data, whose gradient is needed."""
     (name, first), *others = stages
     if getattr(first, "inplace", False):
-        first = copy.copy(first)  # it is an activation: no other cut must find it changed
+        first = copy.copy(first)  # an activation; other cuts share the original
         first.inplace = False  # type: ignore[assignment]
     return [(name, first), *others]

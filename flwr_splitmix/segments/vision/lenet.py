@@ -8,21 +8,21 @@ from flwr_splitmix.segments.vision.feature_maps import open_cnn
 from flwr_splitmix.segments.vision.split_model import Cuttable, Request, Stage
 
 LEAST_SIZE = 16
-"""Pixels that two convolutions and two poolings leave one of."""
+"""Image side in pixels of which two convolutions and two poolings leave one pixel."""
 
 
 def open_lenet5(request: Request) -> Cuttable:
     """Build LeNet-5, cut by default at `conv2`, before its pooling.
 
-    A convolution is followed by its tanh, and `conv1` and `conv2` are cuts behind that; the
-    average pooling that comes next belongs to the upper segment. `pool1` and `pool2` are the cuts
-    behind the pooling. At 32 pixels these are LeCun's 28 x 28, 14 x 14, 10 x 10 and 5 x 5 maps;
-    at another size only the first linear layer differs.
+    Each convolution is followed by tanh and average pooling. The cuts `conv1` and `conv2` are
+    after the tanh, with the pooling in the upper segment; `pool1` and `pool2` are after the
+    pooling. At 32 pixels, the maps at `conv1`, `pool1`, `conv2` and `pool2` are LeCun's 28 x 28,
+    14 x 14, 10 x 10 and 5 x 5; of the layers, only the first linear one depends on the size.
 
     Raises
     ------
     ValueError
-        If the images are smaller than 16 pixels, or timm's options are given.
+        If the images are smaller than 16 pixels, or options for timm are given.
     """
     if request.options:
         raise ValueError(f"lenet5 is not timm's and takes no option {next(iter(request.options))}")

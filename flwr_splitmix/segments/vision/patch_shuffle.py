@@ -1,4 +1,4 @@
-"""Patch and batch shuffling: orders known to the client alone, and their number."""
+"""Patch and batch shuffling with orders known only to the client, and their number."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from flwr_splitmix.seeding import secret_uniform
 
 
 class PatchShuffle(nn.Module):
-    """Shuffles patches (b, N, d): within each image, and for `kappa` < 1 across the batch, too.
+    """Shuffle of patches (b, N, d) within each image and, for `kappa` < 1, across the batch.
 
-    In training mode K = floor(kappa N) patches of each image, chosen at random, stay with it; the
-    others are pooled, permuted and dealt back, N - K to each image, which is then shuffled. With
-    `kappa` = 1, in evaluation mode and for a batch of one image, each image is shuffled for
-    itself: what is evaluated is a whole image.
+    In training mode, each image keeps K = floor(kappa N) patches, chosen at random; the others
+    are pooled, permuted and dealt back, N - K to each image, which is then shuffled. With
+    `kappa` = 1, in evaluation mode and for a batch of one image, patches are shuffled only within
+    their image, so that whole images are evaluated.
 
     The orders are the client's secret. They come from the operating system's random bytes, not
-    from a seeded generator: a seed of 64 bits could make no more than 10^19 of the 10^365 orders
+    from a seeded generator: a seed of 64 bits could yield at most 2 x 10^19 of the 10^365 orders
     of 196 patches.
 
     Parameters
@@ -30,7 +30,7 @@ class PatchShuffle(nn.Module):
     Attributes
     ----------
     across_batch
-        Whether patches change from one image to another.
+        Whether patches move from one image to another.
 
     Raises
     ------
@@ -54,12 +54,12 @@ class PatchShuffle(nn.Module):
 
 
 def draw_order(batch: int, n_patches: int, kept: int) -> Tensor:
-    """Draw which patch goes where when each image keeps `kept` of its patches.
+    """Draw a random order of a batch's patches in which each image keeps `kept` of its own.
 
     Returns
     -------
-    int64 tensor (batch, n_patches) of a permutation of the batch's patches 0 to
-    batch * n_patches - 1, those of the first image first; on the CPU.
+    int64 tensor (batch, n_patches) on the CPU: the patch in each place, a permutation of 0 to
+    batch * n_patches - 1, where the patches are numbered image by image.
     """
     first = torch.arange(batch).unsqueeze(1) * n_patches
     order = _permutations(batch, n_patches) + first
@@ -73,22 +73,21 @@ def draw_order(batch: int, n_patches: int, kept: int) -> Tensor:
 
 def patches_kept(n_patches: int, kappa: float) -> int:
     """Return K = floor(kappa N)."""
-    # 0.29 * 100 is 28.999999999999996.
+    # 1e-9 against rounding: 0.29 * 100 is 28.999999999999996.
     return math.floor(kappa * n_patches + 1e-9)
 
 
 def log10_search_space(n_patches: int, kappa: float = 1.0, batch: int = 1) -> float:
-    """Return log10 of the number of orders that an attacker would have to go through.
+    """Return log10 of the number of orders that an attacker would have to try.
 
-    It counts orders; what an attacker learns from the patches themselves, such as edges that fit
-    together, is not in it.
+    Information in the patches themselves, such as edges that fit together, is not considered.
 
     Parameters
     ----------
     n_patches
-        Patches N of an image; with the defaults the number of orders is N!.
+        Number of patches N per image; with the defaults, the number of orders is N!.
     kappa, batch
-        Of batch shuffling: the fraction kept, and the number of images B shuffled together.
+        For batch shuffling: the fraction kept, and the number of images B shuffled together.
 
     Source: Patch Shuffling, equation 7.
     """
@@ -100,7 +99,9 @@ def log10_search_space(n_patches: int, kappa: float = 1.0, batch: int = 1) -> fl
 
 
 def log10_orders_with_target(n_patches: int, kappa: float, batch: int) -> float:
-    """Return log10 of the number of those orders that hold one given image in its right order.
+    """Return log10 of the number of orders in which one given image is in its original order.
+
+    The parameters are those of `log10_search_space`.
 
     Source: Patch Shuffling, equation 8.
     """

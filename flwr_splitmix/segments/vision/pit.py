@@ -1,4 +1,4 @@
-"""Cutting timm's pooling vision transformers (pit_*) at the embedding or behind a stage."""
+"""Cuts of timm's pooling vision transformers (pit_*) at the embedding or after a stage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flwr_splitmix.segments.vision.zoo import create
 
 
 class ConvPatches(nn.Module):
-    """The convolution that makes patches: images (b, c, height, width) to patches (b, N, d)."""
+    """Convolution from images (b, c, height, width) to patches (b, N, d)."""
 
     def __init__(self, embed: nn.Module) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class ConvPatches(nn.Module):
 
 
 class PrefixedMap(nn.Module):
-    """Patches (b, N, d) to what timm's stages pass on: map (b, d, rows, columns), prefix tokens."""
+    """Map from patches (b, N, d) to inputs of timm's stages: map (b, d, rows, columns), prefix."""
 
     def __init__(self, cls_token: Tensor, pos_drop: nn.Module, grid: tuple[int, int]) -> None:
         super().__init__()
@@ -42,14 +42,14 @@ class PrefixedMap(nn.Module):
         self.grid = grid
 
     def forward(self, patches: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
-        # In the whole model's memory layout, in which dropout draws.
+        # The whole model's memory layout, on which dropout's draws depend.
         b, _, width = patches.shape
         maps = patches.transpose(1, 2).reshape(b, width, *self.grid).contiguous()
         return self.pos_drop(maps), self.tokens.expand(b, -1, -1)
 
 
 class PairToTokens(nn.Module):
-    """A stage's (map, prefix tokens) to smashed data (b, prefix + N, d)."""
+    """Map from a stage's (map, prefix tokens) to smashed data (b, prefix + N, d)."""
 
     def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:  # noqa: D102
         maps, prefix = pair
@@ -66,20 +66,20 @@ class TokensToPair(nn.Module):
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
         b, _, width = tokens.shape
-        # A view with the strides of the whole model's, on which convolutions round alike.
+        # The strides of the whole model's map, so that convolutions round the same.
         maps = tokens[:, self.prefix :].transpose(1, 2).reshape(b, width, *self.grid)
         return maps, tokens[:, : self.prefix]
 
 
 class PrefixOnly(nn.Module):
-    """Of the last stage's (map, prefix tokens) the tokens, which the head classifies."""
+    """Selection of the prefix tokens, which the head classifies, from the last stage's pair."""
 
     def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:  # noqa: D102
         return pair[1]
 
 
 def open_pit(request: Request) -> Cuttable:
-    """Build a PiT; patches do not overlap unless a `stride` is among the options."""
+    """Build a PiT; patches do not overlap unless the options set a `stride`."""
     from timm.models.pit import PoolingVisionTransformer
 
     request.check_patches()
@@ -92,7 +92,7 @@ def open_pit(request: Request) -> Cuttable:
     grids, prefix = _grids(model), int(model.num_tokens)
     widths = [int(model.cls_token.shape[2]), *(_width(model, i) for i in range(number_of_stages))]
     stages = _take_apart(model, request.positions)
-    above = len(stages) - 2 - number_of_stages  # the first of the stages behind the embedding
+    above = len(stages) - 2 - number_of_stages  # stages below the first transformer stage
 
     def split(number: int) -> SplitModel:
         at_embedding = number == 1
@@ -120,7 +120,7 @@ def open_pit(request: Request) -> Cuttable:
 
 
 def _grids(model: Any) -> list[tuple[int, int]]:
-    """Return (rows, columns) of the embedding and behind each stage, which may pool first."""
+    """Return (rows, columns) of the map after the embedding and after each stage."""
     rows, columns = model.patch_embed.grid_size
     grids = [(rows, columns)]
     for stage in model.transformers:
@@ -144,7 +144,7 @@ def _width(model: Any, stage: int) -> int:
 
 
 def _take_apart(model: Any, positions: str) -> list[Stage]:
-    """Return the stages of a PiT, which is used up."""
+    """Return the stages of a PiT, which cannot be used afterwards."""
     pos = model.pos_embed.flatten(2).transpose(1, 2)
     at_client = positions == "lower"
     embedding = PatchEmbedding(ConvPatches(model.patch_embed), pos if at_client else None)

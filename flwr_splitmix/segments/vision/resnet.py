@@ -1,4 +1,4 @@
-"""Cutting timm's ResNets (and ResNeXts, SE-ResNets, ...) behind the stem or a stage."""
+"""Cuts of timm's ResNets (and ResNeXts, SE-ResNets, ...) after the stem or a stage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flwr_splitmix.segments.vision.zoo import create
 
 
 def open_resnet(request: Request) -> Cuttable:
-    """Build a model of timm's ResNet family, cut by default behind `layer1`.
+    """Build a model of timm's ResNet family, cut by default after `layer1`.
 
     The stem is convolution, norm, activation and pooling; the stages are `layer1` to `layer4`.
     """

@@ -1,4 +1,4 @@
-"""Frozen edges that shuffle patches: PS, BS and PS+, cut from a timm vision transformer."""
+"""Frozen lower segments that shuffle patches (PS, BS, PS+), cut from a timm ViT."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ ShuffleMethod = Literal["patch", "batch", "spectral", "spectral-pixels"]
 
 
 class FrozenLower(LowerSegment):
-    """A lower segment that never learns: no gradients, and no dropout in training mode either.
+    """Lower segment that is never trained: it has no gradients, and never any dropout.
 
-    Only the shuffle follows the mode. `edge` says how it shuffles: {"method", "kappa"}.
+    Only the shuffle follows the training mode. `edge` describes it: {"method", "kappa"}.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class FrozenLower(LowerSegment):
 
 
 class ShuffledUpper(UpperSegment):
-    """An upper segment for patches in no order; `edge` says how the clients shuffle."""
+    """Upper segment for unordered patches; `edge` describes the clients' shuffle."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class ShuffledUpper(UpperSegment):
 
 
 class Spectrum(nn.Module):
-    """Images or maps (b, C, height, width) to their spectra (b, 2 C, height, width).
+    """Map from images or maps (b, C, height, width) to their spectra (b, 2 C, height, width).
 
-    The transform is unitary, with frequency 0 in the middle; the real parts are the first C
-    channels, the imaginary parts the others. Images are real: patches of opposite frequencies hold
-    nearly the same numbers, up to signs, and a server can tell such pairs.
+    The transform is unitary, with frequency 0 in the middle; the first C channels are the real
+    parts, the others the imaginary parts. As images are real, patches of opposite frequencies hold
+    nearly the same numbers, up to signs, and a server can recognise such pairs.
 
     Source: Patch Shuffling, section IV-D.
     """
@@ -97,7 +97,7 @@ def split_shuffled_edge(
 ) -> SplitModel:
     """Cut a timm ViT or DeiT for shuffled patches; the lower segment is frozen.
 
-    There are no position embeddings, in either segment, nor one for the class token.
+    Neither segment has position embeddings, not even for the class token.
 
     Parameters
     ----------
@@ -106,13 +106,13 @@ def split_shuffled_edge(
     method
         "patch" (PS): patch projection, shuffle within each image, the model's first block; the
         upper segment is class token, other blocks and head. "batch" (BS): likewise, with patches
-        exchanged within the batch. "spectral" (PS+): patch projection, whose patches are put
-        together to a map again (`side_of_patches`), and patches of the map's spectrum, of twice
-        the model's width, shuffled; in the upper segment a two-layer MLP in front of all blocks.
-        "spectral-pixels", a variant that is not the paper's: patches of the image's own
+        exchanged within the batch. "spectral" (PS+): patch projection, whose patches are
+        reassembled to a map (`side_of_patches`), and a shuffle of patches of the map's spectrum,
+        of twice the model's width; the upper segment has a two-layer MLP before all blocks.
+        "spectral-pixels", a variant that is not in the paper: patches of the image's own
         spectrum, of width 2 channels patch_size², with no weights in the lower segment.
     kappa
-        Of "batch": the fraction of its patches that an image keeps, in (0, 1].
+        For "batch": the fraction of its patches that an image keeps, in (0, 1].
     num_classes, channels, image_size, patch_size, depth, seed, **timm_options
         As for `split_vision_model`. All clients and the server need the same lower weights: the
         same seed, or pretrained ones.
@@ -125,8 +125,8 @@ def split_shuffled_edge(
     Raises
     ------
     ValueError
-        If the model is no such transformer or has no block to spare, or method, kappa or a size
-        is not possible.
+        If the model is no such transformer, has too few blocks for "patch" or "batch", or has a
+        norm before its first block, or if method, kappa or a size is invalid.
 
     Source: Patch Shuffling, section IV.
     """
@@ -165,11 +165,12 @@ def split_shuffled_edge(
 
 
 def side_of_patches(width: int, patch_size: int) -> int:
-    """Return the side of the square that a patch's embedding becomes in the map it is put into.
+    """Return the side of the square that a patch's embedding of a given width fills in the map.
 
-    It is the largest up to `patch_size` whose square divides the width; what is left are channels.
-    At the width 768 and patches of 16 pixels the map is of the image's size, with 3 channels, as
-    in the paper's public code; at 192 and 4 it has 12, at 384 and 16 it is half as large with 6.
+    It is the largest up to `patch_size` whose square divides the width; the quotient is the number
+    of channels. At width 768 and patches of 16 pixels, the map has the image's size and 3 channels,
+    as in the paper's public code; at 192 and 4, the image's size and 12 channels; at 384 and 16,
+    half the image's size and 6 channels.
     """
     return max(side for side in range(1, patch_size + 1) if width % side**2 == 0)
 

@@ -1,4 +1,4 @@
-"""The two segments of a vision model, and the request they are made from."""
+"""The two segments of a vision model, and the request from which they are made."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Stage = tuple[str, nn.Module]
 class LowerSegment(nn.Sequential):
     """The client's part of a vision model.
 
-    Called with images (b, channels, height, width), returns smashed data
-    (b, prefix + patches, width), with the sizes in `geometry`.
+    It maps images (b, channels, height, width) to smashed data (b, prefix + patches, width), with
+    the sizes in `geometry`; images of another shape are a ValueError.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class LowerSegment(nn.Sequential):
 
 
 class UpperSegment(nn.Sequential):
-    """The server's part: smashed data (b, prefix + patches, width) to logits (b, num_classes)."""
+    """The server's part: from smashed data (b, prefix + patches, width) to (b, num_classes)."""
 
     def __init__(self, stages: Sequence[Stage], geometry: Geometry, num_classes: int) -> None:
         super().__init__(OrderedDict(stages))
@@ -57,7 +57,7 @@ class SplitModel(NamedTuple):
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `split_vision_model`; see there."""
+    """Arguments of `split_vision_model`; see there."""
 
     name: str
     cut_at: str | None
@@ -76,14 +76,14 @@ class Request:
         return (self.channels, self.image_size, self.image_size)
 
     def check_patches(self) -> None:
-        """Raise ValueError if patches do not tile the image."""
+        """Raise ValueError if the patches do not tile the image."""
         if self.patch_size < 1 or self.image_size % self.patch_size:
             raise ValueError(
                 f"patch_size {self.patch_size} does not divide image_size {self.image_size}"
             )
 
     def check_positions(self, at_embedding: bool) -> None:
-        """Raise ValueError for positions in the upper segment, after blocks that need them."""
+        """Raise ValueError if the upper segment would add positions after blocks that need them."""
         if self.positions == "upper" and not at_embedding:
             raise ValueError(
                 f"positions 'upper' needs the cut at 'embedding', not at {self.cut_at!r}: "
@@ -93,18 +93,18 @@ class Request:
 
 @dataclass(frozen=True)
 class Cuttable:
-    """A built model, its stages, and the places where it can be cut.
+    """A built model, its stages, and its possible cuts.
 
     Parameters
     ----------
     stages
         All stages of the model, from images to logits.
     cuts
-        For each cut, the number of stages below it.
+        Number of stages below each cut.
     default
-        The cut if none is requested.
+        Cut if none is requested.
     split
-        Makes the two segments from the number of stages below the cut; cuts share modules.
+        Makes the two segments from the number of stages below the cut; all cuts share modules.
     """
 
     request: Request

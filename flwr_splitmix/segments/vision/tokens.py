@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Positions(nn.Module):
-    """Adds one learned embedding to each slot of patches (b, N, d), whatever patch is in it."""
+    """Learned embeddings added to patches (b, N, d) by slot, whatever patch is in it."""
 
     def __init__(self, pos_embed: Tensor) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class Positions(nn.Module):
 
 
 class PatchEmbedding(nn.Module):
-    """Patch projection plus, if given, the patches' position embeddings: each keeps its place."""
+    """Patch projection plus, if given, the position embeddings of the patches."""
 
     def __init__(self, patch_embed: nn.Module, pos_embed: Tensor | None) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class PatchEmbedding(nn.Module):
 
 
 class PrefixTokens(nn.Module):
-    """Class, register and distillation tokens of a timm ViT, put in front of the patches."""
+    """Class, distillation and register tokens of a timm ViT, put in front of the patches."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -57,15 +57,15 @@ class PrefixTokens(nn.Module):
         tokens = patches
         if self.tokens is not None:
             prefix = self.tokens if self.pos_embed is None else self.tokens + self.pos_embed
-            # shape[0], not len(): exporters keep it a variable.
+            # shape[0], not len(): exporters keep it variable.
             tokens = torch.cat([prefix.expand(patches.shape[0], -1, -1), patches], dim=1)
         return self.norm_pre(self.pos_drop(tokens))  # type: ignore[no-any-return]
 
 
 class ClassifierHead(nn.Module):
-    """Final norm, pooling and classifier, as the timm model has them.
+    """Final norm, pooling and classifier of a timm model.
 
-    Whoever makes one has emptied the model of all else.
+    The caller must have removed all other weights from the model.
     """
 
     def __init__(self, model: Any) -> None:

@@ -1,4 +1,4 @@
-"""Cutting timm's VGGs behind any of their layers."""
+"""Cuts of timm's VGGs after any of their layers."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from flwr_splitmix.segments.vision.split_model import Cuttable, Request, Stage
 from flwr_splitmix.segments.vision.zoo import create
 
 FULL_SIZE = 224
-"""Pixels from which on the last map fills the 7 x 7 kernel of VGG's own classifier."""
+"""Image side in pixels from which the last map fills the 7 x 7 kernel of VGG's classifier."""
 
 LEAST_SIZE = 32
-"""Pixels that five poolings leave one of."""
+"""Image side in pixels of which five poolings leave one pixel."""
 
 
 def open_vgg(request: Request) -> Cuttable:
-    """Build a VGG, cut behind `features.i`, by default at the papers' cut.
+    """Build a VGG, cut after `features.i`, by default at the papers' cut.
 
-    That is behind two convolutions and one pooling (`features.4` of vgg16). Below 224 pixels the
-    classifier is average pooling and one linear layer: VGG's own would blow the small last map up
-    to 7 x 7, for 120 million weights.
+    That is after two convolutions and one pooling (`features.4` of vgg16). Below 224 pixels, the
+    classifier is average pooling and one linear layer: VGG's own would enlarge the small last map
+    to 7 x 7, and has 120 million weights.
 
     Raises
     ------
@@ -49,8 +49,8 @@ def _build(request: Request) -> Any:
 
     small = request.image_size < FULL_SIZE
     options = request.options
-    # A classifier one wide where it is thrown away: the full one takes half a gigabyte. Pretrained
-    # weights fit the full one only.
+    # A classifier of width 1 if it is replaced below: the full one takes half a gigabyte.
+    # Pretrained weights fit only the full one.
     narrow = small and not options.get("pretrained", False) and "mlp_ratio" not in options
     model = create(request, VGG, **({"mlp_ratio": 1 / 4096} if narrow else {}))
     if small:
@@ -65,7 +65,7 @@ def _build(request: Request) -> Any:
 
 
 def _papers_cut(features: nn.Sequential) -> int:
-    """Return the first layer behind which two convolutions and one pooling are complete.
+    """Return the index of the first layer that completes two convolutions and one pooling.
 
     Source: CutMixSL, section 4.
     """
@@ -73,7 +73,7 @@ def _papers_cut(features: nn.Sequential) -> int:
     for i, (layer, following) in enumerate(pairwise(features)):
         convolutions += isinstance(layer, nn.Conv2d)
         poolings += isinstance(layer, nn.MaxPool2d)
-        # A norm and an activation still belong to their convolution.
+        # A norm and an activation belong to the convolution before them.
         complete = isinstance(following, nn.Conv2d | nn.MaxPool2d)
         if convolutions >= 2 and poolings and complete:
             return i

@@ -1,4 +1,4 @@
-"""Cutting timm's VisionTransformer family (vit_*, deit*) at the embedding or behind a block."""
+"""Cuts of timm's VisionTransformer family (vit_*, deit*) at the embedding or after a block."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flwr_splitmix.segments.vision.zoo import create
 
 
 def build_vit(request: Request) -> Any:
-    """Make a timm ViT whose patches can be masked.
+    """Build a timm ViT whose patches can be masked.
 
     Raises
     ------
@@ -48,10 +48,10 @@ def build_vit(request: Request) -> Any:
 
 
 def take_vit_apart(model: Any, positions: str) -> tuple[list[Stage], Tensor | None]:
-    """Return the stages of a timm ViT, which is used up, and its patches' position embeddings.
+    """Return the stages of a timm ViT and its patches' position embeddings.
 
-    The embeddings (1, N, d) belong to the first stage if `positions` is "lower", else to a stage
-    of their own behind it; None: the model has none.
+    The model cannot be used afterwards. The embeddings (1, N, d) belong to the first stage if
+    `positions` is "lower", else to their own stage after it; None if the model has none.
     """
     pos: Tensor | None = model.pos_embed
     if pos is not None:

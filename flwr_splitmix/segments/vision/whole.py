@@ -1,4 +1,4 @@
-"""The two segments of a cut timm model, put together again as timm's own."""
+"""The two segments of a cut timm model, reassembled as timm's own model."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ _RENAMED: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "VGG": ((r"^features_(\d+)\.", r"features.\1."),),
 }
-"""For each family of timm's, what our names are called there: patterns and replacements."""
+"""For each family of timm, patterns of our names and their replacements by timm's names."""
 
 _TOLERANCE = 1e-4
-"""Of logits, relative and absolute: two layouts of the same float32 sums differ by less."""
+"""Relative and absolute tolerance of logits; two layouts of the same float32 sums differ less."""
 
 
 @dataclass(frozen=True)
 class WholeModel:
-    """A model as timm has it.
+    """A model in timm's form.
 
     Attributes
     ----------
     module
         timm's module, in evaluation mode, with the segments' weights.
     name, arguments
-        What `timm.create_model` makes such a module from, all values plain.
+        Arguments with which `timm.create_model` makes such a module; plain values.
     """
 
     module: nn.Module
@@ -61,20 +61,21 @@ class WholeModel:
 
 
 def whole_model(segments: SplitModel, name: str, **arguments: Any) -> WholeModel:
-    """Put the weights of two segments into the timm model that they were cut from.
+    """Put the weights of two segments into the timm model from which they were cut.
 
     Parameters
     ----------
     segments
-        What `split_vision_model` made, whatever its weights are by now.
+        Segments from `split_vision_model`, with any weights.
     name, **arguments
-        What it was called with.
+        The arguments with which it was called.
 
     Raises
     ------
     ValueError
-        If there is no such timm model: LeNet-5, a VGG for small images, whose classifier is another
-        one, or shuffled edges, whose tokens take another path. The message says why.
+        If timm has no such model: LeNet-5, a VGG for small images, which has another classifier,
+        or shuffled edges; or if its weights or its outputs are not the segments'. The message says
+        why.
     """
     import timm
     from timm.models.vgg import VGG
@@ -112,7 +113,7 @@ def _timm_arguments(
     depth: int | None = 6,
     **timm_options: Any,
 ) -> dict[str, Any]:
-    """Return what `timm.create_model` needs to make the model that was cut."""
+    """Return the arguments with which `timm.create_model` makes the model that was cut."""
     from timm.models.pit import PoolingVisionTransformer
     from timm.models.vision_transformer import VisionTransformer
 
@@ -134,7 +135,7 @@ def _named_as_in(module: Any, segments: SplitModel) -> dict[str, Tensor]:
     )
     kept = {**segments.lower.state_dict(), **segments.upper.state_dict()}
     tokens, prefix = kept.pop("prefix.tokens", None), kept.pop("prefix.pos_embed", None)
-    if "pos_embed" in module.state_dict() and module.pos_embed.ndim == 4:  # of a PiT: a map
+    if "pos_embed" in module.state_dict() and module.pos_embed.ndim == 4:  # PiT: a map
         kept["prefix.tokens"], tokens = tokens, None
     weights: dict[str, Tensor] = {}
     for name, weight in kept.items():
@@ -154,7 +155,7 @@ def _named_as_in(module: Any, segments: SplitModel) -> dict[str, Tensor]:
 
 
 def _prefix_tokens(module: Any, tokens: Tensor) -> dict[str, Tensor]:
-    """Return the class, distillation and register tokens (1, p, d), in the order that they have."""
+    """Return the class, distillation and register tokens among `tokens` (1, p, d), by name."""
     named, start = {}, 0
     for name in ("cls_token", "dist_token", "reg_token"):
         own = getattr(module, name, None)
@@ -166,7 +167,7 @@ def _prefix_tokens(module: Any, tokens: Tensor) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _check_agreement(module: nn.Module, segments: SplitModel, name: str) -> None:
-    """Raise ValueError unless both compute the same on random images."""
+    """Raise ValueError unless module and segments return the same logits for random images."""
     lower, upper = segments
     modes = lower.training, upper.training
     lower.eval()

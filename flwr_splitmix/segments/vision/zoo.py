@@ -1,4 +1,4 @@
-"""timm's models by family: the class that a name builds, and building it."""
+"""timm's models: their classes by name, and their construction."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from flwr_splitmix.extras import needed_for
 from flwr_splitmix.segments.vision.split_model import Request
 
 CUTTABLE = ("vit_*", "deit*", "pit_*", "vgg*", "resnet*")
-"""Names of models that can be cut; others of the same classes can, too."""
+"""Patterns of names of models that can be cut; others of the same classes can, too."""
 
 
 def import_timm() -> Any:
-    """Import timm, without what it would load of Weights & Biases if that is installed.
+    """Import timm, but not Weights & Biases, which timm would import if it is installed.
 
-    timm's own training script logs there; to import it takes a process more than a second.
+    Only timm's training script needs it, and the import takes more than a second.
     """
     if "timm" in sys.modules or "wandb" in sys.modules:
         import timm
 
         return timm
-    sys.modules["wandb"] = None  # type: ignore[assignment]  # an import of it fails
+    sys.modules["wandb"] = None  # type: ignore[assignment]  # makes its import fail
     try:
         import timm
     finally:
@@ -33,12 +33,12 @@ def import_timm() -> Any:
 
 
 def family_of(name: str) -> type[nn.Module]:
-    """Return the class that a timm model is of, as its entry point says.
+    """Return the class of a timm model, from the annotation of its entry point.
 
     Raises
     ------
     ValueError
-        If timm has no such model; the message names those that are spelled alike.
+        If timm has no such model; the message names models with similar names.
     """
     with needed_for(f"the model {name!r}"):
         timm = import_timm()
@@ -57,9 +57,9 @@ def family_of(name: str) -> type[nn.Module]:
 
 
 def pretrained_normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Return the mean and the standard deviation, by channel, that timm's weights were trained for.
+    """Return the means and standard deviations per channel that timm's pretrained weights expect.
 
-    Of pixel values scaled to 0..1. None: timm has no weights for the model.
+    They are of pixel values scaled to 0..1. None if timm has no configuration of such weights.
     """
     with needed_for(f"the model {name!r}"):
         import timm
@@ -71,12 +71,12 @@ def pretrained_normalisation(name: str) -> tuple[tuple[float, ...], tuple[float,
 
 
 def create(request: Request, family: type[nn.Module], **options: Any) -> Any:
-    """Build a timm model that computes as `family` does.
+    """Build a timm model that computes like `family`.
 
     Raises
     ------
     ValueError
-        If it does not: then its stages are not those of the family.
+        If the model has another forward pass, so that its stages are not the family's.
     """
     model = import_timm().create_model(
         request.name,
@@ -92,7 +92,7 @@ def create(request: Request, family: type[nn.Module], **options: Any) -> Any:
 
 
 def cannot_cut(name: str) -> str:
-    """Return the error message for a model that cannot be cut, with those that can."""
+    """Return the error message for a model that cannot be cut, with examples that can."""
     return (
         f"{name} cannot be cut; allowed are models such as vit_tiny_patch16_224, "
         "deit_tiny_distilled_patch16_224, pit_ti_224, vgg16, resnet18, and lenet5"
