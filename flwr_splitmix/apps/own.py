@@ -78,7 +78,7 @@ def _look_at_client(app: SplitClientApp, values: Mapping[str, Any], report: Repo
     )
     with torch.no_grad():
         inputs = fetch(client.batches.data, np.arange(1))[0].to(client.device)
-        smashed = client.segment(inputs)
+        smashed = client.segment.eval()(inputs)  # BatchNorm cannot train on one example
     if smashed.dim() != 3:
         report.problems.append(
             f"the lower segment returns smashed data of shape {tuple(smashed.shape)}; needed is "

@@ -140,8 +140,6 @@ def client_split(
     """
     if not 0 <= index < num_clients:
         raise DataError(f"there is no client {index}; clients are numbered 0..{num_clients - 1}")
-    if samples < 0:
-        raise DataError(f"samples is {samples}; it must be 0 (all) or more")
     if not 0 < test_fraction <= 1:
         raise DataError(f"test_fraction is {test_fraction}; it must lie in (0, 1]")
     parts = []
@@ -189,6 +187,8 @@ def client_sizes(
 
 
 def _check_samples(sets: ImageSets, index: int, num_clients: int, there: int, samples: int) -> None:
+    if samples < 0:
+        raise DataError(f"samples is {samples}; it must be 0 (all) or more")
     if there < samples:
         raise DataError(
             f"client {index} of {num_clients} has {there} training images of {sets.name!r}, "

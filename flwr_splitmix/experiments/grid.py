@@ -119,7 +119,7 @@ def run_grid(
 def run_one(cell: Cell, place: Workplace, tell: OnProgress) -> None:
     """Run one cell in this process and report its progress.
 
-    A failure is reported, not raised; only interrupts and a lost connection are raised.
+    A failure is reported, not raised; only interrupts, and what `tell` raises, are raised.
     """
     from flwr_splitmix.events import RoundDone
     from flwr_splitmix.experiments.running import run_cell
@@ -145,8 +145,8 @@ def run_one(cell: Cell, place: Workplace, tell: OnProgress) -> None:
                     raise
             clear(run)
             top1 = _top1(run)
-    except ConnectionError:
-        raise  # the process that receives the reports has ended
+    except _ReceiverGoneError:
+        raise
     except Exception as error:
         tell(Progress(cell, "failed", reason=reason_of(error)))
     else:
@@ -207,5 +207,16 @@ def _work(place: Workplace, cell: Cell, connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     torch.set_num_threads(1)
-    with contextlib.suppress(KeyboardInterrupt, ConnectionError):
-        run_one(cell, place, connection.send)
+
+    def tell(progress: Progress) -> None:
+        try:
+            connection.send(progress)
+        except ConnectionError as error:
+            raise _ReceiverGoneError from error
+
+    with contextlib.suppress(KeyboardInterrupt, _ReceiverGoneError):
+        run_one(cell, place, tell)
+
+
+class _ReceiverGoneError(Exception):
+    """The process that receives the reports has ended."""

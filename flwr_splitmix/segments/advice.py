@@ -155,7 +155,7 @@ def measure_flops(module: nn.Module, inputs: Tensor, training_macs: float) -> fl
     training_macs
         Multiply-adds per sample, as `measure_stages` counts them.
     """
-    steps, began = 0, time.perf_counter()
+    steps = 0
     _train(module, inputs)  # warm-up: the first step is slow
     began = time.perf_counter()
     while (seconds := time.perf_counter() - began) < _LEAST_SECONDS or not steps:

@@ -80,11 +80,11 @@ def advise(
     for head in range(layers):
         for tail in range(layers - head):
             trunk = rest(below[layers + 1 - tail], below[head + 1])
-            client = rest(whole, trunk)
+            client = _without_double(rest(whole, trunk), parts)
             cuts.append(
                 CutCosts(
                     cut_at=f"head-layers={head} tail-layers={tail}",
-                    client_parameters=client.parameters - _shared(costs, parts),
+                    client_parameters=client.parameters,
                     client_memory_bytes=_learning(config, client).memory(config.batch_size),
                     client_macs=round(config.batch_size * client.training_macs),
                     uplink_bytes=up,
@@ -147,9 +147,21 @@ def _text_bytes(config: LanguageConfig, tokens: int, width: int, wire: WireDtype
     return config.batch_size * tokens * width * number
 
 
-def _shared(costs: list[StageCosts], parts: LanguageParts) -> int:
-    """Return the number of weights that embedding and output layer share, which count twice."""
-    return parts.vocab_size * parts.width if parts.tied else 0
+def _without_double(client: StageCosts, parts: LanguageParts) -> StageCosts:
+    """Return a client's costs with the weights that embedding and output layer share counted once.
+
+    Each of the two stages that have them counts them.
+    """
+    if not parts.tied:
+        return client
+    shared = parts.vocab_size * parts.width
+    return replace(
+        client,
+        parameters=client.parameters - shared,
+        trainable=max(client.trainable - shared, 0),
+        parameter_bytes=client.parameter_bytes
+        - shared * client.parameter_bytes // client.parameters,
+    )
 
 
 def _learning(config: LanguageConfig, client: StageCosts) -> StageCosts:

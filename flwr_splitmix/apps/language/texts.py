@@ -108,7 +108,7 @@ def class_names(config: LanguageConfig) -> tuple[str, ...]:
     if config.task == "generation":
         return ()
     try:
-        return _load(config, config.dataset, config.test_dataset).classes
+        return text_sets(config).classes
     except DataError as error:
         log.warning("classes have numbers for names: %s", error)
         return tuple(str(label) for label in range(config.num_labels))

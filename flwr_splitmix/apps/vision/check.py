@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from flwr_splitmix.apps.findings import describe_clients, passes
 from flwr_splitmix.apps.project import Project
@@ -31,7 +30,7 @@ def check(
     """Check a run configuration and report the findings."""
     try:
         config = VisionConfig.read(values)
-    except (ConfigError, ValidationError) as error:
+    except ConfigError as error:
         report.problems.append(str(error))
         return
 

@@ -96,7 +96,7 @@ SIZES: dict[str, Size] = {
         ),
         Size(
             name="paper",
-            title="10 clients with 2,000 CIFAR-10 images each, 64 patches of 192, 100 epochs",
+            title="10 clients with 1,500 CIFAR-10 images each, 64 patches of 192, 100 epochs",
             source="uoft-cs/cifar10",
             patch=4,
             depth=6,

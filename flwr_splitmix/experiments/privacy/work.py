@@ -225,7 +225,7 @@ def _amount(attacked: Attacked, wanted: int) -> int:
 
 
 def _device(place: Place) -> str:
-    return pick_device(place.device).type
+    return str(pick_device(place.device))
 
 
 _NOISE = {field.name for field in fields(GaussianNoise)}

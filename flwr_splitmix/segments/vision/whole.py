@@ -169,12 +169,12 @@ def _prefix_tokens(module: Any, tokens: Tensor) -> dict[str, Tensor]:
 def _check_agreement(module: nn.Module, segments: SplitModel, name: str) -> None:
     """Raise ValueError unless module and segments return the same logits for random images."""
     lower, upper = segments
-    modes = lower.training, upper.training
-    lower.eval()
-    upper.eval()
+    modes = {part: part.training for segment in segments for part in segment.modules()}
+    for segment in segments:
+        segment.eval()
     images = torch.randn(2, *lower.input_shape, generator=torch.Generator().manual_seed(0))
     own, expected = module(images), upper(lower(images))
-    lower.train(modes[0])
-    upper.train(modes[1])
+    for part, training in modes.items():
+        part.training = training
     if not torch.allclose(own, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
         raise ValueError(f"timm's {name} computes otherwise than its segments do")

@@ -62,8 +62,7 @@ def pretrained_normalisation(name: str) -> tuple[tuple[float, ...], tuple[float,
     They are of pixel values scaled to 0..1. None if timm has no configuration of such weights.
     """
     with needed_for(f"the model {name!r}"):
-        import timm
-
+        timm = import_timm()
     if not timm.is_model(name):
         return None
     described = timm.get_pretrained_cfg(name)

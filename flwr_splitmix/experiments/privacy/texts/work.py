@@ -93,7 +93,7 @@ def _size(place: Place) -> TextSize:
 def _train(row: TextRow, seed: int, place: Place) -> str:
     folder = place.victim(row, seed)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    device = pick_device(place.device).type
+    device = str(pick_device(place.device))
     run = _resolved(row, place)
     if run != row and Task("victim", run, seed).done(place):  # it was tried in the search
         shutil.copytree(place.victim(run, seed), folder, dirs_exist_ok=True)
