@@ -54,7 +54,8 @@ def to_markdown(results: Sequence[Result], matrix: Matrix = IMAGES) -> str:
 def _facts(results: Sequence[Result], matrix: Matrix) -> dict[str, dict[str, str]]:
     """Return, by heading, each method's fact; those that no method has are left out.
 
-    The number of seeds is one if a method has several; scores then have their range over them.
+    If any method has several seeds, their number is a column, and scores have their range over
+    them.
     """
     facts: dict[str, dict[str, str]] = {}
     seeds: dict[str, str] = {}
