@@ -95,4 +95,4 @@ class Nodes:
 
 def wait_until_attached(channel: MixerChannel) -> None:
     """Wait until all nodes of a round have attached."""
-    wait_for("the nodes", lambda: not channel.ask("attach", {"gone": {}})["waiting"], 10)
+    wait_for("the nodes", lambda: not channel.ask("attach", {"gone": {}})["waiting"])
