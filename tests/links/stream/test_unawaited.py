@@ -12,6 +12,7 @@ import pytest
 from flwr_splitmix.events import Exchange
 from flwr_splitmix.links import StreamLink
 from flwr_splitmix.links.link import Clients, Outcome, Patience
+from flwr_splitmix.links.stream.clients import StreamClients
 from flwr_splitmix.links.stream.session import Session
 from flwr_splitmix.links.ticket import Ticket
 from tests.links.stream.peers import (
@@ -94,6 +95,7 @@ def test_an_answer_that_came_while_the_server_computed_is_not_late(link: StreamL
     with a_round(link, [good, good, slow := Slow()]) as clients:
         call(clients, "first")
         came: list[int] = []
+        assert isinstance(clients, StreamClients)
         lines = clients.lines.values()
         payloads = {client: {"value": "slowly"} for client in clients.alive}
         for client, _ in clients.answers("echo", payloads, patience=Patience(3.0, 1)):
