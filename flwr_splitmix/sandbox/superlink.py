@@ -15,6 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from itertools import cycle, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -252,11 +253,21 @@ def one_port() -> bool:
     return (major, minor) >= (1, 35)
 
 
+_FIRST_PORT = 20_000 + 64 * (os.getpid() % 199)
+_PORTS = cycle(range(_FIRST_PORT, _FIRST_PORT + 64))
+"""Below those that the kernel gives to connections, and of neighbouring processes others."""
+
+
 def free_port() -> int:
-    """Return a port of the loopback interface that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port of the loopback interface that is free now.
+
+    Until somebody binds it, it is given neither to a connection nor to who binds port 0.
+    """
+    for port in islice(_PORTS, 64):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("64 ports in a row are taken on the loopback interface")
 
 
 def toml(values: Mapping[str, Any]) -> str:

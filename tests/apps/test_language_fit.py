@@ -21,6 +21,9 @@ from tests.apps.language_app import SHARED, TINY, client, fit, read, run_config
 from tests.apps.minilm import MINILM
 from tests.apps.vision_app import context
 
+# A rare secret of MixGuard decodes so badly that a loss is not what a model's is that only guesses.
+pytestmark = pytest.mark.usefixtures("repeatable")
+
 
 @pytest.mark.parametrize("task", ["generation", "classification"])
 @pytest.mark.parametrize("name", USHAPE_STRATEGIES)

@@ -207,9 +207,9 @@ def test_a_benchmark_that_is_told_to_end_leaves_no_process() -> None:
         started[:] = own.children(recursive=True)
         return any("flower-superlink" in " ".join(_command(process)) for process in started)
 
-    wait_for("a SuperLink", superlink_runs)
+    wait_for("a SuperLink", superlink_runs, 240)
     benchmark.terminate()
-    assert benchmark.wait(timeout=60) == 143
+    assert benchmark.wait(timeout=240) == 143
     wait_for("the end of all of them", lambda: not any(map(_lives, started)))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,11 +22,12 @@ from flwr_splitmix.cli.superlinks import (
 )
 from flwr_splitmix.sandbox.superlink import free_port
 from tests.apps.app_config import APPS
+from tests.waiting import wait_for
 
 LISTENS = """#!{python}
-import socket, sys, time
+import socket, sys
 with socket.create_server(("127.0.0.1", int(sys.argv[1]))):
-    time.sleep(60)
+    sys.stdin.read()
 """
 
 
@@ -36,10 +36,8 @@ def superlink(environment: Path, port: int) -> subprocess.Popen[bytes]:
     program = environment / "bin" / "flower-superlink"
     program.write_text(LISTENS.format(python=environment / "bin" / "python"))
     program.chmod(0o755)
-    process = subprocess.Popen([str(program), str(port)])
-    deadline = time.monotonic() + 30
-    while find_listener(port) is None and time.monotonic() < deadline:
-        time.sleep(0.05)
+    process = subprocess.Popen([str(program), str(port)], stdin=subprocess.PIPE)
+    wait_for("what listens", lambda: find_listener(port) is not None)
     return process
 
 

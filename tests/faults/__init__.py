@@ -9,7 +9,7 @@
 | a simulation's host or machine dies; `flwr stop`; the run is resumed | test_interruptions |
 | a node of a Ray cluster is lost | test_ray_cluster |
 | the disk fills up | test_full_disk |
-| the link's port cannot be reached; the network drops; every byte takes 100 ms | test_network |
+| the link's port cannot be reached; the network drops; every byte takes 300 ms | test_network |
 | strangers at the port of a run: no token, others' tokens, 2 GB announced, noise | test_strangers |
 | 10,000 mutated and truncated frames, at either end | test_damaged_frames |
 | NaN, a wrong shape, another dtype, too many patches, patches that are not its own | test_uploads |

@@ -52,7 +52,7 @@ def deployed(deployment: LocalDeployment) -> Iterator[Deployed]:
         files = [path for path in node.state_dir.rglob("*") if path.is_file()]
         odd = [str(f) for f in files if not KEPT.fullmatch(str(f.relative_to(deployment.home)))]
         assert odd == []
-    wait_for("the end of the test's threads", lambda: set(threading.enumerate()) <= before, 10)
+    wait_for("the end of the test's threads", lambda: set(threading.enumerate()) <= before)
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ START = 240.0
 ROUNDS = 12
 """Of a run that is killed after two: enough that it does not end before."""
 
-STEPS = 120
+STEPS = 240
 """Of a round: enough that it is not over when a host has begun it."""
 
 

@@ -39,7 +39,7 @@ def test_a_clientapp_that_is_killed_in_a_step_costs_its_node_one_round(
     deployed: Deployed, home: Path
 ) -> None:
     """Flower hands its SuperNode no message for a minute; the next round waits for it."""
-    values = {"steps": 30, "pause": 0.1, "reattach-timeout": 4.0, "run-dir": str(home)}
+    values = {"steps": 30, "pause": 0.3, "reattach-timeout": 4.0, "run-dir": str(home)}
     run_id = deployed.start(values, APP)
     deployed.reach(run_id, "client 1's fifth step", lambda: len(steps_in(home, 1, 1)) >= 5, START)
     os.kill(steps_of(home, 1)[-1].process, signal.SIGKILL)
@@ -80,12 +80,12 @@ def test_a_supernode_that_is_killed_comes_back_with_its_state(
 def test_a_clientapp_that_is_frozen_for_longer_than_the_deadline(
     deployed: Deployed, home: Path
 ) -> None:
-    values = {"steps": 30, "pause": 0.1, "step-timeout": 8.0, "run-dir": str(home)}
+    values = {"steps": 30, "pause": 0.3, "step-timeout": 8.0, "run-dir": str(home)}
     run_id = deployed.start(values, APP)
     deployed.reach(run_id, "client 1's fifth step", lambda: len(steps_in(home, 1, 1)) >= 5, START)
     frozen = steps_of(home, 1)[-1].process
     os.kill(frozen, signal.SIGSTOP)
-    deployed.reach(run_id, "the first round's end", lambda: len(rows(home)) >= 1, 60)
+    deployed.reach(run_id, "the first round's end", lambda: len(rows(home)) >= 1, START)
     os.kill(frozen, signal.SIGCONT)
     ended = deployed.finish(run_id, home)
     assert ended.status == "finished:completed", ended.log
@@ -100,7 +100,7 @@ def test_a_clientapp_that_is_frozen_for_longer_than_the_deadline(
 def test_a_run_whose_serverapp_was_killed_is_resumed_as_if_it_had_not(
     deployed: Deployed, home: Path, tmp_path: Path, app: ModuleType
 ) -> None:
-    values = {"rounds": 4, "steps": 20, "pause": 0.1, "min-nodes": 3}
+    values = {"rounds": 4, "steps": 20, "pause": 0.3, "min-nodes": 3}
     run_id = deployed.start({**values, "reattach-timeout": 4.0, "run-dir": str(home)}, APP)
     deployed.reach(run_id, "step 5 of round 3", lambda: len(steps_in(home, 0, 3)) >= 5, START)
     server_process(deployed.flower).kill()

@@ -17,7 +17,7 @@ from tests.links.stream.peers import Proxy, delayed
 
 STEPS = 30
 DOWN = 5.0
-DELAY = 0.1
+DELAY = 0.3
 CLIENTS = 3
 
 

@@ -73,7 +73,7 @@ def processes() -> Iterator[list[Process]]:
 
 
 def test_killed_and_frozen_peers(processes: list[Process]) -> None:
-    link = StreamLink(address="127.0.0.1:0", attach_timeout=90, step_timeout=4, reattach_timeout=2)
+    link = StreamLink(address="127.0.0.1:0", attach_timeout=90, step_timeout=10, reattach_timeout=2)
     link.open(None)
     killed, frozen, slow = processes
     with a_round(link, [good, killed, frozen, slow]) as clients:
@@ -87,11 +87,11 @@ def test_killed_and_frozen_peers(processes: list[Process]) -> None:
         frozen.signal(signal.SIGSTOP)
         began = time.monotonic()
         assert sorted(call(clients, 4)) == [0, 3]
-        assert 3.9 <= time.monotonic() - began < 6
-        assert clients.failures[2] == "did not answer echo within 4 s"
+        assert 9.9 <= time.monotonic() - began < 25
+        assert clients.failures[2] == "did not answer echo within 10 s"
         frozen.signal(signal.SIGCONT)
         wait_for("the end of the frozen peer", lambda: frozen.said)
-        assert frozen.said == "left out of the round: did not answer echo within 4 s"
+        assert frozen.said == "left out of the round: did not answer echo within 10 s"
         assert sorted(call(clients, 5)) == [0, 3]
     assert len(clients.replies) == 2
     link.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ import ray
 
 from flwr_splitmix import RayLink
 from flwr_splitmix.sandbox.flower import LocalFlower
+from flwr_splitmix.sandbox.superlink import free_port
 from tests.e2e.flower_run import TINY, Runner
 from tests.e2e.processes import Watch, end_processes
 from tests.waiting import wait_for
@@ -85,12 +85,6 @@ class Cluster:
                 node.wait()
         end_processes(below)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from tests.links.stream.http2 import http2_request, message_head
 
 GARBAGE = 200
 SILENT = 100
-STEPS = 40
+STEPS = 80
 
 
 def forged() -> str:
@@ -60,7 +60,7 @@ def tls_connection(address: str, ca: Path) -> Iterator[ssl.SSLSocket]:
     trust = ssl.create_default_context(cafile=ca)
     trust.set_alpn_protocols(["h2"])
     with (
-        socket.create_connection((host, int(port)), 10) as bare,
+        socket.create_connection((host, int(port)), 60) as bare,
         trust.wrap_socket(bare, server_hostname=host) as secured,
     ):
         yield secured
@@ -90,14 +90,14 @@ def test_strangers_at_the_port_of_a_run_change_nothing(
 
     with contextlib.ExitStack() as open_ones:
         for _ in range(SILENT):
-            open_ones.enter_context(socket.create_connection((host, int(port)), 10))
+            open_ones.enter_context(socket.create_connection((host, int(port)), 60))
         for token in ("", "nonsense", forged(), unsigned()):
             refused = attach(address, files.ca.read_bytes(), token)
             assert refused.code() == grpc.StatusCode.UNAUTHENTICATED
             assert refused.details() == "the token was not made by this run"
         rng = random.Random(1)
         for _ in range(GARBAGE):
-            rude = open_ones.enter_context(socket.create_connection((host, int(port)), 10))
+            rude = open_ones.enter_context(socket.create_connection((host, int(port)), 60))
             with contextlib.suppress(ConnectionError):
                 rude.sendall(rng.randbytes(rng.randint(1, 5000)))
         for token in ("", forged()):

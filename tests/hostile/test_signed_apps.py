@@ -95,7 +95,7 @@ def deployed(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dep
         yield Deployed(deployment)
 
 
-def run(deployed: Deployed, app: Path, home: Path, attach_timeout: float = 20.0) -> Ended:
+def run(deployed: Deployed, app: Path, home: Path, attach_timeout: float = 60.0) -> Ended:
     return deployed.run({**VALUES, "attach-timeout": attach_timeout}, home, app=app)
 
 

@@ -116,7 +116,7 @@ def test_a_node_that_was_silent_for_a_while_has_its_index_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A newcomer that waits for the first node's weakness has its index only for so long."""
-    monkeypatch.setattr(polling, "CLAIM_SECONDS", 0.5)
+    monkeypatch.setattr(polling, "CLAIM_SECONDS", 2.0)
     silent = {101}
     asked: list[int] = []
 

@@ -107,11 +107,11 @@ def test_while_a_run_runs_no_other_process_runs_it(tmp_path: Path) -> None:
     with run.held():
         fit(run)  # the holder itself may
         with process(RUNNER, run, tmp_path) as other:
-            _, said = other.communicate(timeout=120)
+            _, said = other.communicate(timeout=300)
         assert other.returncode == 1
         assert re.search(rf"RunError: run {run.id} is in progress: process {os.getpid()} on", said)
     with process(RUNNER, run, tmp_path) as other:
-        _, said = other.communicate(timeout=120)
+        _, said = other.communicate(timeout=300)
     assert other.returncode == 0, said
     assert [row["round"] for row in Run.open(run.id, home=tmp_path).rows] == [1, 2]
 

@@ -157,14 +157,14 @@ def test_what_is_no_body_is_refused(body: bytes, sentence: str) -> None:
 
 def test_announcing_two_gigabytes_costs_nothing() -> None:
     tracemalloc.start()
-    began = time.perf_counter()
+    began = time.thread_time()  # of the processor, which others may keep busy
     for announced in (2 << 30, 2**64 - 1):
         with pytest.raises(CodecError, match="at most"):
             decode(PREFIX.pack(b"SMXF", 1, 0, 100, announced) + b"x" * 100)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1_000_000
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 1
     assert MAX_BODY < 2 << 30
 
 

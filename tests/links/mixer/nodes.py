@@ -30,7 +30,7 @@ OPENING: dict[str, Any] = {
     "nodes": {"0": 100, "1": 101},
     "wire-dtype": "keep",
     "wire-feedback": False,
-    "step-timeout": 5.0,
+    "step-timeout": 60.0,
     "reattach-timeout": 1.0,
 }
 
@@ -69,7 +69,7 @@ class Nodes:
         changes = {name.replace("_", "-"): value for name, value in opening.items()}
         tokens = channel.open({**OPENING, **changes})["tokens"]
         self.tickets = [
-            Ticket(c, 7, 1, 9, address=mixer.address, tls=False, token=tokens[str(c)], timeout=5.0)
+            Ticket(c, 7, 1, 9, address=mixer.address, tls=False, token=tokens[str(c)], timeout=60.0)
             for c in (0, 1)
         ]
 
@@ -95,4 +95,4 @@ class Nodes:
 
 def wait_until_attached(channel: MixerChannel) -> None:
     """Wait until all nodes of a round have attached."""
-    wait_for("the nodes", lambda: not channel.ask("attach", {"gone": {}})["waiting"], 10)
+    wait_for("the nodes", lambda: not channel.ask("attach", {"gone": {}})["waiting"])

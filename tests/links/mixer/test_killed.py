@@ -12,6 +12,7 @@ import pytest
 from flwr_splitmix import Run
 from flwr_splitmix.links import MixerLink
 from flwr_splitmix.links.stream.certificates import make_certificates
+from flwr_splitmix.sandbox.superlink import free_port
 from flwr_splitmix.testing.agreement import check_same_results, read_results
 from tests.links.kept import results
 from tests.links.mixer.noisy import alone, elsewhere, epsilons, new_run, through
@@ -28,7 +29,7 @@ def test_a_mixer_process_that_is_replaced_has_no_number_for_the_run(tmp_path: Pa
     files = make_certificates(tmp_path / "certificates")
     run = new_run(tmp_path, "replaced")
     with ExitStack() as stack:
-        first = stack.enter_context(MixerProcess(tmp_path, files))
+        first = stack.enter_context(MixerProcess(tmp_path, files, f"127.0.0.1:{free_port()}"))
 
         def replace() -> None:
             assert first.end() == 0
@@ -51,7 +52,7 @@ def test_a_killed_mixer_costs_its_round_and_the_next_one_finds_another(
     files = make_certificates(tmp_path / "certificates")
     run = Run.create({}, name="killed", home=tmp_path)
     with ExitStack() as stack:
-        first = stack.enter_context(MixerProcess(tmp_path, files))
+        first = stack.enter_context(MixerProcess(tmp_path, files, f"127.0.0.1:{free_port()}"))
 
         def kill() -> None:
             first.kill()

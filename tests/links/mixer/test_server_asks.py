@@ -190,7 +190,7 @@ def test_a_server_that_breaks_the_order_or_sends_other_gradients_gets_nothing(
         channel.ask("step", second)
     channel.ask("close")
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -204,7 +204,7 @@ def test_bytes_that_are_no_call_are_answered_with_a_sentence(
 ) -> None:
     shown = ((TOKEN_KEY, TOKEN), (PROTOCOL_KEY, str(PROTOCOL)))
     with grpc.insecure_channel(plain.address) as channel:
-        stream = channel.stream_stream(METHOD)(iter([sent]), metadata=shown, timeout=10)
+        stream = channel.stream_stream(METHOD)(iter([sent]), metadata=shown, timeout=60)
         frame = decode(next(stream))
     assert frame.kind == "error"
     assert frame.text
@@ -213,7 +213,7 @@ def test_bytes_that_are_no_call_are_answered_with_a_sentence(
 def test_another_version_is_named(plain: MixerServer) -> None:
     shown = ((TOKEN_KEY, TOKEN), (PROTOCOL_KEY, "99"))
     with grpc.insecure_channel(plain.address) as channel:
-        stream = channel.stream_stream(METHOD)(iter([b""]), metadata=shown, timeout=10)
+        stream = channel.stream_stream(METHOD)(iter([b""]), metadata=shown, timeout=60)
         with pytest.raises(grpc.RpcError) as refused:
             next(stream)
     assert "install the same flwr-splitmix on both" in str(refused.value)

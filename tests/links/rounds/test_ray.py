@@ -216,11 +216,11 @@ def test_only_marked_exchanges_can_be_called(host: Any) -> None:
 
 def test_a_late_host_costs_its_own_clients_only(start_host: Any) -> None:
     late, prompt = start_host(), start_host()
-    clients = clients_of({0: late, 1: prompt, 2: late, 3: prompt}, 5.0)
+    clients = clients_of({0: late, 1: prompt, 2: late, 3: prompt}, 15.0)
     replies = clients.call("sleep", {i: {"seconds": 900.0 if i == 0 else 0.0} for i in range(4)})
     assert replies == {1: {"slept": 0.0}, 3: {"slept": 0.0}}
     # Client 2 lives in the same host, which was busy with client 0.
-    assert clients.failures == dict.fromkeys((0, 2), "did not answer sleep within 5 s")
+    assert clients.failures == dict.fromkeys((0, 2), "did not answer sleep within 15 s")
     assert clients.alive == (1, 3)
     assert clients.call("sleep", {i: {"seconds": 0.0} for i in range(4)}).keys() == {1, 3}
 
@@ -268,7 +268,7 @@ def test_hosts_end_with_their_link(session: None) -> None:
     pids = [ray.get(host.process_id.remote()) for host in link.handles]
     assert len(set(pids)) == 2
     link.close()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while any(map(psutil.pid_exists, pids)):
         assert time.monotonic() < deadline, pids
         time.sleep(0.1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -86,16 +85,20 @@ def test_calls_in_flight_are_answered_in_their_order(line: Line) -> None:
         assert call.outcome.reply == {"a": number}
 
 
-def test_seconds_count_from_when_the_client_was_free(line: Line) -> None:
+def test_seconds_count_from_when_the_client_was_free(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
     wire = attached(line)
     first, second = line.submit("step", {}), line.submit("step", {})
-    time.sleep(0.05)
-    for number in (1, 2):
+    for number, seconds in ((1, 5.0), (2, 3.0)):
+        now += seconds
         sent(line, wire)
         line.receive(wire, reply(number))
     assert first.outcome is not None
     assert second.outcome is not None
-    assert first.outcome.seconds >= 0.05 > second.outcome.seconds
+    assert (first.outcome.seconds, second.outcome.seconds) == (5.0, 3.0)
 
 
 def test_all_calls_in_flight_are_sent_again_on_the_next_connection(line: Line) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from flwr_splitmix.events import Exchange
 from flwr_splitmix.links import StreamLink
 from flwr_splitmix.links.link import Clients, Outcome, Patience
+from flwr_splitmix.links.stream.clients import StreamClients
 from flwr_splitmix.links.stream.session import Session
 from flwr_splitmix.links.ticket import Ticket
 from tests.links.stream.peers import (
@@ -23,8 +25,6 @@ from tests.links.stream.peers import (
 )
 from tests.waiting import wait_for
 
-SLOW = 0.8
-
 
 @pytest.fixture
 def link() -> Iterator[StreamLink]:
@@ -33,7 +33,7 @@ def link() -> Iterator[StreamLink]:
 
 @pytest.fixture
 def impatient() -> Iterator[StreamLink]:
-    yield from opened(1.5)
+    yield from opened(5.0)
 
 
 def opened(step_timeout: float) -> Iterator[StreamLink]:
@@ -44,24 +44,25 @@ def opened(step_timeout: float) -> Iterator[StreamLink]:
     no_threads_left()
 
 
-def slow(ticket: Ticket, node: int) -> None:
-    """Take part as a peer that takes its time for the value "slowly", and notes what it ran."""
+class Slow:
+    """A peer that answers the value "slowly" when it may, and notes what it ran."""
 
-    def answer(method: str, arguments: Mapping[str, Any]) -> Outcome:
-        time.sleep(SLOW if arguments["value"] == "slowly" else 0)
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.ran: list[Any] = []
+
+    def __call__(self, ticket: Ticket, node: int) -> None:
+        Session(ticket, node, DESCRIPTION, self.answer).run()
+
+    def answer(self, method: str, arguments: Mapping[str, Any]) -> Outcome:
+        if arguments["value"] == "slowly":
+            assert self.go_on.wait(60)
+        self.ran.append(arguments["value"])
         return echo(method, arguments)
 
-    Session(ticket, node, DESCRIPTION, answer).run()
-
-
-def never(ticket: Ticket, node: int) -> None:
-    """Take part as a peer that answers "slowly" long after any deadline."""
-
-    def answer(method: str, arguments: Mapping[str, Any]) -> Outcome:
-        time.sleep(4.0 if arguments["value"] == "slowly" else 0)
-        return echo(method, arguments)
-
-    Session(ticket, node, DESCRIPTION, answer).run()
+    def go_on_soon(self) -> None:
+        """Answer while the server waits for it; earlier, if the server is late, does no harm."""
+        threading.Timer(0.3, self.go_on.set).start()
 
 
 def answers(clients: Clients, value: Any, least: int = 1) -> dict[int, Any]:
@@ -72,13 +73,14 @@ def answers(clients: Clients, value: Any, least: int = 1) -> dict[int, Any]:
 
 def test_a_late_answer_is_dropped_and_its_client_goes_on(link: StreamLink) -> None:
     told: list[Exchange] = []
-    with a_round(link, [good, good, good, slow]) as clients:
+    with a_round(link, [good, good, good, slow := Slow()]) as clients:
         clients._observe = told.append
         call(clients, "first")
-        assert answers(clients, "slowly") == {0: "slowly", 1: "slowly", 2: "slowly"}
+        assert answers(clients, "slowly", least=3) == dict.fromkeys(range(3), "slowly")
         assert clients.busy == {3}
         assert clients.alive == (0, 1, 2, 3)
         assert call(clients, "others", of=(0, 1, 2)) == dict.fromkeys(range(3), "others")
+        slow.go_on.set()
         wait_for("the late answer", lambda: not clients.busy)
         assert answers(clients, "all", least=4) == dict.fromkeys(range(4), "all")
     assert clients.late == {3: 1}
@@ -90,49 +92,57 @@ def test_a_late_answer_is_dropped_and_its_client_goes_on(link: StreamLink) -> No
 
 
 def test_an_answer_that_came_while_the_server_computed_is_not_late(link: StreamLink) -> None:
-    with a_round(link, [good, good, slow]) as clients:
+    with a_round(link, [good, good, slow := Slow()]) as clients:
         call(clients, "first")
         came: list[int] = []
+        assert isinstance(clients, StreamClients)
+        lines = clients.lines.values()
         payloads = {client: {"value": "slowly"} for client in clients.alive}
         for client, _ in clients.answers("echo", payloads, patience=Patience(3.0, 1)):
-            time.sleep(0 if came else 1.5 * SLOW)
+            if not came:
+                slow.go_on.set()
+                wait_for("all answers", lambda: all(line.outcome is not None for line in lines))
+                time.sleep(0.5)  # more than three times what the others took
             came.append(client)
         assert sorted(came) == [0, 1, 2]
         assert clients.late == {}
 
 
 def test_a_busy_client_that_is_asked_is_waited_for(link: StreamLink) -> None:
-    with a_round(link, [good, good, slow]) as clients:
-        assert sorted(answers(clients, "slowly")) == [0, 1]
+    with a_round(link, [good, good, slow := Slow()]) as clients:
+        assert sorted(answers(clients, "slowly", least=2)) == [0, 1]
+        slow.go_on_soon()
         assert call(clients, "all") == dict.fromkeys(range(3), "all")
         assert clients.busy == frozenset()
 
 
 def test_fewer_answers_than_are_needed_are_waited_for(link: StreamLink) -> None:
-    with a_round(link, [good, slow]) as clients:
+    with a_round(link, [good, slow := Slow()]) as clients:
+        slow.go_on_soon()
         assert answers(clients, "slowly", least=2) == dict.fromkeys(range(2), "slowly")
         assert clients.late == {}
 
 
 def test_who_is_late_and_never_answers_is_left_out(impatient: StreamLink) -> None:
-    with a_round(impatient, [good, good, never]) as clients:
-        assert sorted(answers(clients, "slowly")) == [0, 1]
+    with a_round(impatient, [good, good, never := Slow()]) as clients:
+        assert sorted(answers(clients, "slowly", least=2)) == [0, 1]
         assert clients.alive == (0, 1, 2)
         assert call(clients, "all") == dict.fromkeys(range(2), "all")
-        assert clients.failures == {2: "did not answer echo within 1.5 s"}
+        assert clients.failures == {2: "did not answer echo within 5 s"}
+        never.go_on.set()
 
 
 def test_what_is_posted_comes_before_the_next_call(link: StreamLink) -> None:
-    with a_round(link, [good, slow]) as clients:
+    with a_round(link, [good, slow := Slow()]) as clients:
         call(clients, "first")
-        began = time.monotonic()
         clients.post("echo", {client: {"value": "slowly"} for client in clients.alive})
-        assert time.monotonic() - began < SLOW / 2
-        arrived = [
-            client for client, _ in clients.answers("echo", {c: {"value": 1} for c in (0, 1)})
-        ]
+        assert slow.ran == ["first"]  # nobody has waited for it
+        arrived = []
+        for client, _ in clients.answers("echo", {c: {"value": 1} for c in (0, 1)}):
+            arrived.append(client)
+            slow.go_on.set()
         assert arrived == [0, 1]
-        assert time.monotonic() - began > 0.9 * SLOW
+        assert slow.ran == ["first", "slowly", 1]
     assert clients.failures == {}
 
 
