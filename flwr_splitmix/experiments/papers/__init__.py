@@ -1,1 +1,1 @@
-"""The papers' tables and figures, one file a paper."""
+"""The papers' tables and figures, each paper's in modules of its own."""
