@@ -1,4 +1,4 @@
-"""Sending messages, and knowing which node holds which client."""
+"""Sending of messages, and the mapping of clients to nodes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_only_connected_nodes_are_listed() -> None:
 def test_a_node_that_was_started_again_takes_the_place_of_its_old_self(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Flower lists the old id until its heartbeat is overdue."""
+    """Flower lists a node's old id until its heartbeat is overdue."""
     monkeypatch.setattr(polling, "CLAIM_SECONDS", 2.0)
     gone: set[int] = set()
 
@@ -58,7 +58,7 @@ def test_a_node_that_was_started_again_takes_the_place_of_its_old_self(
 
 
 def newcomer(grid: FakeGrid, node: int, index: int) -> None:
-    """Connect another node that says it has an index."""
+    """Connect another node that claims an index."""
     grid.contexts[node] = Context(
         run_id=1, node_id=node, node_config={"partition-id": index}, state=RecordDict(),
         run_config={},
@@ -69,7 +69,7 @@ def newcomer(grid: FakeGrid, node: int, index: int) -> None:
 def test_two_nodes_of_one_index_are_left_out_and_the_others_go_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Before: LinkError, and the run was over for everybody."""
+    """Such nodes used to end the run for everybody, with LinkError."""
     grid, directory = FakeGrid(APP, 3), Directory()
     grid.contexts[102].node_config["partition-id"] = 1
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
@@ -80,7 +80,7 @@ def test_two_nodes_of_one_index_are_left_out_and_the_others_go_on(
         "needs its own in --node-config"
         for node in (101, 102)
     ]
-    assert len(grid.sent) == 3  # nobody is asked again and again
+    assert len(grid.sent) == 3  # nobody is asked repeatedly
     with pytest.raises(LinkError, match="min-nodes is 3: it says partition-id 1 as another one"):
         directory.update(grid.grid, 3, 0)
     grid.online.discard(102)
@@ -98,7 +98,7 @@ def test_the_first_node_keeps_its_index_from_one_that_comes_later(
             assert directory.update(grid.grid, 3, 60) == {0: 100, 1: 101, 2: 102}
     (said,) = [record.getMessage() for record in caplog.records]
     assert said.startswith("node 201 is left out: it says partition-id 1, which node 101 has")
-    assert len(grid.sent) == 3 + 2  # the new one, and once more the one that it competes with
+    assert len(grid.sent) == 3 + 2  # the new one, and again the one it competes with
 
 
 def test_who_was_away_has_its_index_again_when_it_is_back() -> None:
@@ -115,7 +115,7 @@ def test_who_was_away_has_its_index_again_when_it_is_back() -> None:
 def test_a_node_that_was_silent_for_a_while_has_its_index_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A newcomer that waits for the first node's weakness has its index only for so long."""
+    """A newcomer that takes over while the first node is silent has its index only that long."""
     monkeypatch.setattr(polling, "CLAIM_SECONDS", 0.5)
     silent = {101}
     asked: list[int] = []

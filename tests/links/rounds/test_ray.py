@@ -1,4 +1,4 @@
-"""A host in a Ray actor does what one in this process does; if it is late, others go on."""
+"""Hosts in Ray actors behave like those in this process; a late one does not stop others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SHAPE = SmashedShape(batch=4, patches=6, width=8, prefix=0)
 
 
 class SlowClient(SplitClient):
-    """Takes its time when asked to."""
+    """Sleeps on request."""
 
     @exchange
     def sleep(self, *, seconds: float) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def session() -> Iterator[None]:
 
 @pytest.fixture
 def start_host(session: None) -> Iterator[Any]:
-    """Start hosts as RayLink does; they end with the test."""
+    """Start hosts as RayLink does; end them with the test."""
     started: list[Any] = []
 
     def start(state_dir: Path | str = "") -> Any:
@@ -116,14 +116,14 @@ def start_host(session: None) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def host(session: None) -> Iterator[Any]:
-    """Start one host for the tests that leave no trace in it."""
+    """Start one host for all tests that do not change its state."""
     host: Any = ray.remote(RayHost).options(num_cpus=0).remote(1, "")
     yield host
     ray.kill(host)
 
 
 def clients_of(handles: dict[int, Any], deadline: float, server_round: int = 1) -> RayClients:
-    """Return the clients of a round as RayLink hands them to a strategy."""
+    """Return the clients of a round as RayLink passes them to a strategy."""
     descriptions = {index: attach(handles[index], index, server_round) for index in handles}
     return RayClients(server_round, descriptions, {}, None, handle_of=handles, deadline=deadline)
 
@@ -198,7 +198,7 @@ def test_a_client_fn_that_raises_is_a_sentence(host: Any) -> None:
 
 
 def test_a_hosts_threads_wait_as_the_package_says(host: Any) -> None:
-    """What torch reads when it is loaded is set by then: the package comes before it."""
+    """The package is imported before torch, so settings that torch reads on import are in place."""
 
     def of_process(_: RayHost) -> tuple[dict[str, str], list[str]]:
         return dict(os.environ), list(sys.modules)
@@ -219,7 +219,7 @@ def test_a_late_host_costs_its_own_clients_only(start_host: Any) -> None:
     clients = clients_of({0: late, 1: prompt, 2: late, 3: prompt}, 5.0)
     replies = clients.call("sleep", {i: {"seconds": 900.0 if i == 0 else 0.0} for i in range(4)})
     assert replies == {1: {"slept": 0.0}, 3: {"slept": 0.0}}
-    # Client 2 lives in the same host, which was busy with client 0.
+    # Client 2 is on the same host, which was busy with client 0.
     assert clients.failures == dict.fromkeys((0, 2), "did not answer sleep within 5 s")
     assert clients.alive == (1, 3)
     assert clients.call("sleep", {i: {"seconds": 0.0} for i in range(4)}).keys() == {1, 3}

@@ -1,4 +1,4 @@
-"""Calls whose answers are not waited for: those of late clients, and those that bring something."""
+"""Calls whose answers are not awaited: those to late clients, and those that deliver data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def opened(step_timeout: float) -> Iterator[StreamLink]:
 
 
 def slow(ticket: Ticket, node: int) -> None:
-    """Take part as a peer that takes its time for the value "slowly", and notes what it ran."""
+    """Take part as a peer that is slow to answer the value "slowly"."""
 
     def answer(method: str, arguments: Mapping[str, Any]) -> Outcome:
         time.sleep(SLOW if arguments["value"] == "slowly" else 0)
@@ -55,7 +55,7 @@ def slow(ticket: Ticket, node: int) -> None:
 
 
 def never(ticket: Ticket, node: int) -> None:
-    """Take part as a peer that answers "slowly" long after any deadline."""
+    """Take part as a peer that answers the value "slowly" long after any deadline."""
 
     def answer(method: str, arguments: Mapping[str, Any]) -> Outcome:
         time.sleep(4.0 if arguments["value"] == "slowly" else 0)
@@ -83,7 +83,7 @@ def test_a_late_answer_is_dropped_and_its_client_goes_on(link: StreamLink) -> No
         assert answers(clients, "all", least=4) == dict.fromkeys(range(4), "all")
     assert clients.late == {3: 1}
     assert clients.failures == {}
-    # What came late was sent, and is seen and counted: once down, once up.
+    # A late answer was sent, too, and is seen and counted: once down, once up.
     own = [(e.direction, next(iter(e.payload.values()))) for e in told if e.client == 3]
     both = [(way, value) for value in ("first", "slowly", "all") for way in ("down", "up")]
     assert own == both
