@@ -1,7 +1,7 @@
 """Samplers of secrets, and masks: errors of decoding, and what messages leak of a text.
 
 All on the pretrained encoder, without training. Secrets: cut after layer 1, windows of 64 tokens,
-m = k = 3. Masks: sentences of several lengths, nothing mixed.
+m = k = 3. Masks: texts of several lengths, nothing mixed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SECRETS: dict[str, dict[str, Any]] = {
     "skewed 2": {"sampler": "skewed", "support_norm": 2.0},
 }
 LENGTHS = (4, 24)
-"""Range of a sentence's length in words, without special tokens."""
+"""Range of a text's length in tokens, without special tokens; the end is exclusive."""
 
 Sample = tuple[Secret, Tensor, Tensor, Tensor, Tensor]
 

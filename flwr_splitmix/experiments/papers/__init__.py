@@ -1,1 +1,1 @@
-"""The papers' tables and figures, each paper's in modules of its own."""
+"""The papers' tables and figures, in modules by paper and topic."""
