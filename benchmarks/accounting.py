@@ -1,4 +1,4 @@
-"""The time of privacy accounting: 100 clients, 10,000 steps, every step its own masks."""
+"""Time of privacy accounting: 100 clients, 10,000 steps, new masks in every step."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from flwr_splitmix.privacy import GaussianNoise, Ledger, Release
 
 PATCHES, BATCH, K, DELTA = 64, 50, 2, 1e-5
 TARGETS = {"passes_s": 1.0}
-"""Upper bounds."""
+"""Upper bounds, in seconds."""
 
 NOISE = GaussianNoise(sigma_s=30.0, sigma_y=10.0)
 RELEASE = Release(noise=NOISE, patches=PATCHES, width=192)
 
 
 def measure(clients: int, steps: int, records: int, repeats: int) -> dict[str, Any]:
-    """Time each way to account for the run; `epsilon` must not depend on the way."""
+    """Time each way of accounting for a run; epsilon must not depend on the way."""
     rng = np.random.default_rng(0)
     ratios = rng.binomial(PATCHES, 1 / K, size=(clients, steps)) / PATCHES
     per_pass = records // BATCH

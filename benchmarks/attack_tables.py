@@ -1,4 +1,4 @@
-"""The tables of `mixguard_attacks`, and its figures beside those of an earlier measurement."""
+"""Tables of `mixguard_attacks`, and its figures beside those of an earlier measurement."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def beside_earlier(measured: dict[str, Any]) -> dict[str, Any]:
 
 
 def print_tables(figures: dict[str, Any]) -> None:
-    """Print what `mixguard_attacks` measured, one table a part."""
+    """Print the figures of `mixguard_attacks`, with a table for each part."""
     settings = figures["settings"]
     for part, title in (
         ("messages", "Messages alone, one text of 64 tokens, by cut / k (m = 3)"),

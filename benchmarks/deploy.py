@@ -1,8 +1,9 @@
-"""The cost of a step on deployed SuperNodes, over the stream link and by Flower messages.
+"""Cost of a step on deployed SuperNodes, over the stream link and by Flower messages.
 
-A SuperLink with TLS and two SuperNodes with keys of their own, real processes on this machine; the
-link has TLS, too. LeNet-5, batches of 32 random images. Then payloads of 6 MB there and back over
-the link, in turn with the same bytes over a bare gRPC stream between the same processes.
+A SuperLink with TLS and two SuperNodes with keys of their own are real processes on this machine;
+the link has TLS, too. Steps train LeNet-5 on batches of 32 random images. Then payloads of 6 MB go
+there and back over the link, alternating with the same bytes over a bare gRPC stream between the
+same processes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 APPS = Path(__file__).parent / "apps" / "deploy"
 NODES = 2
 STREAM_MS, STREAM_TO_ECHO, MESSAGES_TO_STREAM = 15.0, 0.7, 200.0
-"""Targets: at most, at least, at least."""
+"""Targets: one upper and two lower bounds."""
 
 ENVIRONMENT = {
     # Two SuperNodes and a ServerApp share the cores: threads would wait for each other.
@@ -89,8 +90,8 @@ def _figures(
 def summarise(samples: dict[str, list[float]]) -> dict[str, Any]:
     """Return medians by name, the spread of each and which targets are met.
 
-    `stream_ms` is an exchange less what the slower client computed in it (`clients_ms`), `step_ms`
-    all from one exchange to the next, `message_ms` a step by two Flower messages; `attach_s` and
+    `stream_ms` is an exchange without the slower client's computation (`clients_ms`), `step_ms` the
+    time from one exchange to the next, `message_ms` a step by two Flower messages; `attach_s` and
     `finish_s` are a round's seconds before its first and after its last step. `stream_mb_s` and
     `echo_mb_s` count the bytes of all nodes in both directions; `stream_to_echo` is the median of
     the pairs' ratios.

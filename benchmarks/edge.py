@@ -1,10 +1,10 @@
-"""Steps at the end of slow lines: how far they are from what the lines and processors allow.
+"""Steps over slow lines: their time compared with the limit that lines and processors set.
 
-A SuperLink and SuperNodes with TLS, real processes on this machine, each node behind a line of its
-own (`benchmarks.lines`). ViT-Tiny with 64 tokens, PSL, 32 images a client: 1.6 MB up and 1.6 MB
-down a client and step. The limit of an exact synchronous step is the longest of its parts (the
-slowest client's bytes up, its bytes down, the server's computing, the slowest client's) and a round
-trip.
+A SuperLink and SuperNodes with TLS are real processes on this machine, each node behind a line of
+its own (`benchmarks.lines`). The run is PSL on ViT-Tiny with 64 tokens and 32 images per client:
+1.6 MB up and 1.6 MB down per client and step. The limit of an exact synchronous step is the longest
+of its parts (the slowest transfer up, the slowest transfer down, the server's computation, the
+slowest client's computation) plus a round trip.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ ROOT = Path(__file__).resolve().parents[1]
 APP = Path(__file__).parent / "apps" / "edge"
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 RATIO, OVERHEAD, SPEEDUP = 1.15, 1.02, 1.5
-"""Targets: a step over its limit, bytes over tensors' bytes, `mixed` with skip over without."""
+"""Targets: a step's time over its limit, bytes on the wire over tensors' bytes, and the speed-up of
+profile `mixed` by skipping stragglers."""
 
 STARTING = Line(1000, 1000, 0)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Lines of all nodes, and what the strategy is told.
+    """Lines of all nodes, and options of the strategy.
 
     Parameters
     ----------
     slow_factor
-        How many times slower the last node is, line and processor.
+        Factor by which the last node is slower, in its line and its processor.
     """
 
     nodes: int
@@ -80,7 +81,7 @@ class Edge(LocalDeployment):
     shaped_by
         "tc" where the kernel limits the rates, "relay" where the benchmark does.
     relays
-        By node, its line to the ServerApp.
+        Each node's line to the ServerApp.
     """
 
     def __init__(self, nodes: int, shaped_by: str) -> None:
@@ -142,7 +143,7 @@ class Edge(LocalDeployment):
         )  # fmt: skip
 
     def shape(self, profile: Profile) -> None:
-        """Give the nodes' lines the rates and delays of a profile."""
+        """Set the rates and delays of the nodes' lines to those of a profile."""
         for index, relay in enumerate(self.relays):
             relay.line = profile.line_of(index) if index < profile.nodes else STARTING
             if self._namespaces:
@@ -152,15 +153,15 @@ class Edge(LocalDeployment):
 def measure(
     names: list[str], steps: int, depth: int, shaped_by: str, parts: PartsAsked
 ) -> dict[str, Any]:
-    """Measure the profiles that are named; see `figures_of` for each one's keys.
+    """Measure the named profiles; see `figures_of` for the keys of each.
 
     Parameters
     ----------
     parts
-        Into how many a batch is cut, for the profiles with a joint update.
+        Number of parts of a batch, or "auto", for profiles with a joint update.
     """
     runs: dict[str, dict[str, Any]] = {}
-    # A profile of two nodes runs on two of them: the others would only take part in rounds.
+    # Each profile gets exactly its nodes, as any others would take part in rounds.
     for nodes in sorted({PROFILES[name].nodes for name in names}):
         with Edge(nodes, shaped_by) as edge:
             for name in names:
@@ -217,14 +218,14 @@ def _run(edge: Edge, profile: Profile, steps: int, depth: int, parts: PartsAsked
 
 
 def figures_of(measured: Mapping[str, Any], profile: Profile, wire: int) -> dict[str, Any]:
-    """Return a step's mean seconds, its limit, their ratio, and what the parts come to.
+    """Return a step's mean seconds, its limit, their ratio, and the seconds of its parts.
 
     Parameters
     ----------
     measured
-        As the ServerApp wrote it.
+        Figures that the ServerApp wrote.
     wire
-        Bytes that went over the lines in the run, in both directions.
+        Number of bytes that went over the lines in the run, in both directions.
     """
     nbytes = measured["nbytes"]
     step = fmean(measured["step_s"])

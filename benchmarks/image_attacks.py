@@ -1,12 +1,13 @@
-"""What attacks read from smashed data of images, beside what was measured before.
+"""Attacks on smashed data of images, with scores beside those of an earlier measurement.
 
     python -m benchmarks.image_attacks --out benchmarks/results/image_attacks.json [--quick]
 
 Fashion-MNIST at 32 x 32, patches of 4, a ViT-Tiny cut at its embedding (64 tokens of 192), groups
 of two. Attackers learn from 4,000 public training images; the victims are 1,000 test images, which
-no model and no attacker has seen. The embedding has its initial weights: it is linear whatever
-they are. Set OMP_NUM_THREADS=1 for times on one thread: it takes half an hour of a processor. What
-the file holds already is not measured again: the benchmark can be stopped and goes on.
+no model and no attacker has seen. The embedding has its initial weights: it is linear with any.
+Set OMP_NUM_THREADS=1 for times on one thread; the benchmark then takes half an hour of processor
+time. Cells that the file has for the same settings are not measured again, so the benchmark can be
+interrupted and resumed.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ from flwr_splitmix.segments.vision.split_model import LowerSegment
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "fashion_mnist"
 GRID = (8, 8)
 BATCH = 8
-"""Images of a client in a step: masks are a batch's, and 1,000 victims shall have many."""
+"""Images of a client in a step: a batch shares its masks, and 1,000 victims should have many."""
 
 Positions = Literal["lower", "upper"]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """An attack on a method by an adversary, and what was measured before, if anything."""
+    """An attack on a method by an adversary, with the earlier score, if any."""
 
     method: str
     mixer: Callable[[], Mixer]
@@ -109,14 +110,14 @@ CELLS = (
 
 @dataclass(frozen=True)
 class Bench:
-    """Public images, victims, and how much the attacks may learn."""
+    """Public images, victims, and the attacks' budget."""
 
     public: Pictures
     victims: Pictures
     budget: Budget
 
     def run(self, cell: Cell, seed: int) -> dict[str, float]:
-        """Attack once; return scores, seconds included."""
+        """Attack once; return scores and seconds."""
         knowledge = known(cell)
         rng = np.random.default_rng(seed)
         arguments = (self.victims.images, self.victims.labels, rng)
@@ -135,7 +136,7 @@ class Bench:
 
 
 def known(cell: Cell) -> Knowledge:
-    """Return what the adversary knows."""
+    """Return the adversary's knowledge."""
 
     def fresh(seed: int) -> LowerSegment:
         model = split_vision_model("vit_tiny_patch16_224", positions=cell.positions, seed=seed)
@@ -161,10 +162,10 @@ def known(cell: Cell) -> Knowledge:
 
 
 def image_scores(guess: Guess, releases: Sequence[Simulated], truth: Tensor) -> dict[str, float]:
-    """Return the mean square error per image, and of patches that were sent.
+    """Return the mean squared error of images, and of patches that were sent.
 
-    One guess about a mixture is held against each of its images in turn; several are given the
-    best assignment.
+    A single guess about a mixture is compared with each of its images; several are matched to them
+    by the best assignment.
     """
     rows: dict[tuple[int, int], list[Tensor]] = {}
     for value, where in zip(guess.values, guess.where, strict=True):
@@ -191,9 +192,10 @@ def image_scores(guess: Guess, releases: Sequence[Simulated], truth: Tensor) -> 
 
 
 def owner_scores(guess: Guess, releases: Sequence[Simulated], truth: Tensor) -> dict[str, float]:
-    """Return the part of patches that are given to the right one of two, by the better numbering.
+    """Return the fraction of patches attributed to the right one of two images.
 
-    Also where both images have ink: blank patches of two images are the same patch.
+    The better numbering of the two counts. Patches where both images have ink are also scored
+    alone, as blank patches of two images are equal.
     """
     right, inked, chance = [], [], []
     rng = np.random.default_rng(0)
@@ -218,7 +220,7 @@ def owner_scores(guess: Guess, releases: Sequence[Simulated], truth: Tensor) -> 
 
 
 def order_scores(guess: Guess, releases: Sequence[Simulated], truth: Tensor) -> dict[str, float]:
-    """Return the part of tokens that are given their place."""
+    """Return the fraction of tokens that are assigned their true place."""
     right = []
     for value, (place, row) in zip(guess.values, guess.where, strict=True):
         origin = releases[place].origin

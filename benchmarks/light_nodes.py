@@ -1,7 +1,7 @@
-"""Many nodes of the stream link in one process, on one event loop: they echo, and have no model.
+"""Many nodes of the stream link in one process, on one event loop, with a fixed reply and no model.
 
-Each node has a connection of its own, with TLS and a token, as `Session` has; what it sends is
-made and read by the link's own codec. `benchmarks.many_nodes` starts such processes.
+Each node has a connection of its own, with TLS and a token, like `Session`, and encodes and decodes
+frames with the link's own codec. `benchmarks.many_nodes` starts such processes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OPTIONS = [
 
 
 async def serve(ticket: Ticket, node: int, reply: Mapping[str, Any]) -> None:
-    """Take part in a round, and dial again until the server has let this node in.
+    """Take part in a round; dial again until the server has admitted this node.
 
     Raises
     ------
@@ -59,7 +59,7 @@ async def serve(ticket: Ticket, node: int, reply: Mapping[str, Any]) -> None:
             stream = channel.stream_stream(METHOD)(metadata=metadata)
             try:
                 await stream.write(encode(Frame("hello", 0, payload=DESCRIPTION)))
-                # Each frame of this benchmark is shorter than a message may be.
+                # Each frame of this benchmark fits in one message.
                 decode(await stream.read())
             except grpc.RpcError as error:
                 if error.code() not in RETRIED:
@@ -76,7 +76,7 @@ async def serve(ticket: Ticket, node: int, reply: Mapping[str, Any]) -> None:
 
 
 async def serve_all(order: Mapping[str, Any]) -> None:
-    """Play the nodes of an order, and say which of them has finished, a line each."""
+    """Run the nodes of an order, and print a line for each that has finished."""
     reply = {"smashed": [torch.zeros(order["numbers"])]}
 
     async def play(ticket: Ticket, node: int) -> None:
@@ -87,7 +87,7 @@ async def serve_all(order: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    """Say "ready", then read an order from the input and play it."""
+    """Report that the process is ready, then read an order from standard input and run it."""
     torch.set_num_threads(1)
     print(json.dumps({"ready": True}), flush=True)
     asyncio.run(serve_all(json.loads(sys.stdin.readline())))

@@ -1,8 +1,9 @@
-"""Lines of given rates and delays between this machine's processes, without and with the kernel.
+"""Network lines of given rates and delays between processes of this machine.
 
-A relay passes bytes on, each piece after the line's delay, and where the kernel does not shape the
-line, no faster than its rate. Where it can (root, `ip` and `tc`), each node lives in a network
-namespace of its own, behind a pair of virtual interfaces whose rates `tc tbf` limits.
+A relay forwards bytes, each piece after the line's delay and, unless the kernel limits the rates,
+no faster than the line's rate. Where the kernel can do so (with root, `ip` and `tc`), each node
+lives in a network namespace of its own, behind a pair of virtual interfaces whose rates `tc tbf`
+limits.
 """
 
 from __future__ import annotations
@@ -19,42 +20,42 @@ from dataclasses import dataclass
 
 PIECE = 16 * 1024
 BACKLOG_SECONDS = 0.05
-"""What a shaped relay holds at most of each direction: a sender feels the rate, as on a line."""
+"""Maximum backlog per direction of a relay that limits rates: senders notice the rate soon."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """What a line is like, seen from its node: Mbit/s down and up, milliseconds of round trip."""
+    """Properties of a line, seen from its node: Mbit/s down and up, milliseconds of round trip."""
 
     down: float
     up: float
     rtt_ms: float
 
     def slower(self, factor: float) -> Line:
-        """Return a line that is so many times slower in everything."""
+        """Return a line with rates divided and round trip multiplied by a factor."""
         return Line(self.down / factor, self.up / factor, self.rtt_ms * factor)
 
 
 class Relay:
-    """Passes on what is sent to a port, over a line.
+    """Forwards data sent to a port, over a line.
 
     Parameters
     ----------
     target
-        Where to: (host, port).
+        Destination: (host, port).
     host
-        Where to listen; the port is a free one.
+        Host to listen on, at a free port.
     shapes
-        Whether the rates are the relay's task; the delay always is.
+        Whether the relay limits the rates; it always adds the delay.
 
     Attributes
     ----------
     line
-        What the line is like; it may be exchanged at any time.
+        Properties of the line; may be replaced at any time.
     address
         "host:port" to dial.
     nbytes
-        Bytes that have been passed on, by direction: "up" is to the target.
+        Number of forwarded bytes, by direction; "up" is to the target.
     """
 
     def __init__(self, target: tuple[str, int], host: str, line: Line, shapes: bool) -> None:
@@ -77,7 +78,7 @@ class Relay:
         self.cut()
 
     def cut(self) -> None:
-        """Break every connection that stands."""
+        """Break all open connections."""
         for end in self.connections:
             _shut(end)
             with contextlib.suppress(OSError):
@@ -85,7 +86,7 @@ class Relay:
         self.connections.clear()
 
     def admits(self) -> bool:
-        """Whether a connection may be made; a subclass says so."""
+        """Return whether a connection may be made; subclasses may refuse."""
         return True
 
     def _accept(self) -> None:
@@ -97,7 +98,7 @@ class Relay:
                     continue
                 try:
                     far = socket.create_connection(self.target)
-                except OSError:  # nobody listens yet, or any more
+                except OSError:  # nobody is listening yet, or any more
                     near.close()
                     continue
                 for end in (near, far):
@@ -109,7 +110,7 @@ class Relay:
                     ).start()
 
     def _take(self, source: socket.socket, sink: socket.socket, way: str) -> None:
-        """Take what one end sends, at the line's rate; another thread delivers it."""
+        """Receive data from one end at the line's rate; another thread delivers it."""
         pieces: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
         threading.Thread(target=_deliver, args=(pieces, source, sink), daemon=True).start()
         data = b"-"
@@ -124,10 +125,10 @@ class Relay:
             time.sleep(max(through - time.monotonic() - BACKLOG_SECONDS, 0.0))
 
     def hear(self, way: str, data: bytes) -> None:
-        """Look at a piece before it goes on; nothing is done with it here."""
+        """Do nothing; subclasses may inspect a piece here before it is forwarded."""
 
     def _through(self, way: str, nbytes: int) -> float:
-        """Return when the last of so many more bytes has left the slow part of the line."""
+        """Count `nbytes` more bytes, and return when the last has left the line's bottleneck."""
         now = time.monotonic()
         with self._lock:
             self.nbytes[way] += nbytes
@@ -160,19 +161,19 @@ class Namespace:
     Parameters
     ----------
     index
-        Tells the lines of this process apart; up to 63.
+        Number of the line in this process, up to 63.
 
     Attributes
     ----------
     outside
         This machine's address, seen from within.
     name
-        For `ip netns exec`.
+        Name for `ip netns exec`.
 
     Raises
     ------
     OSError
-        If the kernel or its tools refuse; `missing` says beforehand what is known to be missing.
+        If the kernel or its tools refuse; `missing` tells beforehand what is known to be missing.
     """
 
     def __init__(self, index: int) -> None:
@@ -201,7 +202,7 @@ class Namespace:
             raise
 
     def shape(self, line: Line) -> None:
-        """Give the line its rates, in both directions."""
+        """Set the line's rates, in both directions."""
         _shape(self._near, line.down)
         _shape(self._far, line.up, self.name)
 

@@ -1,12 +1,13 @@
-"""The stream link with ten, a hundred and a thousand nodes: processor time, memory, attaching.
+"""Stream link with 10, 100 and 1,000 nodes: processor time, memory, and time to attach.
 
-The link's server has a process of its own, in which nothing else runs; the nodes, which only echo,
-are spread over a few more processes (`benchmarks.light_nodes`), each node with a TLS connection of
-its own. All of them dial at once, exchange 51 kB each way a number of times, and finish.
+The link's server has a process of its own, in which nothing else runs. The nodes, which only send a
+fixed reply, are spread over a few more processes (`benchmarks.light_nodes`), each node with a TLS
+connection of its own. All of them dial at once, exchange 51 kB each way a number of times, and
+finish.
 
 `server_ms` is the processor time of the server's whole process (packing, unpacking, TLS, gRPC) for
-an exchange with one node. Nodes and server share this machine's cores, so seconds on the clock
-hold the nodes' part, too.
+an exchange with one node. Nodes and server share this machine's cores, so wall-clock seconds
+include the nodes' part.
 """
 
 from __future__ import annotations
@@ -40,26 +41,26 @@ from flwr_splitmix.server.messages import messages_to, with_tickets
 ROOT = Path(__file__).resolve().parents[1]
 NODES = (10, 100, 1000)
 PROCESSES = 4
-"""Over which the nodes are spread, however many they are."""
+"""Maximum number of processes over which the nodes are spread."""
 
 NUMBERS = 51_200 // 4
-"""float32 numbers that go to a node and come back in an exchange."""
+"""Count of float32 numbers sent to a node, and back, in an exchange."""
 
 SERVER_RATIO, MEMORY_MB, ATTACH_SECONDS = 1.5, 2.0, 20.0
-"""Targets, each at most: `server_ms` of the most nodes over that of the fewest; MB for each node
-that has attached; seconds until the most nodes have."""
+"""Upper bounds: `server_ms` with the most nodes over that with the fewest; MB per node after the
+exchanges; seconds until the most nodes have attached."""
 
 
 @dataclass(frozen=True)
 class Play:
-    """What a server's process is to do.
+    """Task of a server's process.
 
     Parameters
     ----------
     exchanges
-        How many are measured, after one that is not.
+        Number of measured exchanges, after one to warm up.
     certificates
-        Folder to make them in.
+        Folder in which to make certificates.
     """
 
     nodes: int
@@ -87,19 +88,19 @@ class NodeProcess:
             self._said.put(json.loads(line))
 
     def order(self, nodes: Sequence[dict[str, Any]]) -> None:
-        """Have it play nodes."""
+        """Let the process run nodes."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"numbers": NUMBERS, "nodes": nodes}) + "\n")
         self._process.stdin.flush()
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._process.kill()
         self._process.wait()
 
 
 class NodesGrid:
-    """What a link needs of Flower's grid: it hands messages to the processes' nodes."""
+    """The part of Flower's grid that a link needs: it passes messages to the processes' nodes."""
 
     def __init__(self, processes: int) -> None:
         self._said: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -116,7 +117,7 @@ class NodesGrid:
         return sorted(self._messages)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Have nodes take part in the round of their tickets; returns the messages' ids."""
+        """Let nodes take part in the round of their tickets; return the messages' ids."""
         self._messages = {message.metadata.dst_node_id: message for message in messages}
         orders: list[dict[str, Any]] = [
             {"node": node, "ticket": asdict(Ticket.from_message(message))}
@@ -127,7 +128,7 @@ class NodesGrid:
         return [message.metadata.message_id for message in self._messages.values()]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies of nodes that have finished since."""
+        """Return the replies of nodes that have finished since the last call."""
         replies = []
         while not self._said.empty():
             content = RecordDict({"metrics": MetricRecord({"num-examples": 1})})
@@ -142,7 +143,7 @@ class NodesGrid:
 
 
 def serve(play: Play) -> dict[str, Any]:
-    """Play a round with so many nodes in this process; returns what it cost.
+    """Run a round as the server, in this process; return its costs.
 
     Raises
     ------
@@ -203,7 +204,7 @@ def serve(play: Play) -> dict[str, Any]:
 
 
 def allow_connections(nodes: int) -> None:
-    """Raise this process's limit of descriptors, if it must be, so that all nodes fit.
+    """Raise this process's limit on file descriptors, if necessary, so that all nodes fit.
 
     Raises
     ------
@@ -213,7 +214,7 @@ def allow_connections(nodes: int) -> None:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * nodes + 512  # connections may take three quarters of them
+    wanted = 2 * nodes + 512  # connections may take three quarters of the limit
     if soft < wanted:
         if resource.RLIM_INFINITY != hard < wanted:
             raise SystemExit(
@@ -224,14 +225,14 @@ def allow_connections(nodes: int) -> None:
 
 
 def measure(counts: Sequence[int], calls: int, least: int, repeats: int) -> dict[str, Any]:
-    """Measure so many nodes, each number in server processes of its own that take turns.
+    """Measure each number of nodes, in server processes of its own that take turns.
 
     Parameters
     ----------
     calls, least
-        Calls of nodes that are measured at least, and exchanges.
+        Minimum number of measured calls to nodes, and of exchanges.
     repeats
-        Processes for each number.
+        Number of server processes for each number of nodes.
     """
     runs: dict[int, list[dict[str, Any]]] = {count: [] for count in counts}
     for _ in range(repeats):

@@ -22,7 +22,7 @@ Row = dict[str, float]
 
 
 def spread(values: Sequence[float]) -> Row:
-    """Return median, quartiles, extremes and count of what was measured."""
+    """Return median, quartiles, extremes and count of measured values."""
     low, q1, median, q3, high = np.percentile(values, [0, 25, 50, 75, 100])
     return {
         "median": float(median),
@@ -36,7 +36,7 @@ def spread(values: Sequence[float]) -> Row:
 
 @contextmanager
 def busy_loops(number: int) -> Iterator[None]:
-    """Keep so many cores busy with something else."""
+    """Keep `number` cores busy with other work."""
     # They end with this process, however it ends.
     code = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
     command = [sys.executable, "-c", code]
@@ -50,7 +50,7 @@ def busy_loops(number: int) -> Iterator[None]:
 
 
 def machine() -> dict[str, Any]:
-    """Return what the figures depend on: processor, cores, memory, load, versions."""
+    """Return facts that figures depend on: processor, cores, memory, load, versions."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -82,7 +82,7 @@ def show(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Non
 
 
 def show_spreads(title: str, figures: dict[str, Any]) -> None:
-    """Print every spread of the figures, with its target where it has one."""
+    """Print every spread of the figures, with its target if it has one."""
     rows = []
     for name, row in figures["spread"].items():
         digits = 3 if name.endswith("ratio") else 1
@@ -99,7 +99,7 @@ def show_spreads(title: str, figures: dict[str, Any]) -> None:
 
 
 def write(out: Path, figures: dict[str, Any]) -> None:
-    """Write the figures and the machine they are from as JSON."""
+    """Write the figures as JSON, with facts on this machine."""
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({**figures, "machine": machine()}, indent=2) + "\n")
     print(f"written to {out}")

@@ -1,7 +1,7 @@
-"""The cost of every strategy beside PSL: milliseconds a step, uplink bytes, its mixer alone.
+"""Cost of every strategy beside PSL: milliseconds per step, uplink bytes, and its mixer alone.
 
-LocalLink, ViT-Tiny, 10 clients with batches of 32 random images, a joint update. Each strategy's
-steps are taken in turn with PSL's within one process, so that drift of the machine cancels.
+LocalLink, ViT-Tiny, 10 clients with batches of 32 random images, joint updates. Each strategy's
+steps alternate with PSL's within one process, so that drift of the machine cancels.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "CutMixSL, mask per sample": ("CutMixSL", {"mask_per_sample": True}),
     "InputCutMixSL, across clients": ("InputCutMixSL", {"across": "clients"}),
 }
-"""Options that change what a mixer does; timed alone, without a whole step."""
+"""Options that change a mixer's work; these mixers are timed alone, without whole steps."""
 
 
 Samples = dict[str, list[float]]
@@ -68,7 +68,7 @@ def cut(name: str, size: Size) -> SplitModel:
 
 
 def make_strategy(name: str, model: SplitModel, **options: Any) -> SplitStrategy:
-    """Make a strategy on the CPU, with the options that it cannot do without."""
+    """Make a strategy on the CPU, with the options that it requires."""
     if name in EDGES:
         options["labels"] = [images(i, 3)[1] for i in range(CLIENTS)]
     if name.startswith("DP"):
@@ -107,7 +107,7 @@ class Steps(Observer):
         self.ms: list[float] = []
 
     def on_round(self, event: RoundDone) -> None:
-        """Keep the step's time."""
+        """Store the step's time."""
         self.ms.append(1000 * event.step_seconds)
         self.between()
 

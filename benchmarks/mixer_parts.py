@@ -1,4 +1,4 @@
-"""A mixer alone: plan, share, merge and split of one step's tensors, without any model."""
+"""Timing of a mixer alone: plan, share, merge and split of one step's tensors, without a model."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ Anchors = list[Tensor | None]
 
 
 class MixerParts:
-    """A mixer, and random smashed data of the shape that a model's clients make.
+    """A mixer, and random smashed data of the shape that a model's clients produce.
 
-    "plan" is the server's drawing and each client's part of it as plain values. "share" is what
-    all clients do: make a share of plain values, mix inputs if it says so, make the upload and its
-    labels, and push the gradient back through it. "merge" and "split" are the server's again.
+    In "plan", the server draws a plan and makes each client's part of it as plain values. In
+    "share", all clients make shares from plain values, mix inputs if a share requires it, make
+    uploads and labels, and backpropagate gradients through uploads. "merge" and "split" are the
+    server's again.
     """
 
     def __init__(self, mixer: Mixer, geometry: Geometry) -> None:
@@ -49,7 +50,7 @@ class MixerParts:
         self.batches: list[Example] = [images(i, CHANNELS, BATCH) for i in range(CLIENTS)]
 
     def run(self) -> dict[str, float]:
-        """Return the milliseconds of each part, all clients together."""
+        """Run one step and return the milliseconds of each part, all clients together."""
         marks = [perf_counter()]
         plan = self.mixer.plan(range(CLIENTS), self.shape, self.rng)
         told = [plan.for_node(client) for client in range(CLIENTS)]

@@ -1,8 +1,8 @@
-"""A curious server's attacks on MixGuard's messages and gradients, on real text and weights.
+"""Attacks of a curious server on MixGuard's messages and gradients, with real texts and weights.
 
 A pretrained encoder of six layers is cut after its embedding, its first or its second layer; the
-server is given what it would be sent. Figures are medians over draws of texts and secrets of the
-|cos| with the target's hidden states, the means removed: 1 is the target itself.
+server gets what a client would send. Figures are medians over draws of texts and secrets; most are
+the |cos| with the target's hidden states, with means removed: 1 is the target itself.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ LIGHT: dict[str, dict[str, Any]] = {
         "scale": (0.3 * SCALE[0], 0.3 * SCALE[1]), "max_distortion": 0.05
     },
 }  # fmt: skip
-"""Secrets that distort less than the paper's, and those first."""
+"""Options of secrets: first the paper's, then ones that distort less."""
 
 BATCH = 8
 CLASSIFIED = 16
-"""Texts whose labels are to be read."""
+"""Number of texts whose labels are attacked."""
 
 Samples = defaultdict[str, list[float]]
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one client sends in one step, and what it hides."""
+    """The messages of one client in one step, and what they hide."""
 
     secret: Secret
     ids: Tensor
@@ -75,12 +75,12 @@ class Step:
         return score(components, self.truth, self.other).best
 
     def cosine_by_sample(self, components: Sequence[Tensor]) -> float:
-        """Return the mean over samples of the best component's |cos|; scales may differ."""
+        """Return the mean over samples of the best component's |cos|, each with its own scale."""
         parts = zip(components, self.truth, self.other, strict=True)
         return float(np.mean([score(*part).best for part in parts]))
 
     def spread(self, gradients: Tensor) -> Tensor:
-        """Return the messages' gradients of one at the decoded target, or at all the sources."""
+        """Return messages' gradients, from those of the decoded target or all decoded sources."""
         outputs = torch.zeros_like(self.messages).requires_grad_()
         whole = gradients.ndim == outputs.ndim
         decoded = (self.secret.decode_sources if whole else self.secret.decode)(outputs)
@@ -115,7 +115,7 @@ def with_little_distortion(encoder: Encoder, texts: Texts, draws: int) -> dict[s
 def alone(
     encoder: Encoder, texts: Texts, draws: int, cut: int, size: tuple[int, int], **options: Any
 ) -> dict[str, Any]:
-    """Attack single texts under secrets of one kind, which `options` are about."""
+    """Attack single texts under secrets with the given options."""
     table, rng, samples = encoder.table(), np.random.default_rng(SEED), Samples(list)
     common = encoder.head(texts.known, cut).mean(0, keepdim=True)
     for _ in range(draws):
@@ -155,7 +155,7 @@ def with_gradients(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]
             outputs = encoder.trunk(messages, cut)
             plain = encoder.trunk(step.truth, cut)
         decoded = secret.decode_sources(outputs).requires_grad_()
-        # The public loss on the supports is the private one's kind: the next word.
+        # The public loss on supports is of the private one's kind: prediction of the next word.
         losses = [encoder.loss(text, ids) for text, ids in zip(decoded, step.ids, strict=True)]
         (gradients,) = torch.autograd.grad(torch.stack(losses).sum(), decoded)
         g, h = secret.target_of(gradients), secret.target_of(decoded.detach())
@@ -182,9 +182,9 @@ def with_gradients(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]
 
 
 def labels(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
-    """Read the labels of two classes from a step's gradients: part of a batch that is right.
+    """Read labels of two classes from a step's gradients; return the fraction read correctly.
 
-    Cut after layer 1, a new classifier at the first token, random labels.
+    Cut after layer 1, with a new classifier at the first token and random labels.
     """
     rng, samples, cut = np.random.default_rng(SEED), Samples(list), 1
     for _ in range(draws):
@@ -207,7 +207,7 @@ def labels(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
 
 
 def batches(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
-    """Attack batches under one secret, and under one for each sample; means over the batch."""
+    """Attack batches under one secret, and under one per sample; return means over a batch."""
     cells = {}
     for (cut, name), (m, k) in product(enumerate(CUTS), SIZES):
         rng, samples = np.random.default_rng(SEED), Samples(list)

@@ -1,7 +1,7 @@
-"""The cost of a node's guards: a charge and an audit line on the disk before each upload.
+"""Cost of a node's guards: a charge and an audit line written to disk before each upload.
 
-Milliseconds a step, with and without waiting for the disk, and seconds to open the files of a long
-run, as every round's new process does.
+Milliseconds per step, with and without waiting for the disk, and milliseconds to open the ledger of
+a long run, as every round's new process does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHARE = [{"share": "noisy", "inner": {"share": "patches", "lam": 0.5}, "classes"
 
 @contextmanager
 def no_waiting(active: bool) -> Iterator[None]:
-    """Leave out the wait for the disk, to see what it costs."""
+    """Skip waiting for the disk if `active`, to measure its cost."""
     if not active:
         yield
         return
@@ -50,7 +50,7 @@ def milliseconds(act: Callable[[], object], repeats: int) -> list[float]:
 
 
 def measure(folder: Path, repeats: int, long: int) -> dict[str, Any]:
-    """Time charges and audit lines, and the opening of files of `long` steps."""
+    """Time charges and audit lines, and the opening of a ledger with `long` steps."""
     rng = np.random.default_rng(0)
     rows: dict[str, list[float]] = {}
     for name, skip in (("", False), ("_without_fsync", True)):

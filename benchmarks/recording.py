@@ -1,9 +1,10 @@
-"""The cost of recording for attacks: its share of a training step, at its default bounds.
+"""Cost of recording for attacks, as a share of a training step, with the recorder's default limits.
 
-A real run over a `LocalLink`, recorded to disk, which is written by a thread beside the steps: so
-rounds with and without a recorder are timed in turn, and beside the difference stands the time
-that the recorder itself holds up each step, and the processor's time, all threads together, which
-other work on the machine changes less. Without `record-attacks` there is no recorder.
+A real run over a `LocalLink` is recorded to disk, which a thread writes beside the steps. Rounds
+with and without recording alternate. Besides the difference of their times, the benchmark reports
+the time for which the recorder itself holds up each step, and the processor time of all threads
+together, which other work on the machine affects less. Without `record-attacks` there is no
+recorder.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ CASES: tuple[tuple[str, str, dict[str, Any], int, int], ...] = (
     ("CutMixSL", "vit_tiny_patch16_224", {"patch_size": 8}, 12, 4),
     ("CutMixSL", "lenet5", {}, 60, 20),
 )
-"""Method, model, its options, rounds, and steps in each."""
+"""Method, model, its options, rounds, and steps per round."""
 
 CLIENTS = 10
 
 
 class EveryOther(Recorder):
-    """Records every other round, and times it.
+    """Records every other round, and times all rounds.
 
     Attributes
     ----------
     held_up
-        Seconds that recording kept each step, or the end of a round, from going on.
+        Seconds for which recording held up each recorded step.
     step_seconds
-        Of the steps of a round, the wait at its end among them: with recording, and without.
+        Seconds per step of each round, with the wait at its end, by whether it was recorded.
     processor_seconds
-        Likewise, of all threads together.
+        The same in processor time of all threads together.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +59,7 @@ class EveryOther(Recorder):
         self._since = process_time()
 
     def on_step(self, event: StepDone) -> None:
-        """Record in rounds of even numbers."""
+        """Record the step in rounds with even numbers."""
         if event.server_round % 2:
             return
         began = perf_counter()
@@ -66,7 +67,7 @@ class EveryOther(Recorder):
         self.held_up.append(perf_counter() - began)
 
     def on_round(self, event: RoundDone) -> None:
-        """Keep the round's seconds; the first two warm up."""
+        """Store the round's seconds, except for the first two rounds, which warm up."""
         began = perf_counter()
         super().on_round(event)
         waited = perf_counter() - began
@@ -80,7 +81,7 @@ class EveryOther(Recorder):
 def measure(
     method: str, model: str, options: dict[str, Any], rounds: int, steps: int, folder: Path
 ) -> dict[str, Any]:
-    """Run so many rounds; returns milliseconds of a step, with recording and without."""
+    """Run rounds, and two to warm up; return milliseconds of a step with and without recording."""
     images = load_images("fashion-mnist-small")
     lower, upper = split_vision_model(model, seed=0, **options)
     recorder = EveryOther(folder)

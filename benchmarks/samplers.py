@@ -1,7 +1,7 @@
-"""Secrets by sampler, and masks: how wrong decoding is, and what messages show of a text.
+"""Samplers of secrets, and masks: errors of decoding, and what messages leak of a text.
 
-On the pretrained encoder, nothing trained. Secrets: cut after layer 1, windows of 64 tokens,
-m = k = 3. Masks: sentences of several lengths, nothing mixed.
+All on the pretrained encoder, without training. Secrets: cut after layer 1, windows of 64 tokens,
+m = k = 3. Masks: texts of several lengths, nothing mixed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from flwr_splitmix.seeding import seeded_secrets
 
 SEED, CUT, M, K = 0, 1, 3, 3
 LEARNED = 12
-"""Public batches that the residual kernel learns from."""
+"""Number of public batches that the residual kernel learns from."""
 
 BATCH = 4
 LIGHT = (0.3 * SCALE[0], 0.3 * SCALE[1])
@@ -50,7 +50,7 @@ SECRETS: dict[str, dict[str, Any]] = {
     "skewed 2": {"sampler": "skewed", "support_norm": 2.0},
 }
 LENGTHS = (4, 24)
-"""Words of a sentence, without its special tokens."""
+"""Range of a text's length in tokens, without special tokens; the end is exclusive."""
 
 Sample = tuple[Secret, Tensor, Tensor, Tensor, Tensor]
 
@@ -58,7 +58,7 @@ Sample = tuple[Secret, Tensor, Tensor, Tensor, Tensor]
 def take(
     encoder: Encoder, texts: Texts, rng: np.random.Generator, options: dict[str, Any]
 ) -> Sample:
-    """Return a secret, the target's hidden states, messages, and what the trunk makes of both."""
+    """Return a secret, the target's hidden states, messages, and the trunk's outputs of both."""
     target, supports, _ = texts.draw(rng, K, BATCH)
     secret = draw_secret(M, K, **options)
     ids = secret.arrange(target, supports)
@@ -77,7 +77,7 @@ def off(decoded: Tensor, truth: Tensor) -> float:
 def of_secrets(
     encoder: Encoder, texts: Texts, draws: int, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Measure secrets of one kind; the kernel learns from other draws, of public texts only."""
+    """Measure secrets of one kind; the kernel learns from other draws, only of public texts."""
     rng, kernel, mask = np.random.default_rng(SEED), ResidualKernel(), torch.ones(BATCH, TOKENS)
     public = Texts(texts.public[:1000], texts.public[1000:], texts.known)
     for _ in range(min(LEARNED, draws)):
@@ -99,7 +99,7 @@ def of_secrets(
 
 
 def of_masks(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
-    """Measure, with nothing mixed, what the trunk's mask costs: a batch's text among supports."""
+    """Measure the errors of masks for texts padded together with supports; nothing is mixed."""
     rng = np.random.default_rng(SEED)
     special = torch.tensor([101, 102])
     samples: dict[str, list[float]] = {"union": [], "target": [], "all, also at head and tail": []}

@@ -1,7 +1,7 @@
-"""The cost of 10, 100 and 1,000 virtual clients of which 10 take part in a round.
+"""Cost of 10, 100 and 1,000 virtual clients, 10 of which take part in a round.
 
-Measured after every client has trained and holds its optimizer's state: seconds a step, seconds a
-round outside its steps, and the memory (PSS) of all processes of the run together.
+Measured after every client has trained and has optimizer state: time per step, seconds per round
+outside its steps, and the memory (PSS) of all processes of the run together.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from flwr_splitmix.sandbox.superlink import end_as_if_asked
 
 APP = Path(__file__).parent / "apps" / "scale"
 STEP_SPREAD, MEMORY_RATIO = 1.2, 1.5
-"""Targets: the slowest step to the fastest; memory at the most clients to that at the fewest."""
+"""Targets: the slowest median step over the fastest; memory with most clients over fewest."""
 
 
 def measure(clients: int, timed: int, weighed: int, steps: int) -> dict[str, Any]:
-    """Run the app with so many virtual clients, weighing its processes from outside.
+    """Run the app with virtual clients, and measure its processes' memory from outside.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def measure(clients: int, timed: int, weighed: int, steps: int) -> dict[str, Any
 
 
 def _weigh(out: Path, timeout: float = 600.0) -> list[Counter[str]]:
-    """Sum up PSS by process name, again and again while the run is in that phase."""
+    """Sum up PSS by process name, repeatedly while the run is in phase "weighed"."""
     weights: list[Counter[str]] = []
     deadline = time.monotonic() + timeout
     file, phase = out / "phase", ""
@@ -71,7 +71,7 @@ def _weigh(out: Path, timeout: float = 600.0) -> list[Counter[str]]:
 
 
 def _pss() -> Counter[str]:
-    """Return the bytes of all that this process has started, a page of n owners counted 1/n."""
+    """Return the PSS of this process's descendants by name: pages of n owners count 1/n."""
     weight: Counter[str] = Counter()
     for process in psutil.Process().children(recursive=True):
         try:
@@ -82,7 +82,7 @@ def _pss() -> Counter[str]:
 
 
 def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the rows and how the targets fare."""
+    """Return the rows, their ratios and which targets are met."""
     steps = [row["step_ms"]["median"] for row in rows]
     memory = [row["pss_mib"]["median"] for row in rows]
     ratios = {"step_spread": max(steps) / min(steps), "memory_ratio": memory[-1] / memory[0]}

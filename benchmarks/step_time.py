@@ -1,7 +1,7 @@
-"""The time of a split-learning step, against the same step unsplit and by Flower messages.
+"""Time of a split-learning step, compared with the same step unsplit and by Flower messages.
 
-PSL with a joint update, 10 clients with batches of 32 random images. What is compared is timed in
-turn within one process, so that drift of the machine cancels.
+PSL with a joint update, 10 clients with batches of 32 random images. Compared steps alternate
+within one process, so that drift of the machine cancels.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TARGETS = {"ray_ratio": 1.06, "local_ratio": 1.03, "ray_overhead_ms": 40.0, "ray
 
 
 def time_local(depth: int, repeats: int) -> dict[str, list[float]]:
-    """Time steps over a LocalLink in turn with unsplit steps, in this plain process."""
+    """Time steps over a LocalLink, alternating with unsplit steps, in this process."""
     model = vit(depth)
     watch = Stopwatch(Unsplit(model))
     strategy = PSL(

@@ -1,7 +1,8 @@
-"""Attacks on texts under stories15M: what the plain U shape and MixGuard's messages tell a server.
+"""Attacks on texts with stories15M: what messages of the U shape and MixGuard reveal to a server.
 
-The victims' head has the base weights, as at the begin of fine-tuning. Private are questions of
-GSM8K and a book's paragraphs, public other books. Noise in place of messages is the sham.
+The victims' head has the base weights, as at the start of fine-tuning. Private texts are questions
+of GSM8K and paragraphs of a book; public texts are of other books. For a sham, noise replaces the
+messages.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ UNTRAINED: dict[str, Any] = {
     "perturbation": None,
     "secret_tokens": 0,
 }
-"""What of MixGuard does not change messages is left out."""
+"""Options that switch off MixGuard's training, noise on gradients and, unless a row sets them,
+secret tokens."""
 
 ROWS: dict[str, dict[str, Any]] = {
     "rotated, k=3": {"k": 3, "sampler": "rotated"},
@@ -86,7 +88,7 @@ class Bench:
         )
 
     def release(self, row: str, texts: Sequence[Tensor]) -> Released:
-        """Release texts; two a step for Naive Mix, of which each is the other's partner."""
+        """Release texts one per step; for Naive Mix two, each of which is the other's partner."""
         batch = 2 if row == "Naive Mix" else 1
         released = release_texts(self.parts, self.hiding(row), texts, batch_size=batch)
         if row != "noise (sham)":
@@ -96,13 +98,13 @@ class Bench:
         return Released(sham, released.origins)
 
     def view(self, row: str, released: Released) -> TextView:
-        """Return what the server has of it."""
+        """Return the server's view of what was released."""
         known = TextKnowledge(row, ROWS.get(row, {}), self.parts, begin=self.begin)
         return TextView("server", released.releases, known)
 
 
 def keys(bench: Bench, draws: int) -> dict[str, Any]:
-    """Search the keys of single texts: |cos| with the target of the best direction, seconds."""
+    """Search the keys of single texts; return directions' |cos| with the target, and seconds."""
     figures = {}
     states = None
     for row in ROWS:
@@ -135,7 +137,7 @@ def keys(bench: Bench, draws: int) -> dict[str, Any]:
 
 
 def matrix(bench: Bench, count: int, scale: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Run attacks on every row; a cell has its measures, or why there is none."""
+    """Run attacks on every row; a cell has its measures, or the reason why it has none."""
     rows = ("noise (sham)", "none (U shape)", "Naive Mix", *ROWS)
     fitted: dict[str, Any] = {}
     cells: dict[str, Any] = {}
@@ -162,7 +164,7 @@ def matrix(bench: Bench, count: int, scale: Any, names: Sequence[str]) -> dict[s
 
 
 def load_texts(data: Path, tokenizer: Any, public: int) -> dict[str, list[Tensor]]:
-    """Return private, support and public texts: tokens, the first of them the begin."""
+    """Return private, support and public texts as token ids, with the begin token first."""
     texts = data / "public_text"
     with gzip.open(data / "gsm8k" / "test.jsonl.gz", "rt", encoding="utf-8") as file:
         questions = [json.loads(line)["question"] for line in file][:40]

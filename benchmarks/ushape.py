@@ -1,8 +1,8 @@
-"""The time of a U-shaped step against the unsplit step, and MixGuard's against its passes.
+"""Time of a U-shaped step relative to the unsplit step, and of MixGuard's relative to its passes.
 
-A Qwen3-shaped model of 50 million parameters with random weights, cut behind its first and before
-its last layer; one client, 4 texts of 64 tokens. What is compared is timed in turn within one
-process, so that drift of the machine cancels.
+A Qwen3-shaped model of 50 million parameters with random weights, cut after its first and before
+its last layer; one client, 4 texts of 64 tokens. Compared steps alternate within one process, so
+that drift of the machine cancels.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RATIOS = {
     "mixguard_ratio": ("mixguard_ms", "passes_ms"),
     "refined_ratio": ("refined_ms", "refined_passes_ms"),
 }
-"""Each the median of pairs, timed one after the other."""
+"""Pairs to compare, timed one after the other; each ratio is the median over pairs."""
 
 TARGETS = {"local_ratio": 1.05, "ray_ratio": 1.15, "mixguard_ratio": 1.15}
 """Upper bounds."""
@@ -51,7 +51,7 @@ Samples = dict[str, list[float]]
 
 
 def time_local(name: str, repeats: int) -> Samples:
-    """Time everything that needs no Flower run, in this plain process."""
+    """Time everything that needs no Flower run, in this process."""
     size = SIZES[name]
     parts = build(size)
     figures: Samples = {}

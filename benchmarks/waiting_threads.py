@@ -1,7 +1,8 @@
-"""The cost of OpenMP's wait policies, on an idle machine and on a busy one.
+"""Cost of OpenMP's wait policies on an idle and on a busy machine.
 
-Forward and backward of ViT-Tiny with two threads. A setting is read when torch is loaded, so each
-is timed in processes of its own, which take turns, so that drift of the machine cancels.
+Forward and backward passes of ViT-Tiny are timed with two threads. Settings are read when torch is
+loaded, so each is timed in processes of its own; these take turns, so that drift of the machine
+cancels.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ SETTINGS: dict[str, Mapping[str, str]] = {
     "one thread": {**POLICY, "OMP_NUM_THREADS": "1"},
 }
 TARGETS = {"idle_ratio": 1.02, "busy_ratio": 2.5}
-"""Upper bounds: the passive step to the spinning one, and the passive step in company to alone."""
+"""Upper bounds: the passive step over the spinning one, and busy over idle for the passive step."""
 
 
 def time_steps(repeats: int, depth: int) -> list[float]:
-    """Return the milliseconds of forward and backward, in this process as it is."""
+    """Return the milliseconds of forward and backward passes in this process."""
     import torch
 
     from flwr_splitmix import split_vision_model
@@ -53,7 +54,7 @@ def time_steps(repeats: int, depth: int) -> list[float]:
 
 
 def time_elsewhere(setting: Mapping[str, str], repeats: int, depth: int) -> list[float]:
-    """Time steps in a process with a setting."""
+    """Time steps in a new process with a setting."""
     own = {"OMP_NUM_THREADS": str(THREADS), **setting}
     others = {name: value for name, value in os.environ.items() if name not in POLICY}
     command = [sys.executable, "-m", "benchmarks.waiting_threads", "--steps", str(repeats)]
@@ -69,7 +70,7 @@ def time_elsewhere(setting: Mapping[str, str], repeats: int, depth: int) -> list
 
 
 def measure(turns: int, repeats: int, depth: int) -> dict[str, Any]:
-    """Time every setting alone and in company; see the keys of the result."""
+    """Time every setting on an idle and a busy machine; see the keys of the result."""
     milliseconds: dict[str, dict[str, Row]] = {name: {} for name in SETTINGS}
     for company, loops in ((IDLE, 0), (BUSY, LOOPS)):
         timed: dict[str, list[float]] = {name: [] for name in SETTINGS}

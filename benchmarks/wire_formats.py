@@ -1,11 +1,12 @@
-"""Narrow wire formats: the accuracy that they leave, their bytes, and what zstd would still save.
+"""Narrow wire formats: their accuracy, their bytes, and further savings by zstd.
 
-The same run with each pair of formats (smashed data up, gradients down), over several seeds: every
-payload goes through the stream link's own codec, there and back, between clients and server of this
-process. Fashion-MNIST, ViT-Tiny with 16 patches, four clients, SFL with a round an epoch.
+The same run is repeated with each pair of formats (smashed data up, gradients down) and several
+seeds. Every payload is encoded and decoded by the stream link's own codec, between clients and
+server in this process. The run is SFL on Fashion-MNIST: ViT-Tiny with 16 patches, four clients, one
+round per epoch.
 
-An entropy coder is tried on the bodies of some frames: zstd, as a command, at level 3. Beside it
-stands the order-0 entropy of the bytes, which no coder of single bytes goes below.
+The bodies of some frames are also compressed with the command zstd at level 3. For comparison, the
+benchmark reports the order-0 entropy of the bytes, a lower bound for coders of single bytes.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ POINTS = 0.5
 """Target: percentage points of top-1 that a format may lose to float32, on average over seeds."""
 
 CLIENTS, SAMPLED = 4, 10
-"""Of every so many frames one is given to the entropy coder."""
+"""Number of clients; the entropy coder gets one of every `SAMPLED` frames."""
 
 
 @dataclass(frozen=True)
 class Formats:
-    """What travels up and down, and whether what rounding leaves of gradients is fed back."""
+    """Formats up and down, and whether rounding errors of gradients are fed back."""
 
     up: WireDtype
     down: WireDtype
@@ -52,7 +53,7 @@ class Formats:
 
     @property
     def name(self) -> str:
-        """Return the formats as one word."""
+        """Name of the formats."""
         same = "" if self.up == self.down else f"/{self.down}"
         return f"{self.up}{same}{' feedback' if self.feedback else ''}"
 
@@ -66,12 +67,12 @@ FORMATS = (
     Formats("int4", "int8"),
     Formats("int4-stochastic", "int8"),
 )
-"""The first is what the others are compared with."""
+"""The first is the reference for the others."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large a run is: blocks of the model, images of each client, and passes over them."""
+    """Size of a run: blocks of the model, images of each client, and passes over them."""
 
     depth: int
     images: int
@@ -85,14 +86,14 @@ WAYS = ("up", "down")
 
 @dataclass
 class Travelled:
-    """What has crossed the line in one direction.
+    """Data that crossed the line in one direction.
 
     Attributes
     ----------
     tensors, wire
         Bytes of the tensors in memory, and of the frames' bodies.
     bodies
-        Some of these.
+        Some of the bodies.
     """
 
     tensors: int = 0
@@ -102,7 +103,7 @@ class Travelled:
 
 
 class NarrowedClient(SplitClient):
-    """A client whose calls and replies go through the codec, as they would over a stream."""
+    """A client whose calls and replies pass through the codec, as they would over a stream."""
 
     def __init__(
         self, formats: Formats, travelled: Mapping[str, Travelled], *of_client: Any
@@ -116,10 +117,10 @@ class NarrowedClient(SplitClient):
         self.number = 0
 
     def run(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Run one exchange on what comes out of the codec."""
+        """Run one exchange, with arguments and reply passed through the codec."""
         order = self.order
         place = (order.client, order.server_round)
-        if place != self.begun:  # a round has a line of its own
+        if place != self.begun:  # each round has a line of its own
             self.begun, self.number = place, 0
             self.feedback = Feedback(self.formats.down) if self.formats.feedback else None
         self.number += 1
@@ -149,8 +150,8 @@ def train(formats: Formats, size: Size, seed: int, source: str) -> dict[str, Any
 
     Returns
     -------
-    Top-1 in percent, seconds; and of each direction, "up" and "down", the bytes on the wire over
-    those of the tensors, and what zstd and the bytes' entropy would leave of those on the wire.
+    Top-1 in percent, and seconds; for each direction, "up" and "down", the bytes on the wire
+    relative to those of the tensors, and the fractions that zstd and entropy would leave of them.
     """
     images = load_images(source)
     lower, upper = split_vision_model(
@@ -176,13 +177,13 @@ def train(formats: Formats, size: Size, seed: int, source: str) -> dict[str, Any
 
 
 def coded(travelled: Travelled) -> dict[str, float]:
-    """Return the bytes on the wire over the tensors', and of bodies what coders would leave."""
+    """Return the bytes on the wire over the tensors', and the fractions that coders would leave."""
     whole = b"".join(travelled.bodies)
     counts = np.bincount(np.frombuffer(whole, np.uint8), minlength=256)
     shares = counts[counts > 0] / len(whole)
     left = {"entropy": float(-(shares * np.log2(shares)).sum()) / 8}
     if (zstd := shutil.which("zstd")) is not None:
-        # Each frame by itself: what is sent must be readable at once.
+        # Frames are compressed one by one, as each must be readable on arrival.
         command = [zstd, "-3", "-c"]
         made = [
             subprocess.run(command, input=body, capture_output=True, check=True).stdout
@@ -193,7 +194,7 @@ def coded(travelled: Travelled) -> dict[str, float]:
 
 
 def measure(formats: Sequence[Formats], size: Size, seeds: int, source: str) -> dict[str, Any]:
-    """Train with every pair of formats under every seed; see the keys of the result."""
+    """Train with every pair of formats and every seed; see the keys of the result."""
     runs = {f.name: [train(f, size, seed, source) for seed in range(seeds)] for f in formats}
     whole = [run["top1"] for run in runs[FLOAT32.name]]
     rows: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""A small cell of any method, and running it."""
+"""Fixtures: a small cell of any method, and its run."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ RunCell = Callable[..., Run]
 def cell_of(
     method: str, *, seed: int = 0, epochs: int = 2, clients: int = 3, **options: Any
 ) -> Cell:
-    """Return a cell of scale smoke."""
+    """Return a cell at scale smoke."""
     return SCALES["smoke"].cell(variant(method, options, clients=clients), seed=seed, epochs=epochs)
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunCell:
-    """Run a cell in a home of this test; goes on with the run that the cell has there."""
+    """Run cells in a home directory of this test; continue a run that a cell has there."""
 
     def call(
         cell: Cell,

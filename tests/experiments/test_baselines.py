@@ -62,7 +62,7 @@ def test_fedavg_is_flowers_average_of_what_the_clients_learned_alone() -> None:
 
 
 def test_fedavg_goes_on_from_the_average_and_keeps_the_clients_optimizers() -> None:
-    """Two rounds of one client are two epochs without an interruption."""
+    """Two rounds of one client equal two epochs without interruption."""
     (whole, _), (client, _) = make_clients(), make_clients()
     Standalone(seed=5).fit([whole], 2)
     FedAvg(seed=5).fit([client], 2)
@@ -96,7 +96,7 @@ def test_fedavg_sends_every_model_both_ways() -> None:
 def test_a_resumed_run_goes_on_from_its_checkpoints_alone(
     kind: type[WholeModels], tmp_path: Path
 ) -> None:
-    """Models, optimizers and data positions; no client's state is written beside them."""
+    """They have models, optimizers and data positions; no other state of clients is written."""
     whole = make_clients()
     kind(seed=5).fit(whole, 4)
     run = Run.create({}, name="r", home=tmp_path)

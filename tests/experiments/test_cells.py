@@ -1,4 +1,4 @@
-"""The identity of a cell: the values that make it, and no others."""
+"""The identity of a cell: the values that define it, and no others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CPU = SCALES["cpu"]
 
 
 def test_the_id_of_a_cell_stays() -> None:
-    """Runs are found by it: another id would orphan every run that there is."""
+    """Stored runs are found by it: another id would orphan them all."""
     joint = CPU.cell(variant("PSL", server_update="sum"), source="fashion_mnist")
     assert joint.id == "psl-vit_tiny-n10-s0-cd7cffe3df84"
     text = CPU.cell(variant("USplitSL", model=ENCODER, clients=1), track="cola", source="cola")

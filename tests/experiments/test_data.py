@@ -1,4 +1,4 @@
-"""A cell's images: the same partition as everywhere, the same test set for all."""
+"""A cell's images: the usual partition, and the same test set for all."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_all_seeds_are_scored_on_the_same_test_images() -> None:
     tests = [load_cell_data(SMOKE.cell(variant("PSL"), seed=s), SMALL).test for s in (0, 1)]
     assert len(tests[0]) == 40
     assert torch.equal(batch(tests[0]), batch(tests[1]))
-    assert len(np.unique(tests[0].labels)) > 5  # not the first images of one class
+    assert len(np.unique(tests[0].labels)) > 5  # not just the images of a first class
 
 
 def test_too_few_images_are_one_clear_error() -> None:

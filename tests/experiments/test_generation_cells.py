@@ -1,4 +1,4 @@
-"""Cells whose texts are answered: what a decoder learns and how its answers are scored."""
+"""Cells with generated answers: what a decoder learns, and how its answers are scored."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def summary_of(cell: Cell, home: Path, source: str = GENERATED) -> dict[str, Any
 
 
 def test_a_cut_decoder_learns_what_it_learns_whole(tmp_path: Path) -> None:
-    """With one client and nothing hidden, also of an embedding that head and tail share."""
+    """With one client and nothing hidden, even with an embedding that head and tail share."""
     whole = summary_of(cell_of("Unsplit"), tmp_path)
     cut = summary_of(cell_of("USplitSL"), tmp_path)
     for name in ("top1", "eval_loss", "eval_perplexity", *(f"eval_{score}" for score in SCORES)):
         assert cut[name] == pytest.approx(whole[name], rel=1e-4), name
-    # Nothing is mixed, so that inference at the client is the split one.
+    # Nothing is mixed, so inference at the client equals split inference.
     for score in SCORES:
         assert cut[f"local_{score}"] == pytest.approx(cut[f"eval_{score}"])
     assert whole["eval_perplexity"] == pytest.approx(np.exp(whole["eval_loss"]))
@@ -141,7 +141,7 @@ def test_mixguard_answers_the_texts_of_every_corpus(track: TextTrack, tmp_path: 
 
 @pytest.fixture
 def gsm8k(tmp_path: Path) -> str:
-    """Write 12 rows twice, the last of them with a long answer, and public text beside them."""
+    """Write 12 rows for each split, the last with a long answer, and public text next to them."""
     folder, public = tmp_path / "gsm8k", tmp_path / "public_text"
     folder.mkdir()
     public.mkdir()
@@ -163,7 +163,7 @@ def test_gsm8k_is_trained_from_its_folder(gsm8k: str, tmp_path: Path) -> None:
 def test_long_answers_are_cut_for_training_and_left_out_of_the_test(
     gsm8k: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A right answer without its end, which has the number, would be another answer."""
+    """A reference answer without its end, which has the number, would be another answer."""
     caplog.set_level("WARNING", logger="flwr.splitmix")
     cell = cell_of("USplitSL")
     cell = replace(cell, recipe=replace(cell.recipe, samples=0, test_images=0))
@@ -176,7 +176,7 @@ def test_long_answers_are_cut_for_training_and_left_out_of_the_test(
 
 
 def test_papers_numbers_of_codebleu_are_not_put_beside_bleu() -> None:
-    """No library of CodeBLEU is kept: nothing may be judged by another score."""
+    """No maintained library has CodeBLEU, and claims must not be judged by another score."""
     (code,) = (each for each in SETS if each.name.endswith("codealpaca"))
     assert code.orderings == ()
     assert {name for entry in code.entries for name in entry.paper} == {

@@ -1,4 +1,4 @@
-"""Many cells: one after the other or in processes; each once, and failures hurt no other."""
+"""Many cells: run in sequence or in processes, each once; a failure affects no other cell."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def states(told: list[Progress], cell: Cell) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_failing_cell_does_not_stop_the_others(place: Workplace, jobs: int) -> None:
     told: list[Progress] = []
-    good = [FIRST, SECOND][: 3 - jobs]  # a process each takes seconds to start
+    good = [FIRST, SECOND][: 3 - jobs]  # every process takes seconds to start
     failures = run_grid([WRONG, *good], place, jobs=jobs, on_progress=told.append)
     for cell in good:
         assert states(told, cell) == [("begun", 0), ("round", 1), ("round", 2), ("done", 2)]

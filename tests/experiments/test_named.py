@@ -1,4 +1,4 @@
-"""The named experiments: complete, typed in right, and true to the papers' own claims."""
+"""The named experiments: complete, copied correctly, and true to the papers' own claims."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_one_run_serves_every_experiment_that_needs_it() -> None:
 
 
 def test_uniform_is_one_kth_and_the_other_reading_has_a_name() -> None:
-    """DP-CutMixSL, Table 2: "uniform" is lam = 1/k, alpha to infinity."""
+    """DP-CutMixSL, Table 2: "uniform" is lam = 1/k, the limit of infinite alpha."""
 
     def alphas(name: str, row: str) -> set[object]:
         entries = EXPERIMENTS[name].entries

@@ -1,4 +1,4 @@
-"""What is read from the constructors' source is what they say when they are imported."""
+"""Options read from the constructors' source equal those of the imported constructors."""
 
 from __future__ import annotations
 

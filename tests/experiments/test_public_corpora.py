@@ -1,4 +1,4 @@
-"""Public texts by corpus: whose they are, how many, and that they are part of a cell."""
+"""Public texts by corpus: their source and number, and their part in a cell's identity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers and schedules are what the recipes say."""
+"""Optimizers and schedules follow the recipes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHUFFLING = SCALES["paper"].recipes["shuffling"]
 
 
 def test_the_mixing_recipe_is_the_papers() -> None:
-    """CutMixSL, section 4; what it leaves open, both ends of the schedule too, is as in DeiT."""
+    """CutMixSL, section 4; what it leaves open, like both ends of the schedule, is as in DeiT."""
     module = torch.nn.Linear(2, 2)
     (group,) = optimizer_of(MIXING, module)(module.parameters()).param_groups
     assert (group["lr"], group["weight_decay"], group["betas"]) == (1e-3, 0.05, (0.9, 0.999))

@@ -1,4 +1,4 @@
-"""Reports: means and spreads of the runs that there are, and the claims that these support."""
+"""Reports: means and spreads of existing runs, and the claims that these support."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_every_data_set_and_length_that_was_begun_is_a_table(tmp_path: Path) -> 
 
 
 def test_a_table_shows_the_scores_that_its_experiment_names(tmp_path: Path) -> None:
-    """The first is what orderings speak of, with their slack; a run may lack another."""
+    """Orderings compare the first score, with their slack; a run may lack others."""
     scored = replace(
         TOY,
         scores=(TableScore("Matthews", "eval_matthews"), TableScore("error", "error", 1.0, 3)),

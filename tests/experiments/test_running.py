@@ -23,7 +23,7 @@ def without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def deeper(cell: Cell) -> Cell:
-    """Return the cell with a block to spare for the frozen edge."""
+    """Return the cell with an extra block for the frozen edge."""
     return replace(cell, model_options=(("depth", 2), ("patch_size", 8)))
 
 
@@ -41,7 +41,7 @@ CELLS = [
 def test_an_interrupted_cell_goes_on_as_if_it_never_had_been(
     cell: Cell, run: RunCell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C in the third of four rounds, in the midst of one client's training."""
+    """The interruption is in the third of four rounds, amid one client's training."""
     whole = run(cell, home="whole")
     kind, method = (WholeClient, "train") if cell.method in BASELINES else (SplitClient, "step")
     original = getattr(kind, method)
@@ -64,7 +64,7 @@ def test_an_interrupted_cell_goes_on_as_if_it_never_had_been(
 
 
 def test_rounds_that_no_checkpoint_has_are_trained_again(run: RunCell) -> None:
-    """As after a power cut before the first checkpoint, when rows and clients' states are there."""
+    """The state is that after a power cut before the first checkpoint, with rows and clients."""
     cell = cell_of("PSL", epochs=2)
     whole = run(cell, home="whole")
     cut = run(cell, home="cut")

@@ -36,7 +36,7 @@ TIMES = {"seconds", "steps_per_second", "slowest_node"}
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a package with a tiny encoder, as the pretrained one comes."""
+    """Make a package with a tiny encoder, laid out like the pretrained one's."""
     home = tmp_path_factory.mktemp("site")
     folder = home / "tiny_encoder" / "model"
     folder.mkdir(parents=True)
@@ -47,7 +47,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def encoder(package: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Have the tiny encoder stand for the pretrained one."""
+    """Replace the pretrained encoder with the tiny one."""
     monkeypatch.syspath_prepend(package)
     monkeypatch.setitem(text_running.PACKAGES, "all-MiniLM-L6-v2", "tiny_encoder")
     return package / "tiny_encoder" / "model"
@@ -107,15 +107,15 @@ def test_every_cell_of_the_table_is_scored_by_the_matthews_correlation(
     for row, summary in summaries.items():
         assert -1 <= summary["eval_matthews"] <= 1, row
         assert 0 <= summary["top1"] <= 1, row
-    # Where nothing is mixed, a split inference is a local one.
+    # Without mixing, split inference equals local inference.
     assert summaries["U shape"]["local_matthews"] == pytest.approx(
         summaries["U shape"]["eval_matthews"]
     )
     assert -1 <= summaries["MixGuard"]["local_matthews"] <= 1
     assert "local_matthews" not in summaries["unsplit"]
     assert summaries["unsplit"]["uplink_bytes"] == 0
-    # Three messages and three gradients where the U shape has one each; the mask, a byte a token,
-    # goes once. The public texts of a mixture can only make it longer.
+    # Three messages and three gradients where the U shape has one each; the mask, one byte per
+    # token, is sent once. The public texts of a mixture can only make it longer.
     plain, mixed = (
         summaries[row]["uplink_bytes"]
         for row in ("U shape", "MixGuard, light secrets, not calibrated")
@@ -200,7 +200,7 @@ def test_mixguard_learns_the_texts_of_every_corpus(
 
 
 def test_both_sentences_of_a_pair_are_learned_from(encoder: Path, tmp_path: Path) -> None:
-    """Pairs that differ in their second sentences alone: whoever reads the first learns nothing."""
+    """Pairs differ only in their second sentences: the first alone teaches nothing."""
 
     def summary(*words: str) -> dict[str, Any]:
         home = tmp_path / "-".join(words)

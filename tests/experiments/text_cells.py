@@ -1,4 +1,4 @@
-"""What tests of cells of texts share: a tiny encoder, and the run of a cell."""
+"""Shared parts of tests of cells on texts: a tiny encoder, and the run of a cell."""
 
 from __future__ import annotations
 

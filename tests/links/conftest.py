@@ -1,4 +1,4 @@
-"""Tests of links run outside of Flower runs."""
+"""Set-up for tests of links, which run outside Flower runs."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from tests.links.fake_grid import question
 
 @pytest.fixture(autouse=True)
 def _questions_outside_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give messages explicit metadata; without it they can be made inside a run only."""
+    """Give messages explicit metadata, without which they can only be made inside a run."""
     monkeypatch.setattr(polling, "_question", question)

@@ -1,4 +1,4 @@
-"""A grid of this process: real ClientApps and a real stream, without a SuperLink."""
+"""A grid in this process: real ClientApps and a real stream, without a SuperLink."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Handler = Callable[[Message, Context], Message]
 TURN = threading.Lock()
 
 NEVER = threading.Event()
-"""A node that waits for it gives no answer, however long one waits for that."""
+"""An event that is never set: a node that waits for it never answers."""
 
 
 class Turns(Client):
-    """Takes turns with the other clients of this process: torch's generator belongs to all."""
+    """Takes turns with the other clients of this process, as all share torch's generator."""
 
     def attach(self, *arguments: Any) -> dict[str, Any]:
         with TURN:
@@ -44,11 +44,11 @@ class Turns(Client):
 
 
 class OneAtATime(Turns, SplitClient):
-    """A client of the L shape that takes turns."""
+    """An L-shape client that takes turns."""
 
 
 class FakeGrid:
-    """Hands each message to the app in a thread of its own, as a SuperNode starts a process.
+    """Passes each message to the app in a thread of its own, as a SuperNode does in a process.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class FakeGrid:
     nodes
         Number of nodes; ids are 100, 101, ... for partition-ids 0, 1, ...
     node_config
-        Of every node, besides its partition-id.
+        Configuration of every node, besides its partition-id.
     """
 
     def __init__(self, handler: Handler, nodes: int, **node_config: Any) -> None:
@@ -111,7 +111,7 @@ class FakeGrid:
             assert not thread.is_alive(), "a node still works on its message"
 
     def errors(self) -> list[str]:
-        """Return what nodes have said instead of taking part."""
+        """Return the errors that nodes have reported instead of taking part."""
         records = [reply.content.config_records.get(RECORD) for reply in self.all_replies]
         return [str(record["error"]) for record in records if record and "error" in record]
 
@@ -123,8 +123,8 @@ class FakeGrid:
 class OnFakeGrid(Link):
     """A link whose grid is a fake one, for strategies that are started without a grid.
 
-    Flower's messages can only be made without explicit metadata inside of a run, and strategies
-    take care of that when they have no grid.
+    Outside a run, Flower's messages must be made with explicit metadata, and strategies take care
+    of that when they have no grid.
     """
 
     def __init__(self, link: Link, grid: FakeGrid) -> None:
@@ -147,18 +147,18 @@ class OnFakeGrid(Link):
 
 
 def toy_app(toy: Toy, kind: type[SplitClient] = OneAtATime, **options: Any) -> SplitClientApp:
-    """Make the ClientApp whose clients are the toy's."""
+    """Make a ClientApp with the toy's clients."""
     return app_of(lambda: toy.make_clients(kind=kind, **options))
 
 
 def text_app(toy: TextToy, optimizer: OptimizerFactory) -> SplitClientApp:
-    """Make the ClientApp whose clients are those of a toy of the U shape, and take turns."""
+    """Make a ClientApp with the clients of a U-shape toy, which take turns."""
     kind: Any = type("OneAtATime", (Turns, toy.kind), {})
     return app_of(lambda: replace(toy, kind=kind).clients_for(None, optimizer))
 
 
 def app_of(make: Callable[[], Sequence[Client]]) -> SplitClientApp:
-    """Make the ClientApp of which each node has one client of those that `make` makes."""
+    """Make a ClientApp that gives each node one of the clients that `make` returns."""
 
     def client_fn(context: Context) -> Client:
         with TURN:
@@ -168,5 +168,5 @@ def app_of(make: Callable[[], Sequence[Client]]) -> SplitClientApp:
 
 
 def question(node: int) -> Message:
-    """Ask a node for its partition-id, from outside of a Flower run."""
+    """Return a message that asks a node for its partition-id, from outside a Flower run."""
     return messages_to([node], RecordDict(), "query", in_run=False)[0]

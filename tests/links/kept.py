@@ -1,4 +1,4 @@
-"""What a run of a toy has left behind, at the server and on the nodes."""
+"""Stored results of a toy's run, at the server and on the nodes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.testing.agreement import Results, read_results
 
 CLIENTS = 4
-"""Of every toy whose runs are compared so."""
+"""Number of clients of every toy whose runs are compared."""
 
 
 def results(run: Run, nodes: Path) -> Results:
-    """Read what the server and the nodes have kept of a run."""
+    """Read what the server and the nodes have stored of a run."""
     kept_by_server = read_results(run)
     tensors = dict(kept_by_server.tensors)
     store = ClientStore(nodes / run.id)

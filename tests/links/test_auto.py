@@ -1,4 +1,4 @@
-"""The link follows from what the nodes say of themselves."""
+"""Choice of the link by what the nodes report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.links.fake_grid import FakeGrid, toy_app
 
 
 class Stub(StreamLink):
-    """Stands for whatever link is chosen."""
+    """Stands in for any link that is chosen."""
 
     def __init__(self) -> None:
         super().__init__(address="127.0.0.1:0", attach_timeout=1)
@@ -81,7 +81,7 @@ def test_without_ray_there_is_no_question(monkeypatch: pytest.MonkeyPatch) -> No
 def test_of_a_mixture_those_are_left_out_that_cannot_be(
     here: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before: one node that said it was virtual ended a deployment's run with LinkError."""
+    """A node that claimed to be virtual used to end a deployment's run with LinkError."""
     monkeypatch.setattr(auto, "_ray_runs_here", lambda: here)
     link = AutoLink(Stub, refused) if here else AutoLink(refused, Stub)
     grid = says(True, False, False)

@@ -1,4 +1,4 @@
-"""ClientHost: clients are built once, restored from their store, and fail one by one."""
+"""ClientHost: clients are built once, restored from their store, and fail individually."""
 
 from __future__ import annotations
 

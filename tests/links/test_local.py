@@ -21,7 +21,7 @@ STEP = {"number": 0, "progress": 0.0, "gradient": None, "plan": [FullShare().to_
 
 
 class Failing(SplitClient):
-    """Fails where it is told to."""
+    """Fails where the test tells it to."""
 
     fails_in: str = ""
 

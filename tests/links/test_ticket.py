@@ -1,4 +1,4 @@
-"""The ticket survives the message; tensors survive the records."""
+"""Tickets survive messages, and tensors survive records."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_tensors_from_a_record_own_their_memory() -> None:
 
 @pytest.fixture
 def busy_collector() -> Iterator[None]:
-    """Collect garbage all the time, with a callback, in which threads may change."""
+    """Collect garbage all the time, with a callback, so that threads may switch there."""
 
     def look_on(phase: str, info: dict[str, int]) -> None:
         sum(range(5))
@@ -118,7 +118,7 @@ def busy_collector() -> Iterator[None]:
 
 @pytest.mark.usefixtures("busy_collector")
 def test_arrays_can_be_read_in_several_threads() -> None:
-    """CPython 3.11 fails with "AST constructor recursion depth mismatch" if two parse at once."""
+    """CPython 3.11 fails with "AST constructor recursion depth mismatch" if two threads parse."""
     record = to_arrays({str(number): torch.zeros(2) for number in range(5)})
     with ThreadPoolExecutor(4) as threads:
         for tensors in threads.map(lambda _: to_tensors(record), range(200)):

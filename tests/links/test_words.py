@@ -1,7 +1,7 @@
-"""What a peer says reaches no log, no record and no error but as one short printable line.
+"""A peer's words reach logs, records and errors only as one short printable line.
 
-Before, a node that answered a message with three million characters had all of them logged, with
-its line breaks, terminal escapes and bells: lines of the log could be forged.
+A node that answered a message with three million characters used to have all of them logged, with
+line breaks, terminal escapes and bells, so that lines of the log could be forged.
 """
 
 from __future__ import annotations

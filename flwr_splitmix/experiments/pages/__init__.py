@@ -1,1 +1,1 @@
-"""Pages on results: what runs measured is kept in small files, from which the pages are made."""
+"""Pages on results: measurements are stored in small files, from which pages are generated."""

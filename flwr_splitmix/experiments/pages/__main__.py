@@ -1,18 +1,18 @@
-"""The command that keeps the results of runs in files, and writes the pages from these.
+"""Command that stores the results of runs in files, and generates the pages from them.
 
     python -m flwr_splitmix.experiments.pages --run-dir DIR
 
 It adds the finished cells in DIR, of training and of attacks, to the result files,
-`docs/results/data/*.json`, keeps the seeds that are there already, and renews the blocks of
+`docs/results/data/*.json`, keeps the seeds already stored there, and renews the blocks of
 `docs/*.md` and `docs/results/*.md`:
 
 - `<!-- table: NAME SCALE -->`, or `SCALE@DATASET`: an experiment's table and the paper's orderings;
 - `<!-- experiments: PAPER -->`: all experiments of a paper, run or not;
 - `<!-- overview: SCALE -->`: all papers, and how many orderings hold;
-- those of the matrix of attacks, see `privacy.page`. Only these are written from the runs
+- blocks of the matrix of attacks, see `privacy.page`. Only these are generated from the runs
   themselves; a block for which DIR has no results stays as it is.
 
-Without `--run-dir` the pages are written from the result files alone.
+Without `--run-dir`, pages are generated from the result files alone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from flwr_splitmix.runs import RunError
 
 
 def renew_pages(docs: Path, home: Path | None) -> list[str]:
-    """Renew the blocks of all pages; returns what was done and what was not, line by line.
+    """Renew the blocks of all pages; return lines on what was done and what was not.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def renew_pages(docs: Path, home: Path | None) -> list[str]:
     Raises
     ------
     ExperimentError
-        If a block is none that can be made; the message names page and block.
+        If a block cannot be made; the message names the page.
     """
     results = read_results(docs / FOLDER)
     said = []
@@ -101,7 +101,7 @@ def _makers(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Keep results and renew pages; `arguments` default to those of the process."""
+    """Store results and renew pages; `arguments` default to those of the process."""
     parser = argparse.ArgumentParser(prog="python -m flwr_splitmix.experiments.pages")
     parser.add_argument("--run-dir", type=Path, help="where runs/ and attacks/ are; else none")
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="the pages (docs)")

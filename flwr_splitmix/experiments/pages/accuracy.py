@@ -1,4 +1,4 @@
-"""Results of experiments that train: scores, bytes and epsilon of cells that were run."""
+"""Results of experiments that train: scores, bytes and epsilon of finished cells."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from flwr_splitmix.runs import Run
 
 @dataclass(frozen=True)
 class AccuracyResults(Results[Measured]):
-    """What runs measured of an experiment, over the scale's own number of epochs."""
+    """Measurements of an experiment's runs, over the scale's own number of epochs."""
 
     experiment: Experiment
     scale: Scale
 
     @property
     def table(self) -> Table:
-        """The results beside the paper's numbers, and its claims judged."""
+        """The results beside the paper's numbers, with verdicts on its claims."""
         epochs = self.scale.recipes[self.experiment.track].epochs
         return table_of(self.experiment, self.scale, self.dataset, epochs, self.measured_at)
 
@@ -42,15 +42,15 @@ class AccuracyResults(Results[Measured]):
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """Whether the paper's orderings hold, one after the other."""
+        """Verdicts on the paper's orderings, in order."""
         return [claim.verdict for claim in self.table.claims]
 
     def block(self, link: str) -> str:
-        """Return the table in Markdown, with the orderings; `link` leads to the file."""
+        """Return the table in Markdown, with the orderings; `link` leads to the result file."""
         return table_block(self.table, self.versions, link)
 
     def plain(self, one: Measured) -> dict[str, Any]:
-        """Return what is kept of a seed, as plain JSON values."""
+        """Return what is stored for a seed, as plain JSON values."""
         values: dict[str, Any] = {
             "seed": one.seed,
             "cell": one.cell,
@@ -71,12 +71,12 @@ class AccuracyResults(Results[Measured]):
         dataset: str,
         seeds_at: Mapping[Place, Sequence[Mapping[str, Any]]],
     ) -> AccuracyResults:
-        """Make results of what is kept, without seeds of other cells than the places have today.
+        """Make results from stored values, without seeds of cells that places no longer have.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            If a value is missing or is none.
+            If a value is missing or invalid.
         """
         made = {at: tuple(_measured(one) for one in seeds) for at, seeds in seeds_at.items()}
         kept = cls(experiment, scale, dataset, made)
@@ -87,14 +87,14 @@ class AccuracyResults(Results[Measured]):
 def accuracy_results(
     experiments: Iterable[Experiment], scales: Iterable[Scale], runs: Iterable[Run]
 ) -> Iterator[AccuracyResults]:
-    """Return what finished runs measured of experiments, one for each data set.
+    """Yield the results of finished runs, for each scale, data set and experiment that has any.
 
-    Runs of another number of epochs than the scale's are left out.
+    Runs with another number of epochs than the scale's are left out.
 
     Parameters
     ----------
     runs
-        Of cells, at most one of each; see `find_runs`.
+        Runs of cells, at most one of each cell; see `find_runs`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Results of experiments on privacy: what attacks reached in cells of the matrix."""
+"""Results of experiments on privacy: scores of attacks in cells of the matrix."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _SEEDS = range(100)
 
 @dataclass(frozen=True)
 class PrivacyResults(Results[Reached]):
-    """What attacks reached of an experiment."""
+    """Scores of an experiment's attacks."""
 
     experiment: PrivacyExperiment
     scale: AnySize
 
     @property
     def table(self) -> PrivacyTable:
-        """The results beside the paper's numbers, and its claims judged."""
+        """The results beside the paper's numbers, with verdicts on its claims."""
         place = matrix.Place(None, self.scale, self.dataset)
         return table_of(self.experiment, place, self.measured_at)
 
@@ -44,15 +44,15 @@ class PrivacyResults(Results[Reached]):
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """Whether the paper's orderings hold, one after the other."""
+        """Verdicts on the paper's orderings, in order."""
         return [verdict for _, verdict, _ in self.table.claims]
 
     def block(self, link: str) -> str:
-        """Return the table in Markdown, with the orderings; `link` leads to the file."""
+        """Return the table in Markdown, with the orderings; `link` leads to the result file."""
         return privacy_block(self.table, self.seeds, link)
 
     def plain(self, one: Reached) -> dict[str, Any]:
-        """Return what is kept of a seed, as plain JSON values."""
+        """Return what is stored for a seed, as plain JSON values."""
         values: dict[str, Any] = {"seed": one.seed, "cell": one.cell}
         if one.reason:
             return {**values, "reason": one.reason}
@@ -66,12 +66,12 @@ class PrivacyResults(Results[Reached]):
         dataset: str,
         seeds_at: Mapping[Place, Sequence[Mapping[str, Any]]],
     ) -> PrivacyResults:
-        """Make results of what is kept, without seeds of other cells than the places have today.
+        """Make results from stored values, without seeds of cells that places no longer have.
 
         Raises
         ------
         KeyError, TypeError
-            If a value is missing or is none.
+            If a value is missing, or a name is unknown.
         """
         made = {
             at: tuple(Reached(**{"reason": "", **one}) for one in seeds)
@@ -86,7 +86,7 @@ class PrivacyResults(Results[Reached]):
 def privacy_results(
     experiments: Iterable[PrivacyExperiment], sizes: Iterable[AnySize], home: Path
 ) -> Iterator[PrivacyResults]:
-    """Return what attacks reached of experiments, one for each data set.
+    """Yield the scores of attacks, for each size, data set and experiment that has any.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def privacy_results(
     """
     every = list(experiments)
     for size in sizes:
-        # A folder is named by size and data set.
+        # A folder is named after its size and data set.
         folders = sorted((home / "attacks" / size.matrix).glob(f"{size.name}-*"))
         for dataset in (folder.name.removeprefix(f"{size.name}-") for folder in folders):
             place = matrix.Place(home, size, dataset)

@@ -1,4 +1,4 @@
-"""Blocks of a page: what stands between two comments is written by a command, the rest by hand."""
+"""Blocks of a page: text between two comments is generated, the rest is written by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BEGIN = re.compile(r"^<!-- (\w+): (.*?) -->$", re.MULTILINE)
 _BLOCK = re.compile(rf"(<!-- (\w+): ([^\n]*?) -->\n)((?:(?!<!-- ).)*){END}", re.DOTALL)
 
 Maker = Callable[[str], str | None]
-"""Makes a block's text of the words behind its kind; None leaves the block as it is."""
+"""Makes a block's text from the words after its kind; None leaves the block as it is."""
 
 
 def renewed(page: str, makers: Mapping[str, Maker]) -> tuple[str, list[str]]:
@@ -23,13 +23,13 @@ def renewed(page: str, makers: Mapping[str, Maker]) -> tuple[str, list[str]]:
     Parameters
     ----------
     makers
-        By kind.
+        Makers by kind.
 
     Raises
     ------
     ExperimentError
-        If a block is of no kind that there is, or has no end, or if a maker raises it; the message
-        names the block.
+        If a block has an unknown kind, or its maker raises this error: the message names the
+        block; also if a block has no end.
     """
     kept: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The commands on pages that make a table, and what stands there before it is made."""
+"""Commands on pages that make a table, and the placeholder of a table not made yet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flwr_splitmix.experiments.privacy.tables_of_papers import PrivacyExperiment
 from flwr_splitmix.experiments.scales import Scale
 
 _NAMED = ("fashion-mnist-small", "generated")
-"""Data sets that are read by their names; of others that are not a hub's the folder is named."""
+"""Data sets given by name; others are given by folder, unless they are a hub's (with a slash)."""
 
 
 def command(
@@ -19,7 +19,7 @@ def command(
     dataset: str,
     seeds: Sequence[int],
 ) -> list[str]:
-    """Return the lines of a block of code, with an empty one behind them."""
+    """Return the lines of a code block with the command, followed by an empty line."""
     parts = ["splitmix experiment run", experiment.name, "--scale", scale.name]
     if dataset not in _NAMED and "/" not in dataset:
         parts.append(f"--dataset FOLDER/{dataset}")
@@ -30,7 +30,7 @@ def command(
 
 
 def not_run_block(experiment: Experiment | PrivacyExperiment, scale: Scale | AnySize) -> str:
-    """Return what stands in place of a table for which there is no result file."""
+    """Return the placeholder of a table that has no result file."""
     said = f"{experiment.source}: {experiment.title}. Scale `{scale.name}`: not run yet."
     return "\n".join(
         [said, "", *command(experiment, scale, _default(experiment, scale), (0, 1, 2))]

@@ -1,4 +1,4 @@
-"""Blocks of pages that say which experiments of a paper were run, and how many orderings hold."""
+"""Blocks of pages that list which experiments of a paper were run, and how many orderings hold."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGES: dict[str, str] = {
     "MixGuard": "results/mixguard.md",
     "this project": "results.md",
 }
-"""By paper, as the sources of experiments name it, the page that its experiments are on."""
+"""Page of each paper's experiments, by the paper's name in their sources."""
 
 
 def experiments_of(paper: str) -> list[AnyExperiment]:
@@ -47,7 +47,7 @@ def paper_of(experiment: AnyExperiment) -> str:
 
 
 def experiments_block(paper: str, results: Sequence[Results[Any]]) -> str:
-    """Return a table of all experiments of a paper: what was run of each, what it agrees with."""
+    """Return a table of all experiments of a paper: what was run, and how orderings fare."""
     rows = []
     for experiment in experiments_of(paper):
         own = [result for result in results if result.experiment == experiment and result.count]
@@ -90,7 +90,7 @@ def overview_block(scale: Scale, results: Sequence[Results[Any]]) -> str:
 
 
 def _unjudged(experiment: AnyExperiment, scale: Scale) -> int:
-    """Return how many orderings wait of an experiment that was not run at all."""
+    """Return the number of orderings of an experiment that was not run at all."""
     if isinstance(experiment, PrivacyExperiment):
         size = IMAGES.size(scale.name)
         empty: Results[Any] = PrivacyResults(experiment, size, size.source, {})
@@ -100,7 +100,7 @@ def _unjudged(experiment: AnyExperiment, scale: Scale) -> int:
 
 
 def _extent(result: Results[Any]) -> str:
-    """Say how much was run: "`cpu`, fashion_mnist: 7 of 35 places, 1 to 3 seeds"."""
+    """Return how much was run: "`cpu`, fashion_mnist: 7 of 35 places, 1 to 3 seeds"."""
     counts = [len(seeds) for seeds in result.measured_at.values()]
     seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     plural = "" if seeds == "1" else "s"

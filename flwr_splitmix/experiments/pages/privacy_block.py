@@ -1,4 +1,4 @@
-"""A block of a page: the table of an experiment on privacy, and the paper's orderings."""
+"""Block of a page: the table of an experiment on privacy, with the paper's orderings."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from flwr_splitmix.experiments.privacy.tables_of_papers import PrivacyTable, mar
 
 
 def privacy_block(table: PrivacyTable, seeds: Sequence[int], link: str) -> str:
-    """Return a table with the command that makes it, and which orderings hold.
+    """Return a table with the command that makes it, and the verdicts on orderings.
 
     Parameters
     ----------
     seeds
-        With which any of it was run.
+        Seeds with which any of it was run.
     link
-        From the page to the result file.
+        Link from the page to the result file.
     """
     experiment, size = table.experiment, table.place.size
     dataset = dataset_name(table.place.source)

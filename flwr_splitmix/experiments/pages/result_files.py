@@ -1,4 +1,4 @@
-"""Result files: one small JSON file for each experiment, scale and data set, kept with the code."""
+"""Result files: a small JSON file for each experiment, scale and data set, kept with the code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
 from flwr_splitmix.experiments.scales import SCALES, scale_named
 
 FOLDER = "results/data"
-"""Of the result files, below the folder of the pages."""
+"""Folder of the result files, below that of the pages."""
 
 
 def every_experiment() -> dict[str, AnyExperiment]:
@@ -29,13 +29,13 @@ def every_experiment() -> dict[str, AnyExperiment]:
 def read_results(folder: Path) -> list[Results[Any]]:
     """Read all result files of a folder, in the order of the experiments, scales and data sets.
 
-    A seed is left out if it is of another cell than the place has today: what the experiment is
-    has changed since, and the number is no longer one of it.
+    A seed is left out if its place has another cell today: the experiment has changed since, and
+    the number no longer belongs to it.
 
     Raises
     ------
     ExperimentError
-        If a file is not one of these, or of an experiment or a scale that there is not.
+        If a file is not a result file, or its experiment or scale does not exist.
     """
     experiments, scales = list(every_experiment()), list(SCALES)
     return sorted(
@@ -49,23 +49,23 @@ def read_results(folder: Path) -> list[Results[Any]]:
 
 
 def keep_results(docs: Path, home: Path | None, scales: Iterable[str]) -> list[str]:
-    """Take what was run into the result files; returns what was done, a line for each file.
+    """Add the results of runs to the result files; return a line for each file written.
 
-    Seeds of cells that an experiment no longer has are taken out.
+    Seeds of cells that an experiment no longer has are removed.
 
     Parameters
     ----------
     docs
         Folder of the pages.
     home
-        Directory that holds runs/ and attacks/; None if there is nothing to be taken in.
+        Directory that holds runs/ and attacks/; None to add nothing.
     scales
-        Whose runs are.
+        Scales whose runs are added.
 
     Raises
     ------
     ExperimentError, RunError
-        If a result file or a run cannot be read, or there is no such scale.
+        If a result file or a run cannot be read, or a scale does not exist.
     OSError
         If a file cannot be written.
     """

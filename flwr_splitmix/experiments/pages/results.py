@@ -1,6 +1,6 @@
-"""Results of an experiment as they are kept: what was measured at each place of its table.
+"""Stored results of an experiment: measurements at each place of its table.
 
-They say of every seed which cell it is of, and nothing of the machine and the time of the run.
+They name every seed's cell, but neither the machine nor the time of a run.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class _OfASeed(Protocol):
 
 
 One = TypeVar("One", bound=_OfASeed)
-"""What was measured at a place with one seed."""
+"""Measurement at a place with one seed."""
 
 
 @dataclass(frozen=True)
 class Results(ABC, Generic[One]):
-    """What was measured of an experiment at a scale on a data set.
+    """Measurements of an experiment at a scale on a data set.
 
     Parameters
     ----------
     dataset
         The data set's name, see `dataset_name`.
     measured_at
-        By place of the table, in the table's order, and by seed, in the order of the seeds.
+        Measurements by place, in the table's order; at each place in the order of the seeds.
     """
 
     experiment: AnyExperiment
@@ -52,7 +52,7 @@ class Results(ABC, Generic[One]):
 
     @property
     def name(self) -> str:
-        """The file's: `cutmixsl-table2-cpu-fashion_mnist.json`."""
+        """Name of the result file: `cutmixsl-table2-cpu-fashion_mnist.json`."""
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", self.dataset)
         return f"{self.experiment.name}-{self.scale.name}-{plain}.json"
 
@@ -74,15 +74,15 @@ class Results(ABC, Generic[One]):
     @property
     @abstractmethod
     def verdicts(self) -> list[Verdict]:
-        """Whether the paper's orderings hold, one after the other."""
+        """Verdicts on the paper's orderings, in order."""
 
     @abstractmethod
     def block(self, link: str) -> str:
-        """Return the table in Markdown, with the orderings; `link` leads to the file."""
+        """Return the table in Markdown, with the orderings; `link` leads to the result file."""
 
     @abstractmethod
     def plain(self, one: One) -> dict[str, Any]:
-        """Return what is kept of a seed, as plain JSON values."""
+        """Return what is stored for a seed, as plain JSON values."""
 
     def limited_to(self, current: Container[tuple[Place, str]]) -> Self:
         """Return the results in the table's order, without seeds of other cells.
@@ -90,7 +90,7 @@ class Results(ABC, Generic[One]):
         Parameters
         ----------
         current
-            The table's places, each with the cell ids that it has today.
+            Pairs of a place of the table and the id of a cell that it has today.
         """
         kept = {
             entry.place: tuple(
@@ -103,7 +103,7 @@ class Results(ABC, Generic[One]):
         return replace(self, measured_at={at: some for at, some in kept.items() if some})
 
     def merged(self, newer: Self) -> Self:
-        """Return both together; where both have a seed of a place, `newer` is believed."""
+        """Return both combined; where both have a seed at a place, `newer` takes precedence."""
         both = {
             entry.place: {
                 one.seed: one
@@ -117,7 +117,7 @@ class Results(ABC, Generic[One]):
         )
 
     def to_json(self) -> str:
-        """Return the file's text."""
+        """Return the text of the result file."""
         whole = {
             "experiment": self.experiment.name,
             "scale": self.scale.name,

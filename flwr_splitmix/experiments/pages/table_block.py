@@ -1,4 +1,4 @@
-"""A block of a page: the table of an experiment that trains, and the paper's orderings."""
+"""Block of a page: the table of an experiment that trains, with the paper's orderings."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from flwr_splitmix.experiments.tables import (
 
 
 def table_block(table: Table, versions: Sequence[str], link: str) -> str:
-    """Return a table with the command that makes it, and which orderings hold.
+    """Return a table with the command that makes it, and the verdicts on orderings.
 
     Parameters
     ----------
     versions
-        Of this package, that it was run with.
+        Versions of this package with which it was run.
     link
-        From the page to the result file.
+        Link from the page to the result file.
     """
     made_with = ", ".join(versions)
     parts = [
@@ -88,7 +88,7 @@ def _row(table: Table, line: TableLine) -> list[str]:
 
 
 def _missing(table: Table) -> Iterator[str]:
-    """Say which places were not run, and which are not offered."""
+    """Yield a sentence on places that were not run, and one on rows that are not offered."""
     can_run = [line for line in table.lines if line.entry.variant is not None]
     done = {line.entry.column for line in can_run if line.values}
     empty = list(dict.fromkeys(e.entry.column for e in can_run if e.entry.column not in done))
@@ -109,7 +109,7 @@ def _missing(table: Table) -> Iterator[str]:
 
 
 def _claim_rows(table: Table) -> Iterator[list[str]]:
-    """Return a row for each ordering; those that were not run are one row for all columns."""
+    """Yield a row for each ordering; orderings not run share one row for all their columns."""
     waiting: dict[tuple[str, str, str, float], list[Ordering]] = {}
     for claim in table.claims:
         ordering = claim.ordering
@@ -129,7 +129,7 @@ def _claim_rows(table: Table) -> Iterator[list[str]]:
 
 
 def _agreeing(table: Table, claim: Claim) -> str:
-    """Return in how many of the seeds that both places have the ordering holds."""
+    """Return the share of the seeds at both places for which the ordering holds: "2 of 3"."""
     if claim.ordering.measure == "uplink":
         return NOTHING
     by_place = {

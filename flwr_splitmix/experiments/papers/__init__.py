@@ -1,1 +1,1 @@
-"""The papers' tables and figures, one file a paper."""
+"""The papers' tables and figures, in modules by paper and topic."""

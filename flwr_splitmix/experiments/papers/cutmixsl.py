@@ -1,4 +1,4 @@
-"""Tables and figures on utility of CutMixSL: Baek et al., 2022."""
+"""Tables and figures of CutMixSL (Baek et al., 2022) on utility."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DIRICHLET_1 = 1.0
 """The other reading of "uniform": ratios drawn uniformly from the simplex."""
 
 BEST: dict[str, Value] = {"k": 2, "alpha": 6.0}
-"""The mixing that the paper finds best, and uses unless a row says otherwise."""
+"""The mixing that the paper finds best, and uses unless a row states otherwise."""
 
 _NOTE = (
     "'uniform' is lam = 1/k. Accuracy is each client's pair of segments on one common test set, "
@@ -180,7 +180,7 @@ TABLE_2_DIRICHLET_1 = Experiment(
 
 
 def _joint(experiment: Experiment) -> Experiment:
-    """Return an experiment with one joint update of the server a step, as all were run before."""
+    """Return an experiment with one joint server update per step, as all used to be run."""
     return replace(
         experiment,
         name=experiment.name.removesuffix("-dirichlet1") + "-joint",
@@ -326,4 +326,4 @@ CUTMIXSL = (
     FIGURE_7,
     FIGURE_8,
 )
-"""All of them, in the paper's order."""
+"""All experiments of this module, in the paper's order."""

@@ -1,4 +1,4 @@
-"""Tables and figures on utility without noise of DP-CutMixSL: Oh et al., 2024."""
+"""Tables and figures of DP-CutMixSL (Oh et al., 2024) on utility without noise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _both(
     cifar: tuple[float, ...],
     fashion: tuple[float, ...],
 ) -> tuple[Entry, ...]:
-    """Make a row of a table with three models on two data sets."""
+    """Make a table's row for three models and two data sets."""
     return tuple(
         Entry(row, model, variant(method, options, model=model), {CIFAR: c, FASHION: f})
         for model, c, f in zip(MODELS, cifar, fashion, strict=True)
@@ -187,4 +187,4 @@ FIGURE_10C = Experiment(
 )
 
 DP_CUTMIXSL = (TABLE_4, TABLE_6, TABLE_7, FIGURE_10A, FIGURE_10B, FIGURE_10C)
-"""All of them, in the paper's order."""
+"""All experiments of this module, in the paper's order."""

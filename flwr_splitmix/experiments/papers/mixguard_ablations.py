@@ -1,4 +1,4 @@
-"""MixGuard without its parts, and its calibrator at inference: Tables IV and VII."""
+"""Tables IV and VII of MixGuard: MixGuard without single parts, and its calibrator at inference."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from flwr_splitmix.experiments.experiment import Experiment
 from flwr_splitmix.experiments.papers.mixguard_settings import COLA, Changes, Setting
 
 UNCALIBRATED: Changes = {"calibration_epochs": 0, "refine_every": 0, "perturbation": None}
-"""Without a calibrator there is no residual that noise on gradients could follow."""
+"""Without a calibrator, noise on gradients has no residual to follow."""
 
 NO_STAGE_ONE: Changes = {"calibration_epochs": 0, "refine_only": True}
 SILENT: Changes = {"perturbation": None}
@@ -51,16 +51,16 @@ _WITH, _WITHOUT = "+ Cal.", "Base"
 def inference(
     setting: Setting, name: str, row: str, printed: tuple[float, float], note: str
 ) -> Experiment:
-    """Make a row of Table VII an experiment.
+    """Make an experiment of a row of Table VII.
 
     Parameters
     ----------
     row
-        As the paper names it.
+        Name of the row in the paper.
     printed
-        Without the calibrator and with it, in percent.
+        The paper's numbers without and with the calibrator, in percent.
     note
-        What it prints of the other model.
+        The paper's numbers for the other model, Llama3.2-1B.
     """
     without, with_it = printed
     return Experiment(
@@ -84,4 +84,4 @@ def inference(
 TABLE_7 = inference(COLA, "mixguard-table7", "CoLA", (84.5, 84.4), "83.9 and 83.7")
 
 ABLATIONS = (TABLE_4, TABLE_7)
-"""All of them, in the paper's order."""
+"""All experiments of this module, in the paper's order."""

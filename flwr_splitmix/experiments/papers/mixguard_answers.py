@@ -1,4 +1,4 @@
-"""MixGuard's ablations where answers are generated, and on pairs: GSM8K, SAMSum, MRPC."""
+"""MixGuard's ablations on generated answers (GSM8K, SAMSum) and on pairs of sentences (MRPC)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from flwr_splitmix.experiments.text_recipes import TextTrack
 
 
 def _scores(track: TextTrack) -> tuple[TableScore, ...]:
-    """Return what the table of utility shows of a corpus."""
+    """Return the scores that the utility table of a corpus shows."""
     return next(experiment.scores for experiment in SETS if experiment.track == track)
 
 
@@ -57,10 +57,10 @@ SAMSUM = _setting("samsum", DECODER, 40, "SAMSum ROUGE-L")
 MRPC = _setting("mrpc", ENCODER, 20, "MRPC accuracy")
 
 SOURCES = {3: 44.3, 4: 43.8, 5: 43.4, 6: 44.1, 7: 42.6, 8: 41.6, 9: 41.9, 10: 40.7}
-"""By k, with m = 3: the exact match on GSM8K that Table VIII prints, in percent."""
+"""Exact match on GSM8K in percent, as printed in Table VIII, by k with m = 3."""
 
 MESSAGES = {5: 43.8, 7: 44.2, 9: 45.0}
-"""By m, with k = 3, likewise."""
+"""The same by m with k = 3."""
 
 _OPEN, _NEITHER = "w/o secret tokens", "w/o secret tokens and perturbation"
 
@@ -115,4 +115,4 @@ ANSWERS = (
     inference(GSM8K, "mixguard-table7-gsm8k", "GSM8K", (45.9, 44.6), "23.8 twice"),
     inference(SAMSUM, "mixguard-table7-samsum", "SAMSum", (53.3, 53.2), "52.0 and 52.1"),
 )
-"""All of them."""
+"""All experiments of this module."""

@@ -1,4 +1,4 @@
-"""CoLA with a pretrained encoder in the U shape: the column of MixGuard's Table II that fits."""
+"""Column CoLA of MixGuard's Table II, with a pretrained encoder in the U shape."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _PAPER = "CoLA accuracy"
 _WHOLE, _MIXED, _LIGHT, _NAIVE = "unsplit", "MixGuard", "MixGuard, light secrets", "Naive Mix"
 
 OPTIONS: dict[str, Value] = {"k": 3, "m": 3, "secret_tokens": 0, "refine_every": 8}
-"""Of the client. Secret tokens would change the label; refining in every step would make a step
-nearly half as long again."""
+"""Options of the client. Secret tokens could change labels; refining in every step would lengthen
+steps by nearly half."""
 
 LIGHT: dict[str, Value] = {
     **OPTIONS, "sampler": "rotated", "support_scale": 0.3, "max_distortion": 0.05
 }  # fmt: skip
-"""Messages close to the text, which hide next to nothing: what this encoder's trunk decodes."""
+"""Messages close to the text: they hide next to nothing, but decode well behind this trunk."""
 
 CONVEX: dict[str, Value] = {**OPTIONS, "sampler": "convex", "mask": "target"}
 SKEWED: dict[str, Value] = {
     **OPTIONS, "sampler": "skewed", "support_scale": 1.5, "mask": "target"
 }  # fmt: skip
-"""Secrets that amplify no error; the trunk is told the text's own length."""
+"""Secrets that amplify no errors; the trunk gets the text's own mask, and so its length."""
 
 
 def _entry(row: str, method: str, options: dict[str, Value], paper: float | None = None) -> Entry:
@@ -74,4 +74,4 @@ MIXGUARD_COLA = Experiment(
 )
 
 LANGUAGE = (MIXGUARD_COLA,)
-"""All of them."""
+"""All experiments of this module."""

@@ -1,4 +1,4 @@
-"""What MixGuard costs in time and bytes, beside others: its Table VI."""
+"""Table VI of MixGuard: its costs in time and bytes, and those of other methods."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from flwr_splitmix.experiments.papers.mixguard_settings import COLA
 
 @dataclass(frozen=True)
 class PerStep(TableScore):
-    """A sum over a run, or of several, divided by the run's steps of training.
+    """A score, or sum of several, over a whole run, divided by its number of training steps.
 
     Parameters
     ----------
     added
-        Further keys of the summary that are added to the first.
+        Further keys of the summary, whose values are added to the first.
     """
 
     added: tuple[str, ...] = ()
 
     def value(self, summary: Mapping[str, Any]) -> float | None:
-        """Return the score in the summary's units a step; None where there is none, or no step."""
+        """Return the score per step, in the summary's units; None without a value or a step."""
         values = [summary[key] for key in (self.key, *self.added) if key in summary]
         steps = int(summary.get("steps", 0))
         if not steps or len(values) <= len(self.added):
@@ -39,7 +39,7 @@ _PAPER_BYTES = "MB a sample"
 _PLAIN, _NOISY, _ENCRYPTED, _MIXED = "No Defense", "DP-Forward", "EFA (FHE)", "MixGuard"
 
 EACH_STEP: dict[str, Value] = {**COLA.base, "refine_every": 1}
-"""Refined as often as in the paper, whose bytes are of that."""
+"""Refinement in every step, as in the paper, whose bytes include it."""
 
 PRINTED = {
     _PLAIN: (0.037, 8.0),
@@ -47,7 +47,7 @@ PRINTED = {
     _ENCRYPTED: (4454.9, 1920.0),
     _MIXED: (0.113, 40.0),
 }
-"""Seconds and megabytes a sample; those of EFA are estimates of the paper's own."""
+"""Seconds and megabytes per sample; those of EFA are the paper's own estimates."""
 
 
 def _rows(row: str, options: dict[str, Value], method: str) -> tuple[Entry, ...]:
@@ -81,7 +81,7 @@ TABLE_6 = Experiment(
         *below((_PLAIN,), _MIXED, COLA.models),
         *below((_MIXED,), _ENCRYPTED, COLA.models),
         *(Ordering((_PLAIN, model), (_MIXED, model), "uplink") for model in COLA.models),
-        *(  # the same bytes: neither is a byte above the other
+        *(  # equal bytes: each within a byte of the other
             Ordering((low, model), (high, model), "uplink", slack=1.0)
             for model in COLA.models
             for low, high in ((_NOISY, _PLAIN), (_PLAIN, _NOISY))

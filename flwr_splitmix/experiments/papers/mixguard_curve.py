@@ -1,4 +1,4 @@
-"""The curve of leak against utility: MixGuard with secrets of every kind, on CoLA."""
+"""Leak against utility: MixGuard on CoLA with every sampler of secrets."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _SECRETS: dict[str, dict[str, Value]] = {
     "convex 1, residual decoding (extension)": {**CONVEX, "decoding": "residual"},
     "skewed 1.5, residual decoding (extension)": {**SKEWED, "decoding": "residual"},
 }
-"""By row: sampler and strength, as in docs/mixguard.md; options that `mixguard-cola` has, too, are
-those, so that both tables share runs."""
+"""Options by row, named by sampler and strength as in docs/mixguard.md. Some equal options of
+`mixguard-cola`, so that both tables share runs."""
 
 
 def _curve(name: str, model: str, title: str, note: str) -> Experiment:
-    """Make the curve of a model."""
+    """Make the experiment for one model."""
 
     def entry(row: str, method: str, options: dict[str, Value]) -> Entry:
         return Entry(row, model, variant(method, options, model=model, clients=1))
@@ -78,4 +78,4 @@ MIXGUARD_CURVE_STORIES = _curve(
 )
 
 CURVES = (MIXGUARD_CURVE, MIXGUARD_CURVE_STORIES)
-"""All of them."""
+"""All experiments of this module."""

@@ -1,4 +1,4 @@
-"""What training under homomorphic encryption would cost: the estimate of MixGuard's Table VI."""
+"""Estimated cost of training under homomorphic encryption, as in MixGuard's Table VI."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MeasuredTraining:
-    """An encrypted training that somebody timed; the defaults are Rho et al.'s, 2024, on CoLA.
+    """A timed encrypted training; the defaults are those of Rho et al. (2024) on CoLA.
 
     Parameters
     ----------
@@ -17,11 +17,11 @@ class MeasuredTraining:
     samples
         Texts in an epoch.
     layers
-        Of the model that was trained.
+        Number of layers of the trained model.
     layer_parameters
-        Parameters of one of them, as MixGuard has them: about 7 million of a BERT-style layer.
+        Parameters per layer, as MixGuard counts them: about 7 million in a BERT-style layer.
     teraflops
-        Peak BF16 throughput of the machine: 2,643 of eight GeForce RTX 4090 together.
+        Peak BF16 throughput of the machine: 2,643 for eight GeForce RTX 4090 together.
     """
 
     epoch_hours: float = 67.1
@@ -32,7 +32,7 @@ class MeasuredTraining:
 
     @property
     def layer_seconds(self) -> float:
-        """Seconds a sample and layer."""
+        """Seconds per sample and layer."""
         return self.epoch_hours * 3600 / self.samples / self.layers
 
 
@@ -46,20 +46,20 @@ class EncryptedModel:
     Parameters
     ----------
     layers
-        That are trained under encryption. MixGuard has 28, which is all that Qwen3-1.7B has: its
-        head and its tail are then counted, too.
+        Number of layers trained under encryption. MixGuard takes 28, all of Qwen3-1.7B's, and so
+        counts the head and the tail, too.
     layer_parameters
-        Parameters of one of them, about 50 million.
+        Parameters per layer, about 50 million.
     teraflops
-        Peak BF16 throughput of its machine: 1,671 of one H200 NVL.
+        Peak BF16 throughput of the machine: 1,671 for one H200 NVL.
     tokens, width
-        Of a text, and of a hidden state.
+        Length of a text, and size of a token's hidden state.
     slots
-        Numbers that one ciphertext holds.
+        Numbers per ciphertext.
     ciphertext_megabytes
         Size of a ciphertext.
     transfers
-        Of a hidden state or its gradient, a step: up and down, forwards and backwards.
+        Transfers of hidden states or their gradients per step: up and down, forward and backward.
     """
 
     layers: int = 28
@@ -72,11 +72,12 @@ class EncryptedModel:
     transfers: int = 4
 
     def seconds(self, measured: MeasuredTraining = RHO) -> float:
-        """Estimate the seconds of training a sample, from a training that was measured.
+        """Estimate the seconds of training per sample, from a measured training.
 
-        measured seconds a sample and layer x ratio of parameters a layer x layers x ratio of
-        throughputs: linear in parameters, and in peak throughput. With the defaults it is 4,468.
-        The paper's 4,454.9 is the same with its roundings: 14.1 s, 100.7 s, a ratio of 1.58.
+        This is measured seconds per sample and layer x ratio of parameters per layer x layers x
+        ratio of throughputs: linear in parameters, and in peak throughput. The defaults give 4,468.
+        The paper's 4,454.9 is the same with intermediate rounding: 14.1 s, 100.7 s, a ratio of
+        1.58.
 
         Source: MixGuard, appendix B.4.
         """
@@ -89,12 +90,12 @@ class EncryptedModel:
 
     @property
     def ciphertexts(self) -> int:
-        """How many hold one text's hidden states: tokens x width numbers, packed into slots."""
+        """Number of ciphertexts for one text: tokens x width numbers, packed into slots."""
         return math.ceil(self.tokens * self.width / self.slots)
 
     @property
     def megabytes(self) -> float:
-        """Megabytes a sample and step, both ways; keys and other things sent once are not in it.
+        """Megabytes per sample and step, both ways, without keys and other data sent once.
 
         Source: MixGuard, appendix B.4.
         """

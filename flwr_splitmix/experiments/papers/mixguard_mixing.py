@@ -1,6 +1,6 @@
-"""How many texts MixGuard mixes and how many messages it sends: Table VIII, Figures 3 to 5.
+"""Table VIII and Figures 3 to 5 of MixGuard: numbers of mixed texts and of messages.
 
-Utility and costs on CoLA; the attacks are in the matrix of texts.
+They show utility and costs on CoLA; the attacks are in the matrix of texts.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from flwr_splitmix.experiments.papers.mixguard_ablations import (
 from flwr_splitmix.experiments.papers.mixguard_settings import COLA, messages_row, sources_row
 
 SOURCES = {3: 84.5, 4: 85.0, 5: 85.2, 6: 84.8, 7: 85.0, 8: 83.8, 9: 83.9, 10: 83.6}
-"""By k, with m = 3: the accuracy on CoLA that Table VIII prints, in percent."""
+"""Accuracy on CoLA in percent, as printed in Table VIII, by k with m = 3."""
 
 MESSAGES = {5: 85.6, 7: 85.3, 9: 85.3}
-"""By m, with k = 3, likewise."""
+"""The same by m with k = 3."""
 
 
 TABLE_8 = Experiment(
@@ -65,7 +65,7 @@ TABLE_8 = Experiment(
 
 
 def _by_sources(paper: dict[int, float], name: str) -> tuple[Entry, ...]:
-    """Return a row for each model, a column for each k, with what is printed of it."""
+    """Return a row for each model and a column for each k, with the paper's numbers."""
     return tuple(
         Entry(
             f"MixGuard ({entry.column})",
@@ -110,7 +110,7 @@ FIGURE_3C = Experiment(
     _by_sources({3: 2889.0, 10: 4076.0}, "seconds of training on CoLA"),
     (
         *(Ordering((row, _FIRST), (row, _LAST)) for row in _ROWS),
-        *(  # the same bytes: neither is a byte above the other
+        *(  # equal bytes: each within a byte of the other
             Ordering((row, at), (row, other), "uplink", slack=1.0)
             for row in _ROWS
             for at, other in ((_FIRST, _LAST), (_LAST, _FIRST))
@@ -133,7 +133,7 @@ PAIRS = {
     ("Yelp", "Multi-Source"): 85.7,
     ("Yelp", "Yelp"): 85.1,
 }
-"""By the calibrator's public texts and the supports, as `SOURCES`."""
+"""The same by the calibrator's public texts and the supports."""
 
 _CORPORA = {"Wiki": "wiki", "Multi-Source": "all"}
 _OURS = (("Wiki", "books"), ("books", "Wiki"), ("books", "books"))
@@ -188,4 +188,4 @@ FIGURE_5 = Experiment(
 )
 
 MIXING = (TABLE_8, FIGURE_3B, FIGURE_3C, FIGURE_4, FIGURE_5)
-"""All of them, in the paper's order."""
+"""All experiments of this module, in the paper's order."""

@@ -1,4 +1,4 @@
-"""MixGuard's Tables II and III, the columns of utility: one experiment for each data set."""
+"""Utility columns of MixGuard's Tables II and III: one experiment for each data set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SGD, _FORWARD, _DENOISED = "DP-SGD", "DP-Forward", "SnD"
 _SKEWED, _LIGHT = "MixGuard, skewed secrets", "MixGuard, light secrets"
 
 MODELS = ("Qwen3-1.7B", "Llama 3.2-1B")
-"""What the paper trains; its two columns of utility."""
+"""Models that the paper trains: its two utility columns."""
 
 PRINTED: dict[TextTrack, dict[str, tuple[float, float]]] = {
     "sst2": {
@@ -68,7 +68,7 @@ PRINTED: dict[TextTrack, dict[str, tuple[float, float]]] = {
         _MIXED: (54.3, 50.2),
     },
 }
-"""By data set and row, what the paper prints for either model: in percent, and of WebNLG BLEU."""
+"""The paper's numbers for both models, by data set and row: in percent, for WebNLG in BLEU."""
 
 _ANSWERS: dict[str, TableScore] = {
     "exact match (%)": TableScore("exact match (%)", "eval_exact_match"),
@@ -85,11 +85,11 @@ _COSTS = (
 )
 
 _SLACK = 5.0
-"""Points that MixGuard may be below the unsplit model: the paper's gaps are 3.6 at most."""
+"""Points by which MixGuard may be below the unsplit model; the paper's gaps are at most 3.6."""
 
 
 def _rows(secret_tokens: int) -> dict[str, tuple[str, dict[str, Value]]]:
-    """Return method and options of each row; the paper says none of the defences' budgets."""
+    """Return each row's method and options; the paper states none of the defences' budgets."""
     mixed: dict[str, Value] = {"k": 3, "m": 3, "secret_tokens": secret_tokens, "refine_every": 8}
     return {
         _WHOLE: ("Unsplit", {}),
@@ -205,4 +205,4 @@ SETS = (
         "BLEU is not to be compared with them. A tenth of the rows is held out.",
     ),
 )
-"""All of them."""
+"""All experiments of this module."""

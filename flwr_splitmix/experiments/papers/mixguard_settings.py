@@ -1,4 +1,4 @@
-"""What MixGuard's ablations are of: the corpus, the models, and the options that they vary."""
+"""Settings of MixGuard's ablations: corpus, models, and the options that rows vary."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from flwr_splitmix.experiments.scales import ENCODER, STORIES
 from flwr_splitmix.experiments.text_recipes import Track
 
 Changes = Mapping[str, Value]
-"""Options that a row has other than its setting's."""
+"""Options in which a row differs from its setting."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What the rows of a table have in common.
+    """Common values of a table's rows.
 
     Parameters
     ----------
     track
-        Whose texts.
+        Track, which determines the texts.
     models
-        In columns; `--cells NAME` runs one of them.
+        Models, one per column; `--cells NAME` runs one of them.
     base
-        Options of MixGuard, of which rows change some.
+        MixGuard's options, some of which rows change.
     printed
-        What the paper's numbers are, for Qwen3-1.7B.
+        Name of the paper's numbers, which are Qwen3-1.7B's.
     scores
-        What tables show.
+        Scores that tables show.
     note
-        What a reader must know to compare.
+        Remark that readers need to compare the numbers.
     """
 
     track: Track
@@ -51,12 +51,12 @@ class Setting:
         *,
         public_corpora: tuple[str, str] | None = None,
     ) -> tuple[Entry, ...]:
-        """Make a row of MixGuard: one entry for each model.
+        """Make a row of MixGuard, with one entry for each model.
 
         Parameters
         ----------
         paper
-            What the paper prints, in percent; None if nothing.
+            The paper's number in percent, if any.
         public_corpora
             As in `Variant`.
         """
@@ -69,21 +69,21 @@ class Setting:
         )
 
     def by_sources(self, printed: Mapping[int, float]) -> tuple[Entry, ...]:
-        """Make a row for each number of texts in a mixture, k, with the paper's number."""
+        """Make a row for each number k of texts in a mixture, with the paper's number."""
         rows = (self.entries(sources_row(k), {"k": k}, paper) for k, paper in printed.items())
         return tuple(chain.from_iterable(rows))
 
     def by_messages(self, printed: Mapping[int, float]) -> tuple[Entry, ...]:
-        """Make a row for each number of messages, m, with the paper's number."""
+        """Make a row for each number m of messages, with the paper's number."""
         rows = (self.entries(messages_row(m), {"m": m}, paper) for m, paper in printed.items())
         return tuple(chain.from_iterable(rows))
 
     def within(self, row: str, other: str, slack: float) -> tuple[Ordering, ...]:
-        """Claim for every model that `other` is at most `slack` points below `row`."""
+        """Claim for every model that row `other` is at most `slack` points below `row`."""
         return tuple(Ordering((row, model), (other, model), slack=slack) for model in self.models)
 
     def below(self, low: str, high: str) -> tuple[Ordering, ...]:
-        """Claim for every model that `low` is below `high`."""
+        """Claim for every model that row `low` is below row `high`."""
         return below((low,), high, self.models)
 
 
@@ -94,12 +94,12 @@ NOT_THE_PAPERS = (
 
 
 def sources_row(k: int) -> str:
-    """Return the row of k texts in a mixture, with three messages."""
+    """Return the name of the row with k texts in a mixture and three messages."""
     return f"m = 3, k = {k}"
 
 
 def messages_row(m: int) -> str:
-    """Return the row of m messages, with three texts in a mixture."""
+    """Return the name of the row with m messages and three texts in a mixture."""
     return f"m = {m}, k = 3"
 
 
@@ -112,5 +112,5 @@ COLA = Setting(
     f"One client, in-domain dev as the test set, {NOT_THE_PAPERS} The paper's numbers are "
     "accuracies of Qwen3-1.7B; the claims are judged on the Matthews correlation.",
 )
-"""Of the samplers that decode well the one that leaks least. The unchanged rows are the runs of
-`mixguard-curve`, row "skewed 1.5"."""
+"""The setting for CoLA, with the sampler that leaks least among those that decode well. Unchanged
+rows share the runs of row "skewed 1.5" of `mixguard-curve`."""

@@ -1,4 +1,4 @@
-"""Tables of Patch Shuffling, without the columns of the attacks: Yao et al., 2022."""
+"""Tables of Patch Shuffling (Yao et al., 2022), without the attacks' columns."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ TABLE_6 = Experiment(
     (
         *ordered(("PS+", "PS"), (_COLUMN,)),
         *ordered(("SL", "Adv"), (_COLUMN,)),
-        *(  # which the paper has as equal
+        *(  # equal in the paper
             Ordering((shuffled, _COLUMN), ("SL", _COLUMN), slack=0.01)
             for shuffled in ("PS", "BS (kappa = 0.4)")
         ),
@@ -121,4 +121,4 @@ TABLE_6 = Experiment(
 )
 
 PATCH_SHUFFLING = (TABLE_1, TABLE_2, TABLE_6, TABLE_7)
-"""All of them, in the paper's order."""
+"""All experiments of this module, in the paper's order."""

@@ -1,4 +1,4 @@
-"""The privacy table of CutMixSL: Baek et al., 2022."""
+"""Privacy table of CutMixSL (Baek et al., 2022)."""
 
 from __future__ import annotations
 
@@ -36,4 +36,4 @@ TABLE_3 = PrivacyExperiment(
 )
 
 CUTMIXSL_PRIVACY = (TABLE_3,)
-"""All of them."""
+"""All experiments of this module."""

@@ -1,4 +1,4 @@
-"""Privacy tables and figures of DP-CutMixSL: Oh et al., 2024."""
+"""Privacy tables and figures of DP-CutMixSL (Oh et al., 2024)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PROPOSED = "CutMixSL (proposed)"
 def _mixed(name: str, alpha: int, k: int) -> Row | None:
     if name == "PSL":
         return row("PSL")
-    if name == "PSL w. Vanilla CutMix":  # a pair's box: alpha is not its parameter
+    if name == "PSL w. Vanilla CutMix":  # a box for a pair: it has no alpha
         return row("VanillaCutMixSL") if k == 2 else None
     return row("MixupSL" if "Mixup" in name else "CutMixSL", alpha=float(alpha), k=k)
 
@@ -166,4 +166,4 @@ FIGURE_9C = PrivacyExperiment(
 )
 
 DP_CUTMIXSL_PRIVACY = (TABLE_3, TABLE_8, FIGURE_5B, FIGURE_9C)
-"""All of them, in the paper's order."""
+"""All experiments of this module, in the paper's order."""

@@ -1,4 +1,4 @@
-"""Privacy tables of Patch Shuffling: Yao et al., 2022."""
+"""Privacy tables of Patch Shuffling (Yao et al., 2022)."""
 
 from __future__ import annotations
 
@@ -137,4 +137,4 @@ TABLE_5 = PrivacyExperiment(
 )  # fmt: skip
 
 PATCH_SHUFFLING_PRIVACY = (TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLE_5)
-"""All of them, in the paper's order."""
+"""All experiments of this module, in the paper's order."""

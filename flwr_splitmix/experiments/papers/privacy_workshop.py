@@ -1,4 +1,4 @@
-"""The privacy table of the DP-CutMix workshop paper: Oh et al., 2022."""
+"""Privacy table of the DP-CutMix workshop paper (Oh et al., 2022)."""
 
 from __future__ import annotations
 
@@ -28,4 +28,4 @@ TABLE_2 = PrivacyExperiment(
 )
 
 WORKSHOP_PRIVACY = (TABLE_2,)
-"""All of them."""
+"""All experiments of this module."""

@@ -1,4 +1,4 @@
-"""Costs and savings of splitting: split learning beside whole models on the same budget."""
+"""Costs and savings of splitting: split learning and whole models on the same budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables and figures on utility with noise: of DP-CutMixSL (Oh et al., 2024) and of CutMixSL."""
+"""Tables and figures of DP-CutMixSL (Oh et al., 2024) and of CutMixSL on utility with noise."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from flwr_splitmix.experiments.papers.cutmixsl import BEST
 from flwr_splitmix.privacy.paper import Mechanism, PaperSetting, paper_corollary1, paper_theorem1
 
 DELTA = 2e-4
-"""Of every epsilon here (DP-CutMixSL, Table 2)."""
+"""The delta of every epsilon here (DP-CutMixSL, Table 2)."""
 
 BOUND = 0.15
-"""Delta, the upper bound of every number of the smashed data (DP-CutMixSL, Table 2)."""
+"""Delta, the upper bound on every number in the smashed data (DP-CutMixSL, Table 2)."""
 
 CLIENTS = 10
 
@@ -47,7 +47,7 @@ _FORMULAS = "The paper's epsilon: by its Theorem 1 and Corollary 1, as the figur
 
 
 def _noised(row: str, variance: float, k: int = 2, *, clipped: bool = True) -> Variant:
-    """Make a run with the noise of `variance` / 255 on smashed data and labels."""
+    """Return a variant with noise of variance `variance` / 255 on smashed data and labels."""
     method, family = _METHODS[row]
     sigma = round(math.sqrt(variance / 255), 6)
     options: dict[str, Value] = {"sigma_s": sigma, "sigma_y": sigma, "delta": DELTA}
@@ -209,4 +209,4 @@ WITH_NOISE = (
     TABLE_5,
     CUTMIXSL_FIGURE_9,
 )
-"""All of them."""
+"""All experiments of this module."""

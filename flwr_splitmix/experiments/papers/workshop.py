@@ -1,4 +1,4 @@
-"""Tables and figures of the DP-CutMix workshop paper: Oh et al., 2022."""
+"""Utility tables and figures of the DP-CutMix workshop paper (Oh et al., 2022)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ FIGURE_3C = Experiment(
 )
 
 _BOUND, _D_S, _D_Y = 0.2, 20, 10
-"""Delta, D_s and D_y of section 4, whose Renyi order is 2."""
+"""Delta, D_s and D_y of section 4, where the Renyi order is 2."""
 
 _MECHANISMS: dict[str, tuple[str, Mechanism]] = {
     "DP-SL": ("DPSL", "sl"),
@@ -150,4 +150,4 @@ FIGURE_3B = Experiment(
 )
 
 WORKSHOP = (TABLE_1, FIGURE_3A, FIGURE_3B, FIGURE_3C)
-"""All of them, in the paper's order."""
+"""All experiments of this module, in the paper's order."""

@@ -1,4 +1,4 @@
-"""Blocks: what is between their comments is written anew, and nothing else."""
+"""Blocks: text between their comments is rewritten, and nothing else."""
 
 from __future__ import annotations
 

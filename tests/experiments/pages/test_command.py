@@ -1,4 +1,4 @@
-"""The command: from finished runs to result files and pages, and the pages that are committed."""
+"""The pages' command: finished runs become result files and pages; committed pages are current."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 
 def page_of(tmp_path: Path, *blocks: str) -> Path:
-    """Write docs/results/page.md with empty blocks."""
+    """Write docs/results/page.md with outdated blocks."""
     page = tmp_path / "docs" / "results" / "page.md"
     page.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(f"by hand\n\n<!-- {block} -->\nold\n<!-- end of block -->\n" for block in blocks)
@@ -130,7 +130,7 @@ def test_a_wrong_block_is_one_clear_error(
 
 
 def test_committed_pages_are_what_the_command_makes_of_the_committed_files(tmp_path: Path) -> None:
-    """If not: `python -m flwr_splitmix.experiments.pages` renews them."""
+    """If this fails, `python -m flwr_splitmix.experiments.pages` renews the pages."""
     before = contents(DOCS)
     shutil.copytree(DOCS, tmp_path / "docs")
     keep_results(tmp_path / "docs", None, ())

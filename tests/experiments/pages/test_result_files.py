@@ -1,4 +1,4 @@
-"""Result files: what runs measured is kept as it was, by seed, and by nothing of the machine."""
+"""Result files: measurements are stored unchanged, by seed, without facts on the machine."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_seeds_come_together_and_the_newer_is_believed(tmp_path: Path) -> None:
 def test_a_seed_of_another_cell_than_the_place_has_is_left_out(
     tmp_path: Path, toy: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An experiment that was changed has other cells, and their results are others."""
+    """A changed experiment has other cells, with other results."""
     finish(tmp_path, "PSL", "n = 2", 0, 0.40)
     finish(tmp_path, "SFL", "n = 2", 0, 0.50)
     write(tmp_path, export(tmp_path)[0])
@@ -137,7 +137,7 @@ def test_an_infinite_epsilon_is_kept(tmp_path: Path) -> None:
 
 
 def test_what_attacks_reached_is_kept_too(tmp_path: Path) -> None:
-    """With the floor, or why there is no such attack; and gives the table that the cells give."""
+    """Each has a floor, or a reason for no attack; the table is the same as from the cells."""
     experiment = PRIVACY_EXPERIMENTS["cutmixsl-table3"]
     place = place_in(tmp_path)
     cells = {entry.place: cell for entry, cell in experiment.cells([3])}

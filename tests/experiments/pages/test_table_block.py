@@ -1,4 +1,4 @@
-"""A table's block: what was run beside the paper's numbers, each seed, and what was not run."""
+"""A table's block: results beside the paper's numbers, each seed, and places not run."""
 
 from __future__ import annotations
 

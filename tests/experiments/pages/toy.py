@@ -1,4 +1,4 @@
-"""A small experiment that can be named, and runs of it that are made up."""
+"""A small named experiment, and made-up runs of it."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ TOY = Experiment(
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> Experiment:
-    """Make it one of the experiments."""
+    """Add the toy to the named experiments."""
     monkeypatch.setitem(EXPERIMENTS, TOY.name, TOY)
     return TOY
 
 
 def finish(home: Path, row: str, column: str, seed: int, top1: float, **options: Any) -> str:
-    """Write a finished run of a place; returns the cell's id."""
+    """Write a finished run for a place; return the cell's id."""
     (cell,) = (
         cell
         for entry, cell in TOY.cells(SMOKE, seeds=[seed], **options)

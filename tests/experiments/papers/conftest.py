@@ -1,4 +1,4 @@
-"""A tiny encoder in place of the pretrained one, and the run of a table of texts."""
+"""Fixtures: a tiny encoder in place of the pretrained one, and the runs of a table on texts."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def text_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the home in which tables of texts find each other's runs."""
+    """Return the home directory in which tables on texts share their runs."""
     return tmp_path_factory.mktemp("text-runs")
 
 
 @pytest.fixture
 def run_table(tiny_encoder: Path, text_runs: Path, monkeypatch: pytest.MonkeyPatch) -> RunTable:
-    """Run all cells of an experiment at scale smoke; returns their summaries by place."""
+    """Run all cells of an experiment at scale smoke; return their summaries by place."""
     folder_of = text_running.model_folder
     monkeypatch.setattr(
         text_running,
@@ -45,7 +45,7 @@ def run_table(tiny_encoder: Path, text_runs: Path, monkeypatch: pytest.MonkeyPat
         summaries = {}
         for entry, cell in EXPERIMENTS[name].cells(SCALES["smoke"]):
             with held_run(cell, text_runs, GENERATED) as run:
-                if run.status != "finished":  # several places, and tables, may need one run
+                if run.status != "finished":  # places, and tables, may share a run
                     run_cell(cell, run, GENERATED, device="cpu", on_round=lambda event: None)
             summaries[entry.place] = run.summary or {}
         return summaries

@@ -1,4 +1,4 @@
-"""MixGuard's ablations on other corpora than CoLA: printed numbers, what is varied, runs."""
+"""MixGuard's ablations on other corpora than CoLA: printed numbers, varied options, runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_numbers_are_those_that_are_printed(name: str) -> None:
 
 
 def changes(name: str) -> dict[str, dict[str, Any]]:
-    """Return what each row has other than its setting's base."""
+    """Return each row's options that differ from its setting's base."""
     return {
         entry.row: {
             key: value
@@ -69,7 +69,7 @@ def test_what_is_varied_is_the_skewed_row_of_the_table_of_utility() -> None:
 def test_every_cell_runs_without_any_file(name: str, run_table: RunTable) -> None:
     experiment = EXPERIMENTS[name]
     for place, summary in run_table(name).items():
-        for score in experiment.scores[:2]:  # split, and local
+        for score in experiment.scores[:2]:  # of split and of local inference
             value = score.of(summary)
             assert value is not None, (place, score.name)
             assert 0 <= value <= 100

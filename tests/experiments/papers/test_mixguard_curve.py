@@ -1,4 +1,4 @@
-"""The curve of leak against utility: its rows are samplers; it shares runs with `mixguard-cola`."""
+"""Leak against utility: the rows are samplers; runs are shared with `mixguard-cola`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_every_row_says_its_error_and_its_leak(
             assert 0 < summary["train_leak"] <= 1, row
             assert summary["train_decode_error"] > 0, row
             assert summary["train_calibrated_error"] > 0, row
-    # The target's weight is one in each message: its |cos| falls with the supports' part.
+    # The target's weight is one in each message: its |cos| falls as the supports' share grows.
     assert summaries["skewed 1"]["train_leak"] > summaries["skewed 2"]["train_leak"]
     (table,) = make_tables(EXPERIMENTS[name], SCALES["smoke"], text_runs)
     assert {claim.verdict for claim in table.claims} <= {"agrees", "disagrees"}

@@ -1,4 +1,4 @@
-"""MixGuard's tables of utility: the printed numbers, and what is claimed of them."""
+"""MixGuard's tables of utility: the printed numbers, and the claims about them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from flwr_splitmix.experiments import EXPERIMENTS, SCALES
 from flwr_splitmix.experiments.papers.mixguard_sets import MODELS, SETS
 
-# As printed: of each row Qwen3-1.7B, then Llama 3.2-1B.
+# As printed: for each row Qwen3-1.7B, then Llama 3.2-1B.
 ROWS = ("unsplit", "DP-SGD", "DP-Forward", "SnD", "Naive Mix", "MixGuard")
 PRINTED = {
     "table2-sst2": "0.956 0.963 0.958 0.960 0.971 0.953 0.491 0.509 0.796 0.964 0.952 0.953",
@@ -49,7 +49,7 @@ def test_mixguard_may_be_five_points_below_the_unsplit_model() -> None:
 
 @pytest.mark.parametrize(("name", "tokens"), [("table2-rte", 20), ("table3-samsum", 40)])
 def test_texts_have_the_papers_secret_tokens(name: str, tokens: int) -> None:
-    """MixGuard, appendix A.2: 20 where texts are classified, 40 where answers are generated."""
+    """MixGuard, appendix A.2: 20 for classification, 40 for generation."""
     cells = [cell for _, cell in EXPERIMENTS[f"mixguard-{name}"].cells(SCALES["paper"])]
     said = {dict(c.options)["secret_tokens"] for c in cells if c.method == "MixGuard"}
     assert said == {tokens}

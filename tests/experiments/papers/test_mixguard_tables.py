@@ -1,4 +1,4 @@
-"""MixGuard's tables and figures on CoLA: what is printed, what is varied, and that it runs."""
+"""MixGuard's tables and figures on CoLA: printed numbers, varied options, and runs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ ACCURACY = {
 
 
 def changes(name: str) -> dict[str, dict[str, Any]]:
-    """Return what each row of an experiment has other than the tables' base."""
+    """Return each row's options that differ from the tables' base."""
     return {
         entry.row: {
             key: value
@@ -123,12 +123,12 @@ def test_what_is_varied_is_a_row_of_the_curve() -> None:
 
 def test_the_estimate_of_encrypted_training_is_the_papers_up_to_its_rounding() -> None:
     model = EncryptedModel()
-    # Appendix B.4: 14.1 seconds a sample and layer, 50/7 as many parameters, 28 layers, 2643/1671.
+    # Appendix B.4: 14.1 s per sample and layer, 50/7 as many parameters, 28 layers, 2643/1671.
     assert RHO.layer_seconds == pytest.approx(14.1, abs=0.05)
     assert model.seconds() == pytest.approx(4454.9, rel=4e-3)
     assert round(100.7 * 28 * 1.58, 1) == pytest.approx(4454.9, abs=0.11)
     assert (model.ciphertexts, model.megabytes) == (32, 1920.0)
-    # Linear in layers and in the machine's throughput; a ciphertext is whole.
+    # Linear in layers and in the machine's throughput; the number of ciphertexts is rounded up.
     assert replace(model, layers=14).seconds() == pytest.approx(model.seconds() / 2)
     assert replace(model, teraflops=2643.0, layers=1, layer_parameters=7e6).seconds() == (
         pytest.approx(RHO.layer_seconds)
@@ -160,7 +160,7 @@ def test_costs_are_ordered_as_in_table_6(model: str, run_table: RunTable) -> Non
     megabytes = {row: both.of(summary) or 0.0 for row, summary in summaries.items()}
     plain = megabytes["No Defense"]
     assert megabytes["DP-Forward"] == plain
-    # Three messages and gradients where there was one each; masks go once.
+    # Three messages and three gradients instead of one each; masks are sent once.
     sparing = megabytes["MixGuard, refined at every eighth step (ours)"]
     assert 2.9 * plain < sparing < megabytes["MixGuard"]
 

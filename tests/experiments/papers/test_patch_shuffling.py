@@ -1,4 +1,4 @@
-"""Tables of Patch Shuffling at scale smoke: an edge's costs, and the defences beside shuffling."""
+"""Tables of Patch Shuffling at scale smoke: an edge's costs, and other defences than shuffling."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_defences_of_table_1_are_trained_as_rows(run: RunCell) -> None:
         cell = SMOKE.cell(made, track="shuffling", epochs=1)
         assert cell.id != plain.id
         losses[made] = run(cell).rows[-1]["loss"]
-    assert len({round(loss, 6) for loss in losses.values()}) == 4  # each trains another way
+    assert len({round(loss, 6) for loss in losses.values()}) == 4  # each trains differently
 
 
 def test_another_cut_is_another_cell() -> None:

@@ -37,7 +37,7 @@ def options_of(name: str) -> dict[tuple[str, str], dict[str, Any]]:
     }
 
 
-# What the experiments ask for.
+# The experiments' options.
 
 
 def test_table_5_has_the_variances_and_epsilons_that_are_printed() -> None:
@@ -86,7 +86,7 @@ def test_the_papers_epsilons_where_none_is_printed_follow_from_its_formulas() ->
 
 
 def test_new_options_have_changed_no_cell_that_there_was() -> None:
-    """Runs are found by these ids."""
+    """Stored runs are found by these ids."""
     entries = EXPERIMENTS["cutmixsl-table2-joint"].cells(SCALES["cpu"], source="fashion_mnist")
     ids = {entry.place: cell.id for entry, cell in entries}
     assert ids["Parallel SL", "n = 10"] == "psl-vit_tiny-n10-s0-cd7cffe3df84"
@@ -94,14 +94,14 @@ def test_new_options_have_changed_no_cell_that_there_was() -> None:
     assert cell_of("DPSL", sigma_s=1, sigma_y=1) == cell_of("DPSL", sigma_s=1.0, sigma_y=1.0)
 
 
-# Running them.
+# The experiments' runs.
 
 NOISE: dict[str, Any] = {
     "sigma_s": SIGMA, "sigma_y": SIGMA, "clip": "range", "clip_norm": BOUND, "delta": DELTA,
 }  # fmt: skip
 EVEN: dict[str, Any] = {**NOISE, "k": 2, "alpha": None}
 E_S, E_Y = BOUND**2 * 16 * 192 / (2 * SIGMA**2), 2 / (2 * SIGMA**2)
-"""Of a sample of 16 patches of 192 numbers, and of its label."""
+"""Divergences per order for a sample of 16 patches of 192 numbers, and for its label."""
 
 CELLS: dict[str, tuple[Cell, float]] = {
     "DP-SL": (cell_of("DPSL", clients=2, **NOISE), E_S + E_Y),
@@ -144,7 +144,7 @@ def test_every_method_can_be_made_with_its_noise(experiment: Experiment) -> None
         assert (strategy.ledger is not None) == bool(noise)
 
 
-# Showing them.
+# The experiments' tables.
 
 TOY = Experiment(
     "toy",

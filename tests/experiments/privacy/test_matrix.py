@@ -183,7 +183,7 @@ def test_where_the_unprotected_method_has_no_such_attack_the_strongest_row_decid
 
 
 def test_two_rows_run_through_and_only_once(tmp_path: Path) -> None:
-    """The whole of it at scale smoke: victims, attacks, scores; a second run does nothing."""
+    """All parts run at scale smoke: victims, attacks, scores; a second run does nothing."""
     place = place_in(tmp_path)
     cells = choose(
         "PSL:decoder, PSL:linear, PSL:simulate, PSL:membership, CutMixSL:attribute, "
@@ -200,7 +200,7 @@ def test_two_rows_run_through_and_only_once(tmp_path: Path) -> None:
     assert linear.value < 1e-5
     assert linear.passed_gate is True
     assert of(made, "PSL", "separate").metric == "not applicable"
-    # What the upper segment gets of PSL is what the server gets.
+    # In PSL, the upper segment gets exactly what the server gets.
     both = [r for r in made if (r.method, r.attack, r.metric) == ("PSL", "decoder", "MSE")]
     assert both[0].value == both[1].value
     top1 = of(made, "PSL", "none")

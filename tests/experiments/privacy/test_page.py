@@ -1,4 +1,4 @@
-"""Pages: tables and findings are written from cells, and from nothing else."""
+"""Pages: tables and findings are generated from cells, and from nothing else."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_strongest_attack_that_counts_is_told() -> None:
     assert "membership is told with AUC 0.6" in said
     assert "no better" not in said
     assert "no better than without the releases" in findings([result("decoder", 0.08)])
-    near = result("decoder", 0.068, around=0.005)  # the interval holds the floor
+    near = result("decoder", 0.068, around=0.005)  # the interval contains the floor
     assert "no better than without the releases" in findings([near])
     assert "nothing that counts was run" in findings([result("decoder", 0.01, passed=False)])
 
@@ -82,7 +82,7 @@ def test_of_methods_that_hold_the_most_useful_is_first() -> None:
         "words, the most useful first: `Good` (Matthews correlation 0.3; `key-search` reads 0.19), "
         "`Dull` (Matthews correlation 0.1; `sip` reads 0)."
     )
-    # An attack that fails on the plain U shape too is no measure: it does not make a method hold.
+    # An attack that also fails on the plain U shape does not count as evidence that a method holds.
     weak = [
         Result("Dull", "none", "none", "Matthews correlation", 0.1, seeds=1),
         result("Dull", "sip", 0.0, passed=False),

@@ -1,4 +1,4 @@
-"""The papers' privacy tables: complete, typed in right, and made of cells that can be run."""
+"""The papers' privacy tables: complete, copied correctly, and made of cells that can be run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_places_are_unique_and_orderings_speak_of_them(experiment: PrivacyExperi
 
 
 def test_the_papers_own_numbers_agree_with_the_claims_as_often_as_the_specification_says() -> None:
-    """CutMixSL above PSL in 8 of 8, Vanilla in 7, Mixup in 5; more attack data help in 15 of 16."""
+    """CutMixSL is above PSL in 8 of 8, Vanilla in 7, Mixup in 5; more data help in 15 of 16."""
     experiment = PRIVACY_EXPERIMENTS["dp-cutmixsl-table3"]
     printed = {entry.place: entry.paper or 0.0 for entry in experiment.entries}
     held: dict[str, int] = {}
@@ -72,7 +72,7 @@ def test_the_papers_own_numbers_agree_with_the_claims_as_often_as_the_specificat
 def test_a_table_stands_beside_the_papers_numbers_and_judges_its_claims(tmp_path: Path) -> None:
     experiment = PRIVACY_EXPERIMENTS["dp-cutmix-workshop-table2"]
     place = Place(tmp_path, SIZES["smoke"], "fashion-mnist-small")
-    order = ["Smashed data", "Mixup", "Cutout", "Patch CutMix"]  # the last two the wrong way round
+    order = ["Smashed data", "Mixup", "Cutout", "Patch CutMix"]  # the last two are swapped
     for entry, cell in experiment.cells([0, 2]):
         if entry.column == "10 %":
             value = 0.01 * (1 + order.index(entry.row)) + 0.001 * cell.seed

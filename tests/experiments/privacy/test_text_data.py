@@ -1,4 +1,4 @@
-"""Texts of the matrix: whose are whose, and what is learned of them."""
+"""Texts of the matrix: who has which, and the task on them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_texts_are_disjoint_and_the_seed_says_which() -> None:
 
 
 def corpus(folder: Path) -> None:
-    """Write a small CoLA and GSM8K, and public texts beside them."""
+    """Write a small CoLA, a small GSM8K, and public texts next to them."""
     for name in ("cola", "gsm8k", "public_text"):
         (folder / name).mkdir()
     rows = "\n".join(f"gj04\t{i % 2}\t\tthe old dog number {i} sleeps now ." for i in range(40))

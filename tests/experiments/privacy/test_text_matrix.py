@@ -1,4 +1,4 @@
-"""The matrix of texts: its rows, its texts, a run of some cells, and what it prints."""
+"""The matrix of texts: its rows, its texts, a run of some cells, and its output."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def place_in(folder: Path) -> Place:
 
 
 def test_rows_are_methods_with_options_of_theirs_and_columns_are_attacks() -> None:
-    # Who averages heads and tails has them, and needs no attack.
+    # A server that averages heads and tails has them, and needs no attack.
     others = {name for name, kind in USHAPE_STRATEGIES.items() if not kind.averages}
     assert {row.method for row in TEXT_ROWS.values()} == others
     for row in TEXT_ROWS.values():
@@ -85,7 +85,7 @@ def of(made: list[Result], method: str, attack: str, metric: str = "token accura
 
 
 def test_cells_run_through_and_only_once(tmp_path: Path) -> None:
-    """Victims, attacks, scores at scale smoke; a second run does nothing."""
+    """All parts run at scale smoke: victims, attacks, scores; a second run does nothing."""
     place = place_in(tmp_path)
     cells = choose(
         "USplitSL:vocabulary, USplitSL:tag, USplitSL:key-search, MixGuard-k3-secret20:key-search, "
@@ -106,7 +106,7 @@ def test_cells_run_through_and_only_once(tmp_path: Path) -> None:
     assert of(made, "USplitSL", "key-search", "not applicable").reason.startswith(
         "the view of the adversary 'server' on USplitSL has one message of a text only"
     )
-    # The fine-tuned head is a little off the base head's, and nothing else hides.
+    # Only the fine-tuned head's small difference from the base head hides anything.
     assert (of(made, "MixGuard-k3", "gradient-ratio").value or 0) > 0.8
     bytes_of = {
         name: of(made, name, "none", "uplink bytes of an epoch").value or 0
@@ -148,9 +148,9 @@ def test_extensions_send_what_they_say_and_their_attacks_know_it(tmp_path: Path)
     for name, attack in (("USplitSL+tail", "tag"), ("MixGuard-k3+tail", "gradient-ratio")):
         reason = of(made, name, attack, "not applicable").reason
         assert reason.endswith("has no gradients, without which there is no such attack")
-    # Heads did not move: what the base head knows of words is exact.
+    # Heads were not trained, so the base head's hidden states of words are exact.
     assert of(made, "USplitSL+tail", "vocabulary").value == 1.0
-    # A single message is read in place of the decoded target.
+    # The attack reads a single message in place of the decoded target.
     decoded = of(made, "MixGuard-k3", "gradient-ratio").value or 0
     assert (of(made, "MixGuard-k3+one-message", "gradient-ratio").value or 0) < decoded / 2
     deep = load_text_victim(
@@ -184,7 +184,7 @@ def test_ablations_of_mixguard_train_and_say_how_well_they_decode(tmp_path: Path
         {r.method: r.value for r in made if r.attack == "none" and r.metric.startswith(begin)}
         for begin in ("decode error", "leak")
     )
-    # What is not calibrated decodes no public text, and says nothing of it.
+    # Without calibration, no public text is decoded, and no error is reported.
     assert set(error) == set(rows) - {"MixGuard-k3-uncalibrated"}
     assert all((value or 0) > 0 for value in error.values())
     assert all(0 < (value or 0) <= 1 + 1e-6 for value in leak.values())

@@ -1,4 +1,4 @@
-"""Frames: what goes in comes out, in whatever format and pieces it travels."""
+"""Frames: decoding restores what was encoded, whatever the format and the pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Error feedback: what rounding leaves of gradients goes with the next ones."""
+"""Error feedback: gradients' rounding errors are added to the next gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flwr_splitmix.links.frames.wire import narrow, widen
 
 
 def arrived(feedback: Feedback | None, number: int, gradient: torch.Tensor) -> torch.Tensor:
-    """Return what a client gets of a gradient as int4."""
+    """Return a gradient as a client receives it in int4."""
     payload: Any = {"gradient": [gradient]}
     if feedback is not None:
         payload = feedback.correct(number, payload)
@@ -20,14 +20,14 @@ def arrived(feedback: Feedback | None, number: int, gradient: torch.Tensor) -> t
 
 
 def test_the_sum_of_what_arrives_is_that_of_the_gradients() -> None:
-    """Without feedback a small number beside a large one never arrives."""
+    """Without feedback, a small number next to a large one never arrives."""
     gradient = torch.tensor([[[7.0, 0.3, -0.2]]])
     feedback = Feedback("int4")
     with_rest = sum(arrived(feedback, n, gradient) for n in range(1, 31))
     without = sum(arrived(None, n, gradient) for n in range(1, 31))
     assert isinstance(with_rest, torch.Tensor)
     assert isinstance(without, torch.Tensor)
-    # What is still left at the end is at most half a level.
+    # The remaining error at the end is at most half a level.
     assert torch.allclose(with_rest, 30 * gradient, atol=0.55)
     assert not without[..., 1:].any()
 

@@ -1,4 +1,4 @@
-"""What is no frame is refused with an explanation, and costs next to nothing."""
+"""Data that are no frame are refused with an explanation, at next to no cost."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
         elif len(changed) >= PREFIX.size:
             start = rng.choice((8, 16))
             changed[start : start + 8] = rng.choice(LENGTHS).to_bytes(8, "little")
-    if rng.random() < 0.7:  # as a peer that means harm would: lengths that are right
+    if rng.random() < 0.7:  # correct lengths, as a malicious peer would send
         header, rest = PREFIX.unpack_from(data)[3], bytes(changed[PREFIX.size :])
         header = min(header, len(rest))
         return PREFIX.pack(b"SMXF", 1, 0, header, len(rest) - header) + rest

@@ -1,4 +1,4 @@
-"""Wire formats: how far a number may be from what was sent, and how many bytes it takes."""
+"""Wire formats: bounds on errors, and numbers of bytes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_error_is_bounded(sent: torch.Tensor) -> None:
     assert not gap["keep"].any()
     assert (gap["float32"] <= 2.0**-24 * sent.abs()).all()
     assert (gap["bfloat16"] <= 2.0**-8 * sent.abs()).all()
-    # Below 2**-29 of the largest number, float16 has no more digits.
+    # Below 2**-29 of the largest number, float16 has no further digits.
     floor = sent.abs().max() * 2.0**-39
     assert (gap["float16"] <= 2.0**-11 * sent.abs() + floor).all()
     patch = sent.abs().amax(-1, keepdim=True)
@@ -99,7 +99,7 @@ def test_stochastic_rounding_is_right_on_average(wire: str, levels: int) -> None
     # Standard deviation of the mean: at most 0.5 / sqrt(20,000).
     assert torch.allclose(back.mean(0), sent[0] * levels, atol=0.015, rtol=1e-6)
     assert set(back[:, 1].round().tolist()) == {0.0, 1.0}
-    # What lies on a level stays there.
+    # A number on a level stays there.
     assert back[:, [0, 3, 4]].std(0).max() < 1e-5
     nearest = there_and_back(sent, wire) * levels  # type: ignore[arg-type]
     assert not nearest[:, 1].any()

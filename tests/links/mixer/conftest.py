@@ -1,4 +1,4 @@
-"""Mixers of this process, with real gRPC, TLS and tokens."""
+"""Fixtures: mixers in this process, with real gRPC, TLS and tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture
 def start_mixer(files: Certificates, tmp_path: Path) -> Iterator[Callable[..., MixerServer]]:
-    """Start mixers with TLS, the token and the seed; afterwards none of their threads is left."""
+    """Start mixers with TLS, the token and the seed; check that they leave no threads behind."""
     started: list[MixerServer] = []
 
     def start(**options: Any) -> MixerServer:
@@ -45,7 +45,7 @@ def start_mixer(files: Certificates, tmp_path: Path) -> Iterator[Callable[..., M
 
 @pytest.fixture
 def link_to(files: Certificates, tmp_path: Path) -> Callable[..., MixerLink]:
-    """Make links to mixers, with the right token and authority."""
+    """Make links to mixers, with the right token and certificate authority."""
 
     def link(mixer: MixerServer, **options: Any) -> MixerLink:
         token = secret(tmp_path / "token", TOKEN)
@@ -56,13 +56,13 @@ def link_to(files: Certificates, tmp_path: Path) -> Callable[..., MixerLink]:
 
 @pytest.fixture
 def plain(start_mixer: Callable[..., MixerServer]) -> MixerServer:
-    """Return a mixer in plaintext on the loopback: what is said is at stake, not who can hear."""
+    """Return a mixer in plaintext on the loopback, for tests of messages and not of encryption."""
     return start_mixer(certificate=None, key=None)
 
 
 @pytest.fixture
 def channel(plain: MixerServer) -> Iterator[MixerChannel]:
-    """Return a ServerApp's stream to it, with the right token."""
+    """Return a ServerApp's stream to the plaintext mixer, with the right token."""
     channel = MixerChannel(Dialled(plain.address, tls=False, token=TOKEN), 5.0)
     yield channel
     channel.close()

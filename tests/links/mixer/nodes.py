@@ -1,4 +1,4 @@
-"""Nodes of a round at a mixer that are played by sessions, and a server that the test plays."""
+"""Nodes of a round at a mixer, played by sessions; the test plays the server."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ FIRST: dict[str, Any] = {"number": 0, "progress": 0.0, "gradients": {}}
 
 
 class Nodes:
-    """Two nodes: what node i uploads is i + 1 everywhere, of class i.
+    """Two nodes: node i uploads i + 1 everywhere, with class i.
 
     Parameters
     ----------
     opening
-        What the round's opening has other than `OPENING`.
+        Values of the round's opening that differ from `OPENING`.
 
     Attributes
     ----------
     tickets
-        By client index.
+        Tickets by client index.
     sent
-        All that was uploaded.
+        All uploads.
     plans
-        All shares that were asked for.
+        All shares that nodes were asked for.
     answers
-        Nodes answer while it is set.
+        Event; nodes answer while it is set.
     """
 
     def __init__(self, mixer: MixerServer, channel: MixerChannel, **opening: Any) -> None:
@@ -74,7 +74,7 @@ class Nodes:
         ]
 
     def start(self, index: int) -> threading.Thread:
-        """Have one node dial, in a thread of its own."""
+        """Let a node dial, in a thread of its own."""
 
         def answer(method: str, arguments: Mapping[str, Any]) -> Outcome:
             if arguments["plan"] is None:

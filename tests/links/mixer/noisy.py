@@ -1,4 +1,4 @@
-"""Runs with noise of a toy whose mixing somebody else does, and the same runs without."""
+"""Runs of a toy with noise and a third-party mixer, and the same runs without one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.links.fake_grid import FakeGrid, OneAtATime, OnFakeGrid, toy_app
 from tests.links.mixer.third_party import SEED, start
 
 QUIET = Toy(clients=4, batch_norm=False)
-"""Without BatchNorm, through which no epsilon would be finite."""
+"""A toy without BatchNorm, with which no epsilon would be finite."""
 
 DELTA = 1e-5
 
-# On all positions, and not clamped: then the sum hides more than an upload alone.
+# On all positions, and not clamped, so that a sum hides more than a single upload.
 EVERYWHERE = GaussianNoise(sigma_s=9.0, sigma_y=4.0, smashed_noise="all", clamp_labels=False)
 KEPT = GaussianNoise(sigma_s=9.0, sigma_y=4.0)
 
@@ -35,7 +35,7 @@ KINDS: dict[str, Any] = {
 
 
 class Leaves(OneAtATime):
-    """Client 1 leaves the second round in its second step, and is back in the third."""
+    """A client; client 1 leaves the second round in its second step, and is back in the third."""
 
     leaves = (2, 1)
 
@@ -55,13 +55,13 @@ class Leaves(OneAtATime):
 
 
 class LeavesAtOnce(Leaves):
-    """Client 1 leaves the first round before it has sent anything."""
+    """A client; client 1 leaves the first round before it has sent anything."""
 
     leaves = (1, 0)
 
 
 def noised(kind: str, link: MixerLink | None = None, **more: Any) -> SplitStrategy:
-    """Make a strategy with noise, with the seed that the mixer has, too."""
+    """Make a strategy with noise, and with the mixer's seed."""
     usual = {
         "optimizer": adamw(0.01), "device": "cpu", "seed": SEED, "server_update": "sum",
         "noise": EVERYWHERE, "delta": DELTA, "trusted_mixer": link is None,
@@ -75,7 +75,7 @@ def alone(
     kind: str, rounds: int = 3, clients: type[OneAtATime] = OneAtATime, secrets: bool = False,
     **options: Any,
 ) -> SplitStrategy:  # fmt: skip
-    """Run without a mixer; the strategy's ledger trusts that only the sums are seen."""
+    """Run without a third-party mixer; the strategy's ledger assumes that only sums are seen."""
     strategy = noised(kind, **options)
     toy_clients = QUIET.make_clients(adamw(0.01), clients, repeatable_secrets=secrets)
     strategy.fit(toy_clients, rounds)
@@ -85,7 +85,7 @@ def alone(
 def direct(
     nodes: Path, kind: str, rounds: int = 3, clients: type[OneAtATime] = OneAtATime, **options: Any
 ) -> SplitStrategy:
-    """Run over a stream, with nodes and without a mixer; as `alone` otherwise."""
+    """Run over a stream with nodes, without a third-party mixer; otherwise as in `alone`."""
     strategy = noised(kind, **options)
     grid = _grid(nodes, clients, secrets=False)
     run = strategy.recorder.run
@@ -108,7 +108,7 @@ def through(
     clients: type[OneAtATime] = OneAtATime, secrets: bool = False,
     privacy: PrivacyBudget | None = None, **options: Any,
 ) -> SplitStrategy:  # fmt: skip
-    """Run over a mixer; `privacy` is every client's."""
+    """Run over a third-party mixer; `privacy` is every client's budget."""
     strategy = noised(kind, link, **options)
     grid = _grid(nodes, clients, secrets, privacy=privacy)
     try:
@@ -119,12 +119,12 @@ def through(
 
 
 def epsilons(strategy: SplitStrategy) -> list[float]:
-    """Return the column of the rows."""
+    """Return the epsilon of each round's row."""
     return [row["epsilon"] for row in strategy.recorder.metrics.rows]
 
 
 def elsewhere(strategy: SplitStrategy) -> LedgerElsewhere:
-    """Return what the strategy shows of the mixer's ledger."""
+    """Return the strategy's account of the mixer's ledger."""
     assert strategy.ledger is None
     assert strategy.ledger_elsewhere is not None
     return strategy.ledger_elsewhere

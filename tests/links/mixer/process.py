@@ -1,4 +1,4 @@
-"""`splitmix mixer` as the process of another party."""
+"""`splitmix mixer` as the process of a third party."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class MixerProcess:
     Parameters
     ----------
     folder
-        Where its token, its seed and its log are.
+        Folder of its token, its seed and its log.
     listen
-        "host:port".
+        Address to listen at: "host:port".
 
     Attributes
     ----------
     address
-        Where it listens, once it has started.
+        Address at which it listens, once it has started.
     """
 
     def __init__(self, folder: Path, files: Certificates, listen: str = "127.0.0.1:0") -> None:
@@ -70,17 +70,17 @@ class MixerProcess:
         self.process.stdout.close()
 
     def kill(self) -> None:
-        """Kill it, as a power failure would."""
+        """Kill the process, as a power failure would."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
     def end(self) -> int:
-        """End it as its operator does; returns its exit status."""
+        """End the process as its operator does; return its exit status."""
         assert self.process is not None
         self.process.terminate()
         return self.process.wait(60)
 
     def log(self) -> str:
-        """Return what it has said so far."""
+        """Return its log so far."""
         return self._log.read_text(errors="replace")

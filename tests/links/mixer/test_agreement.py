@@ -1,4 +1,4 @@
-"""Law 4 with a third party: with one seed, a run over a mixer is the run without it."""
+"""Law 4 with a third party: with the same seed, a run over a mixer equals the run without it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_law_4_narrow_formats_round_as_without_a_third_party(
 
 
 def test_who_is_left_over_is_not_asked(start_mixer: Start, link_to: LinkTo, tmp_path: Path) -> None:
-    """Of four clients in threes one is alone; a server that mixes would see all that it has."""
+    """One of four clients is left over by groups of three; a server that mixes would see it all."""
     strategy = make("MixupSL", link_to(start_mixer()), k=3)
     grid = grid_of(tmp_path)
     start(strategy, grid, 1)

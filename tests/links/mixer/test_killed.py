@@ -1,4 +1,4 @@
-"""A mixer's process that is killed in the midst of a round, and started again."""
+"""A mixer's process that is ended during a run, and started again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_mixer_process_that_is_replaced_has_no_number_for_the_run(tmp_path: Path) -> None:
-    """With its seed it mixes as the one before did; what that one handed on it does not know."""
+    """It has the old one's seed and mixes alike, but does not know what the old one sent."""
     files = make_certificates(tmp_path / "certificates")
     run = new_run(tmp_path, "replaced")
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Runs with noise whose mixer is replaced, or that are interrupted: what the number is then."""
+"""The epsilon of runs with noise whose mixer is replaced, or that are interrupted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KIND = "DPCutMixSL"
 
 
 class After(Observer):
-    """Does something behind a round."""
+    """Does something after a round."""
 
     def __init__(self, server_round: int, do: Callable[[], object]) -> None:
         self.server_round = server_round
@@ -40,7 +40,7 @@ class After(Observer):
 
 
 class Replaced:
-    """A mixer whose operator starts it again, at the same address."""
+    """A mixer that can be restarted at the same address."""
 
     def __init__(self, start_mixer: Start) -> None:
         self.listen = f"127.0.0.1:{free_port()}"
@@ -75,7 +75,7 @@ def test_a_mixer_that_is_replaced_between_rounds_leaves_no_number(
 def test_a_round_that_is_lost_with_its_mixer_is_not_known(
     start_mixer: Start, link_to: LinkTo, tmp_path: Path
 ) -> None:
-    """Also the last one, which has no row of its own."""
+    """That includes the last round, which has no row of its own."""
     mixer, run = Replaced(start_mixer), new_run(tmp_path, "lost")
     link = link_to(mixer.mixer, run=run.id, reattach_timeout=2.0)
     observers = [In(2, 1, mixer.again)]
@@ -92,18 +92,18 @@ def test_a_round_that_is_lost_and_not_its_mixer_is_counted(
     def lose() -> None:
         raise RoundLostError("the line broke")
 
-    # A second step's mixtures were sent in round 2, and none after them.
+    # In round 2, the second step's mixtures were the last that were sent.
     lost = through(link_to(start_mixer()), tmp_path, KIND, observers=[In(2, 1, lose)])
     ledger = elsewhere(lost)
     assert ledger.unknown == ()
     first, third = epsilons(lost)
     assert first < third < math.inf
-    # Less than a whole round was sent twice: it costs more than the two rounds that have a row.
+    # The part of the lost round counts, too, so this costs more than the two rounds with a row.
     assert third > epsilons(alone(KIND, 2))[-1]
 
 
 def openings(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Return the list to which every opening of a round is added."""
+    """Return a list to which the arguments of every opening of a round are added."""
     heard: list[dict[str, Any]] = []
     opened = MixerChannel.open
 
@@ -145,7 +145,7 @@ def test_a_resumed_run_pays_for_the_round_that_it_repeats(
         assert "the mixer's ledger lacks rounds 1 to 2;" in summary_of(again)["privacy"]
     else:
         assert epsilons(alone(KIND))[-1] < last < math.inf
-        # Not below that of a server's own ledger, which forgets the attempt and is told of it.
+        # Not below that of a server's own ledger, which forgets the attempt, but is told of it.
         own, nodes = new_run(tmp_path, "own"), tmp_path / "own-nodes"
         with pytest.raises(ZeroDivisionError):
             direct(nodes, KIND, run=own, observers=[In(3, 1, stop)])
@@ -155,7 +155,7 @@ def test_a_resumed_run_pays_for_the_round_that_it_repeats(
 def test_a_resumed_run_without_a_checkpoint_pays_for_the_first_attempt(
     start_mixer: Start, link_to: LinkTo, tmp_path: Path
 ) -> None:
-    """Also at a mixer that has never seen it: the ServerApp says how often there was one."""
+    """Even at a mixer that has not seen that attempt: the ServerApp reports the number."""
     mixer, run, nodes = Replaced(start_mixer), new_run(tmp_path, "first"), tmp_path / "nodes"
 
     def stop() -> None:

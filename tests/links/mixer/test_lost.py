@@ -1,4 +1,4 @@
-"""A mixer that is killed in the midst of a round, and one that comes back."""
+"""A mixer that is killed during a round, and one that comes back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LinkTo = Callable[..., MixerLink]
 
 
 class In(Observer):
-    """Does something behind a step of a round."""
+    """Does something after a step of a round."""
 
     def __init__(self, server_round: int, number: int, do: Callable[[], object]) -> None:
         self.place = (server_round, number)

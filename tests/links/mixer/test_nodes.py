@@ -1,4 +1,4 @@
-"""Nodes at a mixer: who dials twice, who is another, who goes, and who is left alone."""
+"""Nodes at a mixer that dial twice, are others, leave, or are left alone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_node_that_dials_twice_has_one_place(plain: MixerServer, channel: Mixe
 def test_a_group_that_lost_a_member_sends_nothing(
     plain: MixerServer, channel: MixerChannel
 ) -> None:
-    """The upload of the one who is left would be the mixture."""
+    """The mixture would be the upload of the only member left."""
     nodes = Nodes(plain, channel)
     nodes.start(0)
     leaving = peers.Raw(nodes.tickets[1], 101)
@@ -66,7 +66,7 @@ def test_a_servers_token_admits_no_node_and_a_nodes_token_no_server(
 
 
 def test_a_token_admits_to_its_own_round_only(plain: MixerServer, channel: MixerChannel) -> None:
-    """Also to a round of the same number: a server cannot open one twice and join them."""
+    """Not even to one of the same number: a server cannot open a round twice and join both."""
     nodes = Nodes(plain, channel)
     again = MixerChannel(Dialled(plain.address, tls=False, token=TOKEN), 5.0)
     assert again.open(OPENING)["tokens"]["0"] != nodes.tickets[0].token

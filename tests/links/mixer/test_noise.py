@@ -1,4 +1,4 @@
-"""Noise and its ledger at a mixer: the same run as without one, and the same number."""
+"""Noise and its ledger at a mixer: the same run and the same epsilon as without a mixer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_law_4_a_third_party_changes_no_bit_of_a_run_with_noise(
     mixed = through(link_to(start_mixer(), run=there.id), nodes, kind, run=there, **options)
     check_same_results(read_results(here), results(there, nodes))
     assert epsilons(local) == epsilons(mixed)
-    # Noise is really added: without the seeded secrets the weights are others.
+    # Noise is really added: without seeded secrets, the weights differ.
     other = alone(kind, noise=noise)
     weights = [strategy.upper.state()[0] for strategy in (local, other)]
     assert not all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
@@ -77,10 +77,10 @@ def test_the_mixers_epsilon_is_that_of_a_ledger_that_sees_sums(
     assert epsilons(mixed) == epsilons(local)
     assert all(0 < epsilon < math.inf for epsilon in epsilons(mixed))
     assert epsilons(mixed) == sorted(epsilons(mixed))
-    # The sum is worth something: who sees each upload alone has a larger epsilon.
+    # Summing helps: if each upload is seen alone, epsilon is larger.
     single = direct(tmp_path / "single", kind, trusted_mixer=False, **options)
     assert epsilons(single)[-1] > epsilons(mixed)[-1]
-    # The words are those of the ledger that sees sums, without its client.
+    # The report is that of the ledger that sees sums, but names no client.
     assert local.ledger is not None
     assert elsewhere(mixed).report().split(": ", 1)[1] == local.ledger.report().split(": ", 1)[1]
 
@@ -89,14 +89,14 @@ def test_the_mixers_epsilon_is_that_of_a_ledger_that_sees_sums(
 def test_uploads_that_are_rounded_on_the_wire_are_charged_as_seen_alone(
     dtype: str, start_mixer: Start, link_to: LinkTo, tmp_path: Path
 ) -> None:
-    """A sum of rounded numbers hides no more than the rounded numbers do."""
+    """A sum of rounded numbers hides no more than the rounded numbers themselves."""
     rounded = through(link_to(start_mixer(), wire_dtype=dtype), tmp_path / "nodes", "DPMixSL")
     assert epsilons(rounded) == epsilons(alone("DPMixSL", trusted_mixer=False))
     assert epsilons(rounded)[-1] > epsilons(alone("DPMixSL"))[-1]
 
 
 class Sources(Observer):
-    """Keeps who was mixed with whom."""
+    """Records who was mixed with whom."""
 
     def __init__(self) -> None:
         self.groups: list[list[int]] = []
@@ -109,7 +109,7 @@ class Sources(Observer):
 def test_an_upload_that_is_in_no_mixture_costs_nothing(
     start_mixer: Start, link_to: LinkTo, tmp_path: Path
 ) -> None:
-    """Of two pairs one loses a member: the other's upload the server does not see."""
+    """One of two pairs loses a member: the server does not see the other member's upload."""
     seen = Sources()
     options: dict[str, Any] = {"clients": LeavesAtOnce, "rounds": 1, "steps_per_round": 1}
     local = alone("DPCutMixSL", observers=[seen], **options)
@@ -117,7 +117,7 @@ def test_an_upload_that_is_in_no_mixture_costs_nothing(
     (pair,) = (group for group in seen.groups if len(group) == 2)
     assert local.ledger is not None
     spent = local.ledger.epsilons
-    assert spent[left[0]] > max(spent[client] for client in pair)  # it was seen alone there
+    assert spent[left[0]] > max(spent[client] for client in pair)  # there it was seen alone
     mixed = through(link_to(start_mixer()), tmp_path, "DPCutMixSL", **options)
     assert epsilons(mixed) == [max(spent[client] for client in pair)]
 
@@ -126,7 +126,7 @@ def test_an_upload_that_is_in_no_mixture_costs_nothing(
 def test_a_run_whose_budgets_are_spent_ends_as_one_without_a_mixer(
     share: float, trained: int, start_mixer: Start, link_to: LinkTo, tmp_path: Path
 ) -> None:
-    """The server is told how many budgets are spent, and not whose."""
+    """The server learns how many budgets are spent, but not whose."""
     single = alone("DPMixSL", 1, trusted_mixer=False).ledger
     assert single is not None
     budget = PrivacyBudget(delta=DELTA, max_epsilon=share * max(single.epsilons.values()))
@@ -137,7 +137,7 @@ def test_a_run_whose_budgets_are_spent_ends_as_one_without_a_mixer(
     assert mixed.over.endswith(" clients is spent")
     assert trained < len(run.rows) < 9
     assert run.rows[-1]["steps"] < 3
-    # The smaller budget is not enough for a single upload, and then there is no mixture.
+    # The smaller budget does not allow a single upload, so there is no mixture.
     assert bool(trained) == (epsilons(mixed)[-1] > 0)
     assert summary_of(run)["epsilon"] == epsilons(mixed)[-1]
 
@@ -157,7 +157,7 @@ def test_noise_that_bounds_nothing_is_said_to_have_no_epsilon(
 def test_the_servers_record_of_mixtures_with_noise_can_be_read(
     start_mixer: Start, link_to: LinkTo, tmp_path: Path
 ) -> None:
-    """Their labels may be anything: sums of noise, not clamped."""
+    """Their labels may have any value, as they include noise and are not clamped."""
     kept = tmp_path / "trace"
     recorder = Recorder(directory=kept)
     through(link_to(start_mixer()), tmp_path, "DPMixSL", 1, observers=[recorder])
@@ -171,7 +171,7 @@ def test_the_servers_record_of_mixtures_with_noise_can_be_read(
 
 
 def scalars(value: Any) -> list[Any]:
-    """Return all that is no tensor in nested lists and dictionaries, keys among it."""
+    """Return all values but tensors in nested lists and dictionaries, including keys."""
     if isinstance(value, dict):
         return [s for name, each in value.items() for s in (name, *scalars(each))]
     if isinstance(value, (list, tuple)):
@@ -180,7 +180,7 @@ def scalars(value: Any) -> list[Any]:
 
 
 class Ratios(Observer):
-    """Keeps all mixing ratios."""
+    """Records all mixing ratios."""
 
     def __init__(self) -> None:
         self.of_members: set[float] = set()
@@ -195,7 +195,7 @@ class Ratios(Observer):
 def test_the_server_receives_one_number_and_words_about_nobody(
     kind: str, start_mixer: Start, link_to: LinkTo, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """At the wire itself, behind TLS, and in all that the run has kept."""
+    """That is checked on the wire itself, inside TLS, and in all that the run has stored."""
     ratios = Ratios()
     local = alone(kind, observers=[ratios])
     assert local.ledger is not None

@@ -1,4 +1,4 @@
-"""Strategies and options that do not go with a mixer elsewhere."""
+"""Strategies and options that are incompatible with a third-party mixer."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_with_noise_the_ledger_is_the_mixers_whatever_is_said_of_it(
 
 def test_only_listed_mixers_can_be_described_and_made() -> None:
     class Own(PatchCutMix):
-        """A mixer that somebody wrote."""
+        """A user's own mixer."""
 
     for mixer in (NoMixing(), Own(min_patches=1)):
         with pytest.raises(ValueError, match="a mixer elsewhere cannot be"):

@@ -1,4 +1,4 @@
-"""Servers that ask a mixer for what they must not have, or send what is no call."""
+"""Servers that ask a mixer for what they must not have, or send invalid calls."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def with_ledger(**changes: Any) -> dict[str, Any]:
 
 
 def test_an_opening_with_noise_is_none_that_is_refused(channel: MixerChannel) -> None:
-    """What the refusals below change one value of."""
+    """Each refusal below changes one value of this opening."""
     assert channel.open({**OPENING, **with_ledger()})["tokens"].keys() == {"0", "1"}
 
 

@@ -1,4 +1,4 @@
-"""What the server sees of a run whose mixing a third party does."""
+"""The server's view of a run with a third-party mixer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GROUPS = TOY.clients // 2
 
 
 class Everything(Observer):
-    """Keeps all that observers are told."""
+    """Records all events for observers."""
 
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []
@@ -47,14 +47,14 @@ class Everything(Observer):
 
 
 def single_uploads() -> list[Upload]:
-    """Return the uploads of the same run without a third party."""
+    """Return the uploads of the same run without a third-party mixer."""
     seen = Everything()
     make("CutMixSL", observers=[seen]).fit(TOY.make_clients(adamw(0.01)), 1)
     return [own for step in seen.steps for own in step.uploads.values() if isinstance(own, Upload)]
 
 
 def holds(view: Tensor, part: Tensor) -> bool:
-    """Return whether a (b, T, d) is nothing but the patches of a part (b, a, d)."""
+    """Return whether a view (b, T, d) equals a part (b, a, d)."""
     return view.shape == part.shape and torch.equal(view, part)
 
 
@@ -65,18 +65,18 @@ def test_the_recorded_view_holds_no_upload_no_mask_and_no_node(
     strategy = make("CutMixSL", link_to(start_mixer()), observers=[seen, recorder])
     start(strategy, grid_of(tmp_path), 1)
     clients = set(range(TOY.clients))
-    # Nobody's index: those of the groups are negative.
+    # No client's index: the groups' are negative.
     told = {event.client for event in seen.exchanges}
     told |= {client for event in seen.begun for client in event.descriptions}
     told |= {client for step in seen.steps for client in (*step.uploads, *step.gradients)}
     assert told == {-2, -1}
     assert not told & clients
     assert seen.rounds[0].client_seconds == {}
-    # No mask: what is asked of a group is the same for all of them, and says nothing of patches.
+    # No mask: all groups are asked for the same, without a word on patches.
     asked = [event.payload["plan"] for event in seen.exchanges if event.direction == "down"]
     shares = {str(plan) for plan in asked if plan is not None}
     assert shares == {"[{'share': 'group', 'lam': 1.0, 'learns': True}]"}
-    # No upload: each mixture is whole, and none is what a client sent.
+    # No upload: each mixture has all patches, and none is what a client sent.
     uploads = single_uploads()
     assert len(uploads) == len(seen.steps) * TOY.clients
     steps = [step for step in recorder.trace.steps() if isinstance(step, Step)]
@@ -93,7 +93,7 @@ def test_the_recorded_view_holds_no_upload_no_mask_and_no_node(
             (soft,) = mixture.labels
             assert soft is not None
             assert soft.sum(1).allclose(torch.ones(TOY.batch, dtype=soft.dtype))
-    # The patches are in there: with the masks, which are the mixer's, they could be told apart.
+    # The patches are in the mixtures: only the masks, which the mixer has, could tell them apart.
     first = [view for own in steps[0].uploads.values() for view in own.smashed if view is not None]
     patches = torch.cat(first, dim=1)
     for part in parts[: TOY.clients]:
@@ -103,7 +103,7 @@ def test_the_recorded_view_holds_no_upload_no_mask_and_no_node(
 def test_everything_that_goes_to_the_server_is_on_a_list(
     start_mixer: Start, link_to: LinkTo, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """Law 6: at the wire itself, behind TLS."""
+    """Law 6, checked on the wire itself, inside TLS."""
     from flwr_splitmix.links.mixer.channel import MixerChannel
 
     heard: list[tuple[str, dict[str, Any]]] = []

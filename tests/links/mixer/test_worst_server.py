@@ -1,4 +1,4 @@
-"""Servers that hang up, rehearse a round, or choose ratios at which one member is the mixture."""
+"""Servers that hang up, rehearse a round, or choose ratios that make one member the mixture."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stream_to(mixer: MixerServer) -> MixerChannel:
 
 
 def step_with(nodes: Nodes, channel: MixerChannel) -> dict[str, Any]:
-    """Take the round's first step with both nodes; returns its mixtures."""
+    """Run the round's first step with both nodes; return its mixtures."""
     for index in (0, 1):
         nodes.start(index)
     wait_until_attached(channel)
@@ -44,7 +44,7 @@ def step_with(nodes: Nodes, channel: MixerChannel) -> dict[str, Any]:
 def test_no_mixture_is_made_that_is_one_members_upload(
     alpha: float, plain: MixerServer, channel: MixerChannel
 ) -> None:
-    """Ratios of 1 and 0: the server got the upload itself, bit for bit."""
+    """With ratios of 1 and 0, the server used to get the upload itself, bit for bit."""
     nodes = Nodes(plain, channel, mixing=describe(Mixup(alpha=alpha)))
     assert step_with(nodes, channel) == {}
     assert nodes.sent == []
@@ -62,7 +62,7 @@ def test_the_operator_may_ask_for_more_even_ratios(start_mixer: Start) -> None:
 
 
 def test_a_round_cannot_be_rehearsed(start_mixer: Start) -> None:
-    """With its own nodes in place of the real ones a server saw every mask of the real round."""
+    """With its own nodes instead of the real ones, a server used to see the real round's masks."""
     mixer = start_mixer(certificate=None, key=None, seed_file=None)
     plans = []
     for _ in range(4):
@@ -77,7 +77,7 @@ def test_a_round_cannot_be_rehearsed(start_mixer: Start) -> None:
 def test_nobody_waits_for_nodes_of_a_server_that_has_hung_up(
     plain: MixerServer, channel: MixerChannel
 ) -> None:
-    """The call's thread stayed for as long as the server said that nodes may take: up to a day."""
+    """The call's thread used to stay until the server's timeout for nodes, up to a day."""
     nodes = Nodes(plain, channel, step_timeout=3600.0, reattach_timeout=3600.0)
     nodes.answers.clear()
     for index in (0, 1):
@@ -101,7 +101,7 @@ def _is_call(thread: threading.Thread) -> bool:
 def test_a_server_that_hangs_up_while_it_opens_leaves_no_line_behind(
     plain: MixerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a thousand nodes; nothing ever took them back."""
+    """Lines of a thousand nodes used to stay forever."""
     begun, go_on = threading.Event(), threading.Event()
     read = Opening.read
 

@@ -1,4 +1,4 @@
-"""Runs of a toy whose mixing somebody else does, and the same runs without."""
+"""Runs of a toy with a third-party mixer, and the same runs without one."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ MAKERS: dict[str, Any] = {
 
 
 def secret(path: Path, text: str) -> Path:
-    """Write a file for its owner's eyes only."""
+    """Write a file that only its owner can read."""
     path.write_text(text + "\n")
     path.chmod(0o600)
     return path
 
 
 def make(name: str, link: Link | None = None, run: Run | None = None, **more: Any) -> SplitStrategy:
-    """Make a strategy of the toy, with the seed that the mixer has, too."""
+    """Make a strategy for the toy, with the mixer's seed."""
     usual = {"optimizer": adamw(0.01), "device": "cpu", "seed": SEED, "server_update": "sum"}
     strategy = MAKERS[name](link=link, run=run, **{**usual, **more})
     assert isinstance(strategy, SplitStrategy)
@@ -42,13 +42,13 @@ def make(name: str, link: Link | None = None, run: Run | None = None, **more: An
 
 
 def grid_of(nodes: Path, **options: Any) -> FakeGrid:
-    """Make a grid with the toy's clients, whose states are kept below a folder."""
+    """Make a grid with the toy's clients, whose states are stored in a folder."""
     app = toy_app(TOY, optimizer=adamw(0.01), **{"kind": OneAtATime, **options})
     return FakeGrid(app, TOY.clients, **{"state-dir": str(nodes)})
 
 
 def start(strategy: SplitStrategy, grid: FakeGrid, rounds: int, toy: Toy = TOY) -> None:
-    """Run a strategy that was made with a `MixerLink` on a grid of this process."""
+    """Run a strategy that has a `MixerLink` on a grid in this process."""
     assert isinstance(strategy.link, MixerLink)
     strategy.link = OnFakeGrid(strategy.link, grid)
     strategy.start(None, to_arrays(toy.lower().state_dict()), rounds)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A node with a budget of epsilon 1, against whatever a server asks of it."""
+"""A node with a budget of epsilon 1, against any requests of a server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def node(tmp_path: Path) -> Node:
 
 @pytest.mark.parametrize("plan", [[], [None], [None, None]])
 def test_labels_leave_only_through_a_share(node: Node, plan: Any) -> None:
-    """A plan without shares returned all labels of the batch at epsilon 0."""
+    """A plan without shares used to return all labels of the batch at epsilon 0."""
     node.begin()
     refused(node.step(plan), "no share for this client")
     assert node.client.epsilon == 0
@@ -68,7 +68,7 @@ class NotANumberWhereBright(nn.Module):
 
 
 def test_the_places_of_numbers_that_are_not_finite_do_not_leave(node: Node) -> None:
-    """They were the image's mask at sigma 1000 and epsilon 0.012."""
+    """These places used to reveal the image's mask at sigma 1000 and epsilon 0.012."""
     node.lower = NotANumberWhereBright(TOY.lower().double())
     node.begin()
     reply = node.step([noisy(sigma_s=1000.0, sigma_y=1000.0)]).reply
@@ -95,7 +95,7 @@ def test_weights_and_gradients_that_are_no_models_are_refused(node: Node, bad: f
 
 
 def test_an_epsilon_never_falls_whatever_round_or_run_the_server_names(node: Node) -> None:
-    """With `state_round=0`, or another run's id, the same batch came again at the same epsilon."""
+    """`state_round=0`, or another run's id, used to get the same batch again at no new epsilon."""
     node.config["max-epsilon"] = 4.0
     spent: list[float] = []
     for changes in ({}, {"state_round": 0}, {"run": "another"}, {"run": "third"}, {}):
@@ -122,7 +122,7 @@ def test_over_all_runs_a_node_stops_at_its_limit(node: Node) -> None:
 def test_what_cannot_be_charged_on_the_disk_does_not_leave(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a full state-dir rounds 2 to 4 sent the same batch, and the epsilon stayed."""
+    """With a full disk, rounds 2 to 4 used to send the same batch at an unchanged epsilon."""
     node.begin()
     assert node.step([noisy()]).reply
     before = node.client.epsilon

@@ -1,4 +1,4 @@
-"""A node whose operator has said where its uploads go."""
+"""A node whose operator has fixed where its uploads go."""
 
 from __future__ import annotations
 

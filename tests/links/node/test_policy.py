@@ -1,4 +1,4 @@
-"""What a node's operator has said of averaging, evaluation and plain uploads holds over any run."""
+"""A node operator's policy on averaging, evaluation and plain uploads overrides any run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OTHERS = {name: t + 1 if t.is_floating_point() else t for name, t in WEIGHTS.ite
 
 
 def assert_keeps_to_its_weights(node: Node) -> None:
-    """Assert that a node takes the same lower segment twice in a run, and no other."""
+    """Assert that a node accepts the same lower segment twice in a run, but no other."""
     for _ in range(2):
         node.begin(arrays=WEIGHTS)
         node.end(finish=False)
@@ -48,7 +48,7 @@ def assert_keeps_to_its_weights(node: Node) -> None:
 
 
 def test_averaging_and_other_weights_within_a_run_need_the_nodes_word(tmp_path: Path) -> None:
-    """Crafted gradients and averaging read raw pixels."""
+    """Crafted gradients together with averaging used to reveal raw pixels."""
     node = Node(tmp_path / "a", {"max-epsilon": 1.0})
     with pytest.raises(ClientError, match="averaging would send its lower segment, from which"):
         node.begin(returns_arrays=True)
@@ -71,7 +71,7 @@ def test_averaging_and_other_weights_within_a_run_need_the_nodes_word(tmp_path: 
 def test_what_is_not_to_be_averaged_stays_without_a_limit_too(
     tmp_path: Path, config: dict[str, Any], why: str
 ) -> None:
-    """Of these only a `max-epsilon` kept the lower segment on the node."""
+    """These options alone, without `max-epsilon`, used to let the lower segment leave the node."""
     node = Node(tmp_path, config)
     with pytest.raises((ClientError, LinkError), match=why):
         node.begin(returns_arrays=True)
@@ -100,7 +100,7 @@ def test_a_run_cannot_allow_what_its_node_does_not(tmp_path: Path) -> None:
 def test_own_test_data_leave_only_where_the_node_allows_it(
     tmp_path: Path, allowed: bool | None, limit: dict[str, float]
 ) -> None:
-    """Without a limit a node's "no" was not heard."""
+    """Without a limit, a node's refusal used to be ignored."""
     config = {} if allowed is None else {"allow-evaluation": allowed}
     node = Node(tmp_path, {**limit, **config})
     node.begin()

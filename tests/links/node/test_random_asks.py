@@ -1,4 +1,4 @@
-"""A thousand random asks of the worst server: what leaves the node is priced and written down."""
+"""A thousand random requests of the worst server: all uploads are priced and logged."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def random_ask(rng: np.random.Generator, number: int) -> tuple[str, dict[str, An
 def test_a_thousand_asks_of_the_worst_server_are_all_priced_and_written_down(
     tmp_path: Path,
 ) -> None:
-    """Nothing that holds data leaves unless the audit log has its price, and the sum is bounded."""
+    """No data leave without a price in the audit log, and the sum of prices is bounded."""
     rng = np.random.default_rng(0)
     uploads, refusals = 0, 0
     for number in range(20):
@@ -102,7 +102,7 @@ def test_a_thousand_asks_of_the_worst_server_are_all_priced_and_written_down(
                 if tensors:
                     uploads += 1
                     assert all(t.isfinite().all() for t in tensors)
-                    # An epsilon is that of the record which paid most; every upload is charged.
+                    # Epsilon is that of the record that spent most; every upload is charged.
                     assert entry["epsilon"] == after
                     assert node.releases == charged + len([s for s in entry["share"] if s])
             node.end(finish=False)

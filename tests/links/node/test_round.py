@@ -1,4 +1,4 @@
-"""What a node keeps of a round, however the round ends for it."""
+"""What a node stores of a round, however the round ends for it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(nodes: Path, evaluation: Any = "none", **options: Any) -> None:
 
 
 def test_a_nodes_limit_ends_a_run_that_knows_nothing_of_it(tmp_path: Path) -> None:
-    """Over real gRPC: the run has no budget of its own, the node's operator has set one."""
+    """Over real gRPC, the run has no budget of its own, but the node's operator has set one."""
     toy = Toy(clients=1, batch_norm=False)
     app = toy_app(toy)
     sent = []

@@ -42,16 +42,16 @@ def refused(outcome: Outcome, why: str) -> None:
 
 
 class Node:
-    """One node, whose processes begin and end as a server's messages make them.
+    """One node, whose processes begin and end with a server's messages.
 
     Parameters
     ----------
     folder
-        Its state-dir.
+        The node's state-dir.
     config
-        Of the node, besides its index and its folder.
+        Configuration of the node, besides its index and its folder.
     toy
-        Makes its client.
+        Toy that makes its client.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Node:
     def begin(
         self, ticket: Ticket = TICKET, arrays: dict[str, Tensor] | None = None, **changes: Any
     ) -> dict[str, Any]:
-        """Start a process for a round and attach its client; returns its description."""
+        """Start a process for a round and attach its client; return the client's description."""
         ticket = replace(ticket, **changes)
         context = Context(
             run_id=1, node_id=9, node_config=self.config, state=RecordDict(), run_config={}
@@ -84,7 +84,7 @@ class Node:
         return client
 
     def ask(self, method: str, **arguments: Any) -> Outcome:
-        """Call the client as a server does; what it may not answer is withheld."""
+        """Call the client as a server does; the guards withhold forbidden answers."""
         return self.guards.answer(
             method, arguments, lambda: self.host.call(method, {0: arguments})[0]
         )
@@ -93,7 +93,7 @@ class Node:
         return self.ask("step", number=number, progress=0.0, gradient=gradient, plan=plan)
 
     def end(self, *, finish: bool = True) -> None:
-        """End the process, after the round or in the midst of it."""
+        """End the process, after the round or during it."""
         if finish:
             self.host.finish(self.ticket)
         self.guards.close()
@@ -106,11 +106,11 @@ class Node:
 
     @property
     def releases(self) -> int:
-        """How many releases the node's ledger has been charged for."""
+        """Number of releases that the node's ledger has been charged for."""
         assert self.client.guard is not None
         return self.client.guard.ledger.releases
 
     def audit(self) -> list[dict[str, Any]]:
-        """Return what the node has written down."""
+        """Return the lines of the node's audit log."""
         path = self.folder / "audit-0.jsonl"
         return read_journal(path) if path.exists() else []

@@ -1,4 +1,4 @@
-"""Tensors on their way through Ray's object store come out as they went in."""
+"""Tensors pass through Ray's object store unchanged."""
 
 from __future__ import annotations
 

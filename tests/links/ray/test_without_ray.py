@@ -1,4 +1,4 @@
-"""Without Ray the link names the extra to install, also while it is closed."""
+"""Without Ray, the link names the extra to install, and can be closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates for runs over the stream."""
+"""Fixture: certificates for runs over the stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of a toy over the stream: real gRPC, and ClientApps that are built anew every round."""
+"""Runs of a toy over the stream: real gRPC, and ClientApps rebuilt every round."""
 
 from __future__ import annotations
 

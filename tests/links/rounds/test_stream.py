@@ -79,7 +79,7 @@ def test_law_4_the_stream_agrees_with_local_clients_of_the_u_shape(
 def test_law_5_a_resumed_run_finds_its_states_on_the_nodes(
     formats: dict[str, Any], tls: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The second Flower run knows nothing of the first: other contexts, another link."""
+    """The second Flower run shares nothing with the first: other contexts, another link."""
     nodes, tls = tmp_path / "nodes", {**tls, **formats}
     whole = Run.create({}, name="whole", home=tmp_path)
     start(make("PSL", whole), StreamLink(**tls, run=whole.id), grid_of("PSL", nodes), 4)
@@ -130,7 +130,7 @@ def test_law_1_holds_to_the_formats_precision(
         )
         assert (gradient - narrowed).norm() <= tolerance * gradient.norm()
         assert not torch.equal(gradient, narrowed)
-    # 4 clients x 4 examples x 6 patches, and their labels, which are never narrowed.
+    # 4 clients x 4 examples x 6 patches, and their labels, which always keep their type.
     per_scale = 4 if wire == "float16" else 0
     patches = 4 * 6
     assert run.rows[0]["uplink_bytes"] == 4 * (patches * size + per_scale + 4 * 8)

@@ -1,4 +1,4 @@
-"""Faults in runs over the stream: what a client, a node or a round that fails costs the others."""
+"""Faults in runs over the stream: the effect of a failed client, node or round on the others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STEP_SECONDS = 10
 
 
 class Odd(OneAtATime):
-    """Client 1 does something odd; where it is late, until the test says so."""
+    """A client; client 1 has a fault, and if that is lateness, it waits for the test's signal."""
 
     fault = ""
     enough: ClassVar[threading.Event]
@@ -94,7 +94,7 @@ def test_a_faulty_client_costs_its_own_contribution(
     grid.wait()
     (said,) = grid.errors()
     assert "Jane" not in said
-    if fault == "late":  # when it has done, nobody is there any more who could tell it
+    if fault == "late":  # when it finishes, the server has gone
         assert said.startswith("could not reach the ServerApp at 127.0.0.1:")
     elif fault != "attach":
         assert said.startswith("left out of the round: ")

@@ -1,4 +1,4 @@
-"""gRPC by hand: what a peer sends that keeps to no library's rules, and what crossed a network."""
+"""gRPC by hand, for peers that follow no library's rules, and to parse recorded network traffic."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def http2_request(metadata: dict[str, str]) -> bytes:
 
 
 def message_head(length: int, begun: bytes) -> bytes:
-    """Announce a gRPC message of so many bytes, and send the first of them."""
+    """Announce a gRPC message of `length` bytes, and send the first of them."""
     return http2_frame(DATA, 0, b"\0" + struct.pack(">I", length) + begun)
 
 
@@ -45,7 +45,7 @@ def hpack(text: str) -> bytes:
 
 
 def grpc_messages(heard: bytes) -> Iterator[bytes]:
-    """Take one direction of an HTTP/2 connection apart (RFC 9113, 4.1 and 6.1; gRPC's framing)."""
+    """Parse one direction of an HTTP/2 connection (RFC 9113, 4.1 and 6.1; gRPC's framing)."""
     heard = heard.removeprefix(PREFACE)
     data = b""
     while heard:

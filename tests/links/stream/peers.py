@@ -1,4 +1,4 @@
-"""Peers for a stream link: good ones, raw ones that send what they like, and a bad network."""
+"""Peers for a stream link: good ones, raw ones that send anything, and a bad network."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def good(ticket: Ticket, node: int) -> None:
 
 
 class Raw:
-    """A connection that says what it is told to say."""
+    """A connection that sends any given data."""
 
     def __init__(self, ticket: Ticket, node: int, **metadata: str) -> None:
         shown = {
@@ -66,7 +66,7 @@ class Raw:
         self.outbox.put(data)
 
     def hello(self, number: int = 0) -> None:
-        """Attach, and wait until the server has taken note."""
+        """Attach, and wait until the server has confirmed it."""
         self.say(encode(Frame("hello", number, payload=DESCRIPTION)))
         assert self.hear().kind == "hello"
 
@@ -74,7 +74,7 @@ class Raw:
         return decode(next(self.stream))
 
     def refusal(self) -> grpc.RpcError:
-        """Return what the server says instead of anything else."""
+        """Return the error with which the server refuses this peer."""
         try:
             frame = next(self.stream)
         except grpc.RpcError as error:
@@ -110,7 +110,7 @@ def a_round(link: StreamLink, peers: Sequence[Peer], server_round: int = 1) -> I
 
 
 def call(clients: Clients, value: Any, of: Sequence[int] | None = None) -> dict[int, Any]:
-    """Have clients echo a value; returns what came back, by client."""
+    """Let clients echo a value; return the echoes by client."""
     asked = clients.alive if of is None else of
     replies = clients.call("echo", {client: {"value": value} for client in asked})
     return {client: reply["echo"] for client, reply in replies.items()}
@@ -121,7 +121,7 @@ def numbers(megabytes: float) -> torch.Tensor:
 
 
 def delayed(seconds: float) -> Line:
-    """Return a line of any rate on which each byte takes so long, either way."""
+    """Return a line of unlimited rate on which each byte takes `seconds`, either way."""
     return Line(down=math.inf, up=math.inf, rtt_ms=2000 * seconds)
 
 
@@ -131,7 +131,7 @@ class Proxy(Relay):
     Parameters
     ----------
     delay
-        Seconds that each byte takes from end to end, either way; any number are under way at once.
+        Seconds that each byte takes from end to end, either way; it does not limit the rate.
     """
 
     def __init__(self, target: str, delay: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""Addresses and certificates: what is wrong is said before anything listens."""
+"""Addresses and certificates: errors are reported before anything listens."""
 
 from __future__ import annotations
 

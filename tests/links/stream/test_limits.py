@@ -1,4 +1,4 @@
-"""Pieces of long frames, and how large a reply may be."""
+"""Pieces of long frames, and limits on replies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_long_frame_is_put_together_again(numbers: int) -> None:
 
 
 def test_no_more_is_read_than_may_come() -> None:
-    """A frame above the limit costs its first message, one in shreds its first shred."""
+    """A frame above the limit is read up to its first message, one in shreds to the first shred."""
     pieces = in_pieces(Frame("hello", payload={"value": torch.ones(PIECE)}))
     messages = iter(pieces)
     assert next_frame(messages, PIECE) == pieces[:1]

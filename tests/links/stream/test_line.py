@@ -1,4 +1,4 @@
-"""A line: calls in their order, each run once, whatever its connections do."""
+"""A line: calls in order, each run once, whatever happens to its connections."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_all_calls_in_flight_are_sent_again_on_the_next_connection(line: Line) -
         sent(line, wire)
     assert line.receive(wire, reply(1))
     line.disconnect(wire)
-    wire = attached(line, 3)  # all were run, two replies were lost
+    wire = attached(line, 3)  # all calls ran, two replies were lost
     assert [sent(line, wire).number for _ in range(2)] == [2, 3]
     assert [line.receive(wire, reply(number)) for number in (2, 3)] == [True, True]
     assert line.outcome is not None
@@ -185,7 +185,7 @@ def test_the_call_in_flight_is_sent_again_on_the_next_connection(line: Line) -> 
     first = line.next_frame(wire)
     line.disconnect(wire)
     assert line.lost_since is not None
-    for answered in (0, 1):  # the reply was lost on its way, or never made
+    for answered in (0, 1):  # the reply was never made, or lost on its way
         wire = attached(line, answered)
         assert line.lost_since is None
         assert line.next_frame(wire) == first

@@ -1,4 +1,4 @@
-"""Connections that break, come back or never come, and TLS."""
+"""Connections that break, return or never arrive, and TLS."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from tests.waiting import wait_for
 
 @pytest.fixture
 def link() -> Iterator[StreamLink]:
-    """Wait as long as a machine may take that does much else."""
+    """Return a link with timeouts long enough for a busy machine."""
     yield from opened(attach_timeout=60, step_timeout=60, reattach_timeout=60)
 
 
 @pytest.fixture
 def impatient() -> Iterator[StreamLink]:
-    """Do not wait long for peers that do not come."""
+    """Return a link with short timeouts for absent peers."""
     yield from opened(attach_timeout=8, step_timeout=60, reattach_timeout=3)
 
 
@@ -75,7 +75,7 @@ def in_front_of(link: StreamLink) -> Iterator[Proxy]:
 
 
 class Counting:
-    """Echoes values, counts what it has run, and can be told what to do before it answers."""
+    """A peer that echoes values, counts its calls, and can cut its connection before it answers."""
 
     def __init__(self, proxy: Proxy) -> None:
         self.proxy = proxy
@@ -143,7 +143,7 @@ def test_who_is_not_back_in_time_is_left_out(impatient: StreamLink, impatient_pr
 
 
 def test_a_node_that_is_killed_in_a_step(impatient: StreamLink) -> None:
-    """Its connection is closed by the operating system, and nobody dials again."""
+    """The operating system closes its connection, and it does not dial again."""
     left_out = threading.Event()
 
     def dies(ticket: Ticket, node: int) -> None:
@@ -151,7 +151,7 @@ def test_a_node_that_is_killed_in_a_step(impatient: StreamLink) -> None:
         raw.hello()
         raw.hear()
         raw.close()
-        left_out.wait(60)  # a SuperNode would say at once that its ClientApp has died
+        left_out.wait(60)  # a SuperNode would report at once that its ClientApp died
 
     with a_round(impatient, [good, dies]) as clients:
         assert call(clients, 1) == {0: 1}
@@ -214,7 +214,7 @@ def test_addresses_of_every_kind(address: str, advertise: str | None, dialled: s
 
 
 def test_a_port_forward(link: StreamLink, proxy: Proxy) -> None:
-    """What nodes dial is not where the link listens."""
+    """Nodes dial another address than the one at which the link listens."""
     forwarded = StreamLink(address=link.dialled, advertise=proxy.address, attach_timeout=60)
     link.close()
     forwarded.open(None)
@@ -230,7 +230,7 @@ def a_call(number: int) -> bytes:
 
 
 class Repeating(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """A server that repeats itself."""
+    """A server that repeats calls."""
 
     def __init__(self) -> None:
         self.replies: list[bytes] = []
@@ -243,7 +243,7 @@ class Repeating(grpc.GenericRpcHandler):  # type: ignore[misc]
         for number in (1, 1, 2, 2):
             yield a_call(number)
             self.replies.append(next(requests))
-        yield a_call(1)  # long over: not answered
+        yield a_call(1)  # obsolete, so not answered
         yield a_call(3)
         self.replies.append(next(requests))
         yield encode(Frame("finish"))
@@ -331,7 +331,7 @@ def test_nodes_show_a_certificate_where_one_is_asked_for(tmp_path: Path) -> None
 
 
 def test_a_certificate_is_good_for_its_node_only(tmp_path: Path) -> None:
-    """What was certified as node-1 attached as any client that it had a token of."""
+    """A node certified as node-1 could once attach as any client whose token it had."""
     files = make_certificates(tmp_path, nodes=2)
     link = secured(files, client_ca=files.ca)
     with a_round(link, [with_identity(files, 1), with_identity(files, 1)]) as clients:

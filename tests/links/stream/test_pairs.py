@@ -1,4 +1,4 @@
-"""Certificates and keys that would fail later fail at once, with the key of the configuration."""
+"""Unusable certificates and keys fail at once, with the name of the configuration's key."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def files(tmp_path: Path) -> Certificates:
 
 
 def refusal(files: Certificates) -> str:
-    """Return what a link says that is made with these files, before it listens."""
+    """Return the error of a link made with these files, before it listens."""
     with pytest.raises(LinkError) as caught:
         StreamLink(address="127.0.0.1:0", certificate=files.certificate, key=files.key, ca=files.ca)
     return str(caught.value)
@@ -41,7 +41,7 @@ def test_a_pair_is_read_as_it_is(files: Certificates) -> None:
 
 
 def test_an_expired_certificate(tmp_path: Path) -> None:
-    """It was taken without a word, and every node failed to attach."""
+    """It used to be accepted silently, and every node failed to attach."""
     said = refusal(make_certificates(tmp_path, lifetime=OVER))
     assert said.startswith(f"ssl-certfile: {tmp_path / 'server.crt'} expired on 2")
     assert said.endswith(" UTC; make a new one")
@@ -60,7 +60,7 @@ def test_a_certificate_of_tomorrow(files: Certificates, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("mode", [0o604, 0o644, 0o602, 0o666])
 def test_a_key_that_everyone_may_read(files: Certificates, mode: int) -> None:
-    """It was taken without a word."""
+    """It used to be accepted silently."""
     files.key.chmod(mode)
     assert refusal(files) == (
         f"ssl-keyfile: everyone on this machine may read or change {files.key} (mode {mode:04o}); "
@@ -76,7 +76,7 @@ def test_a_key_of_its_owner_and_a_group(files: Certificates, mode: int) -> None:
 
 
 def test_a_key_of_another_certificate(files: Certificates) -> None:
-    """The link said 'cannot listen on ...; is its port taken?'."""
+    """The link used to report 'cannot listen on ...; is its port taken?'."""
     files.key.write_bytes(files.of_node(0)[1].read_bytes())
     assert refusal(files) == (
         f"ssl-keyfile: {files.key} is not the key of the certificate {files.certificate} "
@@ -96,7 +96,7 @@ def test_a_key_that_is_none_or_encrypted(files: Certificates) -> None:
 
 
 def test_authorities(files: Certificates, tmp_path: Path) -> None:
-    """A bundle is good as long as one of its authorities is."""
+    """A bundle is valid as long as one of its authorities is."""
     old = make_certificates(tmp_path / "old", lifetime=OVER)
     with pytest.raises(LinkError, match=r"link-client-ca: .*ca.crt expired on"):
         read_authority(old.ca, "link-client-ca")

@@ -1,4 +1,4 @@
-"""Who may attach, and what becomes of peers that are not what they should be."""
+"""Peers that may attach, and the treatment of faulty ones."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_a_frame_above_the_limit_is_not_read(link: StreamLink) -> None:
 
 
 def test_two_gigabytes_announced_by_hand_cost_no_memory(link: StreamLink) -> None:
-    """The length of a gRPC message comes before its bytes; whoever believes it is lost."""
+    """The length of a gRPC message precedes its bytes, and must not be trusted."""
     before = resident()
 
     def announce(ticket: Ticket, node: int) -> None:
@@ -285,7 +285,7 @@ def test_a_peer_that_never_reads_holds_nobody_up(link: StreamLink) -> None:
     [
         {},
         {"state-round": "0"},
-        {"state-round": -1},  # it ended a run with noise: no ledger could count with it
+        {"state-round": -1},  # it used to end runs with noise, as ledgers failed on it
         {"state-round": False},
         {"state-round": 0, "a": torch.ones(2)},
         {"state-round": 0, "b": {}},

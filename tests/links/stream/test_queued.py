@@ -1,4 +1,4 @@
-"""Queued calls: in their order, both directions at once, over connections that break."""
+"""Queued calls: in order, in both directions at once, over connections that break."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Law 6 on the bytes that crossed the network: a TCP proxy in front of the link hears them all."""
+"""Law 6 on the bytes that crossed the network, all recorded by a TCP proxy before the link."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STEPS = 3
 
 
 def tensor_bytes(frame: bytes) -> int:
-    """Count the bytes of a frame's tensors with the safetensors package, not with ours."""
+    """Count the bytes of a frame's tensors with the safetensors package, not with our codec."""
     _, _, _, header, body = PREFIX.unpack_from(frame)
     assert len(frame) == PREFIX.size + header + body
     tensors = load(frame[PREFIX.size + header :]) if body else {}
@@ -82,11 +82,11 @@ class Recorded:
         return self._app(message, context)
 
     def frames(self, client: int, way: str) -> list[bytes]:
-        """Return what crossed the network for one client."""
+        """Return the messages of one client that crossed the network one way."""
         return list(grpc_messages(b"".join(self.proxies[client].heard[way])))
 
     def recording(self) -> Recording:
-        """Read the recording of the round out of the bytes on the network."""
+        """Make the round's recording from the bytes on the network."""
         recording = Recording()
         recording.steps = self.seen.steps
         for client in self.proxies:
@@ -123,8 +123,8 @@ def test_the_network_carries_kept_patches_and_labels_only(name: str, tmp_path: P
     unchecked = check_recording(
         recording, [recorded.made[i] for i in range(toy.clients)], recorded.strategy, toy, STEPS
     )
-    assert len(unchecked) == name.startswith("DP")  # noise is drawn anew
-    # What the library's observers were told is what crossed.
+    assert len(unchecked) == name.startswith("DP")  # noise is random
+    # The library's observers were told exactly what crossed.
     for seen, heard in ((recorded.seen.up, recording.up), (recorded.seen.down, recording.down)):
         for client, events in heard.items():
             assert [e.nbytes for e in events] == [recorded_bytes(e.payload) for e in seen[client]]
@@ -141,6 +141,6 @@ def test_beside_the_tensors_only_headers_of_plain_values_cross(tmp_path: Path) -
                 _, _, _, length, body = PREFIX.unpack_from(data)
                 header = json.loads(data[PREFIX.size : PREFIX.size + length])
                 assert header.keys() == {"kind", "number", "text", "payload"}
-                # The format's own header, and nothing hidden behind or between the tensors.
+                # Only the format's own header and tensors, with nothing after or between them.
                 inner = int.from_bytes(data[PREFIX.size + length :][:8], "little") if body else 0
                 assert body == (8 + inner + tensor_bytes(data) if body else 0)

@@ -1,4 +1,4 @@
-"""Tokens: only what this run made is taken, only for what and as long as it was made."""
+"""Tokens: only this run's are accepted, only for their purpose and their lifetime."""
 
 from __future__ import annotations
 

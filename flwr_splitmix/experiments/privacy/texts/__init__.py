@@ -1,1 +1,1 @@
-"""The matrix of texts: methods of the U shape as rows, attacks on what their server has."""
+"""The matrix of texts: rows are U-shape methods, columns attacks on the server's view."""

@@ -1,4 +1,4 @@
-"""Columns of the matrix of texts: attacks of a server with base weights and public texts."""
+"""Columns of the matrix of texts: attacks by a server with base weights and public texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ATTACKS = (
     "blind-source",
     "key-search",
 )
-"""By their names in the catalogue of attacks on texts."""
+"""Names in the catalogue of attacks on texts."""
 
 TEXT_COLUMNS: tuple[AnyColumn, ...] = tuple(AnyColumn(attack, "server") for attack in ATTACKS)
 """All columns, in the order in which they are shown."""

@@ -1,4 +1,4 @@
-"""A victim's texts and the attacker's, tokenised: what a cell of the matrix of texts reads."""
+"""Tokenised texts of a victim and of the attacker, for a cell of the matrix of texts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from flwr_splitmix.experiments.text_data import open_public
 from flwr_splitmix.experiments.text_models import open_model_tokenizer
 
 LEAST_TOKENS = 4
-"""Of a victim: shorter texts are not attacked."""
+"""Minimum number of tokens of a victim; shorter texts are not attacked."""
 
 PUBLIC_WORDS = 40
 
 MADE_UP = (100, 300)
-"""Most public texts of a client, and of the attacker, where texts are made up."""
+"""Maximum numbers of made-up public texts: the client's, and the attacker's."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class MatrixTexts:
     Parameters
     ----------
     task
-        "classification", or "generation": every word of a text is learned.
+        "classification", or "generation", which learns every word of a text.
     train, test
-        The client's texts, and those that say the utility.
+        Texts of the client, and texts on which utility is measured.
     trained, held_out
-        Victims: places in `train`, and in `test`.
+        Victims, as indices into `train` and into `test`.
     supports, public
-        Public texts, int64 (t,) each: the client's, and the attacker's.
+        Public texts of the client and of the attacker, int64 (t,) each.
     """
 
     task: TextTask
@@ -57,7 +57,7 @@ class MatrixTexts:
 
     @property
     def victims(self) -> tuple[list[Tensor], list[Any]]:
-        """Texts of both kinds of victims, those in training first, and their labels."""
+        """Texts of all victims, trained ones first, and their labels."""
         rows = [(self.train, i) for i in self.trained] + [(self.test, i) for i in self.held_out]
         labels = [
             data.labels[i] if self.task == "generation" else int(data.labels[i]) for data, i in rows
@@ -66,12 +66,12 @@ class MatrixTexts:
 
 
 def task_of(source: str) -> TextTask:
-    """Return what is learned of a data set.
+    """Return the task of a data set.
 
     Raises
     ------
     ExperimentError
-        If the matrix cannot read it.
+        If the matrix of texts cannot read it.
     """
     name = dataset_name(source)
     if name == SUMS:
@@ -85,7 +85,7 @@ def task_of(source: str) -> TextTask:
 
 
 def load_matrix_texts(source: str, size: TextSize, seed: int) -> MatrixTexts:
-    """Read and divide the texts of a size.
+    """Read the texts that a size needs, and divide them.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def load_matrix_texts(source: str, size: TextSize, seed: int) -> MatrixTexts:
             seconds=rows.seconds,
             long_texts="cut",
         )
-        # Of a generating model every word is a label: what gradients can tell is most here.
+        # In generation every word is a label, so gradients can reveal the most here.
         labels: Any = ids if task == "generation" else [int(rows.labels[row]) for row in kept]
         return TextSet(ids, labels)
 

@@ -1,4 +1,4 @@
-"""Rows of the matrix of texts: the plain U shape, mixing, and the defences it is compared with."""
+"""Rows of the matrix of texts: the plain U shape, mixing, and defences to compare it with."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from flwr_splitmix.experiments.cells import OptionValues, Value, as_options
 from flwr_splitmix.experiments.privacy.kinds import AnyRow
 
 Learns = Literal["all", "tail"]
-"""As of `flwr_splitmix.clients.UShapeClient`, which loads torch."""
+"""As in `flwr_splitmix.clients.UShapeClient`, which is not imported as it loads torch."""
 
 
 @dataclass(frozen=True)
 class TextRow(AnyRow):
-    """A method of the U shape with its clients' options.
+    """A U-shape method with its clients' options.
 
     Parameters
     ----------
     method
         Name of its strategy.
     options
-        Of the clients' half, as sorted pairs; what it leaves out is the method's own choice.
+        Options of the client half, as sorted pairs; others have the method's defaults.
     note
-        What a reader must know.
+        Remark for readers.
     """
 
     method: str
@@ -32,28 +32,28 @@ class TextRow(AnyRow):
 
     @property
     def learns(self) -> Learns:
-        """What of the model is trained; "tail": no gradient leaves the client."""
+        """Trained parts of the model; with "tail", no gradient leaves the client."""
         return "all"
 
     @property
     def deeper(self) -> int:
-        """Layers that the head has besides the size's."""
+        """Number of layers that the head has in addition to the size's."""
         return 0
 
     @property
     def whole_run(self) -> bool:
-        """Whether epsilon is of all releases of a text in training, and not of one."""
+        """Whether epsilon covers all releases of a text in training, not just one."""
         return False
 
     @property
     def victims_in_a_step(self) -> int:
-        """Texts of one step when victims are attacked: two where a text's partner is another's."""
+        """Victims in one step when they are released: two if each is the other's partner."""
         return 2 if self.method == "NaiveMixSL" else 1
 
 
 @dataclass(frozen=True)
 class ExtendedRow(TextRow):
-    """A method with something added that its paper does not have; its name says what, behind a +.
+    """A method with an addition that its paper does not have; the row's name has it after a +.
 
     Parameters
     ----------
@@ -68,12 +68,12 @@ class ExtendedRow(TextRow):
 
 @dataclass(frozen=True)
 class EqualRow(TextRow):
-    """A defence with so much noise that its utility falls to MixGuard's.
+    """A defence with enough noise to lower its utility to MixGuard's.
 
     Parameters
     ----------
     knob
-        The option that is searched for; `options` has all others.
+        Option whose value is searched for; `options` has all others.
     """
 
     knob: str = ""
@@ -84,13 +84,13 @@ class EqualRow(TextRow):
         return TEXT_ROWS[EQUAL]
 
     def with_noise(self, value: float) -> TextRow:
-        """Return the row with a value of its option, under a name that says it."""
+        """Return the row with a value of its option, which its name states."""
         options = as_options({**dict(self.options), self.knob: value})
         return TextRow(f"{self.method}-{self.knob}-{value:g}", self.method, options)
 
 
 EQUAL = "MixGuard-k3"
-"""The row to whose utility defences are brought."""
+"""The row whose utility defences must match."""
 
 NOTHING_HIDDEN = "USplitSL"
 """The row on which an attack must beat its floor: the gate."""
@@ -192,7 +192,7 @@ LADDERS: dict[str, dict[str, tuple[float, ...]]] = {
         "dcor_weight": (0.3, 1.0, 3.0, 10.0, 30.0),
     },
 }
-"""Values that are tried for rows of equal utility, by scale and option, least noise first."""
+"""Values to try for rows of equal utility, by scale and option, least noise first."""
 
 
 TEXT_ROWS: dict[str, TextRow] = {
@@ -246,5 +246,5 @@ TEXT_ROWS: dict[str, TextRow] = {
         *_EXTENSIONS,
     )
 }
-"""All rows by name: methods, defences with the options that are said here, the same defences at
-MixGuard's utility, and extensions."""
+"""All rows by name: methods, defences with the options given here, the same defences at MixGuard's
+utility, and extensions."""

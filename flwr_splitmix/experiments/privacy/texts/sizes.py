@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from flwr_splitmix.data.texts.rows import TextTask  # loads torch
 
 SUMS = "sums"
-"""The data set that reads nothing: made-up sums, all of whose words are learned."""
+"""The data set that needs no files: made-up sums, all of whose words are learned."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fitting:
-    """How long a victim's client learns.
+    """Length of a victim's training.
 
     Parameters
     ----------
     samples
-        Texts of the client; 0 is all.
+        Number of the client's texts; 0 for all.
     epochs
-        How often it takes all of them; a round is one.
+        Number of passes over all of them, one per round.
     lr
-        AdamW's highest rate, which rises in the first tenth and falls by a cosine.
+        AdamW's peak learning rate, with warm-up in the first tenth, then cosine decay.
     """
 
     samples: int
@@ -36,34 +36,34 @@ class Fitting:
 
 @dataclass(frozen=True, kw_only=True)
 class TextSize(AnySize):
-    """How a victim's client is trained, and how many texts attacks and scores have.
+    """Size of a victim's training, and number of texts for attacks and scores.
 
-    Texts of training, of testing, the client's public texts and the attacker's are disjoint.
+    Training texts, test texts, the client's public texts and the attacker's are disjoint.
 
     Parameters
     ----------
     model
-        A decoder: a name of `splitmix model fetch`, a folder, or `TINY`.
+        A decoder: a name known to `splitmix model fetch`, a folder, or `TINY`.
     head, tail
-        Layers of both; the others are the trunk's.
+        Number of layers of each; the trunk has the others.
     max_length
-        Tokens; longer texts are cut.
+        Maximum number of tokens; longer texts are cut.
     batch
-        Texts of a step.
+        Number of texts in a step.
     fitting
-        How long the one client learns.
+        Length of the one client's training.
     fitting_classes
-        The same where texts have classes, which need more of them; None is `fitting`.
+        The same for classification, which needs more texts; None for `fitting`.
     test
-        Texts that say the utility; 0 is all.
+        Number of texts on which utility is measured; 0 for all.
     supports, public
-        Public texts: the client's own (supports, calibration, a denoiser's), and the attacker's;
-        of made-up ones at most 100 and 300.
+        Number of public texts: the client's own (for supports, calibration or a denoiser), and the
+        attacker's; of made-up ones at most 100 and 300.
     trained, held_out
-        Victims: texts that were trained on, and texts that were not.
+        Number of victims: texts that were trained on, and texts that were not.
     seconds
-        Processor time that fitting and running one attack may take; None is no limit. An attack
-        that comes to it guesses at fewer texts.
+        Processor time for fitting and running one attack; None for no limit. An attack that
+        reaches it guesses fewer texts.
     """
 
     matrix: ClassVar[str] = "texts"
@@ -83,7 +83,7 @@ class TextSize(AnySize):
     seconds: float | None = None
 
     def fitting_of(self, task: TextTask) -> Fitting:
-        """Return how long a client learns a task."""
+        """Return the length of a client's training for a task."""
         if task == "classification" and self.fitting_classes is not None:
             return self.fitting_classes
         return self.fitting

@@ -1,4 +1,4 @@
-"""Victims of the matrix of texts: one client and a server, trained by a real run, and kept."""
+"""Victims of the matrix of texts: one client and a server, trained in a real run and stored."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from flwr_splitmix.strategies import USHAPE_STRATEGIES
 _WEIGHT_DECAY = 0.01
 
 PUBLIC = "public.safetensors"
-"""In a victim's folder: the public texts that its client calibrated on, as its server saw them."""
+"""File in a victim's folder: releases of the public texts its client calibrated on."""
 
 HIDING_FACTS = ("decode_error", "calibrated_error", "leak")
-"""What a table says of MixGuard's public texts in the last round."""
+"""Metrics of MixGuard's public texts in the last round, shown in tables."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class TextVictim:
     Parameters
     ----------
     parts
-        Fine-tuned, in evaluation mode and without gradients.
+        Fine-tuned parts, in evaluation mode and without gradients.
     state
-        Of the client's hiding: its calibrator, its denoiser; None where it has no weights.
+        State of the client's hiding (its calibrator or denoiser); None if it has no weights.
     texts
         All texts of the run.
     public_releases
-        What its server saw of public ones.
+        Releases of public texts, as its server saw them.
     """
 
     parts: LanguageParts
@@ -62,18 +62,18 @@ class TextVictim:
 
 
 def base_parts(size: TextSize, texts: MatrixTexts, task: Task, *, deeper: int = 0) -> LanguageParts:
-    """Build all parts with the weights before any fine-tuning; those of the tiny model are random.
+    """Build all parts with their weights before fine-tuning; the tiny model's are random.
 
     Parameters
     ----------
     deeper
-        Layers that the head has besides the size's: the trunk's first. The tiny model is made with
-        as many more.
+        Number of layers that the head has in addition to the size's, taken from the trunk; the
+        tiny model is made with as many more.
 
     Raises
     ------
     ValueError
-        If the model is not there, or cannot be cut so.
+        If the model is missing, or cannot be cut there.
     """
     source: Any = size.model
     if size.model == TINY:
@@ -88,7 +88,7 @@ def base_parts(size: TextSize, texts: MatrixTexts, task: Task, *, deeper: int = 
 
 
 def still(parts: LanguageParts) -> LanguageParts:
-    """Put all parts into evaluation mode, without gradients, and return them."""
+    """Put all parts into evaluation mode without gradients, and return them."""
     for part in parts.all_here():
         part.eval().requires_grad_(False)
     return parts
@@ -97,7 +97,7 @@ def still(parts: LanguageParts) -> LanguageParts:
 def _sources(
     row: TextRow, size: TextSize, texts: MatrixTexts, vocab_size: int, supports: Sequence[Tensor]
 ) -> dict[str, Any]:
-    """Return what a method's constructor may ask for, by name."""
+    """Return the arguments that a method's constructor may ask for, by name."""
     own: dict[str, Any] = dict(row.options)
     if row.whole_run:
         own["releases"] = size.fitting_of(texts.task).epochs  # each epoch sends each text once
@@ -114,9 +114,9 @@ def _sources(
 def hiding_of(
     row: TextRow, size: TextSize, texts: MatrixTexts, vocab_size: int, supports: Sequence[Tensor]
 ) -> Hiding:
-    """Make a row's client half for releases of texts.
+    """Make a row's client half, which releases texts.
 
-    What DP-SGD's clients send is the plain U shape's, and is made by that.
+    DP-SGD's clients send the plain U shape's messages, so they have its client half.
     """
     if row.method == "DPSGDSL":
         return Hiding()
@@ -127,12 +127,12 @@ def hiding_of(
 def train_text_victim(
     row: TextRow, seed: int, folder: Path, source: str, size: TextSize, device: str = "cpu"
 ) -> None:
-    """Train a row's system on a device and keep it, and its utility, in a folder.
+    """Train a row's system on a device, and store it in a folder with its utility.
 
     Raises
     ------
     DataError, ValueError
-        If data, model or options do not allow it.
+        If data, model or options are unsuitable.
     """
     texts = load_matrix_texts(source, size, seed)
     parts = base_parts(size, texts, texts.task, deeper=row.deeper)
@@ -164,7 +164,7 @@ def train_text_victim(
         benchmark_data=texts.test,
         device=device,
         scores=ClassScores if texts.task == "classification" else TextScores,
-        repeatable_secrets=True,  # a matrix can be repeated
+        repeatable_secrets=True,  # so that a matrix can be reproduced
     )
     began = time.process_time()
     strategy.fit([client], fitting.epochs)
@@ -198,7 +198,7 @@ def train_text_victim(
 
 
 def _hiding_said(last: Mapping[str, Any]) -> dict[str, float]:
-    """Return what MixGuard's client said of public texts in the last round, where it did."""
+    """Return the metrics of public texts that MixGuard's client reported in the last round."""
     said = {name: last.get(f"train_{name}") for name in HIDING_FACTS}
     return {name: float(value) for name, value in said.items() if value is not None}
 
@@ -211,7 +211,7 @@ def load_text_victim(
     Raises
     ------
     StorageError
-        If it is not there.
+        If it does not exist.
     """
     texts = load_matrix_texts(source, size, seed)
     parts = base_parts(size, texts, texts.task, deeper=row.deeper)

@@ -1,6 +1,6 @@
-"""The doing of a task of the matrix of texts: a victim's training, an attack with its scores.
+"""Tasks of the matrix of texts: search for noise, training of a victim, attack with its scores.
 
-It is loaded once for all processes of a matrix, so it imports what they need.
+This module is loaded once for all processes of a matrix, so it imports all that they need.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from flwr_splitmix.storage import write_json
 
 
 def do(task: Task, place: Place) -> tuple[Outcome, str]:
-    """Do a task and keep its result; returns what became of it, in words too."""
+    """Run a task and store its result; return its outcome and a line that describes it."""
     if task.kind == "noise":
         return "done", _search(task.row, place)
     if task.kind == "victim":
@@ -55,16 +55,16 @@ def _own(row: AnyRow) -> TextRow:
 
 
 def _resolved(row: TextRow, place: Place) -> TextRow:
-    """Return a row as it is run: one of equal utility with the noise that was found for it."""
+    """Return a row as it is run: with the noise found for it, if it has equal utility."""
     if not isinstance(row, EqualRow):
         return row
     return row.with_noise(chosen_noise(row, place, row.knob))
 
 
 def _search(row: AnyRow, place: Place) -> str:
-    """Find the noise at which a row's utility falls to that of the row it is brought to.
+    """Find the noise at which a row's utility matches its reference row's (`AnyRow.brought_to`).
 
-    What is tried is kept as a victim of its own, so that a search goes on where it was.
+    Each value tried is stored as a victim of its own, so that a search can be resumed.
     """
     assert isinstance(row, EqualRow)
 
@@ -80,7 +80,7 @@ def _search(row: AnyRow, place: Place) -> str:
 
 
 def _utility(folder: Path) -> float:
-    """Return Matthews' correlation of a victim, or, where there are no classes, its accuracy."""
+    """Return a victim's Matthews correlation, or, without classes, its accuracy."""
     said = json.loads((folder / "done.json").read_text())
     return float(said.get("matthews", said["accuracy"]))
 
@@ -95,7 +95,7 @@ def _train(row: TextRow, seed: int, place: Place) -> str:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     device = str(pick_device(place.device))
     run = _resolved(row, place)
-    if run != row and Task("victim", run, seed).done(place):  # it was tried in the search
+    if run != row and Task("victim", run, seed).done(place):  # trained in the search
         shutil.copytree(place.victim(run, seed), folder, dirs_exist_ok=True)
     else:
         train_text_victim(run, seed, folder, place.source, _size(place), device)
@@ -106,7 +106,7 @@ def _train(row: TextRow, seed: int, place: Place) -> str:
 
 
 def attack_text_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
-    """Run a cell's attack and write what it scored, or why there is no such attack."""
+    """Run a cell's attack and write its scores, or why it does not apply."""
     row, size, began = _own(cell.row), _size(place), time.process_time()
     run, folder = _resolved(row, place), place.victim(row, cell.seed)
     utility = json.loads((folder / "done.json").read_text())
@@ -126,7 +126,7 @@ def attack_text_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
     except NotApplicable as reason:
         write_json(cell.file(place), {**facts, "state": "not applicable", "reason": str(reason)})
         return "not applicable", str(reason)
-    seconds = round(time.process_time() - began, 1)  # other processes do not change it
+    seconds = round(time.process_time() - began, 1)  # this process's alone
     write_json(cell.file(place), {**facts, "state": "done", "seconds": seconds, **scores})
     return "done", f"{seconds:.1f} s of processor"
 
@@ -166,7 +166,7 @@ def _attack(cell: MatrixCell, place: Place, victim: TextVictim) -> dict[str, Any
 
 
 def _released(row: TextRow, size: TextSize, victim: TextVictim, seed: int) -> Released:
-    """Release the victims as the trained client would in a training step: with its gradients."""
+    """Release the victims as the trained client would in a training step, with gradients."""
     texts, labels = victim.texts.victims
     hiding = hiding_of(row, size, victim.texts, victim.parts.vocab_size, victim.texts.supports)
     with seeded_secrets():
