@@ -19,6 +19,7 @@ from flwr_splitmix.mixers import Mixup, PatchCutMix
 from flwr_splitmix.mixers.elsewhere import describe
 from flwr_splitmix.server.mixing.opening import Opening
 from flwr_splitmix.server.mixing.process import MixerServer
+from flwr_splitmix.server.mixing.room import MixingRoom
 from tests.links.mixer.nodes import FIRST, OPENING, Nodes, wait_until_attached
 from tests.links.mixer.third_party import TOKEN
 from tests.waiting import wait_for
@@ -110,7 +111,15 @@ def test_a_server_that_hangs_up_while_it_opens_leaves_no_line_behind(
         go_on.wait(60)
         return read(values)
 
+    left = threading.Event()
+    leave = MixingRoom.leave
+
+    def noted(room: MixingRoom) -> None:
+        leave(room)
+        left.set()
+
     monkeypatch.setattr(Opening, "read", slow)
+    monkeypatch.setattr(MixingRoom, "leave", noted)
     registered: list[Any] = []
     monkeypatch.setattr(StreamService, "open", lambda self, lines: registered.append(lines))
     channel = stream_to(plain)
@@ -120,6 +129,7 @@ def test_a_server_that_hangs_up_while_it_opens_leaves_no_line_behind(
         assert begun.wait(60)
         channel.close()
         assert opened.exception(60) is not None
+        assert left.wait(60)
         go_on.set()
     wait_for("the call's end", lambda: not any(map(_is_call, threading.enumerate())))
     assert not registered
