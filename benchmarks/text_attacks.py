@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import show, spread, write
-from flwr_splitmix.attacks.base import Budget
+from flwr_splitmix.attacks.base import Budget, NotApplicable
 from flwr_splitmix.attacks.catalogue import text_attacks
 from flwr_splitmix.attacks.score import score
 from flwr_splitmix.attacks.text_scores import TextFloors, score_texts
@@ -152,7 +152,7 @@ def matrix(bench: Bench, count: int, scale: Any, names: Sequence[str]) -> dict[s
                     fitted[name] = attack
                 began = perf_counter()
                 guesses = fitted[name].run(view)
-            except ValueError as error:
+            except NotApplicable as error:
                 cells[f"{row} | {name}"] = {"not applicable": str(error)}
                 continue
             scored = score_texts(guesses, released.origins, bench.floors, bench.tokenizer.decode)
