@@ -70,10 +70,10 @@ def _facts(results: Sequence[Result], matrix: Matrix) -> dict[str, dict[str, str
 
 def _fact(fact: Fact, result: Result) -> str:
     assert result.value is not None
-    mean = fact.said(result.value)
-    if result.seeds == 1 or not fact.is_score or result.low is None or result.high is None:
-        return mean
-    return f"{mean} [{fact.said(result.low)}, {fact.said(result.high)}]"
+    assert result.low is not None
+    assert result.high is not None
+    mean, low, high = map(fact.said, (result.value, result.low, result.high))
+    return f"{mean} [{low}, {high}]" if fact.is_score and low != high else mean
 
 
 def _cells(
