@@ -77,8 +77,9 @@ def _look_at_client(app: SplitClientApp, values: Mapping[str, Any], report: Repo
         f"{client.batches.examples} training examples in batches of {client.batches.size}"
     )
     with torch.no_grad():
-        inputs = fetch(client.batches.data, np.arange(1))[0].to(client.device)
-        smashed = client.segment.eval()(inputs)  # BatchNorm cannot train on one example
+        # BatchNorm may need two to train on; of a single example a batch is drawn twice, too.
+        few = np.arange(min(2, client.batches.size)) % client.batches.examples
+        smashed = client.segment(fetch(client.batches.data, few)[0].to(client.device))
     if smashed.dim() != 3:
         report.problems.append(
             f"the lower segment returns smashed data of shape {tuple(smashed.shape)}; needed is "

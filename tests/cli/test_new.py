@@ -94,6 +94,19 @@ def test_an_app_of_ones_own_is_checked_and_trains(
         importlib.sys.modules.pop("client_app")  # type: ignore[attr-defined]
 
 
+def test_a_segment_that_cannot_train_on_one_example_is_checked(tmp_path: Path) -> None:
+    folder = make("own", tmp_path / "mine")
+    file = folder / "client_app.py"
+    code = file.read_text(encoding="utf-8")
+    flat = "nn.BatchNorm1d(1024)(super().forward(images).flatten(1)).unflatten(1, (16, 64))"
+    changed = code.replace("super().forward(images).flatten(2).mT", flat)
+    assert changed != code
+    file.write_text(changed, encoding="utf-8")
+    report = check_app(folder, here=tmp_path, nodes=4)
+    assert report.problems == []
+    assert "16 patches x 64" in report.facts["lower segment"]
+
+
 def test_a_language_app_is_checked_and_trains(tmp_path: Path) -> None:
     folder = make("language", tmp_path / "words")
     assert check_app(folder, here=tmp_path).ok

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks import score
-from flwr_splitmix.hiding.mixguard import Secret, draw_secret, measured_leak
+from flwr_splitmix.hiding.mixguard import MixGuardOptions, Secret, draw_secret, measured_leak
 from flwr_splitmix.hiding.mixguard.sampler import Sampler
 from flwr_splitmix.seeding import seeded_secrets
 
@@ -87,6 +87,11 @@ def test_rotated_secrets_amplify_errors() -> None:
     negative = (secrets.decoding < 0).any(1).double().mean()
     assert float(negative) == pytest.approx(0.85, abs=0.03)
     assert float(secrets.amplification.median()) == pytest.approx(2.1, abs=0.2)
+
+
+def test_by_default_no_error_is_amplified() -> None:
+    for secret in (draw_secret(3, 3, samples=300), MixGuardOptions().draw(300)):
+        assert (secret.decoding > 0).all()
 
 
 def bent(hidden: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -13,15 +12,10 @@ from flwr_splitmix.seeding import seeded_secrets
 from flwr_splitmix.segments import log10_orders_with_target, log10_search_space
 from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle, draw_order, patches_kept
 
+pytestmark = pytest.mark.usefixtures("repeatable")
+
 CHI_SQUARE_999 = {15: 37.7, 23: 49.7}
 """99.9 % points of the chi-square distribution, by degrees of freedom."""
-
-
-@pytest.fixture(autouse=True)
-def repeatable() -> Iterator[None]:
-    with seeded_secrets():
-        torch.manual_seed(0)
-        yield
 
 
 def numbered(batch: int, n_patches: int) -> Tensor:

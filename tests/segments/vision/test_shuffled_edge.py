@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,9 +9,10 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.seeding import seeded_secrets
 from flwr_splitmix.segments import Geometry, SplitModel, split_shuffled_edge
 from flwr_splitmix.segments.vision.shuffled_edge import Spectrum, side_of_patches
+
+pytestmark = pytest.mark.usefixtures("repeatable")
 
 SEED = 7
 METHODS: list[dict[str, Any]] = [
@@ -21,13 +21,6 @@ METHODS: list[dict[str, Any]] = [
     {"method": "spectral"},
     {"method": "spectral-pixels"},
 ]
-
-
-@pytest.fixture(autouse=True)
-def repeatable() -> Iterator[None]:
-    with seeded_secrets():
-        torch.manual_seed(0)
-        yield
 
 
 def split(name: str = "vit_tiny_patch16_224", **options: Any) -> SplitModel:
