@@ -1,9 +1,8 @@
 """Blocks of documentation pages with the matrix, written from the cells that were run.
 
 `python -m flwr_splitmix.experiments.pages` inserts them. In a block `<!-- KIND: SCALE CELLS -->`,
-the kind is `matrix`, `findings` or `holding`, and CELLS is a value of `--cells`; in
-`<!-- experiment: SCALE NAME -->`, NAME is an experiment's. `SCALE@FOLDER` selects another data set
-than the scale's, and `texts:SCALE` the matrix of texts.
+the kind is `matrix`, `findings` or `holding`, and CELLS is a value of `--cells`. `SCALE@FOLDER`
+selects another data set than the scale's, and `texts:SCALE` the matrix of texts.
 """
 
 from __future__ import annotations
@@ -15,13 +14,10 @@ from flwr_splitmix.experiments.privacy.cells import Place, choose
 from flwr_splitmix.experiments.privacy.holding import holding
 from flwr_splitmix.experiments.privacy.kinds import Matrix
 from flwr_splitmix.experiments.privacy.matrices import IMAGES, MATRICES
-from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
 from flwr_splitmix.experiments.privacy.results import Result, results
 from flwr_splitmix.experiments.privacy.tables import number, shown, to_markdown
-from flwr_splitmix.experiments.privacy.tables_of_papers import make_table
-from flwr_splitmix.experiments.privacy.tables_of_papers import to_markdown as experiment_markdown
 
-KINDS = ("matrix", "findings", "holding", "experiment")
+KINDS = ("matrix", "findings", "holding")
 """Kinds of blocks."""
 
 _SEEDS = range(100)
@@ -42,7 +38,7 @@ def matrix_block(kind: str, words: str, home: Path | None) -> str | None:
     Parameters
     ----------
     words
-        The text after the kind: scale, and cells or name.
+        The text after the kind: scale and cells.
     home
         Parent directory of attacks/; None for the environment's SPLITMIX_HOME, else ~/.splitmix.
 
@@ -51,7 +47,7 @@ def matrix_block(kind: str, words: str, home: Path | None) -> str | None:
     ExperimentError
         If there is no such scale, row or attack.
     KeyError
-        If there is no such matrix or experiment.
+        If there is no such matrix.
     """
     where, _, what = words.partition(" ")
     scale, _, source = where.partition("@")
@@ -59,10 +55,6 @@ def matrix_block(kind: str, words: str, home: Path | None) -> str | None:
     matrix = MATRICES[name or IMAGES.name]
     size = matrix.size(scale)
     place = Place(home, size, source or size.source)
-    if kind == "experiment":
-        table = make_table(PRIVACY_EXPERIMENTS[what], place, _SEEDS)
-        begun = any(line.values or line.reason for line in table.lines)
-        return experiment_markdown(table) if begun else None
     cells = [cell for cell in choose(what, list(_SEEDS), matrix) if cell.result(place) is not None]
     if not cells:
         return None

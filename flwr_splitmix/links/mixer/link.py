@@ -138,7 +138,15 @@ class MixerLink(RunLink):
     def round(
         self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
     ) -> Iterator[Clients]:
-        """Have the nodes connect to the mixer; at the end collect their replies."""
+        """Have the nodes connect to the mixer; at the end collect their replies.
+
+        Raises
+        ------
+        LinkError
+            If `messages` is empty: a mixer has nothing to mix then.
+        """
+        if not messages:
+            raise LinkError("the round has no messages; with link-via it needs at least one node")
         grid = self.needed(grid)
         tickets = [Ticket.from_message(message) for message in messages]
         nodes = {

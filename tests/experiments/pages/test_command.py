@@ -97,7 +97,7 @@ def test_one_data_set_can_be_asked_for(tmp_path: Path) -> None:
 def test_a_block_of_the_matrix_that_nothing_was_run_for_stays_and_that_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    blocks = ("matrix: cpu PSL", "findings: cpu PSL", "experiment: cpu cutmixsl-table3")
+    blocks = ("matrix: cpu PSL", "findings: cpu PSL")
     page = page_of(tmp_path, *blocks)
     before = page.read_text()
     call(tmp_path, "--run-dir", str(tmp_path))

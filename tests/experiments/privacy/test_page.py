@@ -7,10 +7,8 @@ from pathlib import Path
 from flwr_splitmix.experiments.privacy.columns import COLUMNS
 from flwr_splitmix.experiments.privacy.holding import holding
 from flwr_splitmix.experiments.privacy.matrices import TEXTS
-from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
 from flwr_splitmix.experiments.privacy.page import KINDS, findings, matrix_block
 from flwr_splitmix.experiments.privacy.results import Result
-from flwr_splitmix.storage import write_json
 from tests.experiments.privacy.test_matrix import DECODER, keep, place_in
 
 
@@ -21,16 +19,6 @@ def test_blocks_are_written_of_the_cells_that_there_are(tmp_path: Path) -> None:
     assert " | 0.0123 [0.04, 0.06] / 0.07 |\n" in made["matrix"]
     assert made["findings"].startswith("- `PSL`: images are rebuilt with MSE 0.0123")
     assert matrix_block("matrix", "smoke CutMixSL", tmp_path) is None
-
-
-def test_a_table_of_a_paper_is_a_block_once_a_cell_of_it_was_run(tmp_path: Path) -> None:
-    words = "smoke cutmixsl-table3"
-    assert matrix_block("experiment", words, tmp_path) is None
-    experiment = PRIVACY_EXPERIMENTS["cutmixsl-table3"]
-    _, cell = next(experiment.cells([0]))
-    metric = {"metric": "MSE", "value": 0.0123, "floor": 0.07}
-    write_json(cell.file(place_in(tmp_path)), {"state": "done", "metrics": [metric]})
-    assert "| 0.0123 | 0.0700 | 1 |" in (matrix_block("experiment", words, tmp_path) or "")
 
 
 def test_the_strongest_attack_that_counts_is_told() -> None:

@@ -67,6 +67,11 @@ def test_the_u_shape_has_nothing_to_mix_for_it(kind: Any, link: MixerLink) -> No
         kind(text_toy(kind.__name__, clients=2).server(), link=link)
 
 
+def test_a_round_without_messages_is_refused(link: MixerLink) -> None:
+    with pytest.raises(LinkError, match="needs at least one node"), link.round(None, []):
+        pass
+
+
 def test_clients_of_this_process_are_mixed_here(link: MixerLink) -> None:
     with pytest.raises(ValueError, match="fit mixes here: give it no link"):
         make("CutMixSL", link).fit(TOY.make_clients(adamw(0.01)), 1)
