@@ -142,6 +142,15 @@ class Attack(FittedAttack[View, Pictures]):
         super().__init__()
         self.setting = setting
 
+    def check(self, view: View) -> None:
+        """Raise NotApplicable unless the view has what the attack needs."""
+        super().check(view)
+        if view.knowledge.multi_label and self.goal in ("labels", "membership"):
+            raise NotApplicable(
+                f"the attack {self.name!r} is on images of one class each, and these have several "
+                "labels"
+            )
+
     @abstractmethod
     def run(self, view: View) -> Guess:
         """Guess what is behind the releases of a view, using what `fit` learned."""

@@ -79,6 +79,7 @@ class _Setting:
         return STRATEGIES[victim.method](
             self.segments.upper,
             num_classes=len(self.sets.classes),
+            multi_label=self.sets.multi_label,
             optimizer=adamw(victim.lr, victim.weight_decay),
             schedule=WarmupCosine(),
             steps_per_round=victim.steps,
@@ -272,6 +273,7 @@ def _attacked(
         mixer=strategy.mixer,
         image_shape=train.shape,
         num_classes=len(setting.sets.classes),
+        multi_label=setting.sets.multi_label,
         geometry=setting.segments.lower.geometry,
         k=group_size(strategy.mixer),
         batch_size=victim.batch_size,

@@ -48,6 +48,8 @@ class Knowledge:
         otherwise by client; None if it has none.
     averaged
         Whether it has `lowers` because the server averages them, rather than by assumption.
+    multi_label
+        Whether an image may have several of the classes.
     upper
         The trained upper segment; None if the adversary does not have it.
     """
@@ -65,6 +67,7 @@ class Knowledge:
     fresh_lower: Callable[[int], nn.Module]
     lowers: Lowers | None = field(default=None, repr=False)
     averaged: bool = False
+    multi_label: bool = False
     upper: nn.Module | None = field(default=None, repr=False)
 
     def normalise(self, images: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from dataclasses import fields
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
@@ -20,7 +19,8 @@ from flwr_splitmix.attacks.release import Adversary, Simulated
 from flwr_splitmix.attacks.steps import Batches, Step, StepReader
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.data.batches import Example
-from flwr_splitmix.mixers import InputShare, Mixer, Plan, Share, SmashedShape, Upload
+from flwr_splitmix.mixers import InputShare, Plan, Share, SmashedShape, Upload
+from flwr_splitmix.scoring.labels import target_loss
 from flwr_splitmix.seeding import secrets_are_seeded, seeded_secrets, torch_seed
 from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle, draw_order, patches_kept
 
@@ -107,7 +107,7 @@ def passes(
         if gradients:
             if known.upper is None:
                 raise ValueError("gradients need the upper segment, which this adversary has not")
-            gradient, loss = _gradients(known.upper, known.mixer, uploads, plan, known.num_classes)
+            gradient, loss = _gradients(known, known.upper, uploads, plan)
         yield Step(server_round, at, plan, uploads, gradient, loss), batches, orders
 
 
@@ -165,14 +165,19 @@ def _mixed_inputs(
 
 
 def _gradients(
-    upper: nn.Module, mixer: Mixer, uploads: Mapping[int, Upload], plan: Plan, num_classes: int
+    known: Knowledge, upper: nn.Module, uploads: Mapping[int, Upload], plan: Plan
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient of each group's mean loss at the mixture, and each row's loss."""
-    mixed = mixer.merge(uploads, plan, num_classes=num_classes)
+    mixed = known.mixer.merge(uploads, plan, num_classes=known.num_classes)
     device = next((p.device for p in upper.parameters()), CPU)
     with torch.enable_grad():
         smashed = mixed.smashed.to(device).requires_grad_()
-        rows = F.cross_entropy(upper(smashed), mixed.targets.to(device), reduction="none")
+        rows = target_loss(
+            upper(smashed),
+            mixed.targets.to(device),
+            multi_label=known.multi_label,
+            reduction="none",
+        )
         (gradient,) = torch.autograd.grad(rows.sum() / plan.shape.batch, smashed)
     return gradient.cpu(), rows.detach().cpu()
 

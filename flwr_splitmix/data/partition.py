@@ -146,7 +146,11 @@ def client_split(
     for kind, dataset in (("training", sets.train), ("test", sets.test)):
         try:
             divided = partition_indices(
-                dataset.labels, num_clients, scheme=scheme, alpha=alpha, seed=seed
+                labels_to_divide_by(dataset, scheme),
+                num_clients,
+                scheme=scheme,
+                alpha=alpha,
+                seed=seed,
             )
         except DataError as error:
             raise DataError(f"{kind} images of {sets.name!r}: {error}") from error
@@ -156,6 +160,24 @@ def client_split(
         _check_samples(sets, index, num_clients, len(train), samples)
     kept = math.ceil(test_fraction * len(test))
     return sets.train.subset(train[:samples] if samples else train), sets.test.subset(test[:kept])
+
+
+def labels_to_divide_by(dataset: ImageDataset, scheme: Scheme) -> np.ndarray:
+    """Return the labels for `partition_indices`, which with "iid" only counts them.
+
+    Raises
+    ------
+    DataError
+        If images have several labels each, and the scheme needs their classes.
+    """
+    if not dataset.multi_label:
+        return dataset.labels
+    if scheme != "iid":
+        raise DataError(
+            f"the partition scheme is {scheme!r}, which divides images by their class, but these "
+            "have several labels each; allowed with them is 'iid' (partition)"
+        )
+    return np.zeros(len(dataset), np.int64)
 
 
 def client_sizes(

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -24,6 +23,7 @@ from flwr_splitmix.device import Precision, autocast, pick_precision
 from flwr_splitmix.events import EvaluationResult, RoundDone
 from flwr_splitmix.links import Clients
 from flwr_splitmix.observers.metrics import Metrics, row_of
+from flwr_splitmix.scoring.labels import Tally, tally, target_loss, target_rows
 from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.options import RoundOptions
 from flwr_splitmix.server.rounds import RoundLoop
@@ -85,27 +85,34 @@ class WholeClient(SplitClient):
         return {"loss": float(total) / steps}
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss of a batch: logits (b, L), labels int64 (b,)."""
-        return F.cross_entropy(logits, labels)
+        """Return the mean loss of a batch: logits (b, L), labels int64 (b,) or (b, L)."""
+        targets = target_rows(labels, logits.shape[1], logits.dtype)
+        return target_loss(logits, targets, multi_label=labels.dim() == 2)
 
     @exchange
     def score(self) -> dict[str, Any]:
-        """Score the model on the common test set; return {"loss": sum, "correct", "examples"}."""
+        """Score the model on the common test set.
+
+        Returns
+        -------
+        {"loss": sum, "accuracy", "examples", "scores"}
+        """
         data = self.tests["benchmark"]
         if data is None:
             raise ClientError("this client has no benchmark test data")
         size = len(data)  # type: ignore[arg-type]
-        total = torch.zeros((), device=self.device)
-        correct = torch.zeros((), dtype=torch.int64, device=self.device)
+        total = Tally()
         self.segment.eval()
         with torch.inference_mode():
             for start in range(0, size, _TEST_BATCH):
                 inputs, labels = fetch(data, np.arange(start, min(start + _TEST_BATCH, size)))
-                labels = labels.to(self.device)
-                logits = self._logits(inputs)
-                total += F.cross_entropy(logits, labels, reduction="sum")
-                correct += (logits.argmax(1) == labels).sum()
-        return {"loss": float(total), "correct": int(correct), "examples": size}
+                total += tally(self._logits(inputs), labels.to(self.device))
+        return {
+            "loss": total.loss,
+            "accuracy": total.accuracy,
+            "examples": size,
+            "scores": total.scores,
+        }
 
     def _logits(self, inputs: Tensor) -> Tensor:
         with autocast(self.device, self.dtype):
@@ -198,7 +205,7 @@ class WholeModels(RoundLoop):
         replies = clients.call("score", {client: {} for client in asked}, phase="evaluate")
         if not replies:
             return None
-        each = [reply["correct"] / reply["examples"] for reply in replies.values()]
+        each = [reply["accuracy"] for reply in replies.values()]
         examples = sum(reply["examples"] for reply in replies.values())
         loss = sum(reply["loss"] for reply in replies.values()) / examples
         further = [reply.get("scores", {}) for reply in replies.values()]

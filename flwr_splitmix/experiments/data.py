@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 from flwr_splitmix.data import DataError, ImageDataset, load_images, partition_indices
 from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.partition import labels_to_divide_by
 from flwr_splitmix.experiments.cells import DIRICHLET, Cell
 from flwr_splitmix.seeding import frozen_generator
 from flwr_splitmix.segments.vision.zoo import pretrained_normalisation
@@ -47,7 +48,7 @@ class ResidentImages(Dataset[Example]):
         return inputs[0], labels[0]
 
     def batch(self, indices: np.ndarray) -> Example:
-        """Return (float32 (b, C, S, S) on the device, int64 (b,) on the CPU) at `indices`."""
+        """Return (float32 (b, C, S, S) on the device, int64 labels on the CPU) at `indices`."""
         rows = torch.as_tensor(indices)
         inputs = self.inputs[rows.to(self.inputs.device)]
         if self.resize is not None:
@@ -85,7 +86,8 @@ def load_cell_data(cell: Cell, source: str) -> CellData:
     mean, std = (pretrained_normalisation(cell.model) if pretrained else None) or (None, None)
     sets = load_images(source, image_size=cell.recipe.image_size, mean=mean, std=std)
     samples = cell.recipe.samples
-    parts = [part[:samples] if samples else part for part in _parts(sets.train.labels, cell)]
+    labels = labels_to_divide_by(sets.train, cell.partition)
+    parts = [part[:samples] if samples else part for part in _parts(labels, cell)]
     fewest = min(len(part) for part in parts)
     if not fewest or (cell.partition == "iid" and fewest < samples):
         raise DataError(

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from flwr_splitmix.experiments.cells import Cell, Variant
-from flwr_splitmix.experiments.scales import Scale
+from flwr_splitmix.experiments.scales import COMPOSED, Scale
 from flwr_splitmix.experiments.text_recipes import Track
 
 CIFAR = "CIFAR-10"
@@ -202,6 +202,8 @@ def below(
 
 def paper_dataset(name: str) -> str:
     """Return the papers' name of a data set, or `name` if they do not use it."""
+    if name == COMPOSED:
+        return name
     plain = name.lower().replace("-", "").replace("_", "")
     if "fashionmnist" in plain:
         return FASHION

@@ -134,6 +134,7 @@ class _Trial:
             schedule=schedule_of(cell.recipe),
             server_update=cell.recipe.server_update,
             device=self.device,
+            multi_label=self.data.pooled.multi_label,
             **self._round_options(cell.clients),
             **options,
         )

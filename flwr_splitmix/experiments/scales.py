@@ -46,7 +46,7 @@ class Scale:
     models
         Models, by the paper's names.
     corpora
-        Default data sets of texts, by track.
+        Default data sets of other tracks than the first two.
     """
 
     name: str
@@ -136,6 +136,14 @@ TINY = "tiny"
 """A decoder made when a cell is run, with random weights and its own tokenizer."""
 
 
+COMPOSED = "fashion-mnist-multi"
+"""The composed multi-label set of images, by its name for `load_images`."""
+
+
+def _image_recipes(mixing: Recipe, shuffling: Recipe) -> dict[Track, Recipe]:
+    return {"mixing": mixing, "shuffling": shuffling, "multi-label": shuffling}
+
+
 def _models(vit: Model, backbone: Model, decoder: Model, *, vgg: str = "vgg16") -> dict[str, Model]:
     return {
         "ViT-Tiny": vit,
@@ -154,17 +162,24 @@ SMOKE = Scale(
     "does it run: 20 shipped images a client, 2 epochs, one transformer block",
     "fashion-mnist-small",
     {
-        "mixing": Recipe(
-            scale="smoke",
-            samples=20,
-            batch_size=10,
-            epochs=2,
-            warmup_epochs=1.0,
-            test_images=40,
-            server_update="sequential",
-        ),
-        "shuffling": Recipe(
-            scale="smoke", samples=60, batch_size=10, epochs=2, warmup_epochs=1.0, test_images=40
+        **_image_recipes(
+            Recipe(
+                scale="smoke",
+                samples=20,
+                batch_size=10,
+                epochs=2,
+                warmup_epochs=1.0,
+                test_images=40,
+                server_update="sequential",
+            ),
+            Recipe(
+                scale="smoke",
+                samples=60,
+                batch_size=10,
+                epochs=2,
+                warmup_epochs=1.0,
+                test_images=40,
+            ),
         ),
         **TEXT_RECIPES["smoke"],
     },
@@ -174,7 +189,7 @@ SMOKE = Scale(
         _model(TINY, head=1, tail=1),
         vgg="vgg11",
     ),
-    dict.fromkeys(TEXT_RECIPES["smoke"], "generated"),
+    {"multi-label": COMPOSED, **dict.fromkeys(TEXT_RECIPES["smoke"], "generated")},
 )
 
 CPU = Scale(
@@ -182,26 +197,28 @@ CPU = Scale(
     "100 Fashion-MNIST images a client, 16 patches, 60 epochs: where PSL overfits",
     "fashion-mnist-small",
     {
-        "mixing": Recipe(
-            scale="cpu",
-            samples=100,
-            batch_size=25,
-            epochs=60,
-            warmup_epochs=5.0,
-            test_images=2000,
-            evaluations=2,
-            checkpoints=4,
-            server_update="sequential",
-        ),
-        "shuffling": Recipe(
-            scale="cpu",
-            samples=1000,
-            batch_size=50,
-            epochs=60,
-            warmup_epochs=5.0,
-            test_images=2000,
-            evaluations=4,
-            checkpoints=8,
+        **_image_recipes(
+            Recipe(
+                scale="cpu",
+                samples=100,
+                batch_size=25,
+                epochs=60,
+                warmup_epochs=5.0,
+                test_images=2000,
+                evaluations=2,
+                checkpoints=4,
+                server_update="sequential",
+            ),
+            Recipe(
+                scale="cpu",
+                samples=1000,
+                batch_size=50,
+                epochs=60,
+                warmup_epochs=5.0,
+                test_images=2000,
+                evaluations=4,
+                checkpoints=8,
+            ),
         ),
         **TEXT_RECIPES["cpu"],
     },
@@ -210,7 +227,7 @@ CPU = Scale(
         _model("vit_tiny_patch16_224", patch_size=8, depth=6),
         _model("stories15m", head=1, tail=1),
     ),
-    {corpus: corpus for corpus in TEXT_RECIPES["cpu"]},
+    {"multi-label": COMPOSED, **{corpus: corpus for corpus in TEXT_RECIPES["cpu"]}},
 )
 
 PAPER = Scale(
@@ -218,30 +235,32 @@ PAPER = Scale(
     "the papers' recipe: 5,000 images a client, 64 patches, 600 epochs, on one GPU",
     "uoft-cs/cifar10",
     {
-        "mixing": Recipe(
-            scale="paper",
-            samples=5000,
-            batch_size=128,
-            epochs=600,
-            warmup_epochs=5.0,
-            evaluations=30,
-            checkpoints=12,
-            server_update="sequential",
-        ),
-        "shuffling": Recipe(
-            scale="paper",
-            samples=0,
-            batch_size=50,
-            epochs=60,
-            warmup_epochs=0.0,
-            evaluations=6,
-            checkpoints=6,
-            optimizer="sgd",
-            lr=5e-4,
-            weight_decay=5e-4,
-            final_lr=2e-6,
-            head_lr=0.05,
-            resize=224,
+        **_image_recipes(
+            Recipe(
+                scale="paper",
+                samples=5000,
+                batch_size=128,
+                epochs=600,
+                warmup_epochs=5.0,
+                evaluations=30,
+                checkpoints=12,
+                server_update="sequential",
+            ),
+            Recipe(
+                scale="paper",
+                samples=0,
+                batch_size=50,
+                epochs=60,
+                warmup_epochs=0.0,
+                evaluations=6,
+                checkpoints=6,
+                optimizer="sgd",
+                lr=5e-4,
+                weight_decay=5e-4,
+                final_lr=2e-6,
+                head_lr=0.05,
+                resize=224,
+            ),
         ),
         **TEXT_RECIPES["paper"],
     },
@@ -250,7 +269,7 @@ PAPER = Scale(
         _model("deit_small_patch16_224", patch_size=16, depth=None, pretrained=True),
         _model("qwen2.5-coder-0.5b", head=3, tail=3),
     ),
-    {corpus: corpus for corpus in TEXT_RECIPES["paper"]},
+    {"multi-label": "flwrlabs/celeba", **{corpus: corpus for corpus in TEXT_RECIPES["paper"]}},
 )
 
 SCALES: dict[str, Scale] = {scale.name: scale for scale in (SMOKE, CPU, PAPER)}

@@ -9,8 +9,9 @@ from flwr_splitmix.experiments.cells import Recipe, TextRecipe
 TextTrack = Literal["cola", "sst2", "mrpc", "rte", "gsm8k", "webnlg", "samsum", "codealpaca"]
 """Keys of `corpora.CORPORA`."""
 
-Track = Literal["mixing", "shuffling"] | TextTrack
-"""Training recipe: of the CutMix papers, of Patch Shuffling, or of a text corpus."""
+Track = Literal["mixing", "shuffling", "multi-label"] | TextTrack
+"""Training recipe: of the CutMix papers, of Patch Shuffling (images of one class, or of several
+labels each), or of a text corpus."""
 
 
 def _recipe(

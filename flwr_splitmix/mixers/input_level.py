@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from flwr_splitmix.mixers.grouping import check_choice
@@ -22,6 +21,7 @@ from flwr_splitmix.mixers.share import (
     Share,
     share_from_wire,
 )
+from flwr_splitmix.scoring.labels import target_rows
 from flwr_splitmix.seeding import frozen_generator
 
 Across = Literal["clients", "batch"]
@@ -84,7 +84,7 @@ class InputShare(FullShare):
         inputs
             By client: cells (b, rows * columns, width).
         labels
-            By client: int64 (b,).
+            By client: int64 (b,), or multi-label (b, classes).
 
         Returns
         -------
@@ -102,7 +102,7 @@ class InputShare(FullShare):
                 cells, classes = cells[order], classes[order]
             used.add(client)
             share.place(mixed, share.upload(cells)[0])
-            soft += share.lam * F.one_hot(classes, self.classes).to(soft.dtype)
+            soft += share.lam * target_rows(classes, self.classes, soft.dtype)
         return mixed, soft
 
     def to_wire(self) -> dict[str, Plain]:

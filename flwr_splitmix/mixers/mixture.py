@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from flwr_splitmix.mixers.plan import Member
+from flwr_splitmix.scoring.labels import target_rows
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Upload:
     smashed
         One tensor (b, a, d) per pass; None if the client has no share in it.
     labels
-        int64 (b,); or soft labels, weighted by the client: floats (b, L) per pass, None if the
-        client has no share in it.
+        int64 (b,), or multi-label (b, L); or soft labels, weighted by the client: floats (b, L)
+        per pass, None if the client has no share in it.
     """
 
     smashed: Sequence[Tensor | None]
@@ -36,8 +36,7 @@ class Upload:
             A tensor with the dtype and device of the result.
         """
         if isinstance(self.labels, Tensor):
-            hard = F.one_hot(self.labels.to(like.device), num_classes)
-            return lam * hard.to(like.dtype)
+            return lam * target_rows(self.labels.to(like.device), num_classes, like.dtype)
         soft = self.labels[index]
         assert soft is not None, "an upload that passed the check has every pass"
         return soft.to(like)
@@ -71,7 +70,8 @@ class Mixed:
     smashed
         (groups * b, prefix + N, d), group after group.
     targets
-        Soft labels (groups * b, L) that sum to 1 (with label noise, approximately).
+        Soft labels (groups * b, L) that sum to 1 (with label noise, approximately); mixed
+        multi-label ones each lie in 0..1.
     sources
         The origin of each group, in order.
     """

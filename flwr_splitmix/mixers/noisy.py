@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from flwr_splitmix.mixers.mixer import Mixer
@@ -17,6 +16,14 @@ from flwr_splitmix.mixers.share import MAX_CLASSES, LabelKind, Plain, Share, sha
 from flwr_splitmix.mixers.wrapper import WrappedMixer
 from flwr_splitmix.privacy.mechanism import add_noise, clip_smashed, noisy_labels
 from flwr_splitmix.privacy.noise import GaussianNoise
+from flwr_splitmix.scoring.labels import target_rows
+
+NO_LABEL_NOISE = (
+    "the noise on labels (sigma-y) is for examples of one class each, and these have several "
+    "labels: one example would change more of them than the accountant counts; allowed with it is "
+    "sigma-y 0.0"
+)
+"""Why multi-label examples get no noise on their labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +97,16 @@ class NoisyShare(Share):
         return "soft"
 
     def upload_labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return noisy soft labels (b, L), weighted by `lam`."""
-        hard = F.one_hot(labels, self.classes).to(dtype)
+        """Return noisy soft labels (b, L), weighted by `lam`.
+
+        Raises
+        ------
+        ValueError
+            If there is noise on multi-label examples (`NO_LABEL_NOISE`).
+        """
+        if labels.dim() == 2 and self.noise.sigma_y:
+            raise ValueError(NO_LABEL_NOISE)
+        hard = target_rows(labels, self.classes, dtype)
         return noisy_labels(hard, self.lam, self.noise)
 
     @property

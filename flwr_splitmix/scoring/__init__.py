@@ -1,1 +1,1 @@
-"""Scores of classified texts and generated answers."""
+"""Losses and scores: classes and multi-label examples, classified texts, generated answers."""

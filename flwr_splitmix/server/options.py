@@ -37,6 +37,7 @@ class Options(RoundOptions, total=False):
 
     aggregator: flower.Strategy | None
     num_classes: int | None
+    multi_label: bool
     optimizer: OptimizerFactory | None
     schedule: Schedule | None
     server_update: ServerUpdate

@@ -6,12 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal, Unpack
 
-import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import FrozenEdge
+from flwr_splitmix.scoring.labels import wrong_labels
 from flwr_splitmix.server.options import Options
 from flwr_splitmix.strategies.split import SplitStrategy
 
@@ -24,7 +24,8 @@ class _ShuffledEdgeSL(SplitStrategy):
     upper
         The upper segment of `split_shuffled_edge`.
     labels
-        Each client's labels, by client index: int64 (examples,). Clients send ids instead.
+        Each client's labels, by client index: int64 (examples,), or multi-label
+        (examples, L). Clients send ids instead.
     **options
         See `SplitStrategy`.
 
@@ -61,12 +62,10 @@ class _ShuffledEdgeSL(SplitStrategy):
         mixer = FrozenEdge(needs_whole_batch=kappa < 1)
         super().__init__(upper, mixer=mixer, labels=labels, **options)
         for client, own in enumerate(labels):
-            if own.dtype != torch.int64 or (
-                len(own) and not 0 <= int(own.min()) <= int(own.max()) < self.upper.num_classes
+            if wrong := wrong_labels(
+                own, self.upper.num_classes, multi_label=self.upper.multi_label
             ):
-                raise ValueError(
-                    f"labels of client {client} must be int64 in 0..{self.upper.num_classes - 1}"
-                )
+                raise ValueError(f"labels of client {client} {wrong}")
 
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train for one round with the clients whose edges are as required."""

@@ -15,6 +15,7 @@ from flwr_splitmix.device import Precision
 from flwr_splitmix.links import Clients, MixerLink
 from flwr_splitmix.mixers import EmptyMixtureError, Mixer, Noisy, NoMixing
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
+from flwr_splitmix.mixers.noisy import NO_LABEL_NOISE
 from flwr_splitmix.observers import EvaluationResult, LedgerElsewhere, PrivacyLedger
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
@@ -49,6 +50,10 @@ class SplitStrategy(RoundLoop):
         the class `averages`, and otherwise leaves them with their clients.
     num_classes
         L; by default the upper segment's `num_classes`.
+    multi_label
+        Whether an example may have any number of the L labels: clients' labels are then int64
+        (b, L) of 0 and 1, the loss is the binary cross-entropy, and evaluation has Matthews'
+        correlation, too. Excludes noise on labels.
     optimizer, schedule
         For the upper segment; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine schedule.
     server_update
@@ -77,8 +82,8 @@ class SplitStrategy(RoundLoop):
     run
         The run's directory; None writes nothing. A run that has checkpoints is continued.
     labels
-        Each client's labels, by client index: int64 (examples,). For strategies whose clients
-        send ids instead of labels.
+        Each client's labels, by client index: int64 (examples,), or (examples, L) if they are
+        multi-label. For strategies whose clients send ids instead of labels.
     noise
         Clipping and Gaussian noise, applied by every client to what it sends; None for no noise.
         With noise, a ledger records what each client has spent.
@@ -115,6 +120,7 @@ class SplitStrategy(RoundLoop):
         mixer: Mixer | None = None,
         aggregator: flower.Strategy | None = None,
         num_classes: int | None = None,
+        multi_label: bool = False,
         optimizer: OptimizerFactory | None = None,
         schedule: Schedule | None = None,
         server_update: ServerUpdate = "sequential",
@@ -136,6 +142,8 @@ class SplitStrategy(RoundLoop):
             raise ValueError(
                 f"{type(self).__name__} needs noise=GaussianNoise(sigma_s=..., sigma_y=...)"
             )
+        if multi_label and noise is not None and noise.sigma_y:
+            raise ValueError(NO_LABEL_NOISE)
         mixer = mixer or NoMixing()
         self._check_positions(upper, mixer)
         self.ledger: PrivacyLedger | None = None
@@ -160,6 +168,7 @@ class SplitStrategy(RoundLoop):
         self.upper = ServerSegment(
             upper,
             num_classes=num_classes,
+            multi_label=multi_label,
             optimizer=optimizer,
             schedule=schedule,
             server_update=server_update,
@@ -183,7 +192,9 @@ class SplitStrategy(RoundLoop):
         self.steps_per_round = steps_per_round
         self.epochs_per_round = epochs_per_round
         self.labels = labels
-        self._uploads = UploadIntake(self.upper.num_classes, self.upper.input_dtype, labels)
+        self._uploads = UploadIntake(
+            self.upper.num_classes, self.upper.input_dtype, labels, multi_label=multi_label
+        )
         self.pace.check(mixer, server_update)
         self._parts = PartCount(micro_batches)
         self._parts.check(mixer, server_update, upper, self.pace)

@@ -129,6 +129,8 @@ class Toy:
         of each.
     dropout, batch_norm
         Dropout rate, and whether to use BatchNorm, in both segments.
+    multi_label
+        Whether an example may have any number of the classes; pass it to the strategy, too.
     edge
         Description of a frozen lower segment's shuffle, for strategies with frozen edges; the
         toy's segment is frozen, but does not shuffle. None: a trained lower segment.
@@ -146,6 +148,7 @@ class Toy:
     tests: int = 0
     dropout: float = 0.3
     batch_norm: bool = True
+    multi_label: bool = False
     edge: Mapping[str, Any] | None = None
     seed: int = 0
 
@@ -178,7 +181,10 @@ class Toy:
             return upper.double()
 
     def data(self, client: int) -> Examples:
-        """Make one client's training examples: (inputs (N, FEATURES), label), float64 and int64."""
+        """Make one client's training examples: (inputs (N, FEATURES), label), float64 and int64.
+
+        The label is a class, or (classes,) of 0 and 1 if the toy is multi-label.
+        """
         size = self.examples if isinstance(self.examples, int) else self.examples[client]
         return self._draw(size, client)
 
@@ -195,8 +201,8 @@ class Toy:
         shape = (size, self.patches, FEATURES)
         inputs = torch.randn(shape, generator=source, dtype=torch.float64)
         # Labels depend on the inputs, so that they can be learnt.
-        labels = inputs.mean(1)[:, : self.classes].argmax(1)
-        return Examples(inputs, labels)
+        means = inputs.mean(1)[:, : self.classes]
+        return Examples(inputs, (means > 0).long() if self.multi_label else means.argmax(1))
 
     def make_clients(
         self,

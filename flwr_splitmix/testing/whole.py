@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.input_mixing import mix_inputs
@@ -70,6 +69,7 @@ def check_split_equals_whole(
         strategy.mixer,
         server_update,
         seed,
+        nn.BCEWithLogitsLoss() if toy.multi_label else nn.CrossEntropyLoss(),
     )
     shape = SmashedShape(
         toy.batch, toy.patches, toy.width, toy.prefix, toy.grid, classes=toy.classes
@@ -103,6 +103,7 @@ class Whole:
     mixer: Mixer
     server_update: ServerUpdate
     seed: int
+    loss: nn.Module
 
     def step(self, shape: SmashedShape, server_round: int, number: int) -> None:
         """Take the strategy's step `number` of a round."""
@@ -158,7 +159,7 @@ class Whole:
         groups = len(mixed.sources)
         logits = self.upper(mixed.smashed).chunk(groups)
         targets = mixed.targets.chunk(groups)
-        losses = [F.cross_entropy(z, y) for z, y in zip(logits, targets, strict=True)]
+        losses = [self.loss(z, y) for z, y in zip(logits, targets, strict=True)]
         total = torch.stack(losses).sum()
         uppers, lowers = self._parameters()
         gradients = torch.autograd.grad(total, uppers + lowers, allow_unused=True)
@@ -172,7 +173,7 @@ class Whole:
         collected: list[Tensor | None] = [None] * len(lowers)
         for group in order:
             rows = slice(group * batch, (group + 1) * batch)
-            loss = F.cross_entropy(self.upper(mixed.smashed[rows]), mixed.targets[rows])
+            loss = self.loss(self.upper(mixed.smashed[rows]), mixed.targets[rows])
             gradients = torch.autograd.grad(
                 loss, uppers + lowers, allow_unused=True, retain_graph=True
             )

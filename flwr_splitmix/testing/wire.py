@@ -243,12 +243,12 @@ def _check_labels(
             raise AssertionError(
                 f"{where} sends {tuple(soft.shape)} of {soft.dtype} where soft labels are asked for"
             )
-        if share.deterministic and (
-            float(soft.min()) < 0 or float(soft.sum(1).max()) > share.lam + 1e-12
-        ):
+        # Of several labels each may have the whole weight, of classes all together.
+        most = float(soft.max() if classes.dim() == 2 else soft.sum(1).max())
+        if share.deterministic and (float(soft.min()) < 0 or most > share.lam + 1e-12):
             raise AssertionError(
-                f"{where} sends soft labels that sum to {float(soft.sum(1).max()):.6g}, its "
-                f"mixing ratio is {share.lam:.6g}"
+                f"{where} sends soft labels of weight {most:.6g}, its mixing ratio is "
+                f"{share.lam:.6g}"
             )
 
 

@@ -123,7 +123,7 @@ class Unasked(Leaky):
         ("PSL", Unasked, "client 1 ran its lower segment 6 times in 3 steps"),
         ("PatchShuffleSL", Classes, r"client 1 sends \[.*\] as labels; its batch's ids are \["),
         ("InputMixupSL", Classes, "client 1 sends no list of soft labels"),
-        ("InputMixupSL", HeavyLabels, r"client 1 sends soft labels that sum to 1\.5, its mixing"),
+        ("InputMixupSL", HeavyLabels, r"client 1 sends soft labels of weight 1\.5, its mixing"),
     ],
 )
 def test_the_law_notices_what_a_client_should_not_send(

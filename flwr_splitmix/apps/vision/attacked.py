@@ -78,6 +78,7 @@ def attacked_run(run: Run) -> Attacked:
         fresh_lower=functools.partial(fresh_lower, architecture=architecture),
         lowers=_lowers(run, config, segments.lower, checkpoint, clients),
         averaged=config.averages,
+        multi_label=images.multi_label,
         upper=upper,
     )
     parts = {client: client_images(config, client, clients)[0] for client in range(clients)}

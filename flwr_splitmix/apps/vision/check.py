@@ -47,12 +47,17 @@ def check(
 def _check_data(config: VisionConfig, report: Report) -> None:
     images = images_of(config)
     channels, side, _ = images.train.shape
+    kinds = "labels, several of which an image may have" if images.multi_label else "classes"
     report.facts["data"] = (
         f"{images.name}: {len(images.train)} training and {len(images.test)} test images of "
-        f"{len(images.classes)} classes, {side} x {side} x {channels}"
+        f"{len(images.classes)} {kinds}, {side} x {side} x {channels}"
     )
     for kind, part in (("training", images.train), ("test", images.test)):
-        counts = np.bincount(part.labels, minlength=len(images.classes))
+        counts = (
+            part.labels.sum(0)
+            if part.multi_label
+            else np.bincount(part.labels, minlength=len(images.classes))
+        )
         empty = [images.classes[label] for label in np.flatnonzero(counts == 0)]
         if empty:
             named = ", ".join(map(repr, empty[:10])) + (", ..." if len(empty) > 10 else "")

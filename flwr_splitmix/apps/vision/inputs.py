@@ -28,7 +28,7 @@ def record_inputs(run: Run, images: ImageSets) -> None:
 
 
 def recorded_inputs(run: Run, config: VisionConfig) -> dict[str, Any]:
-    """Return the record: {"classes", "preprocessing"}.
+    """Return the record: {"classes", "preprocessing"}, and "multi_label": true if it is.
 
     For a run of an earlier version, which has no record, it is made from the images.
 
@@ -52,5 +52,6 @@ def recorded_inputs(run: Run, config: VisionConfig) -> dict[str, Any]:
 def _described(images: ImageSets) -> dict[str, Any]:
     return {
         "classes": list(images.classes),
+        **({"multi_label": True} if images.multi_label else {}),
         "preprocessing": Preprocessing.of(images.train).facts(),
     }

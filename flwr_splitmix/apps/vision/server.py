@@ -89,6 +89,7 @@ def make_strategy(
         pace=config.pace,
         micro_batches=config.micro_batches,
         device=config.device,
+        multi_label=images_of(config).multi_label,
         min_nodes=config.min_nodes or None,
         evaluation=config.evaluation_over_link,
         **options,

@@ -13,6 +13,7 @@ from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.images.decoder import Decoder
 from flwr_splitmix.attacks.images.example import queries
 from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.scoring.labels import target_loss, target_rows
 from flwr_splitmix.seeding import torch_seed
 
 _STEPS = {"smoke": 4, "cpu": 200, "paper": 4000}
@@ -101,7 +102,8 @@ class Simulate(Attack):
             if upper is not None and step % _TASK_EVERY == 0:
                 logits = upper(smashed[:_TASK_BATCH])
                 labels = public.labels[rows[:_TASK_BATCH]].to(device)
-                loss = loss + F.cross_entropy(logits, labels)
+                targets = target_rows(labels, logits.shape[1], logits.dtype)
+                loss = loss + target_loss(logits, targets, multi_label=knowledge.multi_label)
             ours.zero_grad()
             torch.autograd.backward(loss)
             ours.step()

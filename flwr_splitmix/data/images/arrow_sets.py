@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from flwr_splitmix.data.errors import DataError, import_extra
+from flwr_splitmix.data.images.arrow_labels import find_column, read_labels
 from flwr_splitmix.data.images.pictures import decode_pictures, pack_pictures
 from flwr_splitmix.data.images.sets import TEST_SPLITS, RawSets, Split, no_test_split
 
 IMAGE_COLUMNS = ("image", "img")
-LABEL_COLUMNS = ("label", "labels", "fine_label")
 _ROWS_AT_ONCE = 256
 
 
@@ -114,11 +114,10 @@ def read_arrow_sets(
     channels: int | None,
     skip_corrupt: bool = False,
 ) -> RawSets:
-    """Convert two splits with an image and a label column to packed arrays.
+    """Convert two splits with an image column and labels to packed arrays.
 
-    The columns are found by feature type (Image, ClassLabel), else by name (`IMAGE_COLUMNS`,
-    `LABEL_COLUMNS`). Labels that are not a ClassLabel are numbered by the sorted values of the
-    training split.
+    The image column is found by its feature type, Image, else by its name (`IMAGE_COLUMNS`), the
+    labels as by `read_labels`.
 
     Parameters
     ----------
@@ -135,12 +134,10 @@ def read_arrow_sets(
         If a column is missing, a picture cannot be decoded, or a label is unknown.
     """
     datasets = import_extra("datasets", "reading a dataset's pictures")
-    image_column = _find_column(train.features, datasets.Image, IMAGE_COLUMNS, "image", name)
-    label_column = _find_column(train.features, datasets.ClassLabel, LABEL_COLUMNS, "label", name)
-    for column in (image_column, label_column):
-        if column not in test.features:
-            raise DataError(f"the test split of {name!r} lacks the column {column!r} of training")
-    labels, classes = _count_labels(train, test, label_column, name)
+    image_column = find_column(train.features, datasets.Image, IMAGE_COLUMNS, "image", name)
+    if image_column not in test.features:
+        raise DataError(f"the test split of {name!r} lacks the column {image_column!r} of training")
+    labels, classes = read_labels(train, test, name)
     decoded = []
     for number, split in enumerate((train, test)):
         readable, kept = decode_pictures(
@@ -156,50 +153,6 @@ def read_arrow_sets(
         labels[number] = labels[number][kept]
     train_images, test_images = pack_pictures(decoded, image_size)
     return RawSets(Split(train_images, labels[0]), Split(test_images, labels[1]), classes)
-
-
-def _count_labels(
-    train: Any, test: Any, column: str, name: str
-) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Return the int64 labels of both splits, and the class names by label."""
-    datasets = import_extra("datasets", "reading a dataset's labels")
-    feature, test_feature = train.features[column], test.features[column]
-    for kind in (feature, test_feature):
-        if not isinstance(kind, datasets.ClassLabel | datasets.Value):
-            raise DataError(f"the labels of {name!r} are {kind}; one value per image is needed")
-    values = [split.select_columns(column)[:][column] for split in (train, test)]
-    if isinstance(feature, datasets.ClassLabel):
-        if getattr(test_feature, "names", None) != feature.names:
-            raise DataError(
-                f"the test labels of {name!r} are {test_feature} and the training labels "
-                f"{feature}; both must name the same classes in the same order"
-            )
-        known: dict[Any, int] = {label: label for label in range(feature.num_classes)}
-        classes = tuple(feature.names)
-    else:
-        distinct = sorted({value for value in values[0] if value is not None})
-        known = {value: label for label, value in enumerate(distinct)}
-        classes = tuple(map(str, distinct))
-    for split_name, split_values in zip(("training", "test"), values, strict=True):
-        unknown = [value for value in split_values if value not in known]
-        if unknown:
-            raise DataError(
-                f"the {split_name} split of {name!r} has the label {unknown[0]!r}, "
-                f"which is none of the training classes ({', '.join(classes[:10])})"
-            )
-    return [np.array([known[value] for value in each], np.int64) for each in values], classes
-
-
-def _find_column(features: Any, kind: type, names: tuple[str, ...], what: str, source: str) -> str:
-    typed: list[str] = [column for column, feature in features.items() if isinstance(feature, kind)]
-    named = [column for column in names if column in features]
-    # A known name decides between several columns of the right type (CIFAR-100's two labels).
-    for column in [*(c for c in named if c in typed), *typed, *named]:
-        return column
-    raise DataError(
-        f"{source!r} has no {what} column among {', '.join(features)}; "
-        f"one of type {kind.__name__} or named {' or '.join(names)} is needed"
-    )
 
 
 def _encoded(split: Any, column: str) -> Iterator[Path | io.BytesIO | np.ndarray]:

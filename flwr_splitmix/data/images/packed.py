@@ -21,9 +21,11 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
     images : np.ndarray
         uint8 of shape (n, C, H, W), H <= S and W <= S; n = 0 is allowed. Not copied.
     labels : np.ndarray
-        Integers of shape (n,), each in 0..num_classes-1. Copied only if not int64 already.
+        Integers of shape (n,), each in 0..num_classes-1; or multi-label, of shape
+        (n, num_classes), 1 for each label that an image has, and else 0. Copied only if not int64
+        already.
     num_classes : int
-        Number of classes, >= 1, even if some do not occur.
+        Number of classes or labels, >= 1, even if some do not occur.
     image_size : int
         S, the side in pixels of the square images returned.
     mean, std : float or sequence of C floats
@@ -85,7 +87,8 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         Returns
         -------
         tuple of Tensor
-            float32 (b, C, S, S) images and int64 (b,) labels, owned by the caller.
+            float32 (b, C, S, S) images and int64 (b,) or (b, num_classes) labels, owned by the
+            caller.
 
         Raises
         ------
@@ -132,8 +135,13 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
 
     @property
     def labels(self) -> np.ndarray:
-        """Labels of this dataset's samples, int64 of shape (len,), read-only."""
+        """Labels of this dataset's samples, int64 (len,) or (len, num_classes), read-only."""
         return self._labels if self._index is None else _read_only(self._labels[self._index])
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether an image may have any number of the labels."""
+        return self._labels.ndim == 2
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -152,16 +160,18 @@ def _check_arrays(images: np.ndarray, labels: np.ndarray, num_classes: int) -> N
             f"images are {images.dtype} of shape {images.shape}; "
             "they must be uint8 of shape (n, channels, height, width)"
         )
-    if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
+    n = len(images)
+    if labels.dtype.kind not in "iu" or labels.shape not in ((n,), (n, num_classes)):
         raise ValueError(
-            f"labels are {labels.dtype} of shape {labels.shape}; "
-            f"they must be integers of shape ({len(images)},), one per image"
+            f"labels are {labels.dtype} of shape {labels.shape}; they must be integers of shape "
+            f"({n},), one per image, or ({n}, {num_classes}) if an image may have several"
         )
     if num_classes < 1:
         raise ValueError(f"num_classes is {num_classes}; it must be 1 or more")
-    if len(labels) and (labels.min() < 0 or labels.max() >= num_classes):
-        wrong = labels[(labels < 0) | (labels >= num_classes)][0]
-        raise ValueError(f"a label is {wrong}; labels must lie in 0..{num_classes - 1}")
+    most = 1 if labels.ndim == 2 else num_classes - 1
+    if len(labels) and (labels.min() < 0 or labels.max() > most):
+        wrong = labels[(labels < 0) | (labels > most)][0]
+        raise ValueError(f"a label is {wrong}; labels must lie in 0..{most}")
 
 
 def _positions(indices: np.ndarray, length: int) -> np.ndarray:

@@ -19,7 +19,7 @@ TEST_SPLITS = ("test", "validation", "val", "valid")
 
 
 class Split(NamedTuple):
-    """One split as read: uint8 images (n, C, H, W) and int64 labels (n,)."""
+    """One split as read: uint8 images (n, C, H, W), int64 labels (n,) or multi-label (n, L)."""
 
     images: np.ndarray
     labels: np.ndarray
@@ -40,9 +40,10 @@ class ImageSets:
     Parameters
     ----------
     train, test : ImageDataset
-        Both return float32 images (C, S, S) and int64 labels in 0..len(classes)-1.
+        Both return float32 images (C, S, S) and int64 labels in 0..len(classes)-1; or, if they are
+        multi-label, labels (len(classes),) of 0 and 1.
     classes : tuple of str
-        Class names, by label.
+        Names of the classes or of the labels.
     name : str
         Source of the sets.
     """
@@ -51,6 +52,11 @@ class ImageSets:
     test: ImageDataset
     classes: tuple[str, ...]
     name: str
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether an image may have any number of the labels."""
+        return self.train.multi_label
 
 
 Statistics = float | tuple[float, ...]
@@ -87,8 +93,9 @@ def assemble(
     for split, kind in ((raw.train, "training"), (raw.test, "test")):
         if not split.images.size:
             raise DataError(f"the {kind} split of {name!r} holds no image; at least one is needed")
+    multi_label = raw.train.labels.ndim == 2
     unknown = np.setdiff1d(raw.test.labels, raw.train.labels)
-    if unknown.size:
+    if unknown.size and not multi_label:
         names = ", ".join(repr(raw.classes[label]) for label in unknown)
         raise DataError(
             f"the test split of {name!r} has the class {names}, of which the training split "

@@ -11,20 +11,23 @@ from typing import Any
 
 from flwr_splitmix.data.errors import DataError, not_there
 from flwr_splitmix.data.images.arrow_sets import load_hub, load_saved, read_arrow_sets
+from flwr_splitmix.data.images.composed import compose_sets
 from flwr_splitmix.data.images.idx import IMAGE_FILES, LABEL_FILES, find_idx, read_idx_sets
 from flwr_splitmix.data.images.picture_folder import read_picture_folder
 from flwr_splitmix.data.images.sets import ImageSets, RawSets, assemble
 
-__all__ = ["SHIPPED", "ImageSets", "load_images"]
+__all__ = ["COMPOSED", "SHIPPED", "ImageSets", "load_images"]
 
 SHIPPED = "fashion-mnist-small"
+COMPOSED = "fashion-mnist-multi"
 _SHIPPED_FOLDER = Path(__file__).with_name("fashion_mnist_small")
 _FASHION_MEAN, _FASHION_STD = 0.2860, 0.3530
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _ALLOWED = (
-    f"allowed are {SHIPPED!r}, a folder of idx files (train-images-idx3-ubyte[.gz], ...), a folder "
-    "of pictures (train/<class>/, test/<class>/), a folder written by DatasetDict.save_to_disk, "
-    "and a Hugging Face hub name with a '/' such as 'zalando-datasets/fashion_mnist'"
+    f"allowed are {SHIPPED!r}, {COMPOSED!r}, a folder of idx files "
+    "(train-images-idx3-ubyte[.gz], ...), a folder of pictures (train/<class>/, test/<class>/), "
+    "a folder written by DatasetDict.save_to_disk, and a Hugging Face hub name with a '/' such as "
+    "'zalando-datasets/fashion_mnist'"
 )
 
 
@@ -41,17 +44,19 @@ def load_images(
 
     `source` is the first of these that applies:
 
-    1. "fashion-mnist-small": 6,000 training and 2,000 test images, shipped with this package;
+    1. "fashion-mnist-small": 6,000 training and 2,000 test images, shipped with this package; or
+       "fashion-mnist-multi": as many, each composed of four of these and with their labels;
     2. an existing local folder with (a) idx files `train-images-idx3-ubyte`,
        `train-labels-idx1-ubyte`, `t10k-images-idx3-ubyte`, `t10k-labels-idx1-ubyte`, each plain
        or with ".gz"; (b) a `DatasetDict` written by `save_to_disk`; (c) pictures in
        `train/<class>/` and `test/<class>/` (or `validation`, `val`, `valid`);
     3. the name of a dataset on the Hugging Face hub, "owner/name", loaded through Flower Datasets.
 
-    The splits keep the order of the source. The shipped set and idx files are normalised with the
-    mean and standard deviation of Fashion-MNIST (0.2860, 0.3530), all others with 0.5 and 0.5,
-    unless `mean` and `std` are given. Only image files, saved data sets and the hub need the
-    extra `vision`.
+    A saved data set, or one from the hub, may be multi-label: its labels are then a list of
+    ClassLabel, or several columns of truth values and no other label. The splits keep the order of
+    the source. The shipped set and idx files are normalised with the mean and standard deviation of
+    Fashion-MNIST (0.2860, 0.3530), all others with 0.5 and 0.5, unless `mean` and `std` are given.
+    Only image files, saved data sets and the hub need the extra `vision`.
 
     Parameters
     ----------
@@ -97,7 +102,8 @@ def _load(
     given: tuple[tuple[float, ...], tuple[float, ...]] | None,
     skip_corrupt: bool,
 ) -> ImageSets:
-    folder = _SHIPPED_FOLDER if source == SHIPPED else Path(source).expanduser()
+    shipped = source in (SHIPPED, COMPOSED)
+    folder = _SHIPPED_FOLDER if shipped else Path(source).expanduser()
     if source and os.path.exists(folder):  # Path.exists raises for names that are too long
         raw = _read_folder(folder, image_size, channels, skip_corrupt)
     elif _HUB_NAME.fullmatch(source):
@@ -107,7 +113,9 @@ def _load(
         )
     else:
         raise DataError(f"there is no image dataset {source!r}{not_there(source)}: {_ALLOWED}")
-    fashion = source == SHIPPED or _has_idx(folder)
+    if source == COMPOSED:
+        raw = compose_sets(raw)
+    fashion = shipped or _has_idx(folder)
     usual = (_FASHION_MEAN, _FASHION_STD) if fashion else (0.5, 0.5)
     mean, std = given or usual
     return assemble(

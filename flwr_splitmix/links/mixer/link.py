@@ -57,8 +57,9 @@ class MixerLink(RunLink):
     Attributes
     ----------
     mixing
-        The request to the mixer, set by the strategy: "mixing", "classes", "dtype", "geometry",
-        "steps-per-round", "epochs-per-round", and with noise the "ledger": its delta and relation.
+        The request to the mixer, set by the strategy: "mixing", "classes", "multi-label", "dtype",
+        "geometry", "steps-per-round", "epochs-per-round", and with noise the "ledger": its delta
+        and relation.
     hear
         Called after a round's last step with the mixer's account of the run; None without noise.
 

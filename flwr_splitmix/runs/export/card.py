@@ -60,6 +60,8 @@ def _use(facts: Mapping[str, Any]) -> str:
             f"agreed with torch to {facts['onnx']['difference']:.1e} in onnxruntime."
         )
     lines.append(f"\nClasses, in the order of the logits: {', '.join(facts['classes'])}.\n")
+    if facts.get("multi_label"):
+        lines.append("An image may have several of them: each logit is that of a probability.\n")
     return "\n".join(lines)
 
 

@@ -49,6 +49,8 @@ def load_segments(folder: Path) -> SplitModel:
 def classify_pictures(folder: Path, pictures: Sequence[Path]) -> list[list[Likely]]:
     """Classify image files with an exported vision model; the likeliest classes come first.
 
+    If an image may have several labels, each has a probability of its own.
+
     Raises
     ------
     ExportError
@@ -63,7 +65,8 @@ def classify_pictures(folder: Path, pictures: Sequence[Path]) -> list[list[Likel
     with torch.no_grad():
         for start in range(0, len(pictures), _BATCH):
             logits = upper(lower(steps.batch(pictures[start : start + _BATCH])))
-            results += [_ranked(row, facts["classes"]) for row in logits.softmax(-1)]
+            likely = logits.sigmoid() if facts.get("multi_label") else logits.softmax(-1)
+            results += [_ranked(row, facts["classes"]) for row in likely]
     return results
 
 

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from flwr_splitmix.data.batches import Example, fetch
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.scoring.labels import Tally, wrong_labels
 from flwr_splitmix.server.segments.upper import ServerSegment
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -39,8 +40,7 @@ def central_evaluation(
     Raises
     ------
     ValueError
-        If the test set is empty, or (when evaluating) has a label without a class in the upper
-        segment.
+        If the test set is empty, or (when evaluating) its labels are not the upper segment's.
     """
     size = len(data)  # type: ignore[arg-type]
     if size == 0:
@@ -51,27 +51,31 @@ def central_evaluation(
         own = lower.state_dict()
         lower.load_state_dict({k: t.to(own[k].dtype) for k, t in to_tensors(arrays).items()})
         lower.eval()
-        total, correct = 0.0, 0
+        total = Tally()
         for start in range(0, size, BATCH):
             inputs, labels = fetch(data, np.arange(start, min(start + BATCH, size)))
-            if int(labels.min()) < 0 or int(labels.max()) >= upper.num_classes:
-                raise ValueError(
-                    f"the test set has labels {int(labels.min())}..{int(labels.max())}, the model "
-                    f"has classes 0..{upper.num_classes - 1}"
-                )
+            if wrong := wrong_labels(labels, upper.num_classes, multi_label=upper.multi_label):
+                raise ValueError(f"the labels of the test set {wrong}")
             with torch.inference_mode():
                 smashed = lower(inputs.to(upper.device))
-            loss, hits = upper.score(smashed, labels)
-            total, correct = total + loss, correct + hits
+            total += upper.score(smashed, labels)
         return MetricRecord(
-            {"accuracy": correct / size, "loss": total / size, "num-examples": size}
+            {
+                "accuracy": total.accuracy,
+                "loss": total.mean_loss,
+                "num-examples": size,
+                **total.scores,
+            }
         )
 
     return evaluate
 
 
 def central_result(record: MetricRecord | None) -> EvaluationResult | None:
-    """Convert what an `evaluate_fn` returned; None if it has no "accuracy"."""
+    """Convert what an `evaluate_fn` returned; None if it has no "accuracy".
+
+    Of further metrics, "matthews" becomes one of the result's scores.
+    """
     if record is None or not isinstance(record.get("accuracy"), (int, float)):
         return None
     return EvaluationResult(
@@ -79,4 +83,5 @@ def central_result(record: MetricRecord | None) -> EvaluationResult | None:
         float(cast(float, record["accuracy"])),
         float(cast(float, record.get("loss", float("nan")))),
         int(cast(int, record.get("num-examples", 0))),
+        scores={name: float(cast(float, record[name])) for name in ("matthews",) if name in record},
     )

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
+from flwr_splitmix.scoring.labels import Tally
 from flwr_splitmix.server.evaluation.over_link import (
     Kind,
     TimeLimit,
@@ -40,7 +41,7 @@ def evaluate_clients(clients: Clients, upper: ServerSegment, kind: Kind) -> Eval
         return None
     shape, _ = agree_on_shape(clients, upper.geometry, upper.num_classes)
     sizes = sizes_of_tests(clients, kind)
-    losses, hits = dict.fromkeys(sizes, 0.0), dict.fromkeys(sizes, 0)
+    tallies = dict.fromkeys(sizes, Tally())
     for payloads in batches_of_tests(
         clients, TimeLimit(), kind, sizes, dict.fromkeys(sizes, BATCH)
     ):
@@ -49,25 +50,27 @@ def evaluate_clients(clients: Clients, upper: ServerSegment, kind: Kind) -> Eval
             size = payloads[client]["stop"] - payloads[client]["start"]
             try:
                 smashed, labels = read_test_upload(
-                    reply, replace(shape, batch=size), upper.num_classes, upper.input_dtype
+                    reply,
+                    replace(shape, batch=size),
+                    upper.num_classes,
+                    upper.input_dtype,
+                    multi_label=upper.multi_label,
                 )
             except UploadError as error:
                 clients.fail(client, str(error))
                 continue
-            loss, correct = upper.score(smashed, labels)
-            losses[client] += loss
-            hits[client] += correct
+            tallies[client] += upper.score(smashed, labels)
     if clients.failures:
         log.warning("the evaluation went on without %s", reasons(clients))
     done = [c for c in sizes if c in clients.alive]
     if not done:
         return None
-    examples = sum(sizes[c] for c in done)
-    each = [hits[c] / sizes[c] for c in done]
+    whole = sum((tallies[c] for c in done), Tally())
     return EvaluationResult(
         kind,
-        sum(hits[c] for c in done) / examples,
-        sum(losses[c] for c in done) / examples,
-        examples,
-        statistics.pstdev(each),
+        whole.accuracy,
+        whole.mean_loss,
+        whole.examples,
+        statistics.pstdev([tallies[c].accuracy for c in done]),
+        whole.scores,
     )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.mixers import Plan, Share, SmashedShape, Upload
+from flwr_splitmix.scoring.labels import wrong_labels
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.checks import (
     NOT_FINITE,
@@ -34,7 +35,10 @@ class UploadIntake:
     Parameters
     ----------
     labels
-        Each client's labels, by client index: int64 (examples,). For plans that ask for ids.
+        Each client's labels, by client index: int64 (examples,), or multi-label (examples, L). For
+        plans that ask for ids.
+    multi_label
+        Whether an example may have any number of the labels.
 
     Attributes
     ----------
@@ -45,12 +49,18 @@ class UploadIntake:
     """
 
     def __init__(
-        self, num_classes: int, dtype: torch.dtype, labels: Sequence[Tensor] | None = None
+        self,
+        num_classes: int,
+        dtype: torch.dtype,
+        labels: Sequence[Tensor] | None = None,
+        *,
+        multi_label: bool = False,
     ) -> None:
         self.spent: set[int] = set()
         self._num_classes = num_classes
         self._dtype = dtype
         self._labels = labels
+        self._multi_label = multi_label
         self.finite = FiniteCheck()
 
     def take(
@@ -65,7 +75,14 @@ class UploadIntake:
             table = self._labels[client]
         try:
             return read_upload(
-                reply, plan, client, self._num_classes, self._dtype, table, self.finite
+                reply,
+                plan,
+                client,
+                self._num_classes,
+                self._dtype,
+                table,
+                self.finite,
+                multi_label=self._multi_label,
             )
         except UploadError as error:
             clients.fail(client, str(error))
@@ -91,15 +108,20 @@ def read_upload(
     dtype: torch.dtype,
     table: Tensor | None = None,
     finite: FiniteCheck | None = None,
+    *,
+    multi_label: bool = False,
 ) -> Upload:
     """Check one client's reply to a step and return it as an upload.
 
     Parameters
     ----------
     table
-        Labels of this client's examples, int64 (examples,), if the plan asks for ids.
+        Labels of this client's examples, int64 (examples,) or multi-label (examples, L), if the
+        plan asks for ids.
     finite
         Checks for NaN and infinite numbers; None checks at once, on any device.
+    multi_label
+        Whether labels are multi-label, int64 (b, L) of 0 and 1; soft ones are floats either way.
 
     Raises
     ------
@@ -126,7 +148,10 @@ def read_upload(
         if passes:
             check_size(tensor)
         checked.append(finite.cleaned(client, tensor) if passes is None else tensor)
-    return Upload(checked, _read_labels(labels, plan, shares, num_classes, dtype, table))
+    return Upload(
+        checked,
+        _read_labels(labels, plan, shares, num_classes, dtype, table, multi_label=multi_label),
+    )
 
 
 def _read_labels(
@@ -136,6 +161,8 @@ def _read_labels(
     num_classes: int,
     dtype: torch.dtype,
     table: Tensor | None,
+    *,
+    multi_label: bool,
 ) -> Tensor | Sequence[Tensor | None]:
     """Check labels of the kind that the plan asks for, and replace ids by labels."""
     kinds = {share.label_kind for share in shares if share is not None}
@@ -157,13 +184,17 @@ def _read_labels(
     if "ids" in kinds:
         if table is None:
             raise UploadError("sends ids instead of labels, and the server has no labels for it")
-        ids = _check_integers(labels, batch, len(table), "ids")
-        return table[ids]
-    return _check_integers(labels, batch, num_classes, "labels")
+        return table[_check_integers(labels, batch, len(table), "ids")]
+    return _check_integers(labels, batch, num_classes, "labels", multi_label=multi_label)
 
 
 def read_test_upload(
-    reply: Mapping[str, Any], shape: SmashedShape, num_classes: int, dtype: torch.dtype
+    reply: Mapping[str, Any],
+    shape: SmashedShape,
+    num_classes: int,
+    dtype: torch.dtype,
+    *,
+    multi_label: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Check one client's encoded test examples: smashed data and labels.
 
@@ -177,21 +208,18 @@ def read_test_upload(
         raise UploadError("uploaded no list of 1 smashed tensor")
     check_tensor(smashed[0], shape.size, dtype)
     check_size(smashed[0])
-    return smashed[0], _check_integers(labels, shape.batch, num_classes, "labels")
+    return smashed[0], _check_integers(
+        labels, shape.batch, num_classes, "labels", multi_label=multi_label
+    )
 
 
-def _check_integers(values: Any, batch: int, limit: int, what: str) -> Tensor:
+def _check_integers(
+    values: Any, batch: int, limit: int, what: str, *, multi_label: bool = False
+) -> Tensor:
     if not isinstance(values, Tensor):
         raise UploadError(f"uploaded no {what}")
-    if values.dtype != torch.int64 or tuple(values.shape) != (batch,):
-        raise UploadError(
-            f"{what} have shape {tuple(values.shape)} of {values.dtype}, expected "
-            f"{(batch,)} of torch.int64"
-        )
-    if int(values.min()) < 0 or int(values.max()) >= limit:
-        raise UploadError(
-            f"{what} lie in {int(values.min())}..{int(values.max())}, allowed are 0..{limit - 1}"
-        )
+    if wrong := wrong_labels(values, limit, batch=batch, multi_label=multi_label):
+        raise UploadError(f"{what} {wrong}")
     return values
 
 

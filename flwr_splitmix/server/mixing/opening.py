@@ -75,9 +75,11 @@ class Opening(BaseModel):
         The mixer, as described by `flwr_splitmix.mixers.elsewhere.describe`.
     ledger
         The ledger, if noise is added; otherwise None.
-    classes, dtype, geometry
-        Number L of classes; dtype of smashed data; (patches, width, prefix) and the grid, if any,
-        that the upper segment expects, or None if it expects no particular geometry.
+    classes, multi_label
+        Number L of classes, and whether an example may have several.
+    dtype, geometry
+        dtype of smashed data; (patches, width, prefix) and the grid, if any, that the upper
+        segment expects, or None if it expects no particular geometry.
     steps_per_round, epochs_per_round
         As in the strategy; 0 steps derives them from the epochs.
     seed
@@ -98,6 +100,7 @@ class Opening(BaseModel):
     mixing: dict[str, Any]
     ledger: LedgerAsked | None
     classes: Annotated[StrictInt, Field(ge=2, le=MAX_CLASSES)]
+    multi_label: StrictBool
     dtype: str
     geometry: dict[str, Any] | None
     steps_per_round: Whole

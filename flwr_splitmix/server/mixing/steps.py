@@ -72,7 +72,9 @@ class MixedSteps:
         self._mixer = mixer
         self._clients = clients
         self._ledger = ledger
-        self._uploads = UploadIntake(order.classes, DTYPES[order.dtype])
+        self._uploads = UploadIntake(
+            order.classes, DTYPES[order.dtype], multi_label=order.multi_label
+        )
         self._uploads.begin_round(clients)
         shape, batches = agree_on_shape(clients, geometry, order.classes)
         length = RoundLength.of(batches, order.steps_per_round or None, order.epochs_per_round)

@@ -7,13 +7,13 @@ from typing import ClassVar, Literal, cast, get_args
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flwr_splitmix.device import Precision, autocast
 from flwr_splitmix.events import StepResult
 from flwr_splitmix.mixers import Mixed
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
+from flwr_splitmix.scoring.labels import Tally, tally, target_loss
 from flwr_splitmix.seeding import torch_seed
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.segments.base import TrainedSegment
@@ -32,6 +32,9 @@ class ServerSegment(TrainedSegment):
         Smashed data (b, prefix + N, d) to logits (b, L).
     num_classes
         L; None uses the module's `num_classes`.
+    multi_label
+        Whether an example may have any number of the L labels: the loss is then the binary
+        cross-entropy of each label, and the mean over labels.
     server_update
         "sequential": one optimizer step per group, in random order. "sum" and "mean": one joint
         step on the sum or the mean of the groups' losses, all groups as one batch. In every mode
@@ -55,6 +58,7 @@ class ServerSegment(TrainedSegment):
         module: nn.Module,
         *,
         num_classes: int | None = None,
+        multi_label: bool = False,
         optimizer: OptimizerFactory | None = None,
         schedule: Schedule | None = None,
         server_update: ServerUpdate = "sequential",
@@ -73,6 +77,7 @@ class ServerSegment(TrainedSegment):
             module, optimizer=optimizer, schedule=schedule, device=device, precision=precision
         )
         self.num_classes = classes
+        self.multi_label = multi_label
         self.geometry: Geometry | None = getattr(module, "geometry", None)
         self.server_update = server_update
         self.waits = self.device.type == "cpu"
@@ -160,7 +165,7 @@ class ServerSegment(TrainedSegment):
         with autocast(self.device, self.dtype):
             logits = self.module(inputs)
         # CutMixSL eq. 3, summed over groups of equal size.
-        loss = F.cross_entropy(logits.to(targets.dtype), targets) * groups
+        loss = target_loss(logits.to(targets.dtype), targets, multi_label=self.multi_label) * groups
         loss.backward()  # type: ignore[no-untyped-call]
         assert inputs.grad is not None
         return loss.detach(), inputs.grad.nan_to_num_(0.0, 0.0, 0.0)
@@ -179,11 +184,9 @@ class ServerSegment(TrainedSegment):
             self.optimizer.zero_grad()
 
     @torch.inference_mode()
-    def score(self, smashed: Tensor, labels: Tensor) -> tuple[float, int]:
-        """Return (sum of losses, number of correct predictions) on unmixed smashed data."""
+    def score(self, smashed: Tensor, labels: Tensor) -> Tally:
+        """Score unmixed smashed data with labels (b,) or, multi-label, (b, L)."""
         self.module.eval()
         with autocast(self.device, self.dtype):
             logits = self.module(smashed.to(self.device))
-        labels = labels.to(self.device)
-        losses = F.cross_entropy(logits.float(), labels, reduction="sum")
-        return float(losses), int((logits.argmax(1) == labels).sum())
+        return tally(logits, labels.to(self.device))

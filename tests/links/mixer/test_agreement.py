@@ -16,7 +16,7 @@ from flwr_splitmix.server.mixing.process import MixerServer
 from flwr_splitmix.testing.agreement import check_same_results, read_results
 from tests.links.fake_grid import OnFakeGrid
 from tests.links.kept import results
-from tests.links.mixer.third_party import MAKERS, TOY, grid_of, make, secret, start
+from tests.links.mixer.third_party import MAKERS, SEVERAL, TOY, grid_of, make, secret, start
 
 Start = Callable[..., MixerServer]
 LinkTo = Callable[..., MixerLink]
@@ -33,6 +33,22 @@ def test_law_4_a_third_party_changes_no_bit(
     strategy = make(name, link_to(start_mixer(), run=run.id), run, server_update=update)
     grid = grid_of(tmp_path / "nodes")
     start(strategy, grid, 3)
+    grid.wait()
+    assert local.recorder.run is not None
+    check_same_results(read_results(local.recorder.run), results(run, tmp_path / "nodes"))
+
+
+@pytest.mark.parametrize("name", ["CutMixSL", "MixupSL"])
+def test_examples_may_have_several_labels(
+    name: str, start_mixer: Start, link_to: LinkTo, tmp_path: Path
+) -> None:
+    several: dict[str, Any] = {"multi_label": True}
+    local = make(name, run=Run.create({}, name="local", home=tmp_path), **several)
+    local.fit(SEVERAL.make_clients(adamw(0.01)), 2)
+    run = Run.create({}, name="third-party", home=tmp_path)
+    strategy = make(name, link_to(start_mixer(), run=run.id), run, **several)
+    grid = grid_of(tmp_path / "nodes", SEVERAL)
+    start(strategy, grid, 2, SEVERAL)
     grid.wait()
     assert local.recorder.run is not None
     check_same_results(read_results(local.recorder.run), results(run, tmp_path / "nodes"))

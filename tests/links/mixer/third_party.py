@@ -16,6 +16,7 @@ TOKEN = "c0ffee" * 8
 SEED = 2**62 + 20_26
 
 TOY = Toy(clients=4)
+SEVERAL = Toy(clients=4, multi_label=True)
 
 MAKERS: dict[str, Any] = {
     "CutMixSL": lambda **options: CutMixSL(TOY.upper(), min_patches=1, **options),
@@ -41,10 +42,10 @@ def make(name: str, link: Link | None = None, run: Run | None = None, **more: An
     return strategy
 
 
-def grid_of(nodes: Path, **options: Any) -> FakeGrid:
-    """Make a grid with the toy's clients, whose states are stored in a folder."""
-    app = toy_app(TOY, optimizer=adamw(0.01), **{"kind": OneAtATime, **options})
-    return FakeGrid(app, TOY.clients, **{"state-dir": str(nodes)})
+def grid_of(nodes: Path, toy: Toy = TOY, **options: Any) -> FakeGrid:
+    """Make a grid with a toy's clients, whose states are stored in a folder."""
+    app = toy_app(toy, optimizer=adamw(0.01), **{"kind": OneAtATime, **options})
+    return FakeGrid(app, toy.clients, **{"state-dir": str(nodes)})
 
 
 def start(strategy: SplitStrategy, grid: FakeGrid, rounds: int, toy: Toy = TOY) -> None:

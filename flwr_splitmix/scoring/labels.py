@@ -1,0 +1,153 @@
+"""Losses and scores of examples with one class each, or with any number of labels each.
+
+Labels are int64: classes (b,), or multi-label (b, L), 1 for each label that an example has and
+otherwise 0.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Sums over scored examples, from which their scores follow.
+
+    Parameters
+    ----------
+    examples
+        Number of examples.
+    loss
+        Sum of the examples' losses; a multi-label example's loss is the mean over its labels.
+    right
+        Number of right predictions: one for each example, or one for each of its labels.
+    predictions
+        Number of predictions.
+    confusion
+        For multi-label examples, the numbers of true positives, true negatives, false positives
+        and false negatives, over all labels; None for classes.
+    """
+
+    examples: int = 0
+    loss: float = 0.0
+    right: int = 0
+    predictions: int = 0
+    confusion: tuple[int, int, int, int] | None = None
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.examples + other.examples,
+            self.loss + other.loss,
+            self.right + other.right,
+            self.predictions + other.predictions,
+            _sum(self.confusion, other.confusion),
+        )
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean loss of an example; NaN without examples."""
+        return self.loss / self.examples if self.examples else math.nan
+
+    @property
+    def accuracy(self) -> float:
+        """Fraction of right predictions; for multi-label examples, the mean over the labels."""
+        return self.right / self.predictions if self.predictions else math.nan
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Further scores: "matthews" for multi-label examples, nothing for classes.
+
+        Matthews' correlation coefficient is over all labels of all examples together; it is 0 if
+        all labels, or all predictions, are equal.
+
+        Source: Patch Shuffling, eq. 10.
+        """
+        if self.confusion is None:
+            return {}
+        yes, no, false_yes, false_no = self.confusion
+        product = (yes + false_yes) * (yes + false_no) * (no + false_yes) * (no + false_no)
+        above = yes * no - false_yes * false_no
+        return {"matthews": above / math.sqrt(product) if product else 0.0}
+
+
+def _sum(
+    first: tuple[int, int, int, int] | None, second: tuple[int, int, int, int] | None
+) -> tuple[int, int, int, int] | None:
+    if first is None or second is None:
+        return first or second
+    a, b, c, d = (x + y for x, y in zip(first, second, strict=True))
+    return a, b, c, d
+
+
+def target_rows(labels: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
+    """Return labels as targets (b, L): classes as one-hot rows, multi-label ones as they are."""
+    rows = labels if labels.dim() == 2 else F.one_hot(labels, num_classes)
+    return rows.to(dtype)
+
+
+def target_loss(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    multi_label: bool,
+    reduction: Literal["mean", "none"] = "mean",
+) -> Tensor:
+    """Return the loss of logits (b, L) for targets (b, L), which may be mixtures.
+
+    It is the cross-entropy; for multi-label targets the binary cross-entropy of each label, and
+    the mean over labels.
+
+    Parameters
+    ----------
+    reduction
+        "mean" over the examples, or "none": a loss for each, (b,).
+    """
+    if not multi_label:
+        return F.cross_entropy(logits, targets, reduction=reduction)
+    losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(1)
+    return losses.mean() if reduction == "mean" else losses
+
+
+@torch.inference_mode()
+def tally(logits: Tensor, labels: Tensor) -> Tally:
+    """Score logits (b, L); a label is predicted if its logit is above 0."""
+    logits = logits.float()
+    if labels.dim() == 1:
+        loss = float(F.cross_entropy(logits, labels, reduction="sum"))
+        return Tally(len(labels), loss, int((logits.argmax(1) == labels).sum()), len(labels))
+    loss = float(target_loss(logits, labels.float(), multi_label=True)) * len(labels)
+    said, right = logits > 0, labels > 0
+    yes, no = int((said & right).sum()), int((~said & ~right).sum())
+    false_yes, false_no = int((said & ~right).sum()), int((~said & right).sum())
+    return Tally(len(labels), loss, yes + no, labels.numel(), (yes, no, false_yes, false_no))
+
+
+def wrong_labels(
+    labels: Tensor, num_classes: int, *, multi_label: bool, batch: int | None = None
+) -> str | None:
+    """Return what is wrong with labels, as a clause; None if nothing is.
+
+    Parameters
+    ----------
+    labels
+        int64 (b,) in 0..L-1 is right, or with `multi_label` int64 (b, L) of 0 and 1.
+    batch
+        Expected number b of examples; None for any.
+    """
+    if batch is None:
+        batch = len(labels) if labels.dim() else 1
+    shape = (batch, num_classes) if multi_label else (batch,)
+    most = 1 if multi_label else num_classes - 1
+    if labels.dtype != torch.int64 or tuple(labels.shape) != shape:
+        return (
+            f"have shape {tuple(labels.shape)} of {labels.dtype}, expected {shape} of torch.int64"
+        )
+    if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) <= most:
+        return f"lie in {int(labels.min())}..{int(labels.max())}, allowed are 0..{most}"
+    return None

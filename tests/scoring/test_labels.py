@@ -1,0 +1,90 @@
+"""Losses and scores of classes and of multi-label examples, beside scikit-learn's."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef
+from torch import Tensor
+
+from flwr_splitmix.scoring.labels import Tally, tally, target_loss, target_rows, wrong_labels
+
+LOGITS = torch.tensor([[2.0, -1.0, 0.5], [-3.0, 0.1, -0.2], [1.0, 1.0, -4.0], [0.3, -2.0, 0.9]])
+SEVERAL = torch.tensor([[1, 0, 0], [0, 1, 1], [1, 0, 0], [0, 0, 1]])
+ONE = torch.tensor([0, 2, 0, 2])
+
+
+def test_classes_are_scored_by_the_largest_logit() -> None:
+    scored = tally(LOGITS, ONE)
+    assert scored.accuracy == pytest.approx(accuracy_score(ONE, LOGITS.argmax(1)))
+    likely = LOGITS.double().softmax(1)
+    assert scored.mean_loss == pytest.approx(log_loss(ONE, likely, labels=[0, 1, 2]))
+    assert scored.examples == 4
+    assert scored.scores == {}
+
+
+def test_several_labels_are_scored_each_and_all_together() -> None:
+    scored = tally(LOGITS, SEVERAL)
+    said, right = (LOGITS > 0).flatten().long(), SEVERAL.flatten()
+    assert scored.accuracy == pytest.approx(accuracy_score(right, said))
+    assert scored.scores["matthews"] == pytest.approx(matthews_corrcoef(right, said))
+    losses = [log_loss(SEVERAL[:, i], LOGITS[:, i].sigmoid(), labels=[0, 1]) for i in range(3)]
+    assert scored.mean_loss == pytest.approx(sum(losses) / 3)
+    assert scored.examples == 4
+
+
+@pytest.mark.parametrize("labels", [ONE, SEVERAL], ids=["classes", "multi-label"])
+def test_batches_add_up(labels: Tensor) -> None:
+    parts = [tally(LOGITS[:1], labels[:1]), tally(LOGITS[1:], labels[1:])]
+    whole = tally(LOGITS, labels)
+    added = sum(parts, Tally())
+    assert added.accuracy == whole.accuracy
+    assert added.scores == whole.scores
+    assert added.mean_loss == pytest.approx(whole.mean_loss)
+
+
+@pytest.mark.parametrize("labels", [torch.zeros(4, 3).long(), torch.ones(4, 3).long()])
+def test_equal_labels_have_no_correlation(labels: Tensor) -> None:
+    assert tally(LOGITS, labels).scores == {"matthews": 0.0}
+
+
+def test_nothing_scored_has_no_score() -> None:
+    assert math.isnan(Tally().accuracy)
+    assert math.isnan(Tally().mean_loss)
+
+
+def test_losses_of_mixed_targets_are_linear_in_them() -> None:
+    for multi_label, labels in ((False, ONE), (True, SEVERAL)):
+        rows = target_rows(labels, 3, torch.float64)
+        other = rows.roll(1, 0)
+        logits = LOGITS.double()
+        mixed = target_loss(logits, 0.3 * rows + 0.7 * other, multi_label=multi_label)
+        parts = [target_loss(logits, part, multi_label=multi_label) for part in (rows, other)]
+        torch.testing.assert_close(mixed, 0.3 * parts[0] + 0.7 * parts[1])
+        each = target_loss(logits, rows, multi_label=multi_label, reduction="none")
+        assert each.shape == (4,)
+        torch.testing.assert_close(each.mean(), parts[0])
+
+
+@pytest.mark.parametrize(
+    ("labels", "multi_label", "sentence"),
+    [
+        (ONE, False, None),
+        (SEVERAL, True, None),
+        (ONE[:0], False, None),
+        (SEVERAL, False, "have shape (4, 3) of torch.int64, expected (4,) of torch.int64"),
+        (ONE, True, "have shape (4,) of torch.int64, expected (4, 3) of torch.int64"),
+        (SEVERAL.float(), True, "have shape (4, 3) of torch.float32, expected (4, 3) of torch."),
+        (SEVERAL + 1, True, "lie in 1..2, allowed are 0..1"),
+        (-SEVERAL, True, "lie in -1..0, allowed are 0..1"),
+        (ONE + 1, False, "lie in 1..3, allowed are 0..2"),
+        (torch.tensor(1), False, "have shape () of torch.int64, expected (1,) of torch.int64"),
+    ],
+)
+def test_wrong_labels_are_described(
+    labels: Tensor, multi_label: bool, sentence: str | None
+) -> None:
+    said = wrong_labels(labels, 3, multi_label=multi_label)
+    assert said == sentence or (sentence is not None and said is not None and sentence in said)
