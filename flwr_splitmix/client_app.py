@@ -28,8 +28,9 @@ class SplitClientApp(ClientApp):
 
     A node's configuration (`--node-config`) must hold `partition-id`. It may hold `state-dir`
     (where the client's state is kept; "" keeps it in Flower's context), `ssl-certfile` and
-    `ssl-keyfile` (the node's own certificate, if the server asks for one), and the keys of a
-    `NodePolicy`: what may leave the node, whatever the run asks for.
+    `ssl-keyfile` (the node's own certificate, if the server asks for one), `link-via` and
+    `link-via-ca` (the only mixer that the node dials), `privacy-policy` (a file with the keys of a
+    `NodePolicy`) or these keys themselves: what may leave the node, whatever the run asks for.
 
     Parameters
     ----------

@@ -49,6 +49,11 @@ class WarmupCosine:
     start_factor, final_factor
         Factors on the learning rate at the first step and at the end. With a learning rate of
         1e-3, the defaults give 1e-6 and 1e-5, as in DeiT (Touvron et al., 2020).
+
+    Raises
+    ------
+    ValueError
+        If `warmup` < 0.
     """
 
     warmup: float = 0.0

@@ -46,7 +46,10 @@ class SplitClient(GuardedClient):
         Inputs (b, ...) to smashed data (b, prefix + N, d). Its `geometry` attribute gives the
         shape; without one, a forward pass on the first example does, with no prefix tokens.
     data
-        Training examples: a map-style data set of (input, label) pairs.
+        Training examples: a map-style data set of (input, label) pairs. A label is a class, or for
+        a strategy with `multi_label` a row of 0 and 1.
+    batch_size
+        Examples in a batch; if there are fewer, batches are drawn with replacement.
     test_data, benchmark_data
         This client's own test split for `federated` evaluation, and a public test set common to
         all clients for `benchmark` evaluation.
@@ -72,6 +75,8 @@ class SplitClient(GuardedClient):
     ------
     ClientError
         If there is no training example.
+    ValueError
+        If `batch_size` < 1.
     """
 
     def __init__(
@@ -152,9 +157,9 @@ class SplitClient(GuardedClient):
         Returns
         -------
         {"smashed": [tensor (b, a, d) or None for each pass], "labels": labels}, or {}. Labels are
-        int64 (b,): classes, or the examples' ids if the plan asks for ids. Soft labels are a list
-        with one entry per pass, like the smashed data. {"budget-spent": True} if the upload would
-        exceed the client's privacy budget.
+        int64 (b,): classes, or the examples' ids if the plan asks for ids; or (b, L), multi-label.
+        Soft labels are a list with one entry per pass, like the smashed data. {"budget-spent": True}
+        if the upload would exceed the client's privacy budget.
         """
         if self._pending is not None:
             pending, self._pending = self._pending, None

@@ -72,7 +72,7 @@ class AutoLink(Link):
     simulation, deployment
         Factories of the link for a simulation and for a deployment; only one is called.
     timeout
-        Seconds to wait for the nodes that a round needs.
+        Seconds to wait for the first nodes, which decide the link; it has a timeout of its own.
     """
 
     def __init__(

@@ -39,7 +39,8 @@ class Run:
     ----------
     path
         The run's directory: config.json, begun.json, metrics.parquet, record.json, summary.json,
-        failure.json, lock, checkpoints/, clients/.
+        failure.json, lock, checkpoints/, clients/; of some runs also inputs.json, mixtures.json,
+        attacks/.
     id
         The directory's name: UTC time, name, four hex digits; e.g. 20261120-101500-cutmixsl-3f2a.
     config

@@ -121,7 +121,8 @@ class RoundLoop(Shape):
         initial_arrays
             The lower segment that every client starts from.
         timeout
-            Maximum wait, in seconds, for clients to attach and to finish.
+            Maximum wait, in seconds and at most 120, for clients to attach and to finish; ignored
+            if there is a `link`, which has its own.
         evaluate_fn
             Central evaluation, called every `evaluate_every` rounds and after the last round (not
             before the first).
@@ -155,6 +156,11 @@ class RoundLoop(Shape):
             Live clients; their position is their index.
         initial_arrays
             The lower segment that all clients start from; None uses the first client's.
+
+        Raises
+        ------
+        AggregatorError
+            If the aggregator needs a grid of nodes.
         """
         self.aggregator.check_works_without_grid()
         self.prepare(clients)

@@ -1,6 +1,7 @@
 """DPSL, DPMixSL, DPCutMixSL: split learning with Gaussian noise on smashed data and labels.
 
-Every strategy accepts `noise`; these require it.
+These require `noise`. Other strategies accept it, but for those that mix inputs or have frozen
+edges.
 """
 
 from __future__ import annotations

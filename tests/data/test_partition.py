@@ -207,3 +207,14 @@ def test_unequal_splits_are_divided_each_by_itself() -> None:
     tiny = ImageSets(images(LABELS), images(LABELS[:9]), tuple("0123456789"), "tiny")
     lengths = [tuple(map(len, client_split(tiny, client, 4))) for client in range(4)]
     assert lengths == [(500, 3), (500, 2), (500, 2), (500, 2)]
+
+
+def test_images_of_several_labels_are_divided_evenly_or_not_at_all() -> None:
+    several = load_images("fashion-mnist-multi")
+    one = load_images("fashion-mnist-small")
+    for client in range(3):
+        parts = [client_split(sets, client, 3, seed=1, samples=50)[0] for sets in (several, one)]
+        assert parts[0].multi_label
+        assert [p.labels.shape for p in parts] == [(50, 10), (50,)]
+    with pytest.raises(DataError, match=r"divides images by their class.*allowed.* 'iid'"):
+        client_split(several, 0, 3, scheme="dirichlet")

@@ -13,8 +13,8 @@ from flwr_splitmix.experiments.privacy.texts.sizes import TEXT_SIZES
 _WORK = "flwr_splitmix.experiments.privacy"
 _UPLINK = Fact("uplink_bytes", "uplink bytes of an epoch", "uplink/epoch", "megabytes")
 _HOW_TO_READ = (
-    "In brackets behind an attack stands the interval of 95 %, of several seeds its widest bounds; "
-    "behind a method's own scores their range over seeds; behind the slash the floor, which an "
+    "Brackets hold an attack's interval of 95 % (of several seeds the lowest and highest bound) or "
+    "the range of a method's own scores over seeds. Behind the slash is the floor, which an "
     "attacker reaches without the victim's releases. n/a: the adversary lacks what the attack "
     "needs, which does not make the method safe. (?): the attack did not beat its floor on the "
     "unprotected method either, so that it says nothing."
@@ -72,9 +72,8 @@ TEXTS = Matrix(
         "higher, the worse hidden. Of the guesses that it makes at a text (each message, their "
         "mean, each direction) the best counts. Decode errors are relative to the trunk's own "
         "output; the leak is the |cos| of the best message, or of their sum, with a public text. "
-        "epsilon: of all messages of a text, where the "
-        "method counts them; option: the noise option's value at which utility is MixGuard's; "
-        f"behind a + stands what is in no paper. {_HOW_TO_READ}"
+        "epsilon: of all messages of a text, where the method counts them; option: the last value "
+        f"of the noise option's ladder at which utility is not below MixGuard's. A + marks what is in no paper. {_HOW_TO_READ}"
     ),
     work=f"{_WORK}.texts.work",
     loads=("transformers", "sklearn.metrics", "sklearn.decomposition", "scipy.stats"),

@@ -118,7 +118,8 @@ class RayLink(RunLink):
         Where clients' states are kept between rounds. On a cluster of several machines it must be
         shared storage, or a restarted host may not find its clients' states.
     attach_timeout, step_timeout
-        Seconds to wait for clients to attach, and for one exchange.
+        Seconds to wait for clients to attach (for hosts to start at least 120), and for one
+        exchange.
     """
 
     def __init__(

@@ -206,3 +206,77 @@ def test_a_hub_that_cannot_be_reached_is_said(monkeypatch: pytest.MonkeyPatch) -
     assert "Couldn't reach the Hub" in message
     assert "long trace" not in message
     assert "allowed is the name of an image dataset there" in message
+
+
+SEVERAL_NAMES = ["hat", "tie", "shoe"]
+
+
+def listed(rows: list[Any]) -> Any:
+    kind = datasets.Sequence(datasets.ClassLabel(names=SEVERAL_NAMES))
+    return split([1] * len(rows), rows, label="labels", label_type=kind)
+
+
+def truths(**columns: list[Any]) -> Any:
+    """As CelebA: a column of truth values for each label, an image and a number."""
+    made = split([1] * len(columns["hat"]), [0] * len(columns["hat"]), label="celeb_id",
+                 label_type=datasets.Value("int64"))  # fmt: skip
+    for name, values in columns.items():
+        made = made.add_column(name, values, feature=datasets.Value("bool"))
+    return made
+
+
+def test_lists_of_classes_are_several_labels(tmp_path: Path) -> None:
+    sets = load_images(save(tmp_path, train=listed([[0], [], [2, 0]]), test=listed([[1]])))
+    assert sets.multi_label
+    assert sets.classes == ("hat", "tie", "shoe")
+    assert sets.train.labels.tolist() == [[1, 0, 0], [0, 0, 0], [1, 0, 1]]
+    assert sets.test.labels.tolist() == [[0, 1, 0]]
+
+
+def test_columns_of_truth_values_are_labels(tmp_path: Path) -> None:
+    train = truths(hat=[True, False], tie=[True, True])
+    sets = load_images(save(tmp_path, train=train, test=truths(hat=[False], tie=[True])))
+    assert sets.multi_label
+    assert sets.classes == ("hat", "tie")
+    assert sets.train.labels.tolist() == [[1, 1], [0, 1]]
+    assert sets.test.labels.tolist() == [[0, 1]]
+
+
+def test_a_class_is_preferred_to_truth_values(tmp_path: Path) -> None:
+    def both(labels: list[int]) -> Any:
+        made = split([1] * len(labels), labels)
+        for name in ("hat", "tie"):
+            made = made.add_column(name, [True] * len(labels), feature=datasets.Value("bool"))
+        return made
+
+    sets = load_images(save(tmp_path, train=both([0, 1]), test=both([1])))
+    assert not sets.multi_label
+    assert sets.train.labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "sentence"),
+    [
+        (listed([[0], None]), listed([[1]]), r"labels of an image of .* are None; allowed are"),
+        (
+            truths(hat=[True, None], tie=[True, True]),
+            truths(hat=[True], tie=[True]),
+            "the label 'hat' of .* is missing for an image",
+        ),
+        (
+            truths(hat=[True], tie=[True]),
+            truths(hat=[True]),
+            "the test split of .* lacks the column 'tie' of training",
+        ),
+        (
+            truths(hat=[True]),
+            truths(hat=[True]),
+            "has no label column among id, image, celeb_id, hat",
+        ),
+    ],
+)
+def test_several_labels_that_are_wrong_are_refused(
+    tmp_path: Path, train: Any, test: Any, sentence: str
+) -> None:
+    with pytest.raises(DataError, match=sentence):
+        load_images(save(tmp_path, train=train, test=test))

@@ -263,3 +263,18 @@ def test_an_interrupted_export_leaves_nothing(
     with pytest.raises(OSError, match="no space left"):
         export_vision(run, tmp_path / "model", run.config, client=None, onnx=False, force=False)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_of_several_labels_predicts_each_by_itself(
+    make: Make, splitmix: Splitmix, pictures: list[Path], tmp_path: Path
+) -> None:
+    exported = make("CutMixSFL", dataset="fashion-mnist-multi")
+    assert "eval_matthews" not in exported.run.rows[-1]  # not evaluated
+    folder = tmp_path / "model"
+    assert splitmix("export", exported.run.id, folder).exit_code == 0
+    assert json.loads((folder / "splitmix.json").read_text())["multi_label"] is True
+    assert "may have several of them" in (folder / "README.md").read_text()
+    done = splitmix("predict", folder, pictures[0], "--format", "json")
+    assert done.exit_code == 0, done.output
+    (said,) = json.loads(done.stdout)
+    assert sum(said["classes"].values()) > 1.5  # ten probabilities near a half, not one in all
