@@ -158,8 +158,8 @@ class SplitClient(GuardedClient):
         -------
         {"smashed": [tensor (b, a, d) or None for each pass], "labels": labels}, or {}. Labels are
         int64 (b,): classes, or the examples' ids if the plan asks for ids; or (b, L), multi-label.
-        Soft labels are a list with one entry per pass, like the smashed data. {"budget-spent": True}
-        if the upload would exceed the client's privacy budget.
+        Soft labels are a list with one entry per pass, like the smashed data.
+        {"budget-spent": True} if the upload would exceed the client's privacy budget.
         """
         if self._pending is not None:
             pending, self._pending = self._pending, None

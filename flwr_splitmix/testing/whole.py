@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -103,7 +103,7 @@ class Whole:
     mixer: Mixer
     server_update: ServerUpdate
     seed: int
-    loss: nn.Module
+    loss: nn.Module = field(default_factory=nn.CrossEntropyLoss)
 
     def step(self, shape: SmashedShape, server_round: int, number: int) -> None:
         """Take the strategy's step `number` of a round."""

@@ -38,7 +38,7 @@ def test_over_a_stream_it_is_the_same_run(kind: Any, tmp_path: Path) -> None:
     )
     link = OnFakeGrid(StreamLink(address="127.0.0.1:0", attach_timeout=60, run=run.id), grid)
     strategy = kind(TOY.upper(), run=run, link=link, **usual)
-    strategy.start(None, to_arrays(TOY.lower().state_dict()), 2)  # type: ignore[arg-type]
+    strategy.start(None, to_arrays(TOY.lower().state_dict()), 2)
     grid.wait()
     assert local.recorder.run is not None
     assert -1 <= local.recorder.run.rows[-1]["eval_matthews"] <= 1

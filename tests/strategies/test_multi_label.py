@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import ConcatDataset
 
 from flwr_splitmix import adamw
 from flwr_splitmix.clients import SplitClient, exchange
+from flwr_splitmix.data.batches import Example
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.methods import BY_NAME
 from flwr_splitmix.mixers import SmashedShape
@@ -46,19 +48,17 @@ def test_laws_1_and_6_split_equals_whole_and_only_what_may_crosses(name: str) ->
 def test_federated_and_central_evaluation_agree_and_have_matthews_correlation() -> None:
     options: dict[str, Any] = {"optimizer": adamw(0.02), "device": "cpu", "multi_label": True}
     scores = []
-    for kind, evaluation in ((SFL, "federated"), (SFL, "central")):
-        strategy = kind(
+    for central in (False, True):
+        strategy = SFL(
             TOY.upper(),
-            evaluation="none" if evaluation == "central" else evaluation,
+            evaluation="none" if central else "federated",
             steps_per_round=20,
             **options,
         )
         tests = [TOY.test_data(client) for client in range(TOY.clients)]
         parts = [part for part in tests if part is not None]
-        together = torch.utils.data.ConcatDataset(parts)
-        evaluate_fn = None
-        if evaluation == "central":
-            evaluate_fn = central_evaluation(strategy.upper, TOY.lower(), together)
+        together: ConcatDataset[Example] = ConcatDataset(parts)
+        evaluate_fn = central_evaluation(strategy.upper, TOY.lower(), together) if central else None
         strategy.fit(TOY.make_clients(adamw(0.02)), 3, evaluate_fn=evaluate_fn)
         row = strategy.recorder.metrics.rows[-1]
         scores.append((row["accuracy"], row["eval_loss"], row["eval_matthews"]))

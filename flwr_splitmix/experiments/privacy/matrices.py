@@ -73,7 +73,8 @@ TEXTS = Matrix(
         "mean, each direction) the best counts. Decode errors are relative to the trunk's own "
         "output; the leak is the |cos| of the best message, or of their sum, with a public text. "
         "epsilon: of all messages of a text, where the method counts them; option: the last value "
-        f"of the noise option's ladder at which utility is not below MixGuard's. A + marks what is in no paper. {_HOW_TO_READ}"
+        "of the noise option's ladder at which utility is not below MixGuard's. A + marks what is "
+        f"in no paper. {_HOW_TO_READ}"
     ),
     work=f"{_WORK}.texts.work",
     loads=("transformers", "sklearn.metrics", "sklearn.decomposition", "scipy.stats"),

@@ -106,11 +106,12 @@ def test_scoring_counts_hits_and_adds_losses_without_dropout() -> None:
     toy = Toy(dropout=0.9)
     segment = ServerSegment(toy.upper(), device="cpu")
     smashed, labels = mixture().smashed, torch.arange(GROUPS * B) % 3
-    loss, hits = segment.score(smashed, labels)
+    scored = segment.score(smashed, labels)
     logits = segment.module.eval()(smashed).detach()
     log_likelihood = F.log_softmax(logits, 1)[torch.arange(len(labels)), labels].sum()
-    assert loss == pytest.approx(-float(log_likelihood), rel=1e-5)
-    assert hits == sum(int(row.argmax()) == int(y) for row, y in zip(logits, labels, strict=True))
+    assert scored.loss == pytest.approx(-float(log_likelihood), rel=1e-5)
+    hits = sum(int(row.argmax()) == int(y) for row, y in zip(logits, labels, strict=True))
+    assert scored.right == hits
 
 
 def test_state_restores_weights_and_optimizer() -> None:
