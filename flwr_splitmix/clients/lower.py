@@ -41,7 +41,7 @@ def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
     Returns
     -------
     "prefix", "patches" and "width" of its smashed data; for an edge that shuffles also "edge",
-    its method as JSON text, and "trainable".
+    its description as JSON text, and "trainable".
 
     Raises
     ------

@@ -31,6 +31,9 @@ class ExperimentError(RunError):
 Defence = Literal["none", "blur", "adversarial"]
 """Names in `attacks.defences`, which is not imported as it loads torch."""
 
+Embedding = Literal["patch", "tokens-to-token"]
+"""Embeddings of frozen edges, as in `segments.vision.shuffled_edge`, which loads torch, too."""
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -58,6 +61,8 @@ class Variant:
     public_corpora
         For texts, names in `public_corpora.PUBLIC_CORPORA`: the corpus on which the calibrator
         is trained, and the corpus of supports; None takes both from all public texts.
+    embedding
+        Embedding of a frozen edge; "tokens-to-token" has random weights at every scale.
     """
 
     method: str
@@ -69,6 +74,7 @@ class Variant:
     cut_at: str | None = None
     defence: Defence = "none"
     public_corpora: tuple[str, str] | None = None
+    embedding: Embedding = "patch"
 
 
 def variant(
@@ -283,6 +289,7 @@ class Cell:
             self.dataset,
             f"seed={self.seed}",
             *(() if self.defence == "none" else (self.defence,)),
+            *(str(value) for name, value in self.model_options if name == "embedding"),
             *(f"public={name}" for name in self.recipe.public_corpora or ()),
         )
 

@@ -95,6 +95,9 @@ class Scale:
             options["positions"] = known.positions  # before a shuffle, they would undo it
         if variant.cut_at is not None:
             options["cut_at"] = variant.cut_at
+        if variant.embedding != "patch":
+            options["embedding"] = variant.embedding
+            options.pop("pretrained", None)  # timm has weights for its own embedding only
         recipe = self.recipes[track]
         own = dict(variant.options)
         if variant.method == "SpectralShuffleSL":
@@ -147,7 +150,7 @@ def _image_recipes(mixing: Recipe, shuffling: Recipe) -> dict[Track, Recipe]:
 def _models(vit: Model, backbone: Model, decoder: Model, *, vgg: str = "vgg16") -> dict[str, Model]:
     return {
         "ViT-Tiny": vit,
-        # timm has no T2T-ViT.
+        # timm has no T2T-ViT; an edge can have its embedding, see `Variant.embedding`.
         "T2T-ViT-24": backbone,
         "PiT-Tiny": _model("pit_ti_224", patch_size=4, depth=None),
         "VGG-16": _model(vgg, cell=2),

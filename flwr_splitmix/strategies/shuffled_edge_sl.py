@@ -53,12 +53,13 @@ class _ShuffledEdgeSL(SplitStrategy):
             raise ValueError(f"{name} needs the clients' labels at the server: labels=[...]")
         if options.get("aggregator") is not None:
             raise ValueError(f"{name} has frozen edges: there is nothing to aggregate")
-        self.edge: dict[str, Any] = {"method": self.method, "kappa": kappa}
-        made_for = getattr(upper, "edge", self.edge)
-        if made_for != self.edge:
+        asked: dict[str, Any] = {"method": self.method, "kappa": kappa}
+        made_for = dict(getattr(upper, "edge", asked))
+        if {key: made_for.get(key) for key in asked} != asked:
             raise ValueError(
-                f"{name} needs an upper segment made for {self.edge}, this one is for {made_for}"
+                f"{name} needs an upper segment made for {asked}, this one is for {made_for}"
             )
+        self.edge = made_for  # any embedding: clients need the one that the segment was made for
         mixer = FrozenEdge(needs_whole_batch=kappa < 1)
         super().__init__(upper, mixer=mixer, labels=labels, **options)
         for client, own in enumerate(labels):

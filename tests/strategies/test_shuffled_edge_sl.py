@@ -163,20 +163,39 @@ def test_the_upper_segment_must_be_made_for_the_same_shuffle() -> None:
         BatchShuffleSL(half.upper, labels=[], kappa=0.4)
 
 
+def test_an_edge_that_embeds_otherwise_is_refused() -> None:
+    """Both sides name the embedding; the strategy asks for the one of its upper segment."""
+    small: dict[str, Any] = {"image_size": 16, "depth": 2, "embed_dim": 24, "num_heads": 3}
+    data = Examples(torch.randn(8, 1, 16, 16), torch.arange(8) % 3)
+    tokens = split_shuffled_edge(method="patch", embedding="tokens-to-token", seed=0, **small)
+    plain = split_shuffled_edge(method="patch", seed=0, **small)
+    for upper, lower in ((tokens.upper, plain.lower), (plain.upper, tokens.lower)):
+        strategy = PatchShuffleSL(upper, labels=[data.labels], device="cpu", min_nodes=1)
+        assert strategy.edge == getattr(upper, "edge", None)
+        with pytest.raises(LinkError, match="does not shuffle as PatchShuffleSL asks"):
+            strategy.fit([SplitClient(lower, data, batch_size=4, device="cpu")], 1)
+    with pytest.raises(ValueError, match=r"made for .*'batch'.*, this one is for .*to-token"):
+        BatchShuffleSL(tokens.upper, labels=[], kappa=0.4)
+
+
 @pytest.mark.parametrize(
-    ("kind", "method", "kappa"),
+    ("kind", "method", "kappa", "embedding"),
     [
-        (PatchShuffleSL, "patch", 1.0),
-        (BatchShuffleSL, "batch", 0.4),
-        (SpectralShuffleSL, "spectral", 1.0),
+        (PatchShuffleSL, "patch", 1.0, "patch"),
+        (PatchShuffleSL, "patch", 1.0, "tokens-to-token"),
+        (BatchShuffleSL, "batch", 0.4, "patch"),
+        (BatchShuffleSL, "batch", 0.4, "tokens-to-token"),
+        (SpectralShuffleSL, "spectral", 1.0, "patch"),
     ],
 )
-def test_a_real_edge_trains_the_upper_segment(kind: Any, method: Any, kappa: float) -> None:
+def test_a_real_edge_trains_the_upper_segment(
+    kind: Any, method: Any, kappa: float, embedding: Any
+) -> None:
     torch.manual_seed(0)
     data = Examples(torch.randn(8, 1, 16, 16), torch.arange(8) % 3)
     lower, upper = split_shuffled_edge(
         method=method, kappa=kappa, image_size=16, depth=2, embed_dim=24, num_heads=3,
-        num_classes=3, seed=0,
+        num_classes=3, seed=0, embedding=embedding,
     )  # fmt: skip
     options = {} if method != "batch" else {"kappa": kappa}
     strategy = kind(upper, labels=[data.labels] * 2, device="cpu", **options)

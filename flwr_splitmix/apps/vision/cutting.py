@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from flwr_splitmix.segments import SplitModel, split_shuffled_edge, split_vision_model
@@ -9,7 +10,7 @@ from flwr_splitmix.strategies import SplitStrategy
 
 
 def edge_of(strategy: SplitStrategy) -> dict[str, Any] | None:
-    """Return the shuffle of a strategy's frozen edges, {"method", "kappa"}; None if it has none."""
+    """Return what a strategy's frozen edges are, {"method", "kappa", ...}; None if it has none."""
     return getattr(strategy, "edge", None)
 
 
@@ -34,6 +35,8 @@ def split_for(
     model, cut_at, cell, **options
         As for `split_vision_model`.
 
+        A frozen edge also takes "embedding".
+
     Raises
     ------
     ValueError
@@ -45,7 +48,10 @@ def split_for(
     return SPLITS[made_by](**arguments)
 
 
-SPLITS = {"split_vision_model": split_vision_model, "split_shuffled_edge": split_shuffled_edge}
+SPLITS: dict[str, Callable[..., SplitModel]] = {
+    "split_vision_model": split_vision_model,
+    "split_shuffled_edge": split_shuffled_edge,
+}
 """Functions that cut models, by name."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,10 @@ from flwr_splitmix.segments import SplitModel, split_shuffled_edge, split_vision
 
 _BATCH = 64
 
-_MADE_BY = {"split_vision_model": split_vision_model, "split_shuffled_edge": split_shuffled_edge}
+_MADE_BY: dict[str, Callable[..., SplitModel]] = {
+    "split_vision_model": split_vision_model,
+    "split_shuffled_edge": split_shuffled_edge,
+}
 
 
 class Likely(NamedTuple):

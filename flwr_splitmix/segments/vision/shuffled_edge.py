@@ -20,16 +20,19 @@ from flwr_splitmix.segments.vision.split_model import (
     Stage,
     UpperSegment,
 )
+from flwr_splitmix.segments.vision.tokens_to_token import TokensToToken
 from flwr_splitmix.segments.vision.vit import build_vit, take_vit_apart
 from flwr_splitmix.segments.vision.zoo import family_of
 
 ShuffleMethod = Literal["patch", "batch", "spectral", "spectral-pixels"]
+Embedding = Literal["patch", "tokens-to-token"]
 
 
 class FrozenLower(LowerSegment):
     """Lower segment that is never trained: it has no gradients, and never any dropout.
 
-    Only the shuffle follows the training mode. `edge` describes it: {"method", "kappa"}.
+    Only the shuffle follows the training mode. `edge` describes the segment: {"method", "kappa"},
+    and "embedding" if that is not "patch".
     """
 
     def __init__(
@@ -93,6 +96,7 @@ def split_shuffled_edge(
     patch_size: int = 4,
     depth: int | None = 6,
     seed: int | None = None,
+    embedding: Embedding = "patch",
     **timm_options: Any,
 ) -> SplitModel:
     """Cut a timm ViT or DeiT for shuffled patches; the lower segment is frozen.
@@ -116,21 +120,29 @@ def split_shuffled_edge(
     num_classes, channels, image_size, patch_size, depth, seed, **timm_options
         As for `split_vision_model`. All clients and the server need the same lower weights: the
         same seed, or pretrained ones.
+    embedding
+        "patch": the model's own patch projection. "tokens-to-token", for "patch" and "batch", as
+        in the paper: a `TokensToToken` in its place, with random weights, as timm has none; a
+        seed's other weights are those that it has with "patch".
 
     Returns
     -------
     SplitModel
-        (lower, upper), each with an attribute `edge`, {"method": method, "kappa": kappa}.
+        (lower, upper), each with an attribute `edge`, {"method": method, "kappa": kappa}, and
+        "embedding" if that is not "patch".
 
     Raises
     ------
     ValueError
         If the model is no such transformer, has too few blocks for "patch" or "batch", or has a
-        norm before its first block, or if method, kappa or a size is invalid.
+        norm before its first block; if method, kappa, embedding or a size is invalid; or if
+        "tokens-to-token" is asked of a spectral method, of pretrained weights, or with patches of
+        another size than 4, 8 or 16.
 
-    Source: Patch Shuffling, section IV.
+    Source: Patch Shuffling, sections IV and V-A.
     """
     shuffle = _shuffle(method, kappa)
+    _check_embedding(embedding, method, bool(timm_options.get("pretrained")))
     _check_family(name)
     request = Request(
         name, None, num_classes, channels, image_size, patch_size, depth, "lower", 1, timm_options
@@ -140,13 +152,13 @@ def split_shuffled_edge(
         model = build_vit(request)
         width, patches = int(model.embed_dim), int(model.patch_embed.num_patches)
         rows, columns = model.patch_embed.grid_size  # before the model is taken apart
-        embedding, *others = _stages_without_positions(model)
+        first, *others = _stages_without_positions(model)
         if method in ("spectral", "spectral-pixels"):
             side, crossing = patch_size, 2 * channels * patch_size**2
             before: list[Stage] = []
             if method == "spectral":
                 side, crossing = side_of_patches(width, patch_size), 2 * width
-                before = [embedding, ("map", CellsToMap((rows, columns), side))]
+                before = [first, ("map", CellsToMap((rows, columns), side))]
             lower: list[Stage] = [
                 *before, ("spectrum", Spectrum()), ("patches", MapToCells(side)),
                 ("shuffle", shuffle),
@@ -154,10 +166,15 @@ def split_shuffled_edge(
             upper = [("embedding", _mlp(crossing, width)), *others]
         else:
             crossing = width
-            lower = [embedding, ("shuffle", shuffle), *_first_block(name, others)]
+            if embedding == "tokens-to-token":  # drawn last: other weights stay a seed's own
+                first = ("embedding", TokensToToken(channels, width, patch_size))
+                patches = (image_size // patch_size) ** 2
+            lower = [first, ("shuffle", shuffle), *_first_block(name, others)]
             upper = [stage for stage in others if stage not in lower]
     geometry = Geometry(patches, crossing, positions="none")
-    edge = {"method": method, "kappa": float(kappa)}
+    edge: dict[str, Any] = {"method": method, "kappa": float(kappa)}
+    if embedding != "patch":
+        edge["embedding"] = embedding
     return SplitModel(
         FrozenLower(lower, request.input_shape, geometry, dict(edge)),
         ShuffledUpper(upper, geometry, num_classes, dict(edge)),
@@ -184,6 +201,24 @@ def _shuffle(method: str, kappa: float) -> PatchShuffle:
             f"kappa {kappa} is for the method 'batch' only; {method!r} exchanges no patches"
         )
     return PatchShuffle(kappa)
+
+
+def _check_embedding(embedding: str, method: str, pretrained: bool) -> None:
+    allowed = get_args(Embedding)
+    if embedding not in allowed:
+        raise ValueError(f"embedding is {embedding!r}; allowed are {', '.join(map(repr, allowed))}")
+    if embedding == "patch":
+        return
+    if method not in ("patch", "batch"):
+        raise ValueError(
+            f"embedding {embedding!r} is for the methods 'patch' and 'batch' only; {method!r} has "
+            "ViT's patch embedding, as in the paper (section V-A), or none"
+        )
+    if pretrained:
+        raise ValueError(
+            f"embedding {embedding!r} has no pretrained weights in timm; allowed with pretrained "
+            "is 'patch'"
+        )
 
 
 def _check_family(name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from flwr_splitmix.experiments import SCALES, variant
@@ -10,9 +11,12 @@ from flwr_splitmix.experiments.papers.patch_shuffling import (
     BLURRED,
     CLIPPED_NOISE,
     GAUSSIAN_NOISE,
+    TABLE_1,
+    TABLE_2,
     TABLE_6,
 )
 from flwr_splitmix.experiments.report import make_tables
+from flwr_splitmix.segments.vision.tokens_to_token import TokensToToken
 from tests.experiments.conftest import RunCell
 
 SMOKE = SCALES["smoke"]
@@ -32,6 +36,9 @@ def test_an_edge_with_a_block_costs_what_the_block_costs_shuffled_or_not(
     block = patches * (4 * width**2 + 2 * width * hidden) + 2 * patches**2 * width
     assert macs["PS"] == macs["BS (kappa = 0.4)"] == (projection + block) / 1e6
     assert macs["PS+"] == projection / 1e6
+    # Soft splits to 16 x 16 and 8 x 8 tokens of width 64, and to the 16 patches.
+    tokens = sum(n * (192 * w + 3 * 64**2) + 2 * n**2 * 64 for n, w in ((256, 9), (64, 576)))
+    assert macs["PS, tokens-to-token"] == (tokens + patches * 576 * width + block) / 1e6
     assert memory["Adv"] > memory["SL"] > memory["PS"] > memory["PS+"] > ((0.0,),)
     assert {claim.verdict for claim in table.claims} == {"agrees"}
 
@@ -44,6 +51,35 @@ def test_the_defences_of_table_1_are_trained_as_rows(run: RunCell) -> None:
         assert cell.id != plain.id
         losses[made] = run(cell).rows[-1]["loss"]
     assert len({round(loss, 6) for loss in losses.values()}) == 4  # each trains differently
+
+
+def test_rows_with_tokens_to_token_are_trained_with_that_embedding(run: RunCell) -> None:
+    rows = {entry.row: cell for table in (TABLE_1, TABLE_2) for entry, cell in table.cells(SMOKE)}
+    for row in ("PS", "BS (kappa = 0.4)", "BS (kappa = 0.75)"):
+        plain, own = rows[row], rows[f"{row}, tokens-to-token"]
+        assert own == replace(plain, model_options=own.model_options)
+        options = dict(plain.model_options)
+        assert dict(own.model_options) == {**options, "embedding": "tokens-to-token"}
+        assert (own.words[-1], "tokens-to-token" in plain.words) == ("tokens-to-token", False)
+    own = rows["BS (kappa = 0.4), tokens-to-token"]
+    losses = [run(cell).rows[-1]["loss"] for cell in (own, rows["BS (kappa = 0.4)"])]
+    assert losses[0] != losses[1]
+    summary = run(own).summary
+    assert summary is not None
+    embedding = TokensToToken(1, 192, 8)
+    plain_projection = 8 * 8 * 192 + 192
+    difference = sum(p.numel() for p in embedding.parameters()) - plain_projection
+    plain_costs = (run(rows["BS (kappa = 0.4)"]).summary or {})["client-costs"]
+    assert summary["client-costs"]["parameters"] - plain_costs["parameters"] == difference
+
+
+def test_weights_of_a_pretrained_model_are_not_asked_of_tokens_to_token() -> None:
+    paper = SCALES["paper"]
+    by_row = {entry.row: dict(cell.model_options) for entry, cell in TABLE_2.cells(paper)}
+    plain, own = by_row["PS"], by_row["PS, tokens-to-token"]
+    assert plain["pretrained"] is True
+    del plain["pretrained"]
+    assert own == {**plain, "embedding": "tokens-to-token"}
 
 
 def test_another_cut_is_another_cell() -> None:
