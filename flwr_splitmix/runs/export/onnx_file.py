@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import logging
 import warnings
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.data.images.preprocessing import Preprocessing
 from flwr_splitmix.runs.export.folder import ExportError
+from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle
 
 TOLERANCE = 1e-4
 """Largest allowed difference of logits, relative for magnitudes above 1, else absolute; a different
@@ -25,20 +27,35 @@ _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 class PixelsToLogits(nn.Module):
-    """Normalisation, lower and upper segment: pixels (n, C, S, S) in 0..1 to logits (n, L)."""
+    """Normalisation, lower and upper segment: pixels (n, C, S, S) in 0..1 to logits (n, L).
+
+    A shuffle of the lower segment is left out: the upper segment knows no order of patches, and a
+    file would have one fixed order.
+    """
 
     mean: Tensor
     std: Tensor
 
     def __init__(self, lower: nn.Module, upper: nn.Module, steps: Preprocessing) -> None:
         super().__init__()
-        self.lower, self.upper = lower, upper
+        self.lower, self.upper = _in_order(lower), upper
         self.register_buffer("mean", torch.tensor(steps.mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(steps.std).view(1, -1, 1, 1))
 
     def forward(self, pixels: Tensor) -> Tensor:  # noqa: D102
         logits: Tensor = self.upper(self.lower((pixels - self.mean) / self.std))
         return logits
+
+
+def _in_order(lower: nn.Module) -> nn.Module:
+    """Return a lower segment without its shuffle; the same one if it has none."""
+    shuffles = [name for name, part in lower.named_modules() if isinstance(part, PatchShuffle)]
+    if not shuffles:
+        return lower
+    lower = copy.deepcopy(lower)
+    for name in shuffles:
+        lower.set_submodule(name, nn.Identity())
+    return lower
 
 
 def check_packages() -> None:

@@ -17,8 +17,10 @@ from torch import Tensor
 
 from flwr_splitmix.apps.vision.export import export_vision
 from flwr_splitmix.data import load_images
+from flwr_splitmix.data.images.preprocessing import Preprocessing
 from flwr_splitmix.runs.export import onnx_file
 from flwr_splitmix.runs.export.predict import load_segments
+from flwr_splitmix.segments import split_shuffled_edge
 from tests.runs.export.conftest import Exported
 
 Make = Callable[..., Exported]
@@ -97,6 +99,19 @@ def test_onnxruntime_takes_pixels_and_says_what_torch_does(
         expected = logits_of(exported)[: len(images)].numpy()
         np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)
     assert "in onnxruntime" in (tmp_path / "model" / "README.md").read_text()
+
+
+def test_a_shuffled_edge_has_an_onnx_file_without_its_shuffle(tmp_path: Path) -> None:
+    steps = Preprocessing.of(load_images("fashion-mnist-small", image_size=16).train)
+    segments = split_shuffled_edge(method="batch", kappa=0.4, image_size=16, depth=2, seed=0)
+    file = tmp_path / "model.onnx"
+    assert onnx_file.write_onnx(file, onnx_file.PixelsToLogits(*segments, steps), steps) < 1e-5
+    pixels = torch.rand(5, 1, 16, 16)
+    (logits,) = onnxruntime.InferenceSession(file).run(["logits"], {"pixels": pixels.numpy()})
+    lower, upper = (segment.eval() for segment in segments)
+    with torch.no_grad():  # which shuffles anew
+        expected = upper(lower((pixels - steps.mean[0]) / steps.std[0]))
+    np.testing.assert_allclose(logits, expected.numpy(), rtol=1e-3, atol=1e-4)
 
 
 def test_an_onnx_file_that_computes_otherwise_is_refused(
