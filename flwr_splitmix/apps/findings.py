@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.clients import ClientError
+from flwr_splitmix.device import pick_device
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.server.remarks import name_clients
 
@@ -25,6 +26,27 @@ def passes(part: Callable[[], None], report: Report) -> bool:
         report.problems.append(" ".join(str(error).split()))
         return False
     return True
+
+
+def check_devices(**names: str) -> None:
+    """Raise ConfigError for devices that are not on this machine.
+
+    Parameters
+    ----------
+    names
+        Name of the device by key (`_` for `-`).
+    """
+    keys: dict[str, list[str]] = {}
+    for key, name in names.items():
+        keys.setdefault(name, []).append(key.replace("_", "-"))
+    for name, named in keys.items():
+        try:
+            pick_device(name)
+        except ValueError as error:
+            are = "is" if len(named) == 1 else "are"
+            raise ConfigError(
+                f"run-config: {' and '.join(named)} {are} {name!r}: {error}"
+            ) from None
 
 
 def describe_clients(report: Report, sizes: Sequence[int], batch_size: int, rows: str) -> list[int]:

@@ -72,7 +72,7 @@ class AppConfig(BaseModel):
     lr: Positive
     weight_decay: NotNegative
     warmup_epochs: NotNegative
-    seed: Annotated[int, Field(ge=0)]
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
     fraction_train: Annotated[float, Field(gt=0, le=1)]
     min_nodes: CountOrAuto
     evaluate_every: Count

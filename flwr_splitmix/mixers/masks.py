@@ -51,7 +51,8 @@ def sample_counts(
     free = n_patches - k * min_patches
     if free < 0:
         raise ValueError(
-            f"{k} members cannot each keep min_patches={min_patches} of {n_patches} patches"
+            f"min-patches is {min_patches}, but a group's {k} members share {n_patches} patches; "
+            f"allowed are 0 to {n_patches // k}"
         )
     if alpha is None:
         counts = np.full(k, free // k)

@@ -237,7 +237,10 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     # What the strategy says, once it knows the model and the nodes.
     ({"device": "tpu"}, ["'tpu'", "'cpu'"]),
     ({"strategy": "InputMixupSL", "model": "lenet5"}, ["(1, 32, 32)", "5 x 5 square cells"]),
-    ({"min_patches": 9}, ["2 members cannot each keep min_patches=9 of 16 patches"]),
+    (
+        {"min_patches": 9},
+        ["min-patches is 9, but a group's 2 members share 16 patches; allowed are 0 to 8"],
+    ),
     ({"k": 5}, ["k is 5", "only 4 clients take part in a round", "2 to 4"]),
     ({"fraction_train": 0.5, "k": 3}, ["k is 3", "only 2 clients take part in a round"]),
 ]
@@ -306,6 +309,7 @@ def test_nodes_that_are_still_to_come_are_waited_for() -> None:
     [
         ({"samples_per_client": 700}, "client 0 of 10 has 600 training images of "),
         ({"client_device": "gpu"}, "there is no device 'gpu' here; allowed are 'auto', 'cpu'"),
+        ({"seed": 2**63}, "seed is 9223372036854775808; input should be less than"),
         ({"partition": "dirichlet", "partition_alpha": 0.01}, "this client has no training data"),
     ],
 )

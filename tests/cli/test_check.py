@@ -153,6 +153,23 @@ def test_problems_are_in_the_json_too() -> None:
     ]
 
 
+def test_devices_that_are_not_here_are_named_once_with_their_keys() -> None:
+    both = check(APPS / "vision", "--run-config", "device='gpu0' client-device='gpu0'")
+    assert both.exit_code == 1
+    assert both.stderr.startswith("run-config: device and client-device are 'gpu0': there is no")
+    assert len(both.stderr.strip().splitlines()) == 1
+    one = check(APPS / "vision", "--run-config", "client-device='gpu0'")
+    assert one.stderr.startswith("run-config: client-device is 'gpu0': there is no device 'gpu0'")
+
+
+def test_a_model_too_large_for_memory_is_one_sentence() -> None:
+    done = check(APPS / "vision", "--no-cuts", "--run-config", "image-size=200000")
+    assert done.exit_code == 1
+    (said,) = done.stderr.strip().splitlines()
+    assert "cannot be built with image-size 200000 and patch-size 8: " in said
+    assert said.endswith("a smaller image-size or a larger patch-size needs less memory")
+
+
 def test_the_tables_are_printed_with_what_was_measured() -> None:
     done = check(APPS / "vision", "--run-config", "model='lenet5'", "--rtt", "40ms")
     assert done.exit_code == 0, done.output

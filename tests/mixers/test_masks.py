@@ -108,7 +108,10 @@ def test_nobody_keeps_fewer_than_min_patches(alpha: float | None, rounding: Roun
         ({"alpha": math.nan}, "alpha is nan"),
         ({"rounding": "ceil"}, "rounding is 'ceil'; allowed are multinomial, largest-remainder"),
         ({"min_patches": -1}, "min_patches is -1"),
-        ({"min_patches": 5}, "2 members cannot each keep min_patches=5 of 8 patches"),
+        (
+            {"min_patches": 5},
+            "min-patches is 5, but a group's 2 members share 8 patches; allowed are 0 to 4",
+        ),
     ],
 )
 def test_impossible_requests_are_refused(arguments: dict[str, object], sentence: str) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flwr_splitmix.apps.findings import describe_clients, passes
+from flwr_splitmix.apps.findings import check_devices, describe_clients, passes
 from flwr_splitmix.apps.language.advice import advise, open_run_model
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.model import unusable
@@ -23,7 +23,6 @@ from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.data.texts.tokens import LongTextsCount
-from flwr_splitmix.device import pick_device
 from flwr_splitmix.segments.language import LanguageParts
 
 MOST_ROWS = 4000
@@ -64,9 +63,8 @@ def check(
 
 
 def _check_devices(config: LanguageConfig, report: Report, checked: _Checked) -> None:
-    if config.device != BALANCED:
-        pick_device(config.device)
-    pick_device(config.client_device)
+    server = {} if config.device == BALANCED else {"device": config.device}
+    check_devices(**server, client_device=config.client_device)
 
 
 def _check_model(config: LanguageConfig, report: Report, checked: _Checked) -> None:

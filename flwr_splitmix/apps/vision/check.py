@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_splitmix.apps.findings import describe_clients, passes
+from flwr_splitmix.apps.findings import check_devices, describe_clients, passes
 from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
@@ -17,7 +17,6 @@ from flwr_splitmix.apps.vision.data import images_of, sizes_of_clients
 from flwr_splitmix.apps.vision.first_round import check_number, check_plan, in_a_round
 from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.server import make_strategy
-from flwr_splitmix.device import pick_device
 from flwr_splitmix.strategies import SplitStrategy
 
 
@@ -38,8 +37,10 @@ def check(
     if not passes(lambda: _check_data(config, report), report):
         return
     right = passes(lambda: _check_clients(config, report), report)
-    right &= passes(lambda: _check_devices(config), report)
-    right &= passes(lambda: _check_model(config, report), report)
+    devices = {"device": config.device, "client_device": config.client_device}
+    right &= passes(lambda: check_devices(**devices), report) and passes(
+        lambda: _check_model(config, report), report
+    )
     if right and setting is not None:
         passes(lambda: _advise(config, report, setting), report)
 
@@ -82,11 +83,6 @@ def _check_clients(config: VisionConfig, report: Report) -> None:
             f"{error}: {len(empty)} of the {report.nodes} clients have no training data; a larger "
             "partition-alpha, or fewer SuperNodes, gives every client some"
         ) from None
-
-
-def _check_devices(config: VisionConfig) -> None:
-    pick_device(config.device)
-    pick_device(config.client_device)
 
 
 def _check_model(config: VisionConfig, report: Report) -> None:

@@ -32,9 +32,13 @@ def segments_of(config: VisionConfig) -> SplitModel:
         cut = f", cut-at {config.cut_at!r}" if config.cut_at else ""
         raise ConfigError(f"run-config: model is {config.model!r}{cut}: {error}") from None
     except (OSError, RuntimeError) as error:
-        if not config.pretrained:
-            raise
         reason = " ".join(str(error).split())[:300]
+        if not config.pretrained:
+            raise ConfigError(
+                f"run-config: model is {config.model!r}, which cannot be built with image-size "
+                f"{config.image_size} and patch-size {config.patch_size}: {reason}; a smaller "
+                "image-size or a larger patch-size needs less memory"
+            ) from error
         raise ConfigError(
             f"run-config: pretrained weights of {config.model} could not be loaded: {reason}"
         ) from error

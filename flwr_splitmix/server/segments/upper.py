@@ -164,11 +164,19 @@ class ServerSegment(TrainedSegment):
         inputs = smashed.detach().requires_grad_()
         with autocast(self.device, self.dtype):
             logits = self.module(inputs)
+        self._check_logits(logits, targets)
         # CutMixSL eq. 3, summed over groups of equal size.
         loss = target_loss(logits.to(targets.dtype), targets, multi_label=self.multi_label) * groups
         loss.backward()  # type: ignore[no-untyped-call]
         assert inputs.grad is not None
         return loss.detach(), inputs.grad.nan_to_num_(0.0, 0.0, 0.0)
+
+    def _check_logits(self, logits: Tensor, targets: Tensor) -> None:
+        if logits.shape != targets.shape:
+            raise ValueError(
+                f"the upper segment returns {tuple(logits.shape)}; needed are logits "
+                f"{tuple(targets.shape)}, one for each of num_classes = {self.num_classes}"
+            )
 
     def _keep_finite(self) -> None:
         """Discard the weights' gradients if they, or their squares, which Adam keeps, overflow."""

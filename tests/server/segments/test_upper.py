@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,15 @@ def test_scoring_counts_hits_and_adds_losses_without_dropout() -> None:
     assert scored.loss == pytest.approx(-float(log_likelihood), rel=1e-5)
     hits = sum(int(row.argmax()) == int(y) for row, y in zip(logits, labels, strict=True))
     assert scored.right == hits
+
+
+@pytest.mark.parametrize("update", ["sum", "sequential"])
+def test_logits_for_other_classes_are_refused(update: ServerUpdate) -> None:
+    segment = ServerSegment(TOY.upper(), num_classes=4, device="cpu", server_update=update)
+    mixed = mixture()
+    wider = replace(mixed, targets=torch.cat([mixed.targets, mixed.targets[:, :1]], dim=1))
+    with pytest.raises(ValueError, match=r"returns \(\d+, 3\); needed .* num_classes = 4"):
+        segment.learn(wider, 0.0, 1, 0, np.random.default_rng(0))
 
 
 def test_state_restores_weights_and_optimizer() -> None:
