@@ -71,8 +71,21 @@ def describe_clients(report: Report, sizes: Sequence[int], batch_size: int, rows
         )
     few = [client for client, size in enumerate(sizes) if 0 < size < batch_size]
     if few:
-        report.remarks.append(
-            f"{name_clients(few)} has less than one batch of batch-size {batch_size} and draws "
-            "with replacement"
-        )
+        remark_replacement(report, few, batch_size)
     return empty
+
+
+def remark_replacement(
+    report: Report, few: Sequence[int], batch_size: int, key: str = "batch-size"
+) -> None:
+    """Remark that clients `few` have less than a batch; `key` is the batch size's name."""
+    report.remarks.append(
+        f"{name_clients(few)} has less than one batch of {key} {batch_size} and draws with "
+        "replacement"
+    )
+
+
+def said(error: BaseException) -> str:
+    """Return an error of a user's code as one line: its type and the beginning of its text."""
+    text = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""Check of a user's own app: its components, and the client that it makes."""
+"""Check of a user's own app: its components; `own_client` looks at the client that it makes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
+from flwr_splitmix.apps.findings import said
+from flwr_splitmix.apps.own_client import look_at_client
 from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.client_app import SplitClientApp
-from flwr_splitmix.clients import SplitClient
-from flwr_splitmix.data.batches import fetch
 
 KINDS = {"serverapp": ServerApp, "clientapp": ClientApp}
 
@@ -42,7 +39,7 @@ def check(
                 module, _, attribute = place.partition(":")
                 components[kind] = getattr(importlib.import_module(module), attribute)
             except Exception as error:  # a user's module may raise anything on import
-                report.problems.append(f"{kind} {place!r} cannot be imported: {_said(error)}")
+                report.problems.append(f"{kind} {place!r} cannot be imported: {said(error)}")
                 return
             if not isinstance(components[kind], expected):
                 report.problems.append(f"{kind} {place!r} is no {expected.__name__}")
@@ -55,40 +52,9 @@ def check(
             )
             return
         try:
-            _look_at_client(client_app, values, report)
-        except Exception as error:  # a user's client_fn may raise anything
-            report.problems.append(f"client_fn raised {_said(error)}")
-
-
-def _look_at_client(app: SplitClientApp, values: Mapping[str, Any], report: Report) -> None:
-    context = Context(
-        run_id=0,
-        node_id=1,
-        node_config={"partition-id": 0, "num-partitions": report.nodes},
-        state=RecordDict(),
-        run_config=dict(values),
-    )
-    client = app.client_fn(context)
-    if not isinstance(client, SplitClient):
-        report.facts["client"] = type(client).__name__
-        return
-    count = sum(p.numel() for p in client.segment.parameters())
-    report.facts["client 0"] = (
-        f"{client.batches.examples} training examples in batches of {client.batches.size}"
-    )
-    with torch.no_grad():
-        # BatchNorm may need two to train on; of a single example a batch is drawn twice, too.
-        few = np.arange(min(2, client.batches.size)) % client.batches.examples
-        smashed = client.segment(fetch(client.batches.data, few)[0].to(client.device))
-    if smashed.dim() != 3:
-        report.problems.append(
-            f"the lower segment returns smashed data of shape {tuple(smashed.shape)}; needed is "
-            "(batch, patches, width)"
-        )
-        return
-    report.facts["lower segment"] = (
-        f"{count:,} parameters; {smashed.shape[1]} patches x {smashed.shape[2]} for each example"
-    )
+            look_at_client(client_app, values, report)
+        except Exception as error:  # a user's subclass of a client may lack anything
+            report.problems.append(f"client_fn's client cannot be checked: {said(error)}")
 
 
 @contextmanager
@@ -104,8 +70,3 @@ def _on_path(folder: Path) -> Iterator[None]:
             file = getattr(sys.modules[name], "__file__", None)
             if file and Path(file).is_relative_to(folder):
                 del sys.modules[name]
-
-
-def _said(error: BaseException) -> str:
-    text = " ".join(str(error).split())[:300]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

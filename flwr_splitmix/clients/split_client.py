@@ -75,6 +75,8 @@ class SplitClient(GuardedClient):
     ------
     ClientError
         If there is no training example.
+    TypeError
+        If `data` has no length or no items, or `batch_size` is no integer.
     ValueError
         If `batch_size` < 1.
     """

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from operator import index
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset, default_collate
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
 from flwr_splitmix.seeding import derive_seed, frozen_generator
 
@@ -36,17 +37,26 @@ class Batches:
 
     Raises
     ------
+    TypeError
+        If `size` is no integer, or `data` is no map-style data set with a length.
     ValueError
         If `size` is below 1.
     """
 
     def __init__(self, data: Dataset[Example], size: int, *, drawn: int = 0) -> None:
+        if isinstance(size, bool) or not hasattr(size, "__index__"):
+            raise TypeError(f"batch_size is {size!r}; it must be an integer of at least 1")
         if size < 1:
             raise ValueError(f"batch_size is {size}; it must be at least 1")
+        if not _is_map_style(data):
+            raise TypeError(
+                f"data is {type(data).__name__}; needed is a map-style data set with a length "
+                "(__len__ and __getitem__)"
+            )
         self.data = data
-        self.size = size
+        self.size = index(size)
         self.examples = len(data)  # type: ignore[arg-type]
-        self.per_epoch = self.examples // size
+        self.per_epoch = self.examples // self.size
         self.drawn = drawn
         self.indices = np.empty(0, dtype=np.int64)
         """Indices in the data of the last batch's examples, int64 (size,)."""
@@ -88,18 +98,46 @@ def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
     Raises
     ------
     TypeError
-        If the data set does not return (input, label) pairs.
+        If the data set does not return (input, label) pairs, if inputs are no tensors, or if
+        labels are no integers (smaller integers and bool are converted).
     """
+    pair: Any
     if isinstance(data, Batched):
-        inputs, labels = data.batch(indices)
+        pair = _pair(data.batch(indices), "batches of ")
     elif isinstance(data, TensorDataset):
-        inputs, labels = data[torch.as_tensor(indices)]
+        pair = _pair(data[torch.as_tensor(indices)], "tensors for ")
     else:
-        rows = [data[int(i)] for i in indices]
-        if not isinstance(rows[0], (tuple, list)) or len(rows[0]) != 2:
-            raise TypeError(
-                "a data set must give (input, label) pairs, this one gives "
-                f"{type(rows[0]).__name__}"
-            )
-        inputs, labels = default_collate(rows)
+        pair = default_collate([_pair(data[int(i)]) for i in indices])
+    inputs, labels = pair
+    if not isinstance(inputs, Tensor):
+        raise TypeError(f"inputs are {_kind(inputs)}; needed is one tensor for each example")
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
+        kind = labels.dtype if isinstance(labels, Tensor) else _kind(labels)
+        raise TypeError(
+            f"labels are {kind}; needed are classes, int64 (batch,), or for several labels rows "
+            "of 0 and 1, int64 (batch, labels)"
+        )
     return inputs, labels.long()
+
+
+def _is_map_style(data: object) -> bool:
+    readable = hasattr(data, "__getitem__") or isinstance(data, Batched)
+    return readable and hasattr(data, "__len__") and not isinstance(data, IterableDataset)
+
+
+def _pair(row: Any, of: str = "") -> Any:
+    """Return a data set's row if it is a pair."""
+    if isinstance(row, (tuple, list)) and len(row) == 2:
+        return row
+    many = f" of {len(row)}" if isinstance(row, (tuple, list)) else ""
+    raise TypeError(
+        f"a data set must give {of}(input, label) pairs, this one gives {type(row).__name__}{many}"
+    )
+
+
+def _kind(values: Any) -> str:
+    """Return the type of a batch that is no tensor; collated texts are a list or tuple of str."""
+    kind = type(values).__name__
+    if isinstance(values, (tuple, list)) and len(values):
+        kind += f" of {type(values[0]).__name__}"
+    return kind

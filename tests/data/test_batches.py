@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.testing.toy import Examples
@@ -104,3 +107,58 @@ def test_a_data_set_without_labels_is_refused() -> None:
 def test_an_impossible_batch_size_is_refused() -> None:
     with pytest.raises(ValueError, match="batch_size is 0; it must be at least 1"):
         Batches(numbered(4), 0)
+
+
+@pytest.mark.parametrize("size", ["50", 2.5, True, None])
+def test_a_batch_size_that_is_no_integer_is_refused(size: Any) -> None:
+    with pytest.raises(TypeError, match=r"batch_size is .*; it must be an integer of at least 1"):
+        Batches(numbered(4), size)
+
+
+def test_numpys_integers_are_batch_sizes() -> None:
+    assert Batches(numbered(4), np.int64(2)).size == 2  # type: ignore[arg-type]
+
+
+class Stream(IterableDataset[Example]):
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[Example]:
+        return iter(())
+
+
+@pytest.mark.parametrize("data", [None, iter(()), {1, 2}, Dataset(), Stream()])
+def test_data_that_cannot_be_indexed_are_refused(data: Any) -> None:
+    said = f"data is {type(data).__name__}; needed is a map-style data set with a length"
+    with pytest.raises(TypeError, match=said):
+        Batches(data, 2)
+
+
+X = torch.zeros(4, 2)
+ROWS = {
+    "float": ([(X[0], 1.0)] * 4, "labels are torch.float64; needed are classes, int64"),
+    "one-hot": (TensorDataset(X, torch.eye(4)), "labels are torch.float32; needed are classes"),
+    "complex": (TensorDataset(X, X.to(torch.complex64)), "labels are torch.complex64; needed"),
+    "text": ([(X[0], "cat")] * 4, r"labels are (tuple|list) of str; needed are classes, int64"),
+    "inputs of text": ([("a cat", 1)] * 4, r"inputs are (tuple|list) of str; needed is one tensor"),
+    "inputs by name": ([({"pixels": X[0]}, 1)] * 4, "inputs are dict; needed is one tensor"),
+    "one tensor": (TensorDataset(X), r"tensors for \(input, label\) pairs, .* gives tuple of 1"),
+    "three tensors": (TensorDataset(X, X, X), r"\(input, label\) pairs, this one gives tuple of 3"),
+    "triples": ([(X[0], 1, 2)] * 4, r"must give \(input, label\) pairs, .* gives tuple of 3"),
+    "a later triple": ([(X[0], 1), (X[0], 1, 2)], r"\(input, label\) pairs, .* gives tuple of 3"),
+    "rows by name": ([{"pixels": X[0], "label": 1}] * 4, "pairs, this one gives dict"),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_is_no_input_with_a_class_is_refused(name: str) -> None:
+    data, said = ROWS[name]
+    with pytest.raises(TypeError, match=said):
+        fetch(data, np.array([0, 1]))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("label", [True, 1, np.uint8(1), torch.tensor(1, dtype=torch.int16)])
+def test_labels_of_every_integer_type_are_classes(label: Any) -> None:
+    labels = fetch([(X[0], label)] * 2, np.array([0, 1]))[1]  # type: ignore[arg-type]
+    assert labels.dtype == torch.int64
+    assert labels.tolist() == [1, 1]

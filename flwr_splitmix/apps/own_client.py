@@ -1,0 +1,171 @@
+"""Check of the client that a user's own app makes: its type, its data, its lower segment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Context, RecordDict
+from torch import Tensor, nn
+
+from flwr_splitmix.apps.findings import remark_replacement, said
+from flwr_splitmix.apps.report import Report
+from flwr_splitmix.client_app import SplitClientApp
+from flwr_splitmix.clients import Client, SplitClient
+from flwr_splitmix.data.batches import Batches, fetch
+from flwr_splitmix.server.intake.checks import LARGEST
+
+_NEEDED = "needed is a tensor (batch, patches, width)"
+
+
+class _MissingKeyError(KeyError):
+    """A key that a configuration does not have; its text names those that it has."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class _Config(dict[str, Any]):
+    """A configuration of a node or a run whose error for a missing key lists its keys."""
+
+    def __init__(self, name: str, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self._name = name
+
+    def __missing__(self, key: object) -> Any:
+        there = ", ".join(map(repr, self)) or "none"
+        raise _MissingKeyError(f"context.{self._name} has no key {key!r}; its keys are: {there}")
+
+
+def look_at_client(app: SplitClientApp, values: Mapping[str, Any], report: Report) -> None:
+    """Make the app's first client, run its lower segment, and report the findings."""
+    node = {"partition-id": 0, "num-partitions": report.nodes}
+    context = Context(
+        run_id=0,
+        node_id=1,
+        node_config=_Config("node_config", node),
+        state=RecordDict(),
+        run_config=_Config("run_config", values),
+    )
+    try:
+        client = app.client_fn(context)
+    except _MissingKeyError as error:
+        report.problems.append(f"client_fn asks for a key that is not there: {error}")
+        return
+    except Exception as error:  # a user's client_fn may raise anything
+        report.problems.append(f"client_fn raised {said(error)}")
+        return
+    if not isinstance(client, Client):
+        report.problems.append(
+            f"client_fn returned {type(client).__name__}; it must return a client, such as "
+            "SplitClient(...)"
+        )
+        return
+    if not isinstance(client, SplitClient):
+        report.facts["client"] = type(client).__name__
+        return
+    batches = client.batches
+    report.facts["client 0"] = f"{batches.examples} training examples in batches of {batches.size}"
+    if batches.examples < batches.size:
+        remark_replacement(report, [0], batches.size, "batch_size")
+    inputs = _read(batches, report)
+    if inputs is not None:
+        _look_at_segment(client.segment, inputs.to(client.device), report)
+
+
+def _read(batches: Batches, report: Report) -> Tensor | None:
+    """Return the inputs of two training examples; None if the data cannot be read.
+
+    Labels are those of a whole batch. BatchNorm may need two examples to train on: a single one is
+    drawn twice, as in a run.
+    """
+    chosen = np.arange(min(batches.size, max(2, batches.examples))) % batches.examples
+    try:
+        inputs, labels = fetch(batches.data, chosen)
+    except Exception as error:  # a user's data set may raise anything
+        report.problems.append(
+            f"the training data cannot be read, (input, label) pairs are needed: {said(error)}"
+        )
+        return None
+    if wrong := _wrong_labels(labels, len(inputs)):
+        report.problems.append(f"the training data's labels {wrong}")
+    elif labels.dim() == 2:
+        report.facts["labels"] = (
+            f"{labels.shape[1]} for each example, for a strategy with multi_label=True"
+        )
+    return inputs[:2]
+
+
+def _wrong_labels(labels: Tensor, examples: int) -> str | None:
+    """Return what is wrong with int64 labels whatever the number of classes; None if nothing is."""
+    shape = tuple(labels.shape)
+    if labels.dim() not in (1, 2) or len(labels) != examples or shape[1:] in ((0,), (1,)):
+        remedy = "; remove the last dimension with .squeeze(1)" if shape[1:] == (1,) else ""
+        return (
+            f"have shape {shape} in a batch of {examples}; needed are classes ({examples},), or "
+            f"for several labels rows of 0 and 1 ({examples}, labels){remedy}"
+        )
+    least, most = int(labels.min()), int(labels.max())
+    if labels.dim() == 1 and least < 0:
+        return f"go down to {least}; classes are numbered from 0: leave such examples out"
+    if labels.dim() == 2 and not 0 <= least <= most <= 1:
+        return f"are rows of numbers in {least}..{most}; needed are 0 and 1 only"
+    return None
+
+
+def _look_at_segment(segment: nn.Module, inputs: Tensor, report: Report) -> None:
+    """Run the lower segment as a step does, with gradients, and report what comes out."""
+    segment.train()
+    try:
+        smashed = segment(inputs)
+    except Exception as error:  # a user's module may raise anything
+        report.problems.append(
+            f"the lower segment raised {said(error)} (its input was {tuple(inputs.shape)} of "
+            f"{inputs.dtype})"
+        )
+        return
+    if wrong := _wrong_output(smashed, inputs):
+        report.problems.append(f"the lower segment returns {wrong}")
+        return
+    parameters = list(segment.parameters())
+    report.facts["lower segment"] = (
+        f"{sum(p.numel() for p in parameters):,} parameters; {smashed.shape[1]} patches x "
+        f"{smashed.shape[2]} for each example"
+    )
+    if smashed.dtype != torch.float32:
+        report.remarks.append(
+            f"the lower segment returns {smashed.dtype}; the server takes the type of its upper "
+            "segment's parameters only, torch.float32 unless you change it: return .float(), or "
+            f"give the upper segment {smashed.dtype}"
+        )
+    if any(p.requires_grad for p in parameters) and not smashed.requires_grad:
+        report.remarks.append(
+            "the lower segment returns data without a gradient, so its parameters never learn; "
+            "remove detach() or no_grad() from its forward, or freeze it with "
+            "requires_grad_(False)"
+        )
+
+
+def _wrong_output(smashed: Any, inputs: Tensor) -> str | None:
+    """Return what no server takes as smashed data, and the remedy; None if nothing is wrong."""
+    if not isinstance(smashed, Tensor):
+        return f"{type(smashed).__name__}; {_NEEDED}"
+    shape = tuple(smashed.shape)
+    if len(shape) != 3 or 0 in shape[1:]:
+        return f"smashed data of shape {shape}; {_NEEDED}"
+    if len(smashed) != len(inputs):
+        return (
+            f"a batch of {len(smashed)} for a batch of {len(inputs)}; needed is one row for each "
+            "input, in their order"
+        )
+    if not smashed.is_floating_point():
+        return f"{smashed.dtype}; needed is torch.float32, the type of the upper segment"
+    if not bool(smashed.isfinite().all()):
+        given = inputs.is_floating_point() and not bool(inputs.isfinite().all())
+        cause = "; the inputs have such, too: mend the data" if given else ""
+        return f"NaN or infinite numbers, which the server refuses{cause}"
+    if float(smashed.detach().abs().max()) > LARGEST:
+        return f"numbers beyond {LARGEST:g}, which the server refuses; normalise the inputs"
+    return None
