@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.checkpoints import Checkpoint, ClientStore
 from flwr_splitmix.runs.export.folder import ExportError, check_target
 from flwr_splitmix.storage import under
+
+_MOST_CLIENTS = 10  # named in an error message
 
 
 def export_run(
@@ -96,15 +98,28 @@ def segment_weights(
         a deployed node keeps it.
     """
     if client is not None:
-        state = ClientStore(run.clients_dir).load(client, at_most=kept.round)
+        store = ClientStore(run.clients_dir)
+        state = store.load(client, at_most=kept.round)
         if state is None:
-            raise ConfigError(f"run {run.id}: there is no state of client {client} here")
+            there = _listed(store.clients(at_most=kept.round))
+            hint = "; leave out --client: all clients have the same" if shared else ""
+            raise ConfigError(
+                f"run {run.id}: there is no state of client {client} here, {there}{hint}"
+            )
         return under("segment", state[1])
     if not shared:
         raise ConfigError(
             f"run {run.id}: {strategy} leaves {parts} with their clients; name one with --client"
         )
     return under("lower", kept.tensors)
+
+
+def _listed(clients: Sequence[int]) -> str:
+    if not clients:
+        return "and none of any other"
+    more = len(clients) - _MOST_CLIENTS
+    named = ", ".join(map(str, clients[:_MOST_CLIENTS]))
+    return f"only of: {named}{f' and {more} more' if more > 0 else ''}"
 
 
 def facts_of(

@@ -60,8 +60,8 @@ def open_project(folder: Path) -> Project:
     Raises
     ------
     ConfigError
-        If the file is missing, cannot be read or is not of a Flower app, or if a component's file
-        is missing or is not Python.
+        If the file is missing, cannot be read or is not of a Flower app, or if a component is not
+        "module:attribute", or its file is missing or is not Python.
     """
     folder = folder.expanduser().resolve()
     file = folder / "pyproject.toml"
@@ -80,6 +80,14 @@ def open_project(folder: Path) -> Project:
         raise ConfigError(
             f"{file} names no {missing[0]}; a Flower app has it in [tool.flwr.app.components]"
         )
+    for kind in ("serverapp", "clientapp"):
+        module, _, attribute = str(components[kind]).partition(":")
+        if not module or not attribute:
+            module = module or kind.replace("app", "_app")
+            raise ConfigError(
+                f"{file} has {kind} = {components[kind]!r}; it must be module:name, as in "
+                f'{kind} = "{module}:app"'
+            )
     name = str(described.get("project", {}).get("name", folder.name))
     return Project(
         folder, name, _kind(folder, components), _flat(app.get("config", {})), components

@@ -167,8 +167,10 @@ def run_cells(chosen: Sequence[MatrixCell], place: Place, jobs: int, *, gates: b
     if not tasks:
         return 0
     # Loading torch takes seconds, so check names and numbers first.
+    from flwr_splitmix.experiments.beforehand import check_matrix
     from flwr_splitmix.experiments.privacy.grid import run_tasks
 
+    check_matrix(place)
     with _MatrixDisplay(len(tasks)) as display, terminated_as_interrupted():
         try:
             failures = run_tasks(tasks, place, jobs=jobs, on_progress=display.show)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,10 +14,11 @@ import typer
 
 from flwr_splitmix.cli.terminal import NOTHING, RunDirectory, console, number, table
 from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.recording import recording_of
 
 if TYPE_CHECKING:
     from flwr_splitmix.attacks.attacked import Attacked, Case
-    from flwr_splitmix.attacks.base import Pictures
+    from flwr_splitmix.attacks.base import Pictures, View
     from flwr_splitmix.attacks.intervals import Measure
 
 
@@ -115,7 +116,7 @@ def run(
     scale: Annotated[Scales, typer.Option("--scale", help="The attack's effort.")] = (Scales.smoke),
     seconds: Annotated[
         float | None,
-        typer.Option("--seconds", help="Time limit in seconds.", show_default=False),
+        typer.Option("--seconds", min=0, help="Time limit in seconds.", show_default=False),
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
     seed: Annotated[int, typer.Option("--seed", help="Seed of the attack's draws.")] = 0,
@@ -159,7 +160,7 @@ def _attack(
     seed: int,
 ) -> list[Measure]:
     from flwr_splitmix.apps.vision.attacked import attacked_run
-    from flwr_splitmix.attacks.base import Budget
+    from flwr_splitmix.attacks.base import Budget, NotApplicable
     from flwr_splitmix.attacks.catalogue import attack_named
     from flwr_splitmix.attacks.results import score_and_keep
     from flwr_splitmix.device import pick_device
@@ -177,16 +178,59 @@ def _attack(
         again=kind.goal == "membership",
         seed=seed,
     )
+    _check_victims(opened, case, victims, recorded=kind.goal != "membership")
     images = _public(public_name, attacked, case, PUBLIC[scale], seed)
     with _stoppable() as stop, _progress() as progress:
         budget = Budget(
             scale, seconds=seconds, device=pick_device(device), progress=progress, stop=stop
         )
-        fitted = kind.tune(case.view, images, budget, seed=seed)
+        try:
+            fitted = kind.tune(case.view, images, budget, seed=seed)
+        except NotApplicable as error:
+            raise RunError(f"{error}{_remedy(str(error), case.view, kind.needs)}") from error
         guess = fitted.run(case.view)
     return score_and_keep(
         attacks_dir(opened) / "results", fitted, guess, case, images, attacked.classify, seed=seed
     ).measures
+
+
+def _check_victims(opened: Run, case: Case, victims: int, *, recorded: bool) -> None:
+    """Tell of how many victims there are if they are fewer than asked for.
+
+    Parameters
+    ----------
+    recorded
+        Whether training images are taken from the recording.
+
+    Raises
+    ------
+    RunError
+        If they are, and no recorded step can be read.
+    """
+    trained = int(case.truth.trained.sum())
+    held_out = len(case.truth.trained) - trained
+    if recorded and not trained:
+        there = recording_of(opened)
+        steps = 0 if there is None else there.steps
+        raise RunError(
+            f"none of the {steps} recorded steps of run {opened.id} can be read, so there is "
+            'nothing to attack: record a run anew with --run-config "record-attacks=true"'
+        )
+    if min(trained, held_out) < victims:
+        typer.echo(
+            f"note: the victims are {trained} training images and {held_out} held-out ones, fewer "
+            f"than the {victims} of each that --victims asks for",
+            err=True,
+        )
+
+
+def _remedy(said: str, view: View, needs: Collection[str]) -> str:
+    """Return how to give an adversary what an error says it lacks; "" if that cannot be given."""
+    missing = {*needs} - {*view.has, "public data"}
+    given = [each.value for each in Assumptions if each.value in missing]
+    if not given or missing - {*given} or not all(view.lacks[name] in said for name in given):
+        return ""
+    return f"; to give it to the adversary in addition: {' '.join(f'--assume {g}' for g in given)}"
 
 
 def _public(name: str | None, attacked: Attacked, case: Case, most: int, seed: int) -> Pictures:

@@ -39,7 +39,8 @@ def show(
         results = kept_results(_results(opened))
         if not results:
             raise RunError(
-                f"no attack on run {opened.id} has been scored yet: splitmix attack run {opened.id}"
+                f"no attack on run {opened.id} has been scored yet: splitmix attack run "
+                f"{opened.id} --attack NAME, where NAME is one of `splitmix attack list`"
             )
         pictures: list[Reconstructions] = []
         for result in results:

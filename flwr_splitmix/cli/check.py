@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -75,6 +75,8 @@ def check(
 
     Network and speeds that are not given are measured on this machine.
     """
+    if output is not None and not cuts:
+        _fail("-o plots the cuts, and --no-cuts leaves them out; leave out one of the two")
     with _nothing_collected():
         from flwr_splitmix.apps.check import check_app
 
@@ -95,6 +97,16 @@ def check(
             _print_advice(report.advice, out)
     if not report.ok:
         raise typer.Exit(1)
+    if output is not None and report.advice is None:
+        _fail(
+            f"{output} was not written: there is no advice on the cuts of an app of one's own, "
+            "whose server's part is unknown until it runs; leave out -o"
+        )
+
+
+def _fail(sentence: str) -> NoReturn:
+    typer.secho(sentence, fg=typer.colors.RED, err=True)
+    raise typer.Exit(1)
 
 
 @contextmanager

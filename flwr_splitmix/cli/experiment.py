@@ -126,13 +126,16 @@ def run(
     ]
     chosen = list(dict.fromkeys(cell for _, cell in choose(pairs, cells)))
     # Loading torch takes seconds, so check names and numbers first.
+    from flwr_splitmix.experiments.beforehand import check_cells
     from flwr_splitmix.experiments.grid import Workplace, run_grid, unfinished
 
     todo = unfinished(chosen, run_dir)
+    place = Workplace(run_dir, source, device)
+    if todo:
+        check_cells(todo, place)
     out = console()
     done = len(chosen) - len(todo)
     out.print(f"{len(chosen)} cells, {done} of them finished before")
-    place = Workplace(run_dir, source, device)
     with terminated_as_interrupted(), GridDisplay(todo) as display:
         try:
             failures = run_grid(todo, place, jobs=jobs, on_progress=display.show)

@@ -11,6 +11,7 @@ import typer
 from flwr_splitmix.cli.attack_matrix import run_cells
 from flwr_splitmix.cli.terminal import console, table
 from flwr_splitmix.experiments.cells import ExperimentError
+from flwr_splitmix.experiments.named import experiment_named
 from flwr_splitmix.experiments.privacy import tables_of_papers
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
 from flwr_splitmix.experiments.privacy.matrices import IMAGES
@@ -27,8 +28,11 @@ def on_privacy(names: Sequence[str]) -> bool:
     Raises
     ------
     ExperimentError
-        If only some of them are.
+        If only some of them are, or there is no experiment of one of the names.
     """
+    for name in names:
+        if name not in PRIVACY_EXPERIMENTS:
+            experiment_named(name)
     known = [name in PRIVACY_EXPERIMENTS for name in names]
     if any(known) and not all(known):
         raise ExperimentError(
@@ -52,8 +56,17 @@ def run_privacy(
     size = IMAGES.size(scale)
     place = Place(home, size, source or size.source, "cpu" if device == "auto" else device)
     cells: dict[MatrixCell, None] = {}
+    without: list[str] = []
     for name in names:
-        cells |= {cell: None for _, cell in PRIVACY_EXPERIMENTS[name].cells(seeds)}
+        own = {cell: None for _, cell in PRIVACY_EXPERIMENTS[name].cells(seeds)}
+        if not own:
+            reason = PRIVACY_EXPERIMENTS[name].note
+            without.append(f"{name} has no cell that can be run. {reason}".rstrip())
+        cells |= own
+    if not cells:
+        raise ExperimentError("; ".join(without))
+    for sentence in without:
+        typer.echo(sentence)
     if run_cells(list(cells), place, jobs, gates=False):
         raise typer.Exit(1)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from flwr_splitmix.cli.terminal import NOTHING, RunDirectory, percent, text
 from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.places import run_paths, runs_directory
 from flwr_splitmix.runs.reports.differences import BOOKKEEPING, PLACE, differing, in_words
 from flwr_splitmix.runs.reports.facts import facts_of, rounds_of
 
@@ -25,9 +27,13 @@ def runs(
     run_dir: RunDirectory = None,
 ) -> None:
     """List the runs, oldest first, with the keys in which they differ."""
-    listed = [run for run in Run.list(run_dir) if label in (None, run.label)]
+    readable = Run.list(run_dir)
+    if not readable:
+        typer.echo(_nothing_in(runs_directory(run_dir)))
+        return
+    listed = [run for run in readable if label in (None, run.label)]
     if not listed:
-        typer.echo("there are no runs yet" if label is None else f"no run has the label {label!r}")
+        typer.echo(f"no run has the label {label!r}")
         return
     keys = differing([run.config for run in listed], {*BOOKKEEPING, *PLACE})
     width = min(max(len(run.id) for run in listed), _LONGEST_ID)
@@ -43,6 +49,25 @@ def runs(
             typer.echo(line)
     for damage in damages:
         typer.echo(damage, err=True)
+
+
+def _nothing_in(folder: Path) -> str:
+    """Return why there is nothing to list.
+
+    Raises
+    ------
+    RunError
+        If there are runs, none of which can be read.
+    """
+    if paths := run_paths(folder):
+        raise RunError(
+            f"none of the {len(paths)} runs in {folder} can be read"
+            if len(paths) > 1
+            else f"the only run in {folder} cannot be read"
+        )
+    home = folder.parent
+    missing = "" if home.exists() else f": there is no folder {home}"
+    return f"there are no runs yet in {folder}{missing}"
 
 
 def _line(width: int, run_id: str, state: str, rounds: str, accuracy: str) -> str:

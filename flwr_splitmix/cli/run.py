@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -15,6 +16,7 @@ import typer
 
 from flwr_splitmix.cli.check import AppFolder, RunConfig
 from flwr_splitmix.cli.superlinks import SuperLinkError, check_environment, read_connection
+from flwr_splitmix.runs import Run, RunError
 
 if TYPE_CHECKING:
     from flwr_splitmix.cli.following import Followed
@@ -57,11 +59,15 @@ def run(
     """
     from flwr_splitmix.cli.flower import Flwr, FlwrError, run_config_text
 
-    values, changed = _checked(app, run_config or [], run_dir, nodes, federation_config)
+    connection = read_connection(superlink)
+    values, changed = _checked(
+        app, run_config or [], run_dir, nodes, federation_config, here=connection.local
+    )
     try:
-        if remark := check_environment(read_connection(superlink)):
+        if remark := check_environment(connection):
             typer.secho(f"note: {remark}", fg=typer.colors.YELLOW, err=True)
         flwr = Flwr(superlink)
+        _check_folder(values, "run-dir" if run_dir is None else "--run-dir")
         options = _federation(nodes, federation, federation_config)
         flower_run = flwr.start(app.resolve(), run_config_text(changed), options)
     except (FlwrError, SuperLinkError) as error:
@@ -81,19 +87,29 @@ def _checked(
     run_dir: Path | None,
     nodes: int | None,
     federation_config: str | None,
+    *,
+    here: bool,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the whole run configuration and the changed keys, or exit with the problem."""
+    """Return the whole run configuration and the changed keys, or exit with the problem.
+
+    Parameters
+    ----------
+    here
+        Whether the ServerApp runs on this machine, which then has the runs.
+    """
     from flwr_splitmix.apps.config_error import ConfigError
     from flwr_splitmix.apps.project import absolute, open_project, read_overrides, run_values
 
-    here = Path.cwd()
+    folder = Path.cwd()
     try:
         project = open_project(app)
-        values = run_values(project, run_config, here)
-        changed = read_overrides(run_config, here)
+        values = run_values(project, run_config, folder)
+        changed = read_overrides(run_config, folder)
         if run_dir is not None and "run-dir" in project.config:
-            changed["run-dir"] = values["run-dir"] = absolute("run-dir", str(run_dir), here)
-    except ConfigError as error:
+            changed["run-dir"] = values["run-dir"] = absolute("run-dir", str(run_dir), folder)
+        if here and project.kind != "own" and values.get("resume"):
+            Run.open(str(values["resume"]), home=_home(values)).check_free()
+    except (ConfigError, RunError) as error:
         _fail(str(error))
     if values.get("resume"):  # a resumed run has its own configuration
         return values, changed
@@ -152,14 +168,43 @@ def _home(values: dict[str, Any]) -> Path:
     return Path(str(chosen)).expanduser()
 
 
+def _check_folder(values: dict[str, Any], key: str) -> None:
+    """Exit with the problem if nothing can be written where the run and Flower's log are kept.
+
+    Parameters
+    ----------
+    key
+        What names the folder, if the run configuration does.
+    """
+    if not values.get("run-dir"):
+        key = "$SPLITMIX_HOME" if os.environ.get("SPLITMIX_HOME") else "the default run-dir"
+    home = Path(values.get("run-dir") or os.environ.get("SPLITMIX_HOME") or "~/.splitmix")
+    try:
+        home = _home(values)
+        _logs(home).mkdir(parents=True, exist_ok=True)
+        for folder in (_logs(home), home / "runs"):
+            if folder.exists():
+                with tempfile.TemporaryFile(dir=folder):
+                    pass
+    except (OSError, RuntimeError) as error:  # RuntimeError: "~" of an unknown user
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        _fail(
+            f"{key} is {str(home)!r}, where nothing can be written ({reason}); choose a writable "
+            "folder"
+        )
+
+
+def _logs(home: Path) -> Path:
+    """Return the folder of the logs of runs that have no directory yet."""
+    return home / "flower-logs"
+
+
 def _follow(flwr: Any, flower_run: int, home: Path) -> tuple[Followed, bool]:
     """Show the run's progress to its end; return its facts, and whether Ctrl-C was pressed."""
     from flwr_splitmix.cli.flower import FlwrError
     from flwr_splitmix.cli.following import Followed, display, follow
 
-    logs = home / "flower-logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    followed = Followed(flower_run, home, logs / f"{flower_run}.log")
+    followed = Followed(flower_run, home, _logs(home) / f"{flower_run}.log")
     interrupted = False
     with followed.log.open("wb") as file:
         writer = flwr.follow(flower_run, file)

@@ -49,10 +49,15 @@ def experiment_named(name: str) -> Experiment:
     Raises
     ------
     ExperimentError
-        If there is none; the message lists similar names, or all.
+        If there is none; the message lists similar names, or all, also those on privacy.
     """
     if name in EXPERIMENTS:
         return EXPERIMENTS[name]
-    close = difflib.get_close_matches(name, EXPERIMENTS, n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(EXPERIMENTS)}"
+    from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS  # imports this package
+
+    if name in PRIVACY_EXPERIMENTS:
+        raise ExperimentError(f"{name!r} is an experiment on privacy, not on accuracy")
+    known = [*EXPERIMENTS, *PRIVACY_EXPERIMENTS]
+    close = difflib.get_close_matches(name, known, n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
     raise ExperimentError(f"there is no experiment {name!r}; {hint}")

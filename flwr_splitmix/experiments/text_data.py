@@ -100,6 +100,25 @@ def load_cell_texts(cell: Cell, source: str, tokenizer: Any) -> CellTexts:
     )
 
 
+def check_texts(cell: Cell, source: str) -> None:
+    """Check that a cell's corpus can be read, and that there are public texts beside it.
+
+    Parameters
+    ----------
+    source
+        As for `load_cell_texts`.
+
+    Raises
+    ------
+    DataError
+        If a file is missing or cannot be read.
+    """
+    assert cell.recipe.texts is not None
+    task = open_corpus(source, CORPORA[cell.recipe.texts.corpus]).task
+    if source != GENERATED and not Path(_public_folder(source)).is_dir():
+        _public(cell, source, task)  # says what is missing
+
+
 def open_public(
     source: str, task: TextTask, *, limit: int, max_words: int, seed: int
 ) -> Sequence[str]:

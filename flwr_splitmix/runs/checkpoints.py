@@ -229,6 +229,13 @@ class ClientStore:
         newest = self._files(index).newest_readable(at_most)
         return None if newest is None else (newest.round, newest.tensors, newest.meta)
 
+    def clients(self, at_most: int) -> list[int]:
+        """Return the indices of the clients with a state of a round <= `at_most`."""
+        if not self.path.exists():
+            return []
+        indices = sorted(int(entry.name) for entry in self.path.iterdir() if entry.name.isdecimal())
+        return [i for i in indices if any(r <= at_most for r in self._files(i).rounds())]
+
     def drop_after(self, index: int, round: int) -> None:
         """Remove a client's states of rounds after `round`, from which the run resumes."""
         files = self._files(index)

@@ -95,10 +95,56 @@ def test_what_is_missing_is_said_in_a_sentence(splitmix: Splitmix, home: Path) -
     run = run_of(home, "CutMixSL").id
     lacking = splitmix("attack", "run", run, "--attack", "linear", "--victims", "8")
     assert (lacking.exit_code, "no trained lower segment" in lacking.stderr) == (1, True)
+    assert lacking.stderr.endswith(": --assume lower\n")
     unknown = splitmix("attack", "run", run, "--attack", "guess")
     assert (unknown.exit_code, "there is no attack 'guess'" in unknown.stderr) == (1, True)
     nothing = splitmix("attack", "show", run)
     assert (nothing.exit_code, "has been scored yet" in nothing.stderr) == (1, True)
+    assert f"splitmix attack run {run} --attack NAME" in nothing.stderr
+
+
+def test_the_remedy_is_what_can_be_given_to_the_adversary(splitmix: Splitmix, home: Path) -> None:
+    run = run_of(home, "CutMixSL").id
+    for attack, view, said in (
+        ("membership", "eavesdropper", ": --assume upper"),
+        ("separate", "sum only", "there is nothing to take apart"),  # a lower segment is no help
+    ):
+        result = splitmix(
+            "attack", "run", run, "--attack", attack, "--view", view, "--victims", "8"
+        )
+        assert result.exit_code == 1
+        assert result.stderr.splitlines()[-1].endswith(said)
+
+
+def test_a_time_limit_is_not_negative(splitmix: Splitmix, home: Path) -> None:
+    run = run_of(home, "SFL").id
+    result = splitmix("attack", "run", run, "--attack", "linear", "--seconds", "-1")
+    assert result.exit_code == 2
+    assert "--seconds" in result.stderr
+
+
+def test_fewer_victims_than_asked_for_are_counted(splitmix: Splitmix, home: Path) -> None:
+    result = splitmix(
+        "attack", "run", run_of(home, "SFL").id, "--attack", "linear", "--victims", "100000"
+    )
+    assert result.exit_code == 0, result.output
+    (note,) = [line for line in result.stderr.splitlines() if line.startswith("note: ")]
+    assert note == (
+        "note: the victims are 64 training images and 1000 held-out ones, fewer than the 100000 "
+        "of each that --victims asks for"
+    )
+
+
+def test_a_recording_of_which_nothing_can_be_read_is_an_error(
+    splitmix: Splitmix, home: Path
+) -> None:
+    run = run_of(home, "SFL")
+    for step in trace_dir(run).glob("step-*"):
+        step.write_bytes(step.read_bytes()[:500])
+    result = splitmix("attack", "run", run.id, "--attack", "linear", "--victims", "16")
+    assert result.exit_code == 1
+    assert f"none of the 4 recorded steps of run {run.id} can be read" in result.stderr
+    assert result.stdout == ""
 
 
 def test_separate_lower_segments_are_those_of_the_clients(splitmix: Splitmix, home: Path) -> None:

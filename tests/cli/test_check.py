@@ -179,6 +179,34 @@ def test_the_tables_are_printed_with_what_was_measured() -> None:
         assert any(line.startswith(f"{cut} ") for line in done.stdout.splitlines())
 
 
+def test_a_picture_that_cannot_be_is_said(tmp_path: Path) -> None:
+    picture = str(tmp_path / "cuts.png")
+    both = check(APPS / "vision", "--no-cuts", "-o", picture)
+    assert (both.exit_code, both.stdout) == (1, "")
+    assert both.stderr == (
+        "-o plots the cuts, and --no-cuts leaves them out; leave out one of the two\n"
+    )
+    assert CliRunner().invoke(app, ["new", "own", str(tmp_path / "mine")]).exit_code == 0
+    own = check(tmp_path / "mine", "-o", picture)
+    assert own.exit_code == 1
+    assert own.stderr.startswith(f"{picture} was not written: ")
+    assert own.stderr.endswith("leave out -o\n")
+    assert "lower segment" in own.stdout
+
+
+def test_a_component_needs_a_name_in_its_module(tmp_path: Path) -> None:
+    assert CliRunner().invoke(app, ["new", "own", str(tmp_path / "mine")]).exit_code == 0
+    file = tmp_path / "mine" / "pyproject.toml"
+    described = file.read_text(encoding="utf-8")
+    file.write_text(described.replace("client_app:app", "client_app"), encoding="utf-8")
+    done = check(tmp_path / "mine")
+    assert done.exit_code == 1
+    assert done.stderr.endswith(
+        " has clientapp = 'client_app'; it must be module:name, as in clientapp = "
+        '"client_app:app"\n'
+    )
+
+
 def test_what_is_no_speed_is_refused() -> None:
     done = check(APPS / "vision", "--uplink", "fast")
     assert done.exit_code == 2

@@ -119,17 +119,45 @@ def test_an_interrupted_grid_says_how_to_go_on(
         (("run", "cutmixsl-table1", "--jobs", "0"), "jobs is 0"),
         (("run", "cutmixsl-table1", "--cells", "RNN"), "'rnn'"),
         (("show", "nothing-like-it"), "there are cutmixsl-fig2, cutmixsl-table1"),
+        (("show", "nothing-like-it"), "patch-shuffling-table5-privacy"),
+        (("show", "cutmixsl-tabel3"), "did you mean cutmixsl-table3"),
+        (("show", "dp-cutmixsl-fig9d"), "did you mean dp-cutmixsl-fig9c"),
+        (("show", "cutmixsl-tabel3", "cutmixsl-table3"), "did you mean cutmixsl-table3"),
+        (("run", "mixguard-cola", "--dataset", "/no/such"), "there is no CoLA in '/no/such'"),
+        (("run", "cutmixsl-table1", "--dataset", "/no/such"), "no image dataset '/no/such'"),
+        (("run", "cutmixsl-table3", "--dataset", "/no/such"), "no image dataset '/no/such'"),
+        (("run", "cutmixsl-table1", "--device", "cuda:99"), "there is no device 'cuda:99' here"),
+        (("run", "cutmixsl-table3", "--device", "cuda:99"), "there is no device 'cuda:99' here"),
+        (
+            ("run", "patch-shuffling-table3-privacy"),
+            "Criteo's records, and a model of them, are not at hand.",
+        ),
         (("show", "cutmixsl-table1", "--scale", ""), "allowed are smoke, cpu, paper"),
     ],
 )
 def test_what_cannot_be_is_one_clear_error(
-    splitmix: Splitmix, arguments: tuple[str, ...], words: str
+    splitmix: Splitmix, arguments: tuple[str, ...], words: str, home: Path
 ) -> None:
     result = splitmix("experiment", *arguments)
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
     assert words in result.stderr
+    assert not home.exists()
+
+
+def test_a_corpus_without_public_texts_is_one_error(
+    splitmix: Splitmix, tmp_path: Path, home: Path
+) -> None:
+    folder = tmp_path / "cola"
+    folder.mkdir()
+    for name in ("in_domain_train.tsv", "in_domain_dev.tsv"):
+        (folder / name).write_text("gj04\t1\t\tA sentence.\n" * 3, encoding="utf-8")
+    result = splitmix("experiment", "run", "mixguard-cola", "--dataset", str(folder))
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1
+    assert "public_text" in result.stderr
+    assert not home.exists()
 
 
 def test_listing_and_showing_do_not_load_torch(home: Path) -> None:

@@ -65,6 +65,24 @@ def test_no_runs_is_no_error(splitmix: Splitmix) -> None:
     assert "no runs" in result.stdout
 
 
+def test_a_folder_without_runs_is_named(splitmix: Splitmix, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    nowhere = splitmix("runs", "--run-dir", str(home))
+    assert nowhere.exit_code == 0
+    assert nowhere.stdout == f"there are no runs yet in {home}/runs: there is no folder {home}\n"
+    empty = splitmix("runs", "--run-dir", str(tmp_path), "--label", "x")
+    assert empty.stdout == f"there are no runs yet in {tmp_path}/runs\n"
+
+
+def test_a_home_of_damaged_runs_is_not_an_empty_one(
+    splitmix: Splitmix, finished: Run, home: Path
+) -> None:
+    (finished.path / "config.json").write_text("{", encoding="utf-8")
+    result = splitmix("runs")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"the only run in {home / 'runs'} cannot be read" in result.stderr
+
+
 def test_one_damaged_run_does_not_hide_the_others(
     splitmix: Splitmix, finished: Run, unfinished: Run
 ) -> None:

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from flwr_splitmix.data.errors import DataError, not_there
 from flwr_splitmix.data.images.arrow_sets import load_hub, load_saved, read_arrow_sets
@@ -16,7 +16,7 @@ from flwr_splitmix.data.images.idx import IMAGE_FILES, LABEL_FILES, find_idx, re
 from flwr_splitmix.data.images.picture_folder import read_picture_folder
 from flwr_splitmix.data.images.sets import ImageSets, RawSets, assemble
 
-__all__ = ["COMPOSED", "SHIPPED", "ImageSets", "load_images"]
+__all__ = ["COMPOSED", "SHIPPED", "ImageSets", "check_there", "load_images"]
 
 SHIPPED = "fashion-mnist-small"
 COMPOSED = "fashion-mnist-multi"
@@ -94,6 +94,32 @@ def load_images(
     return _load(source, image_size, channels, given, skip_corrupt)
 
 
+def check_there(source: str) -> None:
+    """Check that there is a data set of this name, without reading its images.
+
+    One of the hub is downloaded, if it is not in the cache.
+
+    Parameters
+    ----------
+    source
+        As for `load_images`.
+
+    Raises
+    ------
+    DataError
+        As `load_images` would raise it first, if there is none.
+    """
+    if source in (SHIPPED, COMPOSED):
+        return
+    folder = Path(source).expanduser()
+    if source and os.path.exists(folder):
+        _kind_of(folder)
+    elif _HUB_NAME.fullmatch(source):
+        load_hub(source)
+    else:
+        raise _nowhere(source)
+
+
 @functools.lru_cache(maxsize=4)
 def _load(
     source: str,
@@ -112,7 +138,7 @@ def _load(
             train, test, source, image_size=image_size, channels=channels, skip_corrupt=skip_corrupt
         )
     else:
-        raise DataError(f"there is no image dataset {source!r}{not_there(source)}: {_ALLOWED}")
+        raise _nowhere(source)
     if source == COMPOSED:
         raw = compose_sets(raw)
     fashion = shipped or _has_idx(folder)
@@ -139,14 +165,28 @@ def _read_folder(
     options: dict[str, Any] = {
         "image_size": image_size, "channels": channels, "skip_corrupt": skip_corrupt,
     }  # fmt: skip
+    kind = _kind_of(folder)
+    if kind == "idx":
+        return read_idx_sets(folder)
+    if kind == "saved":
+        train, test = load_saved(folder)
+        return read_arrow_sets(train, test, str(folder), **options)
+    return read_picture_folder(folder, **options)
+
+
+def _kind_of(folder: Path) -> Literal["idx", "saved", "pictures"]:
+    """Return what a folder holds."""
     if not folder.is_dir():
         raise DataError(f"{folder} is a file, not a folder: {_ALLOWED}")
     if _has_idx(folder):
-        return read_idx_sets(folder)
+        return "idx"
     # Checked before image folders, as a saved data set also has a folder `train`.
     if any((folder / name).is_file() for name in ("dataset_dict.json", "state.json")):
-        train, test = load_saved(folder)
-        return read_arrow_sets(train, test, str(folder), **options)
+        return "saved"
     if (folder / "train").is_dir():
-        return read_picture_folder(folder, **options)
+        return "pictures"
     raise DataError(f"the folder {folder} holds no image dataset: {_ALLOWED}")
+
+
+def _nowhere(source: str) -> DataError:
+    return DataError(f"there is no image dataset {source!r}{not_there(source)}: {_ALLOWED}")

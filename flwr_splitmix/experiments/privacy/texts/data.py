@@ -11,7 +11,7 @@ from torch import Tensor
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.texts.generated import GENERATED
-from flwr_splitmix.data.texts.rows import TextRows, TextTask
+from flwr_splitmix.data.texts.rows import TextRows, TextSets, TextTask
 from flwr_splitmix.data.texts.sets import load_text_sets
 from flwr_splitmix.data.texts.tokens import plain_tokens
 from flwr_splitmix.experiments.cells import ExperimentError, dataset_name
@@ -84,6 +84,18 @@ def task_of(source: str) -> TextTask:
     return CORPORA[name].task
 
 
+def open_sets(source: str) -> TextSets:
+    """Read the data set of a matrix of texts.
+
+    Raises
+    ------
+    DataError, ExperimentError
+        If it cannot be read.
+    """
+    task, name = task_of(source), dataset_name(source)
+    return load_text_sets(GENERATED, task) if name == SUMS else open_corpus(source, CORPORA[name])
+
+
 def load_matrix_texts(source: str, size: TextSize, seed: int) -> MatrixTexts:
     """Read the texts that a size needs, and divide them.
 
@@ -92,9 +104,8 @@ def load_matrix_texts(source: str, size: TextSize, seed: int) -> MatrixTexts:
     DataError, ExperimentError
         If they cannot be read, or are too few.
     """
-    task, name = task_of(source), dataset_name(source)
-    made_up = GENERATED if name == SUMS else source
-    sets = load_text_sets(GENERATED, task) if name == SUMS else open_corpus(source, CORPORA[name])
+    task, sets = task_of(source), open_sets(source)
+    made_up = GENERATED if dataset_name(source) == SUMS else source
     tokenizer = open_model_tokenizer(size.model)
 
     def tokens(rows: TextRows) -> TextSet:
@@ -118,7 +129,7 @@ def load_matrix_texts(source: str, size: TextSize, seed: int) -> MatrixTexts:
     train = tokens(_drawn(sets.train, size.fitting_of(task).samples, rng, source))
     test = tokens(_drawn(sets.test, min(size.test, len(sets.test)), rng, source))
     supports, wanted = size.supports, size.supports + size.public
-    if name == SUMS:
+    if made_up == GENERATED:
         supports = min(supports, MADE_UP[0])
         wanted = supports + min(size.public, MADE_UP[1])
     sentences = open_public(made_up, task, limit=wanted, max_words=PUBLIC_WORDS, seed=seed)

@@ -1,0 +1,97 @@
+"""`splitmix run`: what it says of a run's folder and of a resumed run before Flower starts."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from flwr_splitmix.cli import app
+from flwr_splitmix.cli.flower import Flwr, FlwrError
+from flwr_splitmix.runs import Run
+from tests.apps.app_config import APPS
+
+
+@pytest.fixture(autouse=True)
+def no_flower(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def start(self: Flwr, *arguments: Any) -> int:
+        raise FlwrError("Flower was started")
+
+    monkeypatch.setattr(Flwr, "start", start)
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
+    # The package's attribute `run` is the command, not the module.
+    module = importlib.import_module("flwr_splitmix.cli.run")
+    monkeypatch.setattr(module, "check_environment", lambda connection: "")
+    monkeypatch.setattr(module, "_check", lambda *arguments: {"problems": [], "remarks": []})
+
+
+def run(*options: str, home: Path | None = None) -> Result:
+    environment = {} if home is None else {"SPLITMIX_HOME": str(home)}
+    return CliRunner().invoke(app, ["run", str(APPS / "vision"), *options], env=environment)
+
+
+def the_error(result: Result) -> str:
+    assert result.exit_code == 1, result.exception
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="there is no such folder here")
+def test_a_folder_that_cannot_be_made_is_named_by_its_key(tmp_path: Path) -> None:
+    typed = the_error(run("--run-config", "run-dir='/proc/x'"))
+    assert typed.startswith("run-dir is '/proc/x', where nothing can be written (")
+    assert typed.endswith("; choose a writable folder")
+    assert the_error(run("--run-dir", "/proc/x")).startswith("--run-dir is '/proc/x', ")
+    assert the_error(run(home=Path("/proc/x"))).startswith("$SPLITMIX_HOME is '/proc/x', ")
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    assert f"--run-dir is '{file}', where nothing" in the_error(run("--run-dir", str(file)))
+
+
+def test_a_folder_of_others_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(**options: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)  # root may write everywhere
+    assert "(Permission denied)" in the_error(run("--run-dir", str(tmp_path / "home")))
+
+
+def test_what_cannot_be_resumed_is_said_at_once(tmp_path: Path, finished: Run, home: Path) -> None:
+    none = the_error(run("-c", "resume='latest'", "--run-dir", str(tmp_path / "empty")))
+    assert none == f"there are no runs in {tmp_path / 'empty' / 'runs'}"
+    assert not (tmp_path / "empty").exists()
+    for said in (
+        run("-c", f"resume='nope' run-dir='{home}'"),
+        run("-c", "resume='nope'", "--run-dir", str(home)),
+        run("-c", "resume='nope'", home=home),
+    ):
+        assert "there is no run 'nope' in " in the_error(said)
+        assert finished.id in the_error(said)
+    with Run.open(finished.id, home=home).held():
+        held = the_error(run("-c", f"resume='{finished.id}'", home=home))
+        assert finished.id in held
+
+
+def test_a_run_on_another_machine_is_resumed_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "flwr").mkdir()
+    (tmp_path / "flwr" / "config.toml").write_text(
+        '[superlink.far]\naddress = "flower.example:9093"\n', encoding="utf-8"
+    )
+    result = run("far", "-c", "resume='nope'", "--run-dir", str(tmp_path / "home"))
+    assert the_error(result) == "Flower was started"
+
+
+def test_a_run_that_is_there_is_resumed(finished: Run, home: Path) -> None:
+    result = run("-c", "resume='latest'", home=home)
+    assert the_error(result) == "Flower was started"
