@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "flwr_splitmix"
 
-NEUTRAL = {"seeding", "schedule", "storage", "device", "extras"}
+NEUTRAL = {"seeding", "schedule", "storage", "device", "extras", "labels"}
 """Modules that know torch and files, and nothing of split learning."""
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -24,10 +24,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "threads": set(),
     "device": set(),
     "extras": set(),
+    "labels": set(),
     "registries": set(),
     "pretrained": {"registries", "extras"},
     "privacy": {"seeding"},
-    "mixers": {"seeding", "privacy"},  # noise is a part of a share
+    "mixers": {"seeding", "labels", "privacy"},  # noise is a part of a share
     "segments": {"seeding", "schedule", "extras", "pretrained"},
     "data": {"seeding", "registries", "pretrained"},
     "scoring": {"data", "extras"},

@@ -19,8 +19,8 @@ from flwr_splitmix.attacks.release import Adversary, Simulated
 from flwr_splitmix.attacks.steps import Batches, Step, StepReader
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.data.batches import Example
+from flwr_splitmix.labels import target_loss
 from flwr_splitmix.mixers import InputShare, Plan, Share, SmashedShape, Upload
-from flwr_splitmix.scoring.labels import target_loss
 from flwr_splitmix.seeding import secrets_are_seeded, seeded_secrets, torch_seed
 from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle, draw_order, patches_kept
 

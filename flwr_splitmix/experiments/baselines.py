@@ -21,9 +21,9 @@ from flwr_splitmix.clients.lower import load_segment
 from flwr_splitmix.data.batches import Example, fetch
 from flwr_splitmix.device import Precision, autocast, pick_precision
 from flwr_splitmix.events import EvaluationResult, RoundDone
+from flwr_splitmix.labels import Tally, tally, target_loss, target_rows
 from flwr_splitmix.links import Clients
 from flwr_splitmix.observers.metrics import Metrics, row_of
-from flwr_splitmix.scoring.labels import Tally, tally, target_loss, target_rows
 from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.options import RoundOptions
 from flwr_splitmix.server.rounds import RoundLoop

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flwr_splitmix.labels import target_rows
 from flwr_splitmix.mixers.grouping import check_choice
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape, each_alone
@@ -21,7 +22,6 @@ from flwr_splitmix.mixers.share import (
     Share,
     share_from_wire,
 )
-from flwr_splitmix.scoring.labels import target_rows
 from flwr_splitmix.seeding import frozen_generator
 
 Across = Literal["clients", "batch"]

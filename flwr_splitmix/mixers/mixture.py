@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from flwr_splitmix.labels import target_rows
 from flwr_splitmix.mixers.plan import Member
-from flwr_splitmix.scoring.labels import target_rows
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flwr_splitmix.labels import target_rows
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
 from flwr_splitmix.mixers.share import MAX_CLASSES, LabelKind, Plain, Share, share_from_wire
 from flwr_splitmix.mixers.wrapper import WrappedMixer
 from flwr_splitmix.privacy.mechanism import add_noise, clip_smashed, noisy_labels
 from flwr_splitmix.privacy.noise import GaussianNoise
-from flwr_splitmix.scoring.labels import target_rows
 
 NO_LABEL_NOISE = (
     "the noise on labels (sigma-y) is for examples of one class each, and these have several "

@@ -1,1 +1,1 @@
-"""Losses and scores: classes and multi-label examples, classified texts, generated answers."""
+"""Scores of classified texts and generated answers."""

@@ -9,9 +9,9 @@ from typing import Any, Literal, Unpack
 from torch import Tensor, nn
 
 from flwr_splitmix.events import EvaluationResult
+from flwr_splitmix.labels import wrong_labels
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import FrozenEdge
-from flwr_splitmix.scoring.labels import wrong_labels
 from flwr_splitmix.server.options import Options
 from flwr_splitmix.strategies.split import SplitStrategy
 

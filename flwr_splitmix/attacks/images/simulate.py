@@ -13,7 +13,7 @@ from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.images.decoder import Decoder
 from flwr_splitmix.attacks.images.example import queries
 from flwr_splitmix.attacks.pictures import Pictures
-from flwr_splitmix.scoring.labels import target_loss, target_rows
+from flwr_splitmix.labels import target_loss, target_rows
 from flwr_splitmix.seeding import torch_seed
 
 _STEPS = {"smoke": 4, "cpu": 200, "paper": 4000}

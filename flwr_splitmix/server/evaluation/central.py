@@ -13,8 +13,8 @@ from torch.utils.data import Dataset
 
 from flwr_splitmix.data.batches import Example, fetch
 from flwr_splitmix.events import EvaluationResult
+from flwr_splitmix.labels import Tally, wrong_labels
 from flwr_splitmix.links.ticket import to_tensors
-from flwr_splitmix.scoring.labels import Tally, wrong_labels
 from flwr_splitmix.server.segments.upper import ServerSegment
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]

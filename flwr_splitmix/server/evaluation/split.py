@@ -7,8 +7,8 @@ import statistics
 from dataclasses import replace
 
 from flwr_splitmix.events import EvaluationResult
+from flwr_splitmix.labels import Tally
 from flwr_splitmix.links import Clients
-from flwr_splitmix.scoring.labels import Tally
 from flwr_splitmix.server.evaluation.over_link import (
     Kind,
     TimeLimit,

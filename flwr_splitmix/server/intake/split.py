@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flwr_splitmix.labels import wrong_labels
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.mixers import Plan, Share, SmashedShape, Upload
-from flwr_splitmix.scoring.labels import wrong_labels
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.checks import (
     NOT_FINITE,

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from flwr_splitmix.device import Precision, autocast
 from flwr_splitmix.events import StepResult
+from flwr_splitmix.labels import Tally, tally, target_loss
 from flwr_splitmix.mixers import Mixed
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
-from flwr_splitmix.scoring.labels import Tally, tally, target_loss
 from flwr_splitmix.seeding import torch_seed
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.segments.base import TrainedSegment

@@ -9,7 +9,7 @@ import torch
 from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef
 from torch import Tensor
 
-from flwr_splitmix.scoring.labels import Tally, tally, target_loss, target_rows, wrong_labels
+from flwr_splitmix.labels import Tally, tally, target_loss, target_rows, wrong_labels
 
 LOGITS = torch.tensor([[2.0, -1.0, 0.5], [-3.0, 0.1, -0.2], [1.0, 1.0, -4.0], [0.3, -2.0, 0.9]])
 SEVERAL = torch.tensor([[1, 0, 0], [0, 1, 1], [1, 0, 0], [0, 0, 1]])
