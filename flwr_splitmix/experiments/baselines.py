@@ -95,7 +95,8 @@ class WholeClient(SplitClient):
 
         Returns
         -------
-        {"loss": sum, "accuracy", "examples", "scores"}
+        "loss" and "correct", to be divided by "examples"; of several labels, "correct" is the mean
+        over them. And "scores" with the other scores.
         """
         data = self.tests["benchmark"]
         if data is None:
@@ -109,7 +110,7 @@ class WholeClient(SplitClient):
                 total += tally(self._logits(inputs), labels.to(self.device))
         return {
             "loss": total.loss,
-            "accuracy": total.accuracy,
+            "correct": total.right * size / total.predictions,
             "examples": size,
             "scores": total.scores,
         }
@@ -205,7 +206,7 @@ class WholeModels(RoundLoop):
         replies = clients.call("score", {client: {} for client in asked}, phase="evaluate")
         if not replies:
             return None
-        each = [reply["accuracy"] for reply in replies.values()]
+        each = [reply["correct"] / reply["examples"] for reply in replies.values()]
         examples = sum(reply["examples"] for reply in replies.values())
         loss = sum(reply["loss"] for reply in replies.values()) / examples
         further = [reply.get("scores", {}) for reply in replies.values()]

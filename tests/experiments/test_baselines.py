@@ -19,6 +19,7 @@ from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.observers import Observer, RoundDone
 from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import adamw, constant
+from flwr_splitmix.testing.toy import Toy
 from tests.experiments.conftest import RunCell, cell_of
 
 SIZES = (20, 40)
@@ -150,3 +151,22 @@ def test_one_client_alone_is_its_own_pool_and_its_own_average(run: RunCell) -> N
 
 def test_unsplit_takes_as_many_steps_as_the_clients_do(run: RunCell) -> None:
     assert run(cell_of("Unsplit")).rows[-1]["steps"] == run(cell_of("PSL")).rows[-1]["steps"] == 2
+
+
+def test_a_whole_model_is_scored_on_several_labels() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(24, 3)).double()
+    toy = Toy(multi_label=True, tests=30)
+    client = WholeClient(
+        model, toy.data(0), batch_size=4, benchmark_data=toy.test_data(0), device="cpu"
+    )
+    data = toy.test_data(0)
+    assert data is not None
+    reply = client.score()
+    with torch.no_grad():
+        logits = model(data.inputs).float()
+    right = (logits > 0) == (data.labels > 0)
+    assert reply["correct"] / reply["examples"] == pytest.approx(float(right.double().mean()))
+    loss = nn.functional.binary_cross_entropy_with_logits(logits, data.labels.float())
+    assert reply["loss"] / 30 == pytest.approx(float(loss), rel=1e-5)
+    assert float(client.loss(logits, data.labels)) == pytest.approx(float(loss), rel=1e-5)
+    assert -1 <= reply["scores"]["matthews"] <= 1

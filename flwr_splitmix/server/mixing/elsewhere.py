@@ -50,7 +50,7 @@ def mix_elsewhere(
     link.mixing = {
         "mixing": elsewhere.description,
         "classes": upper.num_classes,
-        "multi-label": upper.multi_label,
+        **({"multi-label": True} if upper.multi_label else {}),
         "dtype": str(upper.input_dtype).removeprefix("torch."),
         "geometry": None
         if geometry is None

@@ -76,7 +76,7 @@ class Opening(BaseModel):
     ledger
         The ledger, if noise is added; otherwise None.
     classes, multi_label
-        Number L of classes, and whether an example may have several.
+        Number L of classes, and whether an example may have several; by default not.
     dtype, geometry
         dtype of smashed data; (patches, width, prefix) and the grid, if any, that the upper
         segment expects, or None if it expects no particular geometry.
@@ -100,7 +100,6 @@ class Opening(BaseModel):
     mixing: dict[str, Any]
     ledger: LedgerAsked | None
     classes: Annotated[StrictInt, Field(ge=2, le=MAX_CLASSES)]
-    multi_label: StrictBool
     dtype: str
     geometry: dict[str, Any] | None
     steps_per_round: Whole
@@ -112,6 +111,7 @@ class Opening(BaseModel):
     wire_feedback: StrictBool
     step_timeout: Seconds
     reattach_timeout: Seconds
+    multi_label: StrictBool = False
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Self:
