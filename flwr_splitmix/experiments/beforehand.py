@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -21,8 +22,7 @@ def check_cells(cells: Sequence[Cell], place: Workplace) -> None:
     ExperimentError
         If one is not; the message is its reader's own.
     """
-    try:
-        _check_device(place.device)
+    with _checking(place.device):
         corpora = set()
         for cell in cells:
             corpus = None if cell.recipe.texts is None else cell.recipe.texts.corpus
@@ -35,26 +35,25 @@ def check_cells(cells: Sequence[Cell], place: Workplace) -> None:
                 from flwr_splitmix.experiments.text_data import check_texts
 
                 check_texts(cell, place.source)
-    except ValueError as error:  # DataError is one, too
-        raise ExperimentError(str(error)) from error
 
 
 def check_matrix(place: Place) -> None:
-    """Check that the data set and the device of a matrix are there.
-
-    Raises
-    ------
-    ExperimentError
-        If one is not; the message is its reader's own.
-    """
-    try:
-        _check_device(place.device)
+    """Check that the data set and the device of a matrix are there, as `check_cells` does."""
+    with _checking(place.device):
         if place.matrix.name == "images":
             check_there(place.source)
         else:
             from flwr_splitmix.experiments.privacy.texts.data import open_sets
 
             open_sets(place.source)
+
+
+@contextmanager
+def _checking(device: str) -> Iterator[None]:
+    """Check the device, then what the block checks; any error becomes an ExperimentError."""
+    try:
+        _check_device(device)
+        yield
     except ValueError as error:  # DataError is one, too
         raise ExperimentError(str(error)) from error
 

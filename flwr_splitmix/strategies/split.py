@@ -51,9 +51,8 @@ class SplitStrategy(RoundLoop):
     num_classes
         L; by default the upper segment's `num_classes`.
     multi_label
-        Whether an example may have any number of the L labels: clients' labels are then int64
-        (b, L) of 0 and 1, the loss is the binary cross-entropy, and evaluation has Matthews'
-        correlation, too. Excludes noise on labels.
+        Whether an example may have any number of the labels: they are int64 (b, L) of 0 and 1, the
+        loss is the binary cross-entropy, without noise on labels; see `ServerSegment`.
     optimizer, schedule
         For the upper segment; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine schedule.
     server_update
@@ -139,9 +138,8 @@ class SplitStrategy(RoundLoop):
         **options: Unpack[RoundOptions],
     ) -> None:
         if self.needs_noise and noise is None:
-            raise ValueError(
-                f"{type(self).__name__} needs noise=GaussianNoise(sigma_s=..., sigma_y=...)"
-            )
+            name = type(self).__name__
+            raise ValueError(f"{name} needs noise=GaussianNoise(sigma_s=..., sigma_y=...)")
         if multi_label and noise is not None and noise.sigma_y:
             raise ValueError(NO_LABEL_NOISE)
         mixer = mixer or NoMixing()
