@@ -34,10 +34,12 @@ def segments_of(config: VisionConfig) -> SplitModel:
     except (OSError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]
         if not config.pretrained:
+            if isinstance(error, OSError):
+                raise
             raise ConfigError(
                 f"run-config: model is {config.model!r}, which cannot be built with image-size "
-                f"{config.image_size} and patch-size {config.patch_size}: {reason}; a smaller "
-                "image-size or a larger patch-size needs less memory"
+                f"{config.image_size} and patch-size {config.patch_size}: {reason}; if memory is "
+                "short, a smaller image-size or a larger patch-size needs less memory"
             ) from error
         raise ConfigError(
             f"run-config: pretrained weights of {config.model} could not be loaded: {reason}"

@@ -61,7 +61,9 @@ def _use(facts: Mapping[str, Any]) -> str:
         )
     lines.append(f"\nClasses, in the order of the logits: {', '.join(facts['classes'])}.\n")
     if facts.get("multi_label"):
-        lines.append("An image may have several of them: each logit is that of a probability.\n")
+        lines.append(
+            "An image may have several of them: the sigmoid of a logit is its probability.\n"
+        )
     return "\n".join(lines)
 
 
