@@ -112,14 +112,10 @@ def run(
     size = scale_named(scale)
     if jobs < 1:
         raise ExperimentError(f"jobs is {jobs}; at least 1 is needed")
-    source, *others = {dataset or size.source(experiment_named(name).track) for name in names}
-    if others:
-        raise ExperimentError(
-            "images and texts are not in one data set; run these experiments one after the other"
-        )
+    sources = {name: dataset or size.source(experiment_named(name).track) for name in names}
     pairs = [
         pair
-        for name in names
+        for name, source in sources.items()
         for pair in experiment_named(name).cells(
             size, seeds=numbers(seeds), source=source, epochs=epochs
         )
@@ -130,15 +126,24 @@ def run(
     from flwr_splitmix.experiments.grid import Workplace, run_grid, unfinished
 
     todo = unfinished(chosen, run_dir)
-    place = Workplace(run_dir, source, device)
-    if todo:
-        check_cells(todo, place)
+    grids = [
+        ([cell for cell in todo if cell.dataset == dataset_name(source)],
+         Workplace(run_dir, source, device))
+        for source in dict.fromkeys(sources.values())
+    ]  # fmt: skip
+    for part, place in grids:
+        if part:
+            check_cells(part, place)
     out = console()
     done = len(chosen) - len(todo)
     out.print(f"{len(chosen)} cells, {done} of them finished before")
     with terminated_as_interrupted(), GridDisplay(todo) as display:
         try:
-            failures = run_grid(todo, place, jobs=jobs, on_progress=display.show)
+            failures = [
+                failure
+                for part, place in grids
+                for failure in run_grid(part, place, jobs=jobs, on_progress=display.show)
+            ]
         except KeyboardInterrupt:
             typer.echo("stopped; the same command continues from here", err=True)
             raise typer.Exit(130) from None

@@ -143,6 +143,10 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         {"strategy": "PatchShuffleSL", "cut_at": "blocks.0"},
         ["cut-at is 'blocks.0'", "PatchShuffleSL", "allowed with it is ''"],
     ),
+    (
+        {"strategy": "CutMixSL", "embedding": "tokens-to-token"},
+        ["embedding is 'tokens-to-token'", "allowed with CutMixSL is 'patch'"],
+    ),
     # Noise, and what of it can be promised.
     ({"sigma_s": -1.0}, ["sigma-s is -1.0", "greater than or equal to 0"]),
     ({"sigma_s": float("inf")}, ["sigma-s is inf", "finite"]),
@@ -231,6 +235,10 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ),
     ({"strategy": "PatchShuffleSL", "model": "vgg16"}, ["vgg16 cannot be shuffled", "deit*"]),
     ({"strategy": "PatchShuffleSL", "depth": 1}, ["depth 1", "is not enough"]),
+    (
+        {"strategy": "SpectralShuffleSL", "embedding": "tokens-to-token"},
+        ["'tokens-to-token' is for the methods 'patch' and 'batch' only"],
+    ),
     ({"strategy": "ShuffledPSL", "cut_at": "blocks.0"}, ["'embedding'", "'blocks.0'"]),
     ({"cut_at": "blocks.1", "depth": 1}, ["'blocks.1'", "allowed are embedding, blocks.0"]),
     ({"dataset": "minst"}, ["'minst'", "'fashion-mnist-small'"]),

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.apps.vision.data import client_images, images_of
-from flwr_splitmix.apps.vision.model import segments_of
+from flwr_splitmix.apps.vision.model import segments_of, split_of
 from flwr_splitmix.apps.vision.server import make_strategy
 from flwr_splitmix.data.batches import fetch
 from flwr_splitmix.segments.vision.tokens import Positions
+from flwr_splitmix.segments.vision.tokens_to_token import TokensToToken
 from flwr_splitmix.strategies import STRATEGIES
 from tests.apps.vision_fit import CLIENTS, fit, needed, read
 
@@ -95,6 +96,16 @@ def test_options_reach_the_mixer() -> None:
     strategy = make_strategy(config, segments_of(config).upper, None)
     mixer: Any = strategy.mixer
     assert (mixer.ratio, mixer.alpha, mixer.mask_per_sample) == (0.25, 3.0, True)
+
+
+def test_a_frozen_edge_has_the_configured_embedding(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"strategy": "BatchShuffleSL", "embedding": "tokens-to-token"}
+    done = fit(tmp_path, **keys)
+    assert any(isinstance(part, TokensToToken) for part in done.segments.lower.modules())
+    assert done.row["steps"] == 1
+    _, arguments = split_of(read(**keys, depth=2), 10, 1)
+    assert arguments["embedding"] == "tokens-to-token"  # also of an exported model
+    assert "embedding" not in split_of(read(strategy="BatchShuffleSL", depth=2), 10, 1)[1]
 
 
 @pytest.mark.parametrize("name", ["ShuffledPSL", "ShuffledCutMixSFL"])

@@ -65,6 +65,18 @@ def test_the_runs_are_runs_like_others(splitmix: Splitmix) -> None:
     assert "fashion-mnist-small" in splitmix("show", "--format", "json").stdout
 
 
+def test_experiments_of_several_data_sets_are_run_by_one_command(
+    splitmix: Splitmix, home: Path
+) -> None:
+    names = ("patch-shuffling-table2", "patch-shuffling-table7")  # of one label, and of several
+    cells = ("--cells", "PatchShuffleSL tokens-to-token, BatchShuffleSL kappa=0.5")
+    done = splitmix("experiment", "run", *names, "--scale", "smoke", *cells)
+    assert done.exit_code == 0, done.output
+    assert "2 cells, 0 of them finished before" in done.stdout
+    data = sorted(run.config["dataset"] for run in runs(home))
+    assert data == ["fashion-mnist-multi", "fashion-mnist-small"]
+
+
 def test_what_was_not_run_is_shown_as_such_with_the_papers_numbers(splitmix: Splitmix) -> None:
     shown = splitmix("experiment", "show", "patch-shuffling-table1")
     assert shown.exit_code == 0

@@ -10,7 +10,7 @@ from torch import nn
 
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import client_images, images_of
-from flwr_splitmix.apps.vision.model import segments_of
+from flwr_splitmix.apps.vision.model import embedding_option, segments_of
 from flwr_splitmix.attacks.attacked import Attacked
 from flwr_splitmix.attacks.bench import fresh_lower, group_size
 from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
@@ -59,6 +59,7 @@ def attacked_run(run: Run) -> Attacked:
             "cell": config.cell,
             "patch_size": config.patch_size,
             "depth": config.depth or None,
+            **embedding_option(config),
         },
         "num_classes": len(images.classes),
         "channels": images.train.shape[0],

@@ -22,6 +22,7 @@ from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.privacy.noise import Clip, LabelNoise, SmashedNoise
 from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import WarmupCosine
+from flwr_splitmix.segments.vision.shuffled_edge import Embedding
 from flwr_splitmix.server.aggregation import AggregatorName
 from flwr_splitmix.server.pace import Grouping, GroupOrder, Pace, Straggler
 from flwr_splitmix.server.part_count import PARTS_ALLOWED, PartCount, PartsAsked, is_parts
@@ -79,6 +80,7 @@ class VisionConfig(AppConfig):
     patch_size: Count
     cut_at: str
     cell: Count
+    embedding: Embedding = "patch"
     dataset: str
     skip_corrupt: StrictBool
     partition: Literal["iid", "dirichlet"]
@@ -139,6 +141,11 @@ class VisionConfig(AppConfig):
             raise ValueError(
                 f"cut-at is {self.cut_at!r}, but {self.strategy} has a cut of its own; allowed "
                 "with it is ''"
+            )
+        if self.embedding != "patch" and not edge_of(trial):
+            raise ValueError(
+                f"embedding is {self.embedding!r}, which only frozen edges have; allowed with "
+                f"{self.strategy} is 'patch'"
             )
         return self
 

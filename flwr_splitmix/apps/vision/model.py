@@ -73,4 +73,10 @@ def split_of(config: VisionConfig, classes: int, channels: int) -> tuple[str, di
         image_size=config.image_size,
         patch_size=config.patch_size,
         depth=config.depth or None,
+        **embedding_option(config),
     )
+
+
+def embedding_option(config: VisionConfig) -> dict[str, Any]:
+    """Return {"embedding": ...} for a frozen edge whose embedding is not the model's own."""
+    return {} if config.embedding == "patch" else {"embedding": config.embedding}
