@@ -175,9 +175,11 @@ class DPSGD(Hiding):
             noisy = add_noise(parameter.summed_grad, self.noise_multiplier * self.clip_norm)
             parameter.grad = noisy / self._texts
         self._forget()
+        # A text that is in the batch n times moves the sum n times as far, which costs n^2.
+        texts, copies = np.unique(self._records, return_counts=True)
         self.ledger.charge(
             "train",
-            self._records,
+            np.repeat(texts, copies**2),
             2 / self.noise_multiplier,  # a text's gradient may become its opposite
             attempt=self.side.attempt,
             outside=OUTSIDE,

@@ -115,8 +115,9 @@ class ReleasePlan:
         target = rho_for(epsilon, self._delta)
         rho = self.rho
         if not 0 < rho < math.inf:
-            gaps = "; ".join(UNBOUNDED[key] for key in self.release.noise.gaps)
-            raise ValueError(f"no sigma gives epsilon {epsilon}: {gaps or 'nothing is sent'}")
+            gaps = self.release.noise.gaps or ("resolution",)
+            why = "; ".join(UNBOUNDED[key] for key in gaps) if rho else "nothing is sent"
+            raise ValueError(f"no sigma gives epsilon {epsilon}: {why}")
         # Upwards by more than floating-point rounding: the target is a promise.
         factor = math.sqrt(rho / target) * (1 + 1e-9)
         noise = self.release.noise

@@ -18,6 +18,7 @@ UNBOUNDED = {
     "clip": "no clipping of the smashed data",
     "sigma_s": "no noise on the smashed data (sigma_s = 0)",
     "sigma_y": "no noise on the labels (sigma_y = 0)",
+    "resolution": "noise below the resolution of float32 next to what it should hide",
     "leftover": "everything sent without noise by a client alone in its group (m = 1)",
     "evaluation": "evaluation without noise on data not declared public",
     "batch-norm": "BatchNorm in the lower segment: a record changes its whole batch's smashed data",

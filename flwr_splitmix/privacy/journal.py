@@ -13,9 +13,8 @@ from typing import Any
 CHECK = "check"
 """Key of each line's digest, which covers the digest of the line before."""
 
-
 TAIL = 1 << 20
-"""Upper bound on the bytes of a line."""
+"""Bytes that are first read from the end of a file to find its last line."""
 
 
 class JournalError(RuntimeError):
@@ -167,10 +166,15 @@ def _verified(path: Path) -> tuple[str, int]:
 
 def _last(path: Path) -> tuple[str, int]:
     """Return the same as `_verified`, reading only the end of the file."""
-    size = path.stat().st_size
+    size, length = path.stat().st_size, TAIL
     with path.open("rb") as file:
-        file.seek(max(0, size - TAIL))
-        tail = file.read()
+        while True:
+            file.seek(max(0, size - length))
+            tail = file.read()
+            # A last line, whole or not, may be longer: it begins after the newline before it.
+            if length >= size or tail.count(b"\n") > 1:
+                break
+            length *= 2
     whole, newline, unfinished = tail.rpartition(b"\n")
     if not newline:
         return "", 0

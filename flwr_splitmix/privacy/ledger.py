@@ -121,8 +121,9 @@ class Ledger:
         notes: list[str] = []
         for event in events:
             if isinstance(event, Release):
-                costs = costs + release_costs(event, self.relation)
-                notes += event.gaps
+                cost = release_costs(event, self.relation)
+                costs = costs + cost
+                notes += event.gaps or _unresolved(cost)
                 count += event.times
             elif isinstance(event, Gaussian):
                 shift = 1 / event.noise_multiplier  # before squaring, which may underflow
@@ -188,9 +189,10 @@ class Ledger:
                 raise ValueError(
                     "a series seen as sums needs groups (steps, k), the client's own ratio in each"
                 )
-        self._book.charge(release_costs(release, self.relation, m, groups), passes, records)
+        costs = release_costs(release, self.relation, m, groups)
+        self._book.charge(costs, passes, records)
         if m.any():
-            self._notes.update(dict.fromkeys(release.noise.gaps))
+            self._notes.update(dict.fromkeys(release.noise.gaps or _unresolved(costs)))
         self._releases += len(m) * release.times
 
     def statement(self, delta: float) -> Statement:
@@ -302,3 +304,8 @@ class Ledger:
         if unknown := [key for key in notes if key not in {**UNBOUNDED, **_OUTSIDE}]:
             raise ValueError(f"the ledger's state has notes that it does not know: {unknown}")
         self._book, self._notes, self._releases = book, notes, releases
+
+
+def _unresolved(costs: Floats) -> tuple[str, ...]:
+    """Return why releases without gaps have no bound all the same, if one has none."""
+    return () if np.isfinite(costs).all() else ("resolution",)

@@ -6,11 +6,13 @@ import math
 from dataclasses import replace
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from opacus.accountants import RDPAccountant
 
 from flwr_splitmix.clients import Order, TextSet, UShapeClient
+from flwr_splitmix.data.batches import fetch
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding import DPSGD, Hiding
 from flwr_splitmix.segments.language import LanguageCut, cut_language_model
@@ -26,11 +28,13 @@ QUIET = 1e-20
 """A noise multiplier that leaves the clipped gradients as they are."""
 
 
-def step(client: Any, batch: TextBatch, trunk: Any) -> dict[str, torch.Tensor]:
+def step(
+    client: Any, batch: TextBatch, trunk: Any, records: np.ndarray | None = None
+) -> dict[str, torch.Tensor]:
     """Do what a step does, without the link; returns what head and tail would learn by."""
     client.segments.train()
     client.ends.optimizer.zero_grad()
-    client.hiding.charge("train", torch.arange(len(batch.ids)).numpy())
+    client.hiding.charge("train", np.arange(len(batch.ids)) if records is None else records)
     sent = client.obfuscate(batch)
     leaf = sent.messages[0].detach().requires_grad_()
     outputs = trunk(leaf, batch.mask)
@@ -158,6 +162,21 @@ def test_epsilon_is_opacus_and_beside_it_that_of_the_batches_there_are() -> None
     said = str(hiding.statement())
     assert "messages to the trunk, which carry texts without noise" in said
     assert client.epsilon is None  # what leaves in each step has none
+
+
+def test_a_text_that_is_in_a_batch_several_times_costs_the_square() -> None:
+    """Its copies add up to one vector of as many times the norm; they used to cost as many."""
+    toy = replace(TOY, hiding=lambda: DPSGD(noise_multiplier=1.3))
+    (client,) = toy.clients_for(batch_size=TOY.examples + 1)
+    client.attach(ORDER, None)
+    client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
+    drawn = client.batches.indices
+    most = int(np.bincount(drawn).max())
+    assert most > 1
+    batch = TextBatch.of(fetch(client.batches.data, drawn), client.device)
+    step(client, batch, toy.server(), drawn)
+    exact = exact_epsilon(1e-5, most * 2 / 1.3)
+    assert client.hiding.metrics()["epsilon"] == pytest.approx(exact, rel=1e-9)
 
 
 def test_a_step_whose_gradient_is_lost_is_neither_taken_nor_charged() -> None:

@@ -129,6 +129,7 @@ def test_a_plan_that_makes_no_sense_is_refused(changes: dict[str, Any], said: st
         ({"clip": "none"}, "no clipping of the smashed data"),
         ({"sigma_s": 0.0}, r"no noise on the smashed data \(sigma_s = 0\)"),
         ({"sigma_y": 0.0}, r"no noise on the labels \(sigma_y = 0\)"),
+        ({"sigma_s": 1e-9}, "noise below the resolution of float32"),
     ],
 )
 def test_no_sigma_makes_up_for_what_is_missing(noise: dict[str, Any], said: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flwr_splitmix.privacy.journal import Journal, JournalError, read_journal
+from flwr_splitmix.privacy.journal import TAIL, Journal, JournalError, read_journal
 
 ENTRIES: list[dict[str, Any]] = [{"n": 0, "text": "a"}, {"n": 1, "text": "b\n"}, {"n": 2}]
 
@@ -42,6 +42,23 @@ def test_an_unfinished_last_line_was_never_acknowledged(path: Path) -> None:
     again.append({"n": 3})
     again.close()
     assert [entry["n"] for entry in read_journal(path)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("length", [TAIL // 2, TAIL, 3 * TAIL])
+@pytest.mark.parametrize("unfinished", ["", "{", " " * 2 * TAIL])
+def test_lines_of_any_length_are_found_from_the_end(
+    path: Path, length: int, unfinished: str
+) -> None:
+    """A line of a mebibyte used to make the journal unreadable, or an unfinished one empty it."""
+    journal = Journal(path)
+    journal.append({"n": 3, "text": "x" * length})
+    journal.close()
+    with path.open("a") as file:
+        file.write(unfinished)
+    again = Journal(path, verify=False)
+    again.append({"n": 4})
+    again.close()
+    assert [entry["n"] for entry in read_journal(path)] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("line", [0, 1, 2])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from flwr_splitmix.privacy import Exposure, Gaussian, GaussianNoise, Ledger, Release
 from flwr_splitmix.privacy.accountant import epsilon_from_rdp, rdp_curve
 from flwr_splitmix.privacy.costs import release_costs
-from flwr_splitmix.privacy.events import Channel
+from flwr_splitmix.privacy.events import UNBOUNDED, Channel
 
 DELTA = 1e-5
 NOISE = GaussianNoise(sigma_s=30.0, sigma_y=20.0)
@@ -149,16 +149,20 @@ def test_the_parts_of_a_statement() -> None:
         ({"clip": "none"}, "no clipping of the smashed data", (True, False)),
         ({"sigma_s": 0.0}, "no noise on the smashed data (sigma_s = 0)", (True, False)),
         ({"sigma_y": 0.0}, "no noise on the labels (sigma_y = 0)", (False, True)),
+        ({"sigma_s": 1e-9}, UNBOUNDED["resolution"], (True, False)),
+        ({"sigma_y": 1e-170}, UNBOUNDED["resolution"], (False, True)),
     ],
 )
 def test_a_release_without_a_bound_is_said_in_words(
     noise: dict[str, Any], words: str, parts: tuple[bool, bool]
 ) -> None:
-    ledger = Ledger()
+    ledger, series = Ledger(), Ledger()
     ledger.charge(kept(0.5))
     ledger.charge(kept(0.5, noise=replace(NOISE, **noise)))
+    series.charge_series(kept(1.0, noise=replace(NOISE, **noise)), [0.5], epochs=[0])
     said = ledger.statement(DELTA)
     assert said.epsilon == math.inf
+    assert series.statement(DELTA).unbounded_because == said.unbounded_because
     assert said.unbounded_because == (words,)
     assert (math.isinf(said.smashed), math.isinf(said.labels)) == parts
     assert str(said) == f"no epsilon: {words}"

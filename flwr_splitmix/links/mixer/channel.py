@@ -92,7 +92,7 @@ class MixerChannel:
                 if time.monotonic() + PAUSE > deadline:
                     raise LinkError(
                         f"{self._mixer} could not be reached within {self._patience:g} s: {said}; "
-                        "does splitmix mixer run there?"
+                        f"does splitmix mixer run there, {self._expected}?"
                     ) from None
             except StopIteration:
                 self.close()
@@ -127,6 +127,14 @@ class MixerChannel:
     @property
     def _mixer(self) -> str:
         return f"the mixer at {self._dialled.address} (link-via)"
+
+    @property
+    def _expected(self) -> str:
+        """What this process expects there, for a mixer with other encryption."""
+        if not self._dialled.tls:
+            return "without TLS (there is no ssl-ca-certfile)"
+        signer = "ssl-ca-certfile" if self._dialled.ca else "an authority that gRPC comes with"
+        return f"with a certificate of that name, signed by {signer}"
 
     def _dial(self) -> None:
         # One connection per stream, since a mixer may be restarted between rounds.

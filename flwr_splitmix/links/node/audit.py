@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from flwr_splitmix.links.link import LinkError
+from flwr_splitmix.links.words import one_line
 from flwr_splitmix.privacy.journal import Journal, JournalError
 
 log = logging.getLogger("flwr.splitmix")
@@ -91,8 +92,8 @@ class AuditLog:
         )
 
     def refuse(self, exchange: str, reason: str, *, step: int | None = None) -> None:
-        """Log what did not leave, and why."""
-        self._append({"exchange": exchange, "step": step, "refused": reason})
+        """Log what did not leave, and why; `exchange` may be any text of the server's."""
+        self._append({"exchange": one_line(exchange), "step": step, "refused": one_line(reason)})
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         if self._journal is None:

@@ -15,6 +15,7 @@ from flwr_splitmix.links.node.audit import AuditLog
 from flwr_splitmix.links.node.pinned import MIXER
 from flwr_splitmix.links.node.state import node_folder
 from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.links.words import one_line
 from flwr_splitmix.privacy.policy import NodePolicy, PolicyError
 
 INDEX = "partition-id"
@@ -64,7 +65,7 @@ class NodeGuards:
         self._client: Client | None = None
         self.audit = AuditLog(
             None if self._folder is None else self._folder / f"audit-{self._index}.jsonl",
-            {"run": self.run, "round": ticket.server_round, "client": self._index},
+            {"run": one_line(self.run), "round": ticket.server_round, "client": self._index},
             strict=self.policy.max_epsilon is not None,
         )
 

@@ -36,10 +36,20 @@ def test_a_mixer_without_the_right_certificate_is_not_dialled(
     start_mixer: Start, files: Certificates
 ) -> None:
     mixer = start_mixer()
-    for ca in (b"", files.of_node(0)[0].read_bytes()):
+    for ca, signer in (
+        (b"", "an authority that gRPC comes with"),
+        (files.of_node(0)[0].read_bytes(), "ssl-ca-certfile"),
+    ):
         channel = MixerChannel(Dialled(mixer.address, tls=True, ca=ca, token=TOKEN), 1.0)
-        with pytest.raises(LinkError, match="could not be reached within 1 s"):
+        with pytest.raises(LinkError, match="could not be reached within 1 s") as raised:
             channel.open(OPENING)
+        assert f"a certificate of that name, signed by {signer}?" in str(raised.value)
+
+
+def test_a_mixer_with_tls_is_not_dialled_without(start_mixer: Start) -> None:
+    channel = MixerChannel(Dialled(start_mixer().address, tls=False, token=TOKEN), 1.0)
+    with pytest.raises(LinkError, match=r"run there, without TLS \(there is no ssl-ca-certfile\)"):
+        channel.open(OPENING)
 
 
 CUTMIX: dict[str, Any] = {"mixer": "PatchCutMix", "min_patches": 1}

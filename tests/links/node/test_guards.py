@@ -188,6 +188,26 @@ def test_the_audit_log_holds_shapes_and_no_number_of_the_data(node: Node) -> Non
     assert 0 < entry["epsilon"] < 1
 
 
+def test_a_server_cannot_end_the_audit_log_with_a_long_name(node: Node) -> None:
+    """A line that long used to make the log unreadable, so that the node sent nothing any more."""
+    node.begin()
+    refused(node.ask("x" * (1 << 20)), "is not an exchange")
+    node.end()
+    assert len(node.audit()[-1]["exchange"]) == 500
+    node.begin()
+    assert node.step([noisy()]).reply
+    node.end()
+
+
+def test_a_servers_name_of_a_run_is_one_line_of_the_audit_log(node: Node) -> None:
+    """A name that is refused used to be written whole, with what moves a terminal's cursor."""
+    with pytest.raises(LinkError, match="run id is no name"):
+        node.begin(run="\x1b[2J" + "x" * 10_000)
+    node.guards.audit.refuse("round", "why")
+    node.guards.close()
+    assert node.audit()[-1]["run"] == r"\x1b[2J" + "x" * 493
+
+
 def test_a_batch_in_parts_is_priced_as_one_and_each_part_is_written_down(node: Node) -> None:
     node.begin(TICKET)
     node.step([noisy()])

@@ -114,6 +114,8 @@ def test_a_node_that_allows_nothing_plain_takes_noise_only(tmp_path: Path) -> No
     node = Node(tmp_path, {"allow-plain": False})
     node.begin()
     refused(node.step([FullShare().to_wire()]), "allow_plain = false")
+    # Noise that hides nothing used to count as noise.
+    refused(node.step([noisy(sigma_s=1e-30, sigma_y=1e-30)]), "below the resolution of float32")
     assert node.step([noisy()]).reply
     node.end(finish=False)
 
