@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from flwr_splitmix.events import RoundDone, RunStarted, StepDone
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.storage import write_json
+
+log = logging.getLogger("flwr.splitmix")
 
 FILE = "mixtures.json"
 """Name of the file in a run's directory."""
@@ -108,10 +111,14 @@ class KeptMixtures(Observer):
             self.newest.append(Mixture(rows, columns, members, norms))
 
     def on_round(self, event: RoundDone) -> None:
-        """Write the mixtures to the run's directory."""
-        if self._directory is not None and self.newest:
-            mixtures = [asdict(mixture) for mixture in self.newest]
+        """Write the mixtures to the run's directory; a failure to do so does not stop the run."""
+        if self._directory is None or not self.newest:
+            return
+        mixtures = [asdict(mixture) for mixture in self.newest]
+        try:
             write_json(self._directory / FILE, {"round": event.server_round, "mixtures": mixtures})
+        except OSError as error:
+            log.warning("the mixtures could not be written: %s", error.strerror or error)
 
 
 def _sent(share: Share, size: tuple[int, int, int]) -> Tensor:

@@ -84,7 +84,7 @@ class LowerAggregator:
                 "an aggregator is a strategy of flwr.serverapp.strategy, not "
                 f"{type(strategy).__name__}"
             )
-        for kind in type(strategy).__mro__:
+        for kind in (kind for own in _with_wrapped(strategy) for kind in type(own).__mro__):
             if reason := _REFUSED.get(kind.__name__):
                 raise AggregatorError(
                     f"{kind.__name__} cannot aggregate lower segments: {reason}; allowed are "
@@ -180,33 +180,50 @@ class LowerAggregator:
 
     def _put_in_order(self, reply: Message) -> None:
         """Order FedAvgM's current arrays like the replies: a checkpoint does not keep the order."""
-        current = getattr(self.strategy, "current_arrays", None)
-        if not isinstance(current, ArrayRecord):
-            return
-        for arrays in reply.content.array_records.values():
-            if current.keys() == arrays.keys():
-                ordered = ArrayRecord({name: current[name] for name in arrays})
-                vars(self.strategy)["current_arrays"] = ordered
+        for strategy in _with_wrapped(self.strategy):
+            current = getattr(strategy, "current_arrays", None)
+            if not isinstance(current, ArrayRecord):
+                continue
+            for arrays in reply.content.array_records.values():
+                if current.keys() == arrays.keys():
+                    ordered = ArrayRecord({name: current[name] for name in arrays})
+                    vars(strategy)["current_arrays"] = ordered
 
     def state(self) -> dict[str, Tensor]:
-        """Return the strategy's numeric state (moments, current arrays) as tensors."""
-        tensors: dict[str, Tensor] = {}
-        for name, value in vars(self.strategy).items() if self.strategy else ():
-            for key, array in _arrays(value).items():
-                tensors[f"{PREFIX}.{name}.{key}"] = torch.from_numpy(np.array(array))
-        return tensors
+        """Return the numeric state (moments, current arrays) of the strategy and those it wraps."""
+        tensors = {} if self.strategy is None else _state(self.strategy)
+        return {f"{PREFIX}.{name}": tensor for name, tensor in tensors.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""
-        kept: dict[str, dict[str, np.ndarray]] = {}
-        for name, tensor in under(PREFIX, tensors).items():
-            attribute, key = name.split(".", 1)
-            kept.setdefault(attribute, {})[key] = tensor.numpy()
-        for attribute, arrays in kept.items():
-            kinds = {key.split(".", 1)[0] for key in arrays}
-            (kind,) = kinds
-            named = {key.split(".", 1)[1]: array for key, array in arrays.items()}
-            setattr(self.strategy, attribute, _rebuild(kind, named))
+        if self.strategy is not None:
+            _restore(self.strategy, under(PREFIX, tensors))
+
+
+def _state(strategy: flower.Strategy) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for name, value in vars(strategy).items():
+        if isinstance(value, flower.Strategy):
+            own = _state(value)
+        else:
+            own = {key: torch.from_numpy(np.array(array)) for key, array in _arrays(value).items()}
+        tensors |= {f"{name}.{key}": tensor for key, tensor in own.items()}
+    return tensors
+
+
+def _restore(strategy: flower.Strategy, tensors: Mapping[str, Tensor]) -> None:
+    kept: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        attribute, key = name.split(".", 1)
+        kept.setdefault(attribute, {})[key] = tensor
+    for attribute, own in kept.items():
+        wrapped = getattr(strategy, attribute, None)
+        if isinstance(wrapped, flower.Strategy):
+            _restore(wrapped, own)
+            continue
+        (kind,) = {key.split(".", 1)[0] for key in own}
+        named = {key.split(".", 1)[1]: tensor.numpy() for key, tensor in own.items()}
+        setattr(strategy, attribute, _rebuild(kind, named))
 
 
 def _arrays(value: Any) -> dict[str, np.ndarray]:
@@ -231,14 +248,19 @@ def _rebuild(kind: str, named: Mapping[str, np.ndarray]) -> Any:
     return float(named["value"]) if kind == "float" else dict(named)
 
 
-def _sampling_as_flower(strategy: flower.Strategy | None) -> Iterator[flower.Strategy]:
-    """Yield a strategy and those that it wraps, as long as Flower's own code samples."""
-    while (
-        isinstance(strategy, flower.Strategy)
-        and type(strategy).configure_train.__module__.split(".")[0] == "flwr"
-    ):
+def _with_wrapped(strategy: flower.Strategy | None) -> Iterator[flower.Strategy]:
+    """Yield a strategy and those that it wraps, such as one that adds noise to another's result."""
+    while isinstance(strategy, flower.Strategy):
         yield strategy
         strategy = getattr(strategy, "strategy", None)
+
+
+def _sampling_as_flower(strategy: flower.Strategy | None) -> Iterator[flower.Strategy]:
+    """Yield a strategy and those that it wraps, as long as Flower's own code samples."""
+    for own in _with_wrapped(strategy):
+        if type(own).configure_train.__module__.split(".")[0] != "flwr":
+            return
+        yield own
 
 
 def _waits_for_ever(name: str, nodes: int) -> AggregatorError:

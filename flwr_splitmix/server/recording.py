@@ -84,12 +84,17 @@ class RunRecorder:
     def resume(self, num_rounds: int) -> Checkpoint | None:
         """Return the newest checkpoint, if the run has one, and discard what came after it.
 
+        A run that was interrupted before its first checkpoint begins anew.
+
         Parameters
         ----------
         num_rounds
             Rounds of the whole run; a larger number than before extends it.
         """
-        if self.run is None or not self.run.checkpoints.rounds():
+        if self.run is None:
+            return None
+        if not self.run.checkpoints.rounds():
+            self.run.rewind(0)
             return None
         checkpoint = self.run.checkpoints.load()
         self.run.extend(num_rounds)

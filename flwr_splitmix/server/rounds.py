@@ -125,7 +125,8 @@ class RoundLoop(Shape):
             if there is a `link`, which has its own.
         evaluate_fn
             Central evaluation, called every `evaluate_every` rounds and after the last round (not
-            before the first).
+            before the first). It gets the averaged lower segment; if the strategy does not
+            average, the initial one, and a warning says so.
 
         Raises
         ------
@@ -178,6 +179,13 @@ class RoundLoop(Shape):
         self._intake = ReplyIntake(job.initial)
         self._finished, job.result.arrays = self._resume(job.initial)
         self.summary()
+        if job.evaluate_fn is not None and not self.aggregator.averages:
+            log.warning(
+                "%s does not average lower segments: evaluate_fn gets the initial one in every "
+                "round, not what the clients learn; evaluate with evaluation='federated' or "
+                "'benchmark', or average with aggregator=FedAvg()",
+                type(self).__name__,
+            )
         error = ""
         try:
             name = type(self).__name__

@@ -128,6 +128,22 @@ def test_who_sent_each_patch_of_a_mixture(kind: type[SplitStrategy], each: int) 
         assert mixture.image().max() == 255
 
 
+def test_a_full_disk_costs_the_mixtures_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(path: Path, value: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("flwr_splitmix.observers.mixtures.write_json", full)
+    toy, run = Toy(clients=2, batch=2), Run.create({}, name="x", home=tmp_path)
+    strategy = CutMixSL(
+        toy.upper(), device="cpu", steps_per_round=1, observers=[KeptMixtures(1)], run=run
+    )
+    strategy.fit(toy.make_clients(), 2)
+    assert [row["round"] for row in run.rows] == [1, 2]
+    assert "the mixtures could not be written: No space left on device" in caplog.text
+
+
 def test_mixtures_are_kept_only_if_asked_for(toy_home: Path) -> None:
     plain, mixed = select(["plain"], toy_home)[0], select(["mixed"], toy_home)[0]
     assert plain.mixtures == {}

@@ -71,8 +71,9 @@ def test_a_subclass_of_a_refused_strategy_is_refused() -> None:
     class Mine(flower.FedProx):
         pass
 
-    with pytest.raises(AggregatorError, match="FedProx cannot aggregate"):
-        LowerAggregator(Mine(proximal_mu=0.1))
+    for aggregator in (Mine(proximal_mu=0.1), noisy(Mine(proximal_mu=0.1))):
+        with pytest.raises(AggregatorError, match="FedProx cannot aggregate"):
+            LowerAggregator(aggregator)
 
 
 def test_only_a_flower_strategy_aggregates() -> None:
@@ -204,15 +205,18 @@ def numbers(seed: int) -> dict[str, np.ndarray]:
     return {"embed.weight": rng.random((3, 4)), "norm.count": np.array(seed)}
 
 
-def test_the_moments_of_fedadam_survive_a_checkpoint() -> None:
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_the_moments_of_fedadam_survive_a_checkpoint(wrapped: bool) -> None:
+    """Those of a strategy inside one that adds noise used to be lost."""
     first, second = flower.FedAdam(), flower.FedAdam()
+    outer: Any = noisy if wrapped else lambda strategy: strategy
     for strategy, start in ((first, 1), (second, 5)):
         strategy.m_t, strategy.v_t = numbers(start), numbers(start + 1)
         strategy.current_arrays = numbers(start + 2)
-    tensors = LowerAggregator(first).state()
+    tensors = LowerAggregator(outer(first)).state()
     assert all(name.startswith("aggregator.") for name in tensors)
     second.m_t = second.v_t = None
-    LowerAggregator(second).restore({"upper.weight": torch.zeros(1), **tensors})
+    LowerAggregator(outer(second)).restore({"upper.weight": torch.zeros(1), **tensors})
     for name in ("m_t", "v_t", "current_arrays"):
         expected, restored = getattr(first, name), getattr(second, name)
         assert expected.keys() == restored.keys()

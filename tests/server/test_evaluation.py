@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from flwr.app import ArrayRecord
 from torch import Tensor
 
 from flwr_splitmix.clients import SplitClient, exchange
@@ -15,7 +16,7 @@ from flwr_splitmix.events import RoundDone
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.server.evaluation import split as module
-from flwr_splitmix.strategies import PSL, SFL, central_evaluation
+from flwr_splitmix.strategies import PSL, SFL, SplitStrategy, central_evaluation
 from flwr_splitmix.testing.toy import Examples, Toy, sgd
 
 TOY = Toy(clients=3, tests=7)
@@ -100,9 +101,35 @@ def test_central_evaluation_scores_the_average() -> None:
     assert seen.events[-1].evaluation.kind == "central"
 
 
+@pytest.mark.parametrize("kind", [PSL, SFL])
+def test_a_warning_says_that_without_averaging_the_initial_lower_segment_is_evaluated(
+    kind: type[SplitStrategy], caplog: pytest.LogCaptureFixture
+) -> None:
+    strategy = kind(TOY.upper(), device="cpu")
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> None:
+        """Score nothing."""
+
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        strategy.fit(TOY.make_clients(), 1, evaluate_fn=evaluate)
+    assert ("gets the initial one in every round" in caplog.text) is (kind is PSL)
+
+
 def test_evaluation_comes_when_it_is_due_and_after_the_last_round() -> None:
     _, seen = fit(TOY.make_clients(), 5, evaluation="federated", evaluate_every=2)
     assert [e.evaluation is not None for e in seen.events] == [False, True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"), [("federated", "test_data"), ("benchmark", "benchmark_data")]
+)
+def test_a_warning_says_that_no_client_has_anything_to_evaluate(
+    kind: str, given: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        _, seen = fit(Toy(clients=3).make_clients(), evaluation=kind)
+    assert seen.events[-1].evaluation is None
+    assert f"no client has {kind} test data; give clients {given}" in caplog.text
 
 
 def test_evaluation_changes_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
@@ -11,6 +12,8 @@ from flwr.app import MetricRecord
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.server.intake.checks import UploadError, check_number, plausible
+
+log = logging.getLogger("flwr.splitmix")
 
 Kind = Literal["federated", "benchmark"]
 """Each client's own test split, weighted by its size; or the common public test set."""
@@ -46,7 +49,7 @@ def sizes_of_tests(clients: Clients, kind: Kind) -> dict[int, int]:
     """Return the number of test examples of each client that reports any.
 
     Numbers are capped at `MAX_TESTS`, and relative to the other clients' (`plausible`). Clients
-    that report an invalid number are left out of the round.
+    that report an invalid number are left out of the round. A warning says if no client has any.
     """
     sizes: dict[int, int] = {}
     for client in clients.alive:
@@ -58,6 +61,14 @@ def sizes_of_tests(clients: Clients, kind: Kind) -> dict[int, int]:
             continue
         if size:
             sizes[client] = min(size, MAX_TESTS)
+    if clients.alive and not sizes:
+        given = "test_data" if kind == "federated" else "benchmark_data"
+        log.warning(
+            "nothing is evaluated: no client has %s test data; give clients %s, or set evaluation "
+            "to 'none'",
+            kind,
+            given,
+        )
     return dict(zip(sizes, plausible(list(sizes.values())), strict=True))
 
 

@@ -21,7 +21,8 @@ class Policy:
         Fewest patches that each member of a patch CutMix group keeps (`min_patches`): with few,
         another member may keep nearly all.
     most_ratio
-        Largest mixing ratio of a member: a group with a larger one is not mixed.
+        Largest mixing ratio of a member, also among those left of a group that has shrunk: a group
+        with a larger one is not mixed.
     """
 
     seed: int | None = field(default=None, repr=False)

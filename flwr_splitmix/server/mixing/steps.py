@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.mixer.service import RefusedError
-from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Mixer, Plan, Upload
+from flwr_splitmix.mixers import EmptyMixtureError, Member, Mixed, Mixer, Plan, Upload
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.split import UploadIntake, agree_on_shape
 from flwr_splitmix.server.mixing.ledgers import RoundLedger
@@ -131,9 +131,9 @@ class MixedSteps:
         self._number += 1
         group_of: dict[int, int] = {}
         for number, group in enumerate(plan.passes[0]):
-            here = [member.client for member in group.members if member.client in came]
-            if len(here) >= self._policy.least_members:
-                group_of |= dict.fromkeys(here, number)
+            here = [member for member in group.members if member.client in came]
+            if len(here) >= self._policy.least_members and self._hides(here):
+                group_of |= dict.fromkeys((member.client for member in here), number)
         mixed = self._merged({client: came[client] for client in group_of}, plan)
         if mixed is None:
             return {}
@@ -168,13 +168,13 @@ class MixedSteps:
 
     def _hiding(self, plan: Plan) -> Plan:
         """Leave out groups in which one member's upload is nearly the whole mixture."""
-        most = self._policy.most_ratio
-        groups = tuple(
-            group
-            for group in plan.passes[0]
-            if max(member.share.lam for member in group.members) <= most
-        )
+        groups = tuple(group for group in plan.passes[0] if self._hides(group.members))
         return replace(plan, passes=(groups,))
+
+    def _hides(self, members: Sequence[Member]) -> bool:
+        """Return whether no member's part of the mixture of these is larger than allowed."""
+        ratios = [member.share.lam for member in members]
+        return max(ratios) <= self._policy.most_ratio * sum(ratios)
 
     def _merged(self, uploads: Mapping[int, Upload], plan: Plan) -> Mixed | None:
         try:

@@ -163,7 +163,8 @@ class ServerSegment(TrainedSegment):
         """Return (sum of the groups' batch-mean losses, its gradient at the smashed data)."""
         inputs = smashed.detach().requires_grad_()
         with autocast(self.device, self.dtype):
-            logits = self.module(inputs)
+            # A copy, because the module may overwrite its input, as an activation in place does.
+            logits = self.module(inputs.clone())
         self._check_logits(logits, targets)
         # CutMixSL eq. 3, summed over groups of equal size.
         loss = target_loss(logits.to(targets.dtype), targets, multi_label=self.multi_label) * groups
@@ -171,7 +172,12 @@ class ServerSegment(TrainedSegment):
         assert inputs.grad is not None
         return loss.detach(), inputs.grad.nan_to_num_(0.0, 0.0, 0.0)
 
-    def _check_logits(self, logits: Tensor, targets: Tensor) -> None:
+    def _check_logits(self, logits: object, targets: Tensor) -> None:
+        if not isinstance(logits, Tensor):
+            raise ValueError(
+                f"the upper segment returns a {type(logits).__name__}; needed are logits "
+                f"{tuple(targets.shape)}, one tensor"
+            )
         if logits.shape != targets.shape:
             raise ValueError(
                 f"the upper segment returns {tuple(logits.shape)}; needed are logits "

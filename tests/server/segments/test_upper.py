@@ -200,3 +200,34 @@ def test_one_group_whose_gradients_overflow_ruins_neither_weights_nor_adam(
     mixed = Mixed(sent[:B], targets[:B], mixed.sources[:1])
     segment.learn(mixed, 0.5, 1, seed=0, rng=np.random.default_rng(2))
     assert not torch.equal(segment.module.state_dict()["own.weight"], before)
+
+
+@pytest.mark.parametrize("update", ["sequential", "sum"])
+def test_a_module_may_overwrite_its_input(update: ServerUpdate) -> None:
+    mixed = mixture()
+    before = mixed.smashed.clone()
+    results = []
+    for in_place in (False, True):
+        module = nn.Sequential(nn.ReLU(inplace=in_place), TOY.upper())
+        segment = ServerSegment(
+            module,
+            num_classes=3,
+            optimizer=sgd(LR),
+            schedule=constant,
+            server_update=update,
+            device="cpu",
+        )
+        results.append(segment.learn(mixed, 0.0, 1, seed=0, rng=np.random.default_rng(2)))
+    assert torch.equal(mixed.smashed, before)
+    assert torch.equal(results[0].gradient, results[1].gradient)
+
+
+def test_a_module_that_returns_no_tensor_is_refused_with_what_it_returns() -> None:
+    class Described(nn.Linear):
+        def forward(self, smashed: Tensor) -> Any:
+            return {"logits": super().forward(smashed.flatten(1))}
+
+    segment = ServerSegment(Described(18, 3), num_classes=3, device="cpu", precision="float32")
+    mixed = replace(mixture(), smashed=mixture().smashed.float())
+    with pytest.raises(ValueError, match=r"returns a dict; needed are logits \(12, 3\)"):
+        segment.learn_part(mixed, B, seed=0, first=True)

@@ -1,0 +1,49 @@
+"""The steps at a mixer, with nodes that fail in the midst of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+
+from flwr_splitmix.links import Clients
+from flwr_splitmix.links.link import Outcome
+from flwr_splitmix.mixers import Mixup
+from flwr_splitmix.mixers.elsewhere import describe
+from flwr_splitmix.server.mixing.opening import Opening
+from flwr_splitmix.server.mixing.policy import Policy
+from flwr_splitmix.server.mixing.steps import MixedSteps
+from tests.links.mixer.nodes import DESCRIPTION, FIRST, OPENING
+
+
+class Nodes(Clients):
+    """Three nodes, of which some fail when they are asked to upload."""
+
+    def __init__(self, failing: set[int]) -> None:
+        super().__init__(1, dict.fromkeys(range(3), DESCRIPTION), {}, None)
+        self.failing = failing
+
+    def _exchange(
+        self, method: str, payloads: Mapping[int, Mapping[str, Any]]
+    ) -> dict[int, Outcome]:
+        upload = {"smashed": [torch.ones(2, 6, 3).double()], "labels": torch.tensor([0, 1])}
+        return {
+            client: Outcome(None, "gone") if client in self.failing else Outcome(dict(upload))
+            for client in payloads
+        }
+
+
+@pytest.mark.parametrize(("failing", "mixed"), [(set(), True), ({1}, False)])
+def test_a_group_that_has_shrunk_keeps_to_the_largest_ratio_too(
+    failing: set[int], mixed: bool
+) -> None:
+    """Of three thirds two are left, a half each: what is allowed used to be that of the thirds."""
+    mixer = Mixup(k=3, alpha=None)
+    order = Opening.read(
+        {**OPENING, "mixing": describe(mixer), "nodes": {"0": 100, "1": 101, "2": 102}}
+    )
+    policy = Policy(seed=1, most_ratio=0.45)
+    steps = MixedSteps(1, policy, order, mixer, None, Nodes(failing), None)
+    assert bool(steps.take(FIRST)) is mixed
