@@ -44,7 +44,8 @@ def new(
         if file == "pyproject.toml":
             text = renamed(text, folder.name)
         (folder / file).write_text(text, encoding="utf-8")
-    typer.echo(f"{folder} is an app. Its keys are in {folder / 'pyproject.toml'}. Try:\n")
+    keys = "" if kind is Template.own else f" Its keys are in {folder / 'pyproject.toml'}."
+    typer.echo(f"{folder} is an app.{keys} Try:\n")
     typer.echo(f"  splitmix check {folder}\n  splitmix run {folder} --nodes 4")
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.seeding import derive_seed, secrets_are_seeded, seeded_secrets, torch_seed
@@ -121,7 +121,7 @@ class Client(ABC):
         """
         function = getattr(type(self), method, None)
         if function is None or not _marked(function):
-            raise ClientError(f"{method!r} is not an exchange of {type(self).__name__}")
+            raise ClientError(f"{method[:40]!r} is not an exchange of {type(self).__name__}")
         order = self.order
         place = [order.client, order.server_round, int(arguments.get("number", 0))]
         if part := int(arguments.get("part", 0)):
@@ -167,6 +167,10 @@ class Client(ABC):
 
     def close(self) -> None:  # noqa: B027  # most clients have no files
         """Close files; the client is not used afterwards."""
+
+    def trained(self) -> Iterable[nn.Parameter]:
+        """Return the parameters that this client's optimizer changes."""
+        return ()
 
     @abstractmethod
     def weights(self) -> dict[str, Tensor]:

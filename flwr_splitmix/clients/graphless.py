@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +31,10 @@ class GraphlessExchanges(Client):
     hiding: Hiding
     _public: list[Sent]
     _evaluation: TextEvaluation
+
+    def trained(self) -> Iterable[nn.Parameter]:
+        """Return the parameters of head and tail, except frozen ones."""
+        return (p for p in self.segments.parameters() if p.requires_grad)
 
     @abstractmethod
     def obfuscate(self, batch: TextBatch) -> Sent:

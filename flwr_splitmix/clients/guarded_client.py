@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -34,6 +34,10 @@ class GuardedClient(Client):
     segment: nn.Module
     batches: Batches
     repeatable_secrets: bool
+
+    def trained(self) -> Iterable[nn.Parameter]:
+        """Return the lower segment's parameters, except frozen ones."""
+        return (p for p in self.segment.parameters() if p.requires_grad)
 
     def _begin_guard(self, privacy: PrivacyBudget | None) -> None:
         self.privacy = privacy

@@ -78,7 +78,13 @@ def _geometry(segment: nn.Module, example: Tensor) -> tuple[int, int, int]:
     segment.eval()
     device = next((p.device for p in segment.parameters()), torch.device("cpu"))
     with torch.inference_mode():
-        shape = tuple(segment(example.to(device)).shape)
+        smashed = segment(example.to(device))
+    if not isinstance(smashed, Tensor):
+        raise ClientError(
+            f"a lower segment must return one tensor (batch, patches, width), this one returns a "
+            f"{type(smashed).__name__}; return the tensor in it"
+        )
+    shape = tuple(smashed.shape)
     if len(shape) != 3:
         raise ClientError(f"smashed data must be (batch, patches, width), got shape {shape}")
     return 0, shape[1], shape[2]

@@ -51,10 +51,16 @@ class LocalLink(Link):
         The live clients; their position is their index.
     state_dir
         Where their states are saved between rounds; None keeps them in memory only.
+
+    Raises
+    ------
+    ValueError
+        If two clients train the same weights.
     """
 
     def __init__(self, clients: Sequence[Client], state_dir: Path | None = None) -> None:
         self.clients = list(clients)
+        _check_apart(self.clients)
         self.host = ClientHost(None if state_dir is None else ClientStore(state_dir))
 
     def open(self, grid: Grid | None) -> None:
@@ -107,3 +113,14 @@ class LocalLink(Link):
                 if arrays:
                     content["arrays"] = to_arrays(arrays)
                 clients.replies.append(Message(content, reply_to=message))
+
+
+def _check_apart(clients: Sequence[Client]) -> None:
+    owners: dict[int, int] = {}
+    for index, client in enumerate(clients):
+        for parameter in client.trained():
+            if (other := owners.setdefault(id(parameter), index)) != index:
+                raise ValueError(
+                    f"clients {other} and {index} train the same weights, as if they were one; "
+                    "give each its own segment, such as copy.deepcopy(lower)"
+                )

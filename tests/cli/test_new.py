@@ -32,6 +32,10 @@ def make(kind: str, folder: Path) -> Path:
     done = CliRunner().invoke(app, ["new", kind, str(folder)])
     assert done.exit_code == 0, done.output
     assert "splitmix run" in done.output
+    has_keys = (
+        "config" in tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    )
+    assert ("Its keys are in" in done.output) is has_keys
     return folder
 
 

@@ -255,6 +255,13 @@ def test_without_a_geometry_a_forward_pass_says_the_shape() -> None:
         flat.attach(ORDER, None)
 
 
+def test_a_lower_segment_that_returns_no_tensor_is_refused_with_what_it_returns() -> None:
+    recurrent = nn.LSTM(3, 2, batch_first=True)
+    client = SplitClient(recurrent, Examples(torch.zeros(1, 5, 3), torch.zeros(1).long()))
+    with pytest.raises(ClientError, match=r"must return one tensor .* returns a tuple"):
+        client.attach(ORDER, None)
+
+
 def test_inputs_of_another_shape_are_refused_before_the_round() -> None:
     lower, _ = split_vision_model(image_size=16, depth=1, seed=0)
     data = Examples(torch.zeros(4, 1, 28, 28), torch.zeros(4, dtype=torch.int64))

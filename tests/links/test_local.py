@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from flwr_splitmix.clients import ClientError, SplitClient
+from flwr_splitmix.clients import ClientError, SplitClient, UShapeClient
 from flwr_splitmix.events import Exchange
 from flwr_splitmix.links import LinkError, LocalLink
 from flwr_splitmix.links.ticket import Ticket, to_arrays, to_tensors
 from flwr_splitmix.mixers import FullShare
 from flwr_splitmix.server.messages import messages_to, with_tickets
 from flwr_splitmix.testing.toy import Toy
+from flwr_splitmix.testing.toy_texts import TextToy
 
 TOY = Toy(clients=3)
 STEP = {"number": 0, "progress": 0.0, "gradient": None, "plan": [FullShare().to_wire()]}
@@ -160,3 +162,20 @@ def test_queued_calls_are_made_when_their_replies_are_asked_for() -> None:
         clients[1].fails_in = "run"
         assert reached.answered().keys() == {0}
         assert reached.failures.keys() == {1}
+
+
+def test_clients_that_train_the_same_weights_are_refused() -> None:
+    lower, frozen = TOY.lower(), TOY.lower().requires_grad_(False)
+    for segment, refused in ((lower, True), (frozen, False)):
+        clients = [SplitClient(segment, TOY.data(index), device="cpu") for index in range(2)]
+        with (
+            pytest.raises(ValueError, match="clients 0 and 1 train the same")
+            if refused
+            else (nullcontext())
+        ):
+            LocalLink(clients)
+    texts = TextToy()
+    ends = texts.head(), texts.tail()
+    readers = [UShapeClient(*ends, texts.texts(index, 4), device="cpu") for index in range(2)]
+    with pytest.raises(ValueError, match="own segment"):
+        LocalLink(readers)

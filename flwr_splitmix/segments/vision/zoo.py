@@ -15,6 +15,12 @@ CUTTABLE = ("vit_*", "deit*", "pit_*", "vgg*", "resnet*")
 """Patterns of names of models that can be cut; others of the same classes can, too."""
 
 
+EXAMPLES = (
+    "vit_tiny_patch16_224, deit_tiny_distilled_patch16_224, pit_ti_224, vgg16, resnet18, and lenet5"
+)
+"""Names of models that can be cut, for error messages."""
+
+
 def import_timm() -> Any:
     """Import timm, but not Weights & Biases, which timm would import if it is installed.
 
@@ -75,15 +81,23 @@ def create(request: Request, family: type[nn.Module], **options: Any) -> Any:
     Raises
     ------
     ValueError
-        If the model has another forward pass, so that its stages are not the family's.
+        If timm cannot build the model with these sizes, or the model has another forward pass, so
+        that its stages are not the family's.
     """
-    model = import_timm().create_model(
-        request.name,
-        num_classes=request.num_classes,
-        in_chans=request.channels,
-        **request.options,
-        **options,
-    )
+    try:
+        model = import_timm().create_model(
+            request.name,
+            num_classes=request.num_classes,
+            in_chans=request.channels,
+            **request.options,
+            **options,
+        )
+    except AssertionError as error:  # most of timm's say nothing
+        sizes = f"image_size {request.image_size} and patch_size {request.patch_size}"
+        raise ValueError(
+            f"timm cannot build {request.name} with {sizes}{f': {error}' if str(error) else ''}; "
+            f"other sizes may do, or another model such as {EXAMPLES}"
+        ) from error
     expected: Any = family
     if getattr(type(model), "forward_features", None) is not expected.forward_features:
         raise ValueError(cannot_cut(request.name))
@@ -92,7 +106,4 @@ def create(request: Request, family: type[nn.Module], **options: Any) -> Any:
 
 def cannot_cut(name: str) -> str:
     """Return the error message for a model that cannot be cut, with examples that can."""
-    return (
-        f"{name} cannot be cut; allowed are models such as vit_tiny_patch16_224, "
-        "deit_tiny_distilled_patch16_224, pit_ti_224, vgg16, resnet18, and lenet5"
-    )
+    return f"{name} cannot be cut; allowed are models such as {EXAMPLES}"

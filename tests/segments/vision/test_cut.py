@@ -182,6 +182,7 @@ def test_the_default_is_the_papers_model() -> None:
             r"has no cut 'blocks.2'; allowed are embedding, blocks.0, blocks.1",
         ),
         ("vit_tiny_patch16_224", {"patch_size": 5}, "patch_size 5 does not divide image_size 16"),
+        ("vit_small_r26_s32_224", {"image_size": 64, "patch_size": 16}, "sizes may do"),
         ("vit_tiny_patch16_224", {"patch_drop_rate": 0.5}, "drops or resizes patches itself"),
         ("vit_tiny_patch16_224", {"dynamic_img_size": True}, "drops or resizes patches itself"),
     ],
