@@ -15,7 +15,10 @@ from flwr_splitmix.segments.vision.split_model import LowerSegment, SplitModel
 Defence = Literal["none", "blur", "adversarial"]
 
 BLUR = 4
-"""Factor by which the resolution is reduced: from 32 to 8 pixels; the paper keeps 16."""
+"""Least factor by which the resolution is reduced: from 32 to 8 pixels."""
+
+BLURRED_SIDE = 16
+"""Most pixels per side that are kept: a fourteenth of 224, as in the paper."""
 
 
 def blur(images: Tensor, side: int) -> Tensor:
@@ -135,8 +138,9 @@ class _Opposed(torch.autograd.Function):
 
 
 def blurred(model: SplitModel) -> SplitModel:
-    """Return a model whose clients blur their images."""
-    lower = BlurredLower(model.lower, model.lower.input_shape[1] // BLUR)
+    """Return a model whose clients blur their images, to `BLURRED_SIDE` pixels or fewer."""
+    side = min(model.lower.input_shape[1] // BLUR, BLURRED_SIDE)
+    lower = BlurredLower(model.lower, side)
     return model._replace(lower=cast(LowerSegment, lower))
 
 

@@ -149,6 +149,16 @@ class Experiment:
     track: Track = "mixing"
     scores: tuple[TableScore, ...] = (TOP1,)
 
+    def may_be_on(self, dataset: str) -> bool:
+        """Return whether a data set can be the experiment's by its labels, as far as it is known.
+
+        A cell does not tell whether its examples have one label or several, so tables of both
+        kinds can have equal cells.
+        """
+        one, several = (CIFAR, FASHION), (CELEBA, COMPOSED)
+        other = one if self.track == "multi-label" else several
+        return paper_dataset(dataset) not in other
+
     def cells(
         self,
         scale: Scale,

@@ -110,7 +110,8 @@ def make_tables(
 ) -> list[Table]:
     """Read an experiment's runs, and make one table for each data set and number of epochs begun.
 
-    If nothing was begun, there is one empty table.
+    If nothing was begun, there is one empty table. Runs on a data set of other labels than the
+    experiment's, which are another experiment's, are shown only if it is named.
 
     Parameters
     ----------
@@ -133,7 +134,8 @@ def make_tables(
         settings.setdefault(setting, []).append(run.config["seed"])
     tables = []
     for (name, length), seeds in sorted(settings.items()):
-        if (dataset in (None, name)) and (epochs in (None, length)):
+        asked = experiment.may_be_on(name) if dataset is None else dataset == name
+        if asked and epochs in (None, length):
             made = _table(experiment, scale, runs, name, length, sorted(set(seeds)))
             if any(line.values or line.begun for line in made.lines):
                 tables.append(made)

@@ -9,7 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.defences import AdversarialLower, BlurredLower, blur, undefended
+from flwr_splitmix.attacks.defences import (
+    AdversarialLower,
+    BlurredLower,
+    blur,
+    blurred,
+    undefended,
+)
+from flwr_splitmix.segments import split_vision_model
 
 
 class Lower(nn.Linear):
@@ -46,9 +53,20 @@ def test_a_blur_to_one_pixel_leaves_the_mean() -> None:
 
 def test_a_blurred_lower_segment_sees_the_blur_alone() -> None:
     lower, images = Lower(), torch.rand(2, 1, 4, 4)
-    blurred = BlurredLower(lower, 2)
-    assert torch.equal(blurred(images), lower(blur(images, 2)))
-    assert (blurred.geometry, blurred.input_shape) == (lower.geometry, lower.input_shape)
+    made = BlurredLower(lower, 2)
+    assert torch.equal(made(images), lower(blur(images, 2)))
+    assert (made.geometry, made.input_shape) == (lower.geometry, lower.input_shape)
+
+
+@pytest.mark.parametrize(("size", "side"), [(28, 7), (32, 8), (224, 16)])
+def test_at_the_papers_size_a_blur_leaves_a_fourteenth(size: int, side: int) -> None:
+    """Source: Patch Shuffling, section V-A."""
+    model = split_vision_model(
+        "vit_tiny_patch16_224", num_classes=2, image_size=size, patch_size=size // 4, depth=2
+    )
+    made = blurred(model).lower
+    assert isinstance(made, BlurredLower)
+    assert made.side == side
 
 
 def test_the_gradient_is_the_servers_less_the_opponents() -> None:

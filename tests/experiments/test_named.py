@@ -81,8 +81,105 @@ PRINTED: list[tuple[str, str, tuple[str, ...], dict[str, str]]] = [
         "dp-cutmixsl-table4",
         "CIFAR-10",
         MODELS,
-        {"SFL": "67.88 / 55.63 / 63.98", "CutMixSL (proposed)": "73.77 / 71.26 / 67.53"},
+        {
+            "Standalone": "48.84 / 47.77 / 54.97",
+            "PSL": "57.21 / 52.28 / 62.62",
+            "SFL": "67.88 / 55.63 / 63.98",
+            "PSL w. Mixup": "69.23 / 64.89 / 68.20",
+            "PSL w. Random Cutout": "53.86 / 50.28 / 56.65",
+            "PSL w. Vanilla CutMix": "71.78 / 58.21 / 33.50",
+            "CutMixSL (proposed)": "73.77 / 71.26 / 67.53",
+        },
     ),
+    (
+        "dp-cutmixsl-table6",
+        "CIFAR-10",
+        MODELS,
+        {
+            "PSL w. Mixup": "74.36 37.21 66.08",
+            "PSL w. Random Cutout": "22.03 45.19 66.32",
+            "PSL w. Vanilla CutMix": "73.02 33.54 47.69",
+            "CutMixSL (proposed)": "75.06 53.93 67.43",
+        },
+    ),
+    (
+        "dp-cutmixsl-table6",
+        "Fashion-MNIST",
+        MODELS,
+        {
+            "PSL w. Mixup": "89.86 87.62 89.70",
+            "PSL w. Random Cutout": "88.65 88.51 89.62",
+            "PSL w. Vanilla CutMix": "88.72 88.37 90.02",
+            "CutMixSL (proposed)": "89.91 89.53 90.32",
+        },
+    ),
+    (
+        "patch-shuffling-table1",
+        "CelebA",
+        ("T2T-ViT-24",),
+        {
+            "SL": "91.05",
+            "Adv": "90.36",
+            "Blur": "89.58",
+            "DP": "80.67",
+            "GN": "87.35",
+            "BS (kappa = 0.4)": "89.18",
+            "PS+": "88.21",
+        },
+    ),
+    (
+        "patch-shuffling-table1-mcc",
+        "CelebA",
+        ("T2T-ViT-24",),
+        {
+            "SL": "72.7",
+            "Adv": "70.5",
+            "Blur": "67.8",
+            "DP": "31.2",
+            "GN": "60.1",
+            "BS (kappa = 0.4)": "66.0",
+            "PS+": "63.1",
+        },
+    ),
+    (
+        "patch-shuffling-table2",
+        "CIFAR-10",
+        ("T2T-ViT-24",),
+        {"SL": "98.36", "PS": "96.99", "BS (kappa = 0.75)": "96.16"},
+    ),
+    (
+        "patch-shuffling-table6",
+        "one image of 224 pixels",
+        ("T2T-ViT-24",),
+        {"SL": "3.10", "Adv": "81.63", "PS": "3.10", "BS (kappa = 0.4)": "3.10", "PS+": "1.18"},
+    ),
+    (
+        "patch-shuffling-table7",
+        "CelebA",
+        ("T2T-ViT-24",),
+        {
+            "BS (kappa = 0.5)": "90.29",
+            "BS (kappa = 0.4)": "89.18",
+            "BS (kappa = 0.25)": "88.54",
+            "BS (kappa = 0.15)": "88.76",
+        },
+    ),
+]
+
+# The workshop paper's Table 1 has DP-CutMixSL's Table 4 under other names.
+WORKSHOP = {
+    "Standalone": "Standalone",
+    "PSL": "SL",
+    "SFL": "SplitFed",
+    "PSL w. Mixup": "SL w. Mixup",
+    "PSL w. Random Cutout": "Standalone w. Cutout",
+    "PSL w. Vanilla CutMix": "SL w. Vanilla CutMix",
+    "CutMixSL (proposed)": "CutMixSL (proposed)",
+}
+PRINTED += [
+    ("dp-cutmix-workshop-table1", data, at, {WORKSHOP[row]: line for row, line in lines.items()})
+    for name, data, at, lines in PRINTED
+    if name == "dp-cutmixsl-table4"
 ]
 
 EVERY = [pytest.param(experiment, id=name) for name, experiment in EXPERIMENTS.items()]
@@ -128,6 +225,30 @@ def printed(experiment: Experiment, ordering: Ordering) -> list[tuple[str, float
     low, high = by_place[ordering.low].paper, by_place[ordering.high].paper
     datasets = [d for d in low if d in high and d in (ordering.datasets or low)]
     return [(dataset, low[dataset], high[dataset]) for dataset in datasets]
+
+
+def test_patch_shufflings_noise_is_that_of_its_text() -> None:
+    """Source: Patch Shuffling, section V-A: N(0, 4), and a standard deviation of 1.0."""
+    rows = {
+        entry.row: dict(entry.variant.options)
+        for entry in EXPERIMENTS["patch-shuffling-table1"].entries
+        if entry.variant is not None
+    }
+    assert (rows["GN"]["sigma_s"], rows["GN"]["clip"]) == (2.0, "none")
+    assert (rows["DP"]["sigma_s"], rows["DP"]["clip"]) == (1.0, "patch")
+
+
+def test_the_workshops_cutmixsl_is_best_but_once() -> None:
+    """Section 4: "except for one case, where SL w. Mixup is used with CIFAR-10 and VGG-16"."""
+    claims = EXPERIMENTS["dp-cutmix-workshop-table1"].orderings
+    best = "CutMixSL (proposed)"
+    for dataset, exceptions in (
+        ("Fashion-MNIST", set()),
+        ("CIFAR-10", {("SL w. Mixup", "VGG-16")}),
+    ):
+        own = [claim for claim in claims if dataset in (claim.datasets or (dataset,))]
+        others = {(row, model) for row in WORKSHOP.values() for model in MODELS if row != best}
+        assert {claim.low for claim in own if claim.high[0] == best} == others - exceptions
 
 
 @pytest.mark.parametrize("experiment", EVERY)

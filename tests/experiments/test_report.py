@@ -21,6 +21,7 @@ from flwr_splitmix.experiments import (
 )
 from flwr_splitmix.experiments.experiment import CIFAR, FASHION, TableScore
 from flwr_splitmix.experiments.report import Table, make_tables
+from flwr_splitmix.experiments.scales import COMPOSED
 from flwr_splitmix.runs import Run
 
 SMOKE = SCALES["smoke"]
@@ -184,3 +185,21 @@ def test_json_has_every_seed(table: Table) -> None:
     )  # fmt: skip
     assert report["orderings"][0]["verdict"] == "disagrees"
     assert psl["client_costs"]["forward_macs"] == 4_000_000
+
+
+def test_runs_on_labels_of_the_other_kind_are_another_tables(tmp_path: Path) -> None:
+    """A cell does not say how many labels an example has: both tables have these cells."""
+    several = replace(TOY, name="several", track="multi-label")
+    plain = replace(TOY, track="shuffling")
+    for source in (SMALL, "uoft-cs/cifar10", COMPOSED, "flwrlabs/celeba", "/own/pictures"):
+        finish(tmp_path, next(cell for _, cell in plain.cells(SMOKE, source=source)), 0.5)
+    shown = {
+        each.track: [table.dataset for table in make_tables(each, SMOKE, tmp_path)]
+        for each in (plain, several)
+    }
+    assert shown == {
+        "shuffling": [SMALL, "pictures", "uoft-cs/cifar10"],
+        "multi-label": [COMPOSED, "flwrlabs/celeba", "pictures"],
+    }
+    (named,) = make_tables(several, SMOKE, tmp_path, dataset=SMALL)
+    assert named.lines[0].values == (50.0,)

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 import torch
 from sklearn.metrics import matthews_corrcoef
-from typer.testing import CliRunner
 
-from flwr_splitmix.cli import app
 from flwr_splitmix.clients import TextSet, UShapeClient
 from flwr_splitmix.data import DataError
 from flwr_splitmix.experiments import (
@@ -246,11 +244,3 @@ def test_an_encoder_that_is_not_installed_is_one_clear_error(
     monkeypatch.setitem(text_running.PACKAGES, "all-MiniLM-L6-v2", "no_such_encoder")
     with pytest.raises(ExperimentError, match="pip install no-such-encoder"):
         run(cell_of("USplitSL"), tmp_path)
-
-
-def test_images_and_texts_are_not_run_at_once(tmp_path: Path) -> None:
-    names = ("cutmixsl-table1", "mixguard-cola")
-    options = ("--scale", "smoke", "--run-dir", str(tmp_path))
-    done = CliRunner().invoke(app, ["experiment", "run", *names, *options])
-    assert done.exit_code != 0
-    assert "one after the other" in " ".join(done.output.split())

@@ -53,8 +53,8 @@ def read_columns(path: Path, columns: Sequence[str]) -> Columns:
     A .tsv file has no quoting: a `"` is an ordinary character; a .txt file, such as MRPC's, is
     read in the same way. A .csv file is quoted as by spreadsheets. If all columns are integers,
     they are counted from 1 and the file has no header line; otherwise they are names in its first
-    line. In a .jsonl file they are keys of the objects; a .json file is a list of such objects, or
-    an object with one such list among its values.
+    line. In a .jsonl file they are keys of the objects; a .json file is a list of such objects, an
+    object with one such list among its values, or one object per line, as `datasets` writes it.
 
     Parameters
     ----------
@@ -103,10 +103,13 @@ def _json_lines(path: Path, text: str) -> Iterator[tuple[str, Any]]:
 
 
 def _json_list(path: Path, text: str) -> Iterator[tuple[str, Any]]:
-    """Yield the location and the value of each item of the file's list."""
+    """Yield the location and the value of each item of the file's list, or of each of its lines."""
     try:
         whole = json.loads(text)
     except json.JSONDecodeError as error:
+        if error.msg == "Extra data":  # a complete value, and then another one
+            yield from _json_lines(path, text)
+            return
         raise DataError(f"{path} is no JSON: {error}") from error
     candidates = list(whole.values()) if isinstance(whole, dict) else [whole]
     lists = [candidate for candidate in candidates if isinstance(candidate, list)]

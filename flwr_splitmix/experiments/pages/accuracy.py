@@ -89,7 +89,8 @@ def accuracy_results(
 ) -> Iterator[AccuracyResults]:
     """Yield the results of finished runs, for each scale, data set and experiment that has any.
 
-    Runs with another number of epochs than the scale's are left out.
+    Runs with another number of epochs than the scale's are left out, and so are those on a data set
+    of other labels than the experiment's.
 
     Parameters
     ----------
@@ -107,7 +108,7 @@ def accuracy_results(
         own = [run for run in by_cell.values() if run.config.get("scale") == scale.name]
         seeds = sorted({run.config["seed"] for run in own})
         for dataset in sorted({run.config["dataset"] for run in own}):
-            for experiment in every:
+            for experiment in (one for one in every if one.may_be_on(dataset)):
                 made: dict[Place, tuple[Measured, ...]] = {e.place: () for e in experiment.entries}
                 for entry, cell in experiment.cells(scale, seeds=seeds, source=dataset):
                     run = by_cell.get(cell.id)

@@ -17,6 +17,7 @@ from flwr_splitmix.experiments.papers.mixguard_ablations import (
     inference,
 )
 from flwr_splitmix.experiments.papers.mixguard_cola import SKEWED
+from flwr_splitmix.experiments.papers.mixguard_mixing import by_corpora, costs
 from flwr_splitmix.experiments.papers.mixguard_sets import SETS
 from flwr_splitmix.experiments.papers.mixguard_settings import (
     NOT_THE_PAPERS,
@@ -62,6 +63,19 @@ SOURCES = {3: 44.3, 4: 43.8, 5: 43.4, 6: 44.1, 7: 42.6, 8: 41.6, 9: 41.9, 10: 40
 MESSAGES = {5: 43.8, 7: 44.2, 9: 45.0}
 """The same by m with k = 3."""
 
+PAIRS = {
+    ("Wiki", "Wiki"): 42.8,
+    ("Wiki", "Multi-Source"): 44.7,
+    ("Wiki", "Yelp"): 44.7,
+    ("Multi-Source", "Wiki"): 40.3,
+    ("Multi-Source", "Multi-Source"): 43.1,
+    ("Multi-Source", "Yelp"): 40.9,
+    ("Yelp", "Wiki"): 40.6,
+    ("Yelp", "Multi-Source"): 45.6,
+    ("Yelp", "Yelp"): 42.0,
+}
+"""The same by the calibrator's public texts and the supports."""
+
 _OPEN, _NEITHER = "w/o secret tokens", "w/o secret tokens and perturbation"
 
 TABLE_4 = Experiment(
@@ -103,14 +117,27 @@ TABLE_8 = Experiment(
         *GSM8K.below(sources_row(10), sources_row(3)),  # "decreases from 0.443 to 0.407"
         *(claim for m in MESSAGES for claim in GSM8K.within(sources_row(3), messages_row(m), 2.0)),
     ),
-    f"{GSM8K.note} Lines without one of MixGuard's parts are mixguard-table4-gsm8k.",
+    f"{GSM8K.note} Lines without one of MixGuard's parts are mixguard-table4-gsm8k, pairs of "
+    "public and support texts mixguard-fig4-gsm8k.",
     track=GSM8K.track,
     scores=GSM8K.scores,
 )
 
+FIGURE_3C = costs(
+    GSM8K,
+    "mixguard-fig3c-gsm8k",
+    "GSM8K",
+    {3: 2479.0, 10: 3628.0},
+    "Runs of mixguard-table8-gsm8k. The paper's bytes are 875 GB at every k.",
+)
+
+FIGURE_4 = by_corpora(GSM8K, "mixguard-fig4-gsm8k", "GSM8K", PAIRS, slack=3.0, spread=5.3)
+
 ANSWERS = (
     TABLE_4,
     TABLE_8,
+    FIGURE_3C,
+    FIGURE_4,
     inference(MRPC, "mixguard-table7-mrpc", "MRPC", (87.9, 88.4), "72.3 and 72.5"),
     inference(GSM8K, "mixguard-table7-gsm8k", "GSM8K", (45.9, 44.6), "23.8 twice"),
     inference(SAMSUM, "mixguard-table7-samsum", "SAMSum", (53.3, 53.2), "52.0 and 52.1"),

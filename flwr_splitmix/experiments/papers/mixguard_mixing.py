@@ -18,7 +18,12 @@ from flwr_splitmix.experiments.papers.mixguard_ablations import (
     UNCALIBRATED,
     WITH_TOKENS,
 )
-from flwr_splitmix.experiments.papers.mixguard_settings import COLA, messages_row, sources_row
+from flwr_splitmix.experiments.papers.mixguard_settings import (
+    COLA,
+    Setting,
+    messages_row,
+    sources_row,
+)
 
 SOURCES = {3: 84.5, 4: 85.0, 5: 85.2, 6: 84.8, 7: 85.0, 8: 83.8, 9: 83.9, 10: 83.6}
 """Accuracy on CoLA in percent, as printed in Table VIII, by k with m = 3."""
@@ -64,7 +69,7 @@ TABLE_8 = Experiment(
 )
 
 
-def _by_sources(paper: dict[int, float], name: str) -> tuple[Entry, ...]:
+def _by_sources(setting: Setting, paper: dict[int, float], name: str) -> tuple[Entry, ...]:
     """Return a row for each model and a column for each k, with the paper's numbers."""
     return tuple(
         Entry(
@@ -73,9 +78,9 @@ def _by_sources(paper: dict[int, float], name: str) -> tuple[Entry, ...]:
             entry.variant,
             {name: paper[k]} if k in paper else {},
         )
-        for model in COLA.models
+        for model in setting.models
         for k in SOURCES
-        for entry in COLA.entries(MIXED, {"k": k})
+        for entry in setting.entries(MIXED, {"k": k})
         if entry.column == model
     )
 
@@ -87,7 +92,7 @@ FIGURE_3B = Experiment(
     "mixguard-fig3b",
     "utility by the number of texts in a mixture",
     "MixGuard, Figure 3(b), CoLA; numbers of Table VIII",
-    _by_sources(SOURCES, COLA.printed),
+    _by_sources(COLA, SOURCES, COLA.printed),
     tuple(
         Ordering((row, _FIRST), (row, f"k = {k}"), slack=2.0)
         for row in _ROWS
@@ -103,23 +108,46 @@ FIGURE_3B = Experiment(
 
 _TIME = TableScore("processor s", "processor_s", 1.0, 0)
 
-FIGURE_3C = Experiment(
-    "mixguard-fig3c",
-    "bytes and time by the number of texts in a mixture",
-    "MixGuard, Figure 3(c), CoLA; numbers of section 5.3",
-    _by_sources({3: 2889.0, 10: 4076.0}, "seconds of training on CoLA"),
-    (
-        *(Ordering((row, _FIRST), (row, _LAST)) for row in _ROWS),
-        *(  # equal bytes: each within a byte of the other
-            Ordering((row, at), (row, other), "uplink", slack=1.0)
-            for row in _ROWS
-            for at, other in ((_FIRST, _LAST), (_LAST, _FIRST))
+
+def costs(
+    setting: Setting, name: str, set_: str, seconds: dict[int, float], note: str
+) -> Experiment:
+    """Make Figure 3(c) for a data set.
+
+    Parameters
+    ----------
+    set_
+        The data set's name in the paper.
+    seconds
+        The paper's seconds of training, by k.
+    """
+    rows = tuple(f"MixGuard ({model})" for model in setting.models)
+    return Experiment(
+        name,
+        "bytes and time by the number of texts in a mixture",
+        f"MixGuard, Figure 3(c), {set_}; numbers of section 5.3",
+        _by_sources(setting, seconds, f"seconds of training on {set_}"),
+        (
+            *(Ordering((row, _FIRST), (row, _LAST)) for row in rows),
+            *(  # equal bytes: each within a byte of the other
+                Ordering((row, at), (row, other), "uplink", slack=1.0)
+                for row in rows
+                for at, other in ((_FIRST, _LAST), (_LAST, _FIRST))
+            ),
         ),
-    ),
-    "The runs of mixguard-fig3b. The paper's seconds are of Qwen3-1.7B, on its machine; its bytes "
-    "are 1001 GB at every k. Time is one thread's, and counts evaluation and Stage I, too.",
-    track=COLA.track,
-    scores=(_TIME,),
+        f"{note} The paper's seconds are of Qwen3-1.7B, on its machine. Time is one thread's, and "
+        "counts evaluation and Stage I, too.",
+        track=setting.track,
+        scores=(_TIME,),
+    )
+
+
+FIGURE_3C = costs(
+    COLA,
+    "mixguard-fig3c",
+    "CoLA",
+    {3: 2889.0, 10: 4076.0},
+    "The runs of mixguard-fig3b. The paper's bytes are 1001 GB at every k.",
 )
 
 PAIRS = {
@@ -143,37 +171,70 @@ def _pair(calibration: str, supports: str) -> str:
     return f"Pub: {calibration} / Sup: {supports}"
 
 
-def _of_pair(calibration: str, supports: str) -> tuple[Entry, ...]:
-    row, paper = _pair(calibration, supports), PAIRS.get((calibration, supports))
+def _of_pair(
+    setting: Setting, calibration: str, supports: str, paper: float | None
+) -> tuple[Entry, ...]:
+    row = _pair(calibration, supports)
     if "Yelp" in (calibration, supports):
-        return tuple(Entry(row, model, None, {COLA.printed: paper or 0.0}) for model in COLA.models)
+        numbers = {setting.printed: paper or 0.0}
+        return tuple(Entry(row, model, None, numbers) for model in setting.models)
     first, second = (_CORPORA.get(name, name) for name in (calibration, supports))
-    return COLA.entries(row, {}, paper, public_corpora=(first, second))
+    return setting.entries(row, {}, paper, public_corpora=(first, second))
 
 
 _SAME = _pair("Multi-Source", "Multi-Source")
 
-FIGURE_4 = Experiment(
-    "mixguard-fig4",
-    "utility by the public texts that the calibrator learns on, and those that are supports",
-    "MixGuard, Figure 4 and Table VIII, CoLA, utility",
-    tuple(entry for pair in (*PAIRS, *_OURS) for entry in _of_pair(*pair)),
-    tuple(
-        claim
-        for pair in PAIRS
-        if "Yelp" not in pair and _pair(*pair) != _SAME
-        for claim in (
-            *COLA.within(_SAME, _pair(*pair), 2.0),
-            *COLA.within(_pair(*pair), _SAME, 2.0),
-        )
-    ),
-    f"{COLA.note} The paper's accuracies are within 1.6 points of each other. Its Multi-Source, a "
-    "corpus of several tasks, is the whole folder public_text here, of WikiText and novels; rows "
-    "with books, ours, are of the novels. Yelp is not there. Supports are drawn apart from the "
-    "calibrator's texts, as many of each.",
-    track=COLA.track,
-    scores=COLA.scores,
-)
+
+def by_corpora(
+    setting: Setting,
+    name: str,
+    set_: str,
+    printed: dict[tuple[str, str], float],
+    *,
+    slack: float,
+    spread: float,
+) -> Experiment:
+    """Make Figure 4 for a data set.
+
+    Parameters
+    ----------
+    set_
+        The data set's name in the paper.
+    printed
+        The paper's numbers in percent, by the calibrator's public texts and the supports.
+    slack
+        Points within which each pair that is run is claimed to be of the corpus for both.
+    spread
+        Points between the paper's best and worst number.
+    """
+    return Experiment(
+        name,
+        "utility by the public texts that the calibrator learns on, and those that are supports",
+        f"MixGuard, Figure 4 and Table VIII, {set_}, utility",
+        tuple(
+            entry
+            for pair in (*printed, *_OURS)
+            for entry in _of_pair(setting, *pair, printed.get(pair))
+        ),
+        tuple(
+            claim
+            for pair in printed
+            if "Yelp" not in pair and _pair(*pair) != _SAME
+            for claim in (
+                *setting.within(_SAME, _pair(*pair), slack),
+                *setting.within(_pair(*pair), _SAME, slack),
+            )
+        ),
+        f"{setting.note} The paper's numbers are within {spread:g} points of each other. Its "
+        "Multi-Source, a corpus of several tasks, is the whole folder public_text here, of "
+        "WikiText and novels; rows with books, ours, are of the novels. Yelp is not there. "
+        "Supports are drawn apart from the calibrator's texts, as many of each.",
+        track=setting.track,
+        scores=setting.scores,
+    )
+
+
+FIGURE_4 = by_corpora(COLA, "mixguard-fig4", "CoLA", PAIRS, slack=2.0, spread=1.6)
 
 FIGURE_5 = Experiment(
     "mixguard-fig5",

@@ -133,3 +133,15 @@ def test_rows_with_an_empty_text_are_refused_or_left_out_and_counted(
     nothing = written(tmp_path / "nothing.json", [rows[0]])
     with pytest.raises(DataError, match=r"no row of .* has a text in 'question' and 'answer'"):
         load_text_sets(nothing, "generation", test=nothing, empty_texts="drop")
+
+
+def test_a_json_file_may_have_a_row_on_each_line(tmp_path: Path) -> None:
+    """So `datasets` writes a set, whatever the name says."""
+    rows = [{"instruction": f"i{n}", "input": "", "output": f"o{n}"} for n in range(3)]
+    lines = "\n".join(map(json.dumps, rows)) + "\n"
+    path = written(tmp_path / "rows.json", lines)
+    read = load_text_sets(path, "generation", columns=CODE, test=path).train
+    assert (read.texts, read.answers) == (("i0", "i1", "i2"), ("o0", "o1", "o2"))
+    broken = written(tmp_path / "broken.json", lines + '{"instruction": ')
+    with pytest.raises(DataError, match=r"line 4 of .*broken\.json is no JSON"):
+        load_text_sets(broken, "generation", columns=CODE)

@@ -96,6 +96,13 @@ def test_each_data_set_is_a_file_and_other_lengths_are_none(tmp_path: Path) -> N
     assert [result.count for result in made.values()] == [1, 1]
 
 
+def test_results_on_labels_of_the_other_kind_come_into_no_file(tmp_path: Path) -> None:
+    finish(tmp_path, "PSL", "n = 2", 0, 0.4)
+    finish(tmp_path, "PSL", "n = 2", 0, 0.5, source="fashion-mnist-multi")
+    (made,) = export(tmp_path)
+    assert made.name == "toy-smoke-fashion-mnist-small.json"
+
+
 def test_seeds_come_together_and_the_newer_is_believed(tmp_path: Path) -> None:
     finish(tmp_path / "old", "PSL", "n = 2", 0, 0.40)
     finish(tmp_path / "old", "SFL", "n = 2", 0, 0.50)

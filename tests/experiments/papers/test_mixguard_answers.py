@@ -14,6 +14,7 @@ from tests.experiments.papers.conftest import RunTable
 PRINTED = {
     "mixguard-table4-gsm8k": "0.455 0.464 0.350 0.291 0.309 0.306 0.479",
     "mixguard-table8-gsm8k": ("0.443 0.438 0.434 0.441 0.426 0.416 0.419 0.407 0.438 0.442 0.450"),
+    "mixguard-fig4-gsm8k": "0.428 0.447 0.447 0.403 0.431 0.409 0.406 0.456 0.420",
     "mixguard-table7-mrpc": "0.879 0.884",
     "mixguard-table7-gsm8k": "0.459 0.446",
     "mixguard-table7-samsum": "0.533 0.532",
@@ -24,7 +25,27 @@ PRINTED = {
 def test_numbers_are_those_that_are_printed(name: str) -> None:
     shown = [number for e in EXPERIMENTS[name].entries for number in e.paper.values()]
     assert shown == pytest.approx([100 * float(number) for number in PRINTED[name].split()])
-    assert {experiment.name for experiment in ANSWERS} == PRINTED.keys()
+    assert {experiment.name for experiment in ANSWERS} == {*PRINTED, "mixguard-fig3c-gsm8k"}
+
+
+def test_the_runs_of_figure_3_are_rows_of_table_8_with_the_papers_seconds() -> None:
+    figure, table = EXPERIMENTS["mixguard-fig3c-gsm8k"], EXPERIMENTS["mixguard-table8-gsm8k"]
+    assert {e.column: list(e.paper.values()) for e in figure.entries if e.paper} == {
+        "k = 3": [2479.0],  # "46.3% on GSM8K (2479s vs. 3628s)"
+        "k = 10": [3628.0],
+    }
+    rows = {entry.row: entry.variant for entry in table.entries}
+    assert [e.variant for e in figure.entries] == [rows[f"m = 3, k = {k}"] for k in range(3, 11)]
+
+
+def test_pairs_of_corpora_are_those_of_the_figure_on_cola() -> None:
+    ours, theirs = (
+        {e.row: e.variant.public_corpora for e in EXPERIMENTS[name].entries if e.variant}
+        for name in ("mixguard-fig4-gsm8k", "mixguard-fig4")
+    )
+    assert ours == theirs
+    cells = [cell for _, cell in EXPERIMENTS["mixguard-fig4-gsm8k"].cells(SCALES["cpu"])]
+    assert len({cell.id for cell in cells}) == 7
 
 
 def changes(name: str) -> dict[str, dict[str, Any]]:
