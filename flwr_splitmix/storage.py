@@ -1,11 +1,9 @@
-"""Tensors and plain values on disk: written whole or not at all, read without pickle."""
+"""Tensors and plain values in files: written whole or not at all, read without pickle."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from flwr_splitmix.files import write_atomic
+
 _META = "splitmix"
 
 DIGEST = "splitmix-sha256"
@@ -23,39 +23,6 @@ DIGEST = "splitmix-sha256"
 
 class StorageError(RuntimeError):
     """A file that was asked for cannot be read."""
-
-
-def write_atomic(path: Path, data: bytes, *, flush: bool = True) -> None:
-    """Write `data` to `path` so that a reader sees the old file or the new one, never a part.
-
-    Parameters
-    ----------
-    flush
-        Whether to wait until the disk has it. Without, it outlives this process, however that
-        ends, but not a loss of power.
-
-    Raises
-    ------
-    OSError
-        If the data cannot be written (a full disk, say); the old file is intact then.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            if flush:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON, atomically."""
-    write_atomic(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
 
 
 def digest(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> str:

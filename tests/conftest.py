@@ -1,6 +1,7 @@
 """What all tests share: one thread and a seed, so that they repeat in any order, side by side."""
 
 import gc
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,20 @@ def repeatable(seeded_draws: None) -> Iterator[None]:
     """Draw secrets from torch's seeded generator: a rare secret defeats a single attempt."""
     with seeded_secrets():
         yield
+
+
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Files and folders that are flushed to the disk from now on, in their order."""
+    paths: list[Path] = []
+    really = os.fsync
+
+    def fsync(handle: int) -> None:
+        paths.append(Path(f"/proc/self/fd/{handle}").readlink())
+        really(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return paths
 
 
 @pytest.fixture(scope="session")

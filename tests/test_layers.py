@@ -13,27 +13,28 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "flwr_splitmix"
 
-NEUTRAL = {"seeding", "schedule", "storage", "device", "extras", "labels"}
+NEUTRAL = {"seeding", "schedule", "files", "storage", "device", "extras", "labels"}
 """Modules that know torch and files, and nothing of split learning."""
 
 MAY_IMPORT: dict[str, set[str]] = {
     "seeding": set(),
     "methods": set(),
     "schedule": {"storage"},
-    "storage": set(),
+    "files": set(),
+    "storage": {"files"},
     "threads": set(),
     "device": set(),
     "extras": set(),
     "labels": set(),
     "registries": set(),
     "pretrained": {"registries", "extras"},
-    "privacy": {"seeding"},
+    "privacy": {"seeding", "files"},
     "mixers": {"seeding", "labels", "privacy"},  # noise is a part of a share
     "segments": {"seeding", "schedule", "extras", "pretrained"},
     "data": {"seeding", "registries", "pretrained"},
     "scoring": {"data", "extras"},
     "hiding": {"data", "scoring", "privacy", *NEUTRAL},
-    "runs": {"storage", "segments", "data", "methods"},  # an exported model, and its card
+    "runs": {"files", "storage", "segments", "data", "methods"},  # an exported model, and its card
     "clients": {"segments", "mixers", "hiding", "privacy", "data", "scoring", *NEUTRAL},
     "links": {"clients", "events", "privacy", "runs", *NEUTRAL},
     "observers": {"events", "privacy", "mixers", "runs", *NEUTRAL},

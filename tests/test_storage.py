@@ -1,11 +1,9 @@
-"""Files are whole or absent; tensors and optimizers come back bit for bit."""
+"""Tensors and optimizers come back bit for bit."""
 
 from __future__ import annotations
 
 import copy
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +19,6 @@ from flwr_splitmix.storage import (
     save_tensors,
     under,
     unpack_optimizer,
-    write_atomic,
 )
 
 OptimizerOf = Callable[[list[Tensor]], torch.optim.Optimizer]
@@ -31,25 +28,6 @@ def test_under_takes_what_has_the_prefix_and_its_dot() -> None:
     names = ["segment.a.b", "segment.segment.c", "segments.d", "segment", "other.segment.e"]
     tensors = {name: torch.tensor(float(place)) for place, name in enumerate(names)}
     assert under("segment", tensors) == {"a.b": tensors[names[0]], "segment.c": tensors[names[1]]}
-
-
-def test_a_refused_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
-    script = (
-        "import resource, signal, sys, pathlib\n"
-        "from flwr_splitmix.storage import write_atomic\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        "try: write_atomic(pathlib.Path(sys.argv[1]), bytes(1001))\n"
-        "except OSError: print('refused')\n"
-    )
-    file = tmp_path / "file"
-    write_atomic(file, b"old")
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(file)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "refused\n"
-    assert file.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [file]
 
 
 BASE = torch.arange(12.0)

@@ -13,7 +13,7 @@ from flwr_splitmix.attacks.gallery import Reconstructions
 from flwr_splitmix.attacks.image_scores import Classifier
 from flwr_splitmix.attacks.intervals import Measure
 from flwr_splitmix.attacks.scores import Floors, Scored, score_guess, write_rows
-from flwr_splitmix.storage import write_json
+from flwr_splitmix.files import write_json
 
 PAPER_ERRORS: dict[str, tuple[float, float]] = {
     "PSL": (0.0091, 0.0056),

@@ -30,7 +30,7 @@ from flwr_splitmix.attacks.image_scores import (
 from flwr_splitmix.attacks.intervals import Measure, curve_measures, mean_measure
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.vault import Truth
-from flwr_splitmix.storage import write_atomic
+from flwr_splitmix.files import write_atomic
 
 GALLERY = 1000
 """Number of images among which a victim must be the nearest to its reconstruction."""

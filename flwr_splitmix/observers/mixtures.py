@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.events import RoundDone, RunStarted, StepDone
+from flwr_splitmix.files import write_json
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.observers.observer import Observer
-from flwr_splitmix.storage import write_json
 
 log = logging.getLogger("flwr.splitmix")
 

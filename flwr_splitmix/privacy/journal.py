@@ -10,6 +10,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from flwr_splitmix.files import flush_folder
+
 CHECK = "check"
 """Key of each line's digest, which covers the digest of the line before."""
 
@@ -47,12 +49,16 @@ class Journal:
     def __init__(self, path: Path, *, verify: bool = True, durable: bool = True) -> None:
         self.path = path
         self._durable = durable
+        new = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file = _open_locked(path)
         try:
             self._check, whole = _verified(path) if verify else _last(path)
             os.ftruncate(self._file, whole)
             os.lseek(self._file, whole, os.SEEK_SET)
+            if durable and not whole:  # the file itself may be new
+                for folder in (path.parent, *(one.parent for one in new)):
+                    flush_folder(folder)
         except BaseException:
             os.close(self._file)
             raise
@@ -86,7 +92,8 @@ class Journal:
         Raises
         ------
         OSError
-            If the new entries cannot be written; the old ones are then intact.
+            If the new entries cannot be written; the old ones are then intact, unless only the
+            folder could not be flushed.
         """
         beside = self.path.with_name(f".{self.path.name}.new")
         beside.unlink(missing_ok=True)
@@ -100,6 +107,7 @@ class Journal:
             raise
         old, self._file, self._check = self._file, new._file, new._check
         os.close(old)
+        flush_folder(self.path.parent)
 
     def close(self) -> None:
         """Close the file and release its lock."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flwr_splitmix.files import write_json
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.run import Run
 
@@ -53,8 +54,6 @@ def recording_of(run: Run) -> RunRecording | None:
 
 def write_facts(run: Run, facts: dict[str, Any]) -> None:
     """Save the facts needed to tell later which examples a batch held; they contain no data."""
-    from flwr_splitmix.storage import write_json  # loads torch
-
     attacks_dir(run).mkdir(mode=0o700, exist_ok=True)
     write_json(attacks_dir(run) / _FACTS, facts)
 

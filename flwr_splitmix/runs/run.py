@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from flwr_splitmix.files import write_atomic, write_json
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.hold import Hold
 from flwr_splitmix.runs.metrics_file import Row, read_rows, rows_as_parquet
@@ -288,8 +289,6 @@ class Run:
         OSError
             If it cannot be written.
         """
-        from flwr_splitmix.storage import write_atomic  # as in _write_metrics
-
         write_atomic(self.path / "record.json", json.dumps(record).encode(), flush=False)
 
     @property
@@ -312,15 +311,11 @@ class Run:
         return self._rows
 
     def _write_metrics(self, rows: builtins.list[Row]) -> None:
-        from flwr_splitmix.storage import write_atomic  # loads torch: not needed to read a run
-
         data, self._rows = rows_as_parquet(rows)
         write_atomic(self.path / "metrics.parquet", data)
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    from flwr_splitmix.storage import write_json  # as in _write_metrics
-
     write_json(path, dict(value))
 
 

@@ -131,3 +131,20 @@ def test_replacing_is_whole_and_keeps_the_lock(path: Path) -> None:
     journal.close()
     assert [entry["n"] for entry in read_journal(path)] == [9, 10]
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_new_journal_survives_a_loss_of_power_with_its_folders(
+    tmp_path: Path, flushed: list[Path]
+) -> None:
+    journal = Journal(tmp_path / "new" / "folder" / "journal.jsonl")
+    journal.append({"n": 0})
+    assert {tmp_path, tmp_path / "new", tmp_path / "new" / "folder", journal.path} == set(flushed)
+
+    flushed.clear()
+    journal.replace([{"n": 1}])
+    assert flushed[-1] == journal.path.parent  # or the old file could come back, and miss lines
+    journal.close()
+
+    flushed.clear()
+    Journal(tmp_path / "journal.jsonl", durable=False).close()
+    assert flushed == []

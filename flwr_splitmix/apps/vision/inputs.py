@@ -9,8 +9,9 @@ from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.data import ImageSets
 from flwr_splitmix.data.images.preprocessing import Preprocessing
+from flwr_splitmix.files import write_json
 from flwr_splitmix.runs import Run
-from flwr_splitmix.storage import StorageError, write_json
+from flwr_splitmix.storage import StorageError
 
 INPUTS = "inputs.json"
 """The file's name in a run's directory."""

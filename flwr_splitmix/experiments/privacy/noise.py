@@ -10,7 +10,7 @@ from flwr_splitmix.experiments.cells import as_options
 from flwr_splitmix.experiments.privacy.cells import Place
 from flwr_splitmix.experiments.privacy.kinds import AnyRow
 from flwr_splitmix.experiments.privacy.rows import Row
-from flwr_splitmix.storage import write_json
+from flwr_splitmix.files import write_json
 
 LADDER: dict[str, tuple[float, ...]] = {
     "smoke": (0.5,),

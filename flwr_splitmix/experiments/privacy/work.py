@@ -28,9 +28,9 @@ from flwr_splitmix.experiments.privacy.rows import EQUAL, ROWS, Row
 from flwr_splitmix.experiments.privacy.sizes import Size
 from flwr_splitmix.experiments.privacy.special import averaged, some_classes
 from flwr_splitmix.experiments.privacy.tasks import Outcome, Task
+from flwr_splitmix.files import write_json
 from flwr_splitmix.methods import BY_NAME
 from flwr_splitmix.privacy import GaussianNoise
-from flwr_splitmix.storage import write_json
 
 _UNMIXED = ("NoMixing", "FrozenEdge", "Noisy(NoMixing)")
 """Mixers whose mixtures are the clients' complete uploads."""

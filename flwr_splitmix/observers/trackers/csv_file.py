@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from flwr_splitmix.events import RunStarted
+from flwr_splitmix.files import write_atomic
 from flwr_splitmix.observers.trackers.tracker import Tracker
-from flwr_splitmix.storage import write_atomic
 
 
 class CsvTracker(Tracker):

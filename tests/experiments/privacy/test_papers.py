@@ -19,7 +19,7 @@ from flwr_splitmix.experiments.privacy.tables_of_papers import (
     to_json,
     to_markdown,
 )
-from flwr_splitmix.storage import write_json
+from flwr_splitmix.files import write_json
 
 EVERY = [pytest.param(each, id=name) for name, each in PRIVACY_EXPERIMENTS.items()]
 

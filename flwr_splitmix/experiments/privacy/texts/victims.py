@@ -20,6 +20,7 @@ from flwr_splitmix.experiments.privacy.texts.rows import TextRow
 from flwr_splitmix.experiments.privacy.texts.sizes import TextSize
 from flwr_splitmix.experiments.scales import TINY
 from flwr_splitmix.experiments.text_models import tiny_decoder
+from flwr_splitmix.files import write_json
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.making import make_hiding
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
@@ -27,7 +28,7 @@ from flwr_splitmix.schedule import WarmupCosine, adamw
 from flwr_splitmix.scoring.texts import ClassScores, TextScores
 from flwr_splitmix.segments.language import LanguageCut, LanguageParts, build_language_parts
 from flwr_splitmix.segments.language.layout import Task
-from flwr_splitmix.storage import load_tensors, save_tensors, under, write_json
+from flwr_splitmix.storage import load_tensors, save_tensors, under
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 
 _WEIGHT_DECAY = 0.01

@@ -35,8 +35,8 @@ from flwr_splitmix.experiments.privacy.texts.victims import (
     still,
     train_text_victim,
 )
+from flwr_splitmix.files import write_json
 from flwr_splitmix.seeding import derive_seed, seeded_secrets
-from flwr_splitmix.storage import write_json
 
 
 def do(task: Task, place: Place) -> tuple[Outcome, str]:

@@ -1,0 +1,65 @@
+"""Files that are written whole or not at all, without torch."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def write_atomic(path: Path, data: bytes, *, flush: bool = True) -> None:
+    """Write `data` to `path` so that a reader sees the old file or the new one, never a part.
+
+    Parameters
+    ----------
+    flush
+        Whether to wait until the disk has it. Without, it outlives this process, however that
+        ends, but not a loss of power.
+
+    Raises
+    ------
+    OSError
+        If the data cannot be written (a full disk, say); the old file is intact then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            if flush:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    if flush:
+        flush_folder(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON, atomically."""
+    write_atomic(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
+
+
+def flush_folder(folder: Path) -> None:
+    """Wait until the disk has the names in a folder: a new or renamed file is lost without.
+
+    Some network file systems cannot do so, and need not.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be read, or the disk reports an error.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)
