@@ -115,11 +115,6 @@ class Node:
             self.process.wait()
         psutil.wait_procs(own, timeout=10)
 
-    def clientapps(self) -> list[Any]:
-        """Return the processes (psutil's) that run this node's ClientApp; usually one."""
-        own = [p for p in self._deployment.processes() if self._owns(p)]
-        return [p for p in own if any("flwr-clientapp" in word for word in p.cmdline())]
-
     def log(self) -> str:
         """Return the log of the SuperNode and its ClientApps so far."""
         return (self._deployment.home / f"node-{self.index}.log").read_text(errors="replace")
