@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, cast, get_args
 
-import numpy as np
-import torch
 from flwr.app import (
-    Array,
     ArrayRecord,
     ConfigRecord,
     Message,
@@ -22,6 +20,7 @@ from flwr.serverapp import strategy as flower
 from torch import Tensor
 
 from flwr_splitmix.server.messages import messages_to
+from flwr_splitmix.server.strategy_state import RefusedStateError, not_kept, restore_state, state_of
 from flwr_splitmix.storage import under
 
 AggregatorName = Literal[
@@ -30,6 +29,8 @@ AggregatorName = Literal[
 """Flower's strategies that can aggregate lower segments without further options."""
 
 PREFIX = "aggregator"
+
+_log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 60.0
 """How long an aggregator may keep asking for nodes: their number does not grow."""
@@ -91,6 +92,7 @@ class LowerAggregator:
                     f"{', '.join(get_args(AggregatorName))}, Krum, MultiKrum, Bulyan and your own"
                 )
         self.strategy = strategy
+        self._told_not_kept: set[str] = set()
 
     @property
     def averages(self) -> bool:
@@ -190,62 +192,39 @@ class LowerAggregator:
                     vars(strategy)["current_arrays"] = ordered
 
     def state(self) -> dict[str, Tensor]:
-        """Return the numeric state (moments, current arrays) of the strategy and those it wraps."""
-        tensors = {} if self.strategy is None else _state(self.strategy)
+        """Return what the strategy and those it wraps keep; see `state_of`.
+
+        The log says, once, what cannot be kept.
+        """
+        if self.strategy is None:
+            return {}
+        for name in not_kept(self.strategy):
+            if name not in self._told_not_kept:
+                self._told_not_kept.add(name)
+                _log.warning(
+                    "checkpoints do not keep the state of %s: it is neither tensors nor JSON "
+                    "values, so a resumed run starts with a new one",
+                    name,
+                )
+        tensors = state_of(self.strategy)
         return {f"{PREFIX}.{name}": tensor for name, tensor in tensors.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned."""
-        if self.strategy is not None:
-            _restore(self.strategy, under(PREFIX, tensors))
+        """Restore what `state` returned.
 
-
-def _state(strategy: flower.Strategy) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    for name, value in vars(strategy).items():
-        if isinstance(value, flower.Strategy):
-            own = _state(value)
-        else:
-            own = {key: torch.from_numpy(np.array(array)) for key, array in _arrays(value).items()}
-        tensors |= {f"{name}.{key}": tensor for key, tensor in own.items()}
-    return tensors
-
-
-def _restore(strategy: flower.Strategy, tensors: Mapping[str, Tensor]) -> None:
-    kept: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        attribute, key = name.split(".", 1)
-        kept.setdefault(attribute, {})[key] = tensor
-    for attribute, own in kept.items():
-        wrapped = getattr(strategy, attribute, None)
-        if isinstance(wrapped, flower.Strategy):
-            _restore(wrapped, own)
-            continue
-        (kind,) = {key.split(".", 1)[0] for key in own}
-        named = {key.split(".", 1)[1]: tensor.numpy() for key, tensor in own.items()}
-        setattr(strategy, attribute, _rebuild(kind, named))
-
-
-def _arrays(value: Any) -> dict[str, np.ndarray]:
-    if isinstance(value, ArrayRecord):
-        return {f"record.{k}": a.numpy() for k, a in value.items()}
-    # Arithmetic on a 0-d array, such as BatchNorm's counter, gives a numpy scalar.
-    numeric = (np.ndarray, np.generic)
-    if isinstance(value, dict) and value and all(isinstance(v, numeric) for v in value.values()):
-        return {f"dict.{k}": np.asarray(v) for k, v in value.items()}
-    if isinstance(value, list) and value and all(isinstance(v, numeric) for v in value):
-        return {f"list.{i:06d}": np.asarray(v) for i, v in enumerate(value)}
-    if isinstance(value, float):
-        return {"float.value": np.asarray(value)}
-    return {}
-
-
-def _rebuild(kind: str, named: Mapping[str, np.ndarray]) -> Any:
-    if kind == "record":
-        return ArrayRecord({k: Array(a) for k, a in named.items()})
-    if kind == "list":
-        return [named[k] for k in sorted(named)]
-    return float(named["value"]) if kind == "float" else dict(named)
+        Raises
+        ------
+        AggregatorError
+            If a part of the strategy, such as its accountant, refuses its state.
+        """
+        if self.strategy is None:
+            return
+        try:
+            restore_state(self.strategy, under(PREFIX, tensors))
+        except RefusedStateError as error:
+            raise AggregatorError(
+                f"{error}; resume with the aggregator that the run began with, or start a new run"
+            ) from error
 
 
 def _with_wrapped(strategy: flower.Strategy | None) -> Iterator[flower.Strategy]:

@@ -1,0 +1,129 @@
+"""What a Flower strategy keeps from round to round, as tensors for a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp import strategy as flower
+from torch import Tensor
+
+
+class RefusedStateError(ValueError):
+    """A part of a strategy refuses the state that was kept of it."""
+
+
+def state_of(strategy: flower.Strategy) -> dict[str, Tensor]:
+    """Return the state of a strategy and of those that it wraps, by "attribute.kind.name".
+
+    Kept are arrays (moments, current arrays), floats, and whatever has a `state_dict` of tensors
+    or of JSON values: a torch module, say, or an accountant.
+    """
+    tensors: dict[str, Tensor] = {}
+    for name, value in vars(strategy).items():
+        own = state_of(value) if isinstance(value, flower.Strategy) else _kept(value)
+        tensors |= {f"{name}.{key}": tensor for key, tensor in own.items()}
+    return tensors
+
+
+def restore_state(strategy: flower.Strategy, tensors: Mapping[str, Tensor]) -> None:
+    """Restore what `state_of` returned.
+
+    Raises
+    ------
+    RefusedStateError
+        If an attribute does not take its state, or has none in the checkpoint; the message names
+        it.
+    """
+    kept: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        attribute, key = name.split(".", 1)
+        kept.setdefault(attribute, {})[key] = tensor
+    for name, value in vars(strategy).items():
+        if isinstance(value, flower.Strategy):
+            restore_state(value, kept.pop(name, {}))
+        elif name not in kept and _is_stateful(value) and _kept(value):
+            raise RefusedStateError(
+                f"the checkpoint has no state of {type(strategy).__name__}.{name}"
+            )
+    for attribute, own in kept.items():
+        (kind,) = {key.split(".", 1)[0] for key in own}
+        named = {key.split(".", 1)[1]: tensor for key, tensor in own.items()}
+        if kind in ("json", "tensors"):
+            _load(strategy, attribute, _loadable(kind, named))
+        else:
+            setattr(strategy, attribute, _rebuilt(kind, named))
+
+
+def not_kept(strategy: flower.Strategy) -> list[str]:
+    """Return the attributes with a `state_dict` that is neither of tensors nor of JSON values."""
+    names = []
+    for name, value in vars(strategy).items():
+        if isinstance(value, flower.Strategy):
+            names += not_kept(value)
+        elif _is_stateful(value) and value.state_dict() and not _kept(value):
+            names.append(f"{type(strategy).__name__}.{name}")
+    return names
+
+
+def _is_stateful(value: Any) -> bool:
+    return callable(getattr(value, "load_state_dict", None))
+
+
+def _kept(value: Any) -> dict[str, Tensor]:
+    if _is_stateful(value):
+        return _of_state_dict(value.state_dict())
+    return {key: torch.from_numpy(np.array(array)) for key, array in _arrays(value).items()}
+
+
+def _of_state_dict(state: Any) -> dict[str, Tensor]:
+    if isinstance(state, Mapping) and all(isinstance(one, Tensor) for one in state.values()):
+        return {f"tensors.{key}": one.detach().clone() for key, one in state.items()}
+    try:
+        text = json.dumps(state, allow_nan=False).encode()
+    except (TypeError, ValueError):
+        return {}  # neither; `not_kept` tells
+    return {"json.text": torch.frombuffer(bytearray(text), dtype=torch.uint8)}
+
+
+def _arrays(value: Any) -> dict[str, np.ndarray]:
+    if isinstance(value, ArrayRecord):
+        return {f"record.{k}": a.numpy() for k, a in value.items()}
+    # Arithmetic on a 0-d array, such as BatchNorm's counter, gives a numpy scalar.
+    numeric = (np.ndarray, np.generic)
+    if isinstance(value, dict) and value and all(isinstance(v, numeric) for v in value.values()):
+        return {f"dict.{k}": np.asarray(v) for k, v in value.items()}
+    if isinstance(value, list) and value and all(isinstance(v, numeric) for v in value):
+        return {f"list.{i:06d}": np.asarray(v) for i, v in enumerate(value)}
+    if isinstance(value, float):
+        return {"float.value": np.asarray(value)}
+    return {}
+
+
+def _loadable(kind: str, named: Mapping[str, Tensor]) -> Any:
+    return dict(named) if kind == "tensors" else json.loads(bytes(named["text"].tolist()))
+
+
+def _load(strategy: flower.Strategy, attribute: str, state: Any) -> None:
+    owner, part = type(strategy).__name__, getattr(strategy, attribute, None)
+    if part is None or not _is_stateful(part):
+        raise RefusedStateError(f"the checkpoint has a state of {owner}.{attribute}, which is gone")
+    try:
+        part.load_state_dict(state)
+    except (ValueError, RuntimeError, KeyError, TypeError) as error:
+        raise RefusedStateError(
+            f"{owner}.{attribute} does not take its state of the checkpoint: {error}"
+        ) from error
+
+
+def _rebuilt(kind: str, named: Mapping[str, Tensor]) -> Any:
+    arrays = {key: tensor.numpy() for key, tensor in named.items()}
+    if kind == "record":
+        return ArrayRecord({k: Array(a) for k, a in arrays.items()})
+    if kind == "list":
+        return [arrays[k] for k in sorted(arrays)]
+    return float(arrays["value"]) if kind == "float" else arrays
