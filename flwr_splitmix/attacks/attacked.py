@@ -141,7 +141,7 @@ class Attacked:
                 parts.append(pictures)
                 flags.append(torch.ones(len(pictures), dtype=torch.bool))
             for step, batches in zip(steps, placed, strict=True):
-                releases += reader.releases(step)
+                releases += reader.releases(replace(step, ids=batches))
                 origins += reader.origins(step, batches, self.vault.orders_of(step))
         once_more = self._trained_on(trained, seed) if trained and again else None
         fresh = self._held_out(held_out, seed) if held_out else None
@@ -167,7 +167,7 @@ class Attacked:
                     include=member if adversary == "member of the group" else None,
                 ):
                     moved = {client: rows + start for client, rows in batches.items()}
-                    releases += reader.releases(step)
+                    releases += reader.releases(replace(step, ids=moved))
                     origins += reader.origins(step, moved, orders)
         view = View(adversary, releases, self.known_to(adversary, assume, member))
         return Case(view, Truth(joined(parts), torch.cat(flags), origins))

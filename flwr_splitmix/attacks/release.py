@@ -39,6 +39,8 @@ class Release:
         Mixing ratio of the client in its group; None for a mixture, or if unknown.
     labels
         int64 (b,), or soft labels, float (b, L), as received; None if none were.
+    ids
+        int64 (b,): the same number for the same example of a client; None if none were received.
     gradient
         (b, prefix + N, d), placed likewise: the gradient returned for the release; None if the
         adversary does not see it.
@@ -56,6 +58,7 @@ class Release:
     owners: Tensor | None = None
     lam: float | None = None
     labels: Tensor | None = None
+    ids: Tensor | None = None
     gradient: Tensor | None = None
     loss: Tensor | None = None
     number: int = 0

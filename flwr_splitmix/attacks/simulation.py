@@ -108,7 +108,8 @@ def passes(
             if known.upper is None:
                 raise ValueError("gradients need the upper segment, which this adversary has not")
             gradient, loss = _gradients(known, known.upper, uploads, plan)
-        yield Step(server_round, at, plan, uploads, gradient, loss), batches, orders
+        step = Step(server_round, at, plan, uploads, gradient, loss, ids=batches)
+        yield step, batches, orders
 
 
 def _segments(

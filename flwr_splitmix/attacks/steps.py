@@ -50,6 +50,9 @@ class Step:
         Scalar, the mean over the groups; or (groups * b,), one per row.
     drawn
         By client, how many batches it had been asked for before, over all rounds.
+    ids
+        By client, the ids of its examples, int64 (b,), if it sends ids. The recorder has the labels
+        in their place, as the server's mixer does: whoever knows the batches adds them.
     """
 
     server_round: int
@@ -59,6 +62,7 @@ class Step:
     gradient: Tensor | None = None
     loss: Tensor | None = None
     drawn: Mapping[int, int] = field(default_factory=dict)
+    ids: Mapping[int, Tensor] = field(default_factory=dict)
 
 
 class StepReader:
@@ -171,6 +175,7 @@ def _of_clients(step: Step, mixed: Mixed, mixer: Mixer, server: bool) -> list[Re
                 mask=mask_of(share, step.plan.shape),
                 lam=share.lam,
                 labels=labels,
+                ids=step.ids.get(client) if share.label_kind == "ids" else None,
                 gradient=_gradient(share, gradients.get(client, [None] * (index + 1))[index], step),
                 loss=_loss_of(step, mixed, client, index) if server else None,
                 number=number,

@@ -50,9 +50,9 @@ def ids(releases: Sequence[Release]) -> Mapping[tuple[int | None, int], list[Row
     """Return the rows of each (client, example id), oldest first; None if no ids were sent."""
     rows: dict[tuple[int | None, int], list[Row]] = {}
     for place, release in enumerate(releases):
-        if release.labels is None or release.labels.dim() != 1:  # soft or multi-label
+        if release.ids is None:
             return None
-        for row, example in enumerate(release.labels.tolist()):
+        for row, example in enumerate(release.ids.tolist()):
             rows.setdefault((release.client, example), []).append((place, row))
     return rows
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-import torch
 
-from flwr_splitmix.attacks.base import View
+from flwr_splitmix.attacks.base import Adversary, View
 from flwr_splitmix.attacks.images.collect import Collect, near_enough
-from flwr_splitmix.attacks.images.linking import Row, ids, link
+from flwr_splitmix.attacks.images.linking import Row, link
 from flwr_splitmix.mixers import PatchCutMix
 from flwr_splitmix.mixers.frozen_edge import FrozenEdge
 from tests.attacks.images.conftest import Bench, origin
+from tests.attacks.victims import attacked
 
 
 def sources(view: View, group: list[Row]) -> set[int]:
@@ -31,18 +29,25 @@ def test_rows_that_show_one_image_are_linked_by_what_both_hold(bench: Bench) -> 
 
 def test_ids_link_what_a_frozen_edge_sends(bench: Bench) -> None:
     view = bench.view(FrozenEdge(), times=3)
-    named = [
-        torch.tensor([int(s) for s in origin(view, i).sources[:, 0]])
-        for i in range(len(view.releases))
-    ]
-    view = replace(
-        view,
-        releases=[replace(r, labels=n) for r, n in zip(view.releases, named, strict=True)],
-    )
-    assert ids(view.releases) is not None
     groups = link(view, 2, None)
     assert len(groups) == 48
     assert all(len(group) == 2 and len(sources(view, group)) == 1 for group in groups)
+
+
+@pytest.mark.parametrize("adversary", ["server", "eavesdropper"])
+def test_ids_of_a_real_run_link_releases_of_one_image(adversary: Adversary) -> None:
+    case = attacked("BatchShuffleSL").case(adversary, trained=16, held_out=8, repeats=3)
+    groups = link(case.view, 30, None)
+    shown = [
+        {
+            (case.view.releases[place].client, int(case.truth.origins[place].sources[row, 0]))
+            for place, row in group
+        }
+        for group in groups
+    ]
+    assert all(len(images) == 1 for images in shown)
+    assert len(set.union(*shown)) == len(groups)
+    assert max(map(len, groups)) > 1
 
 
 def test_collected_masks_give_more_away_than_one_release(
