@@ -204,6 +204,7 @@ class Attack(FittedAttack[View, Pictures]):
             As in `fit`.
         """
         budget = budget or Budget()
+        cls(**cls.settings[0]).check(view)  # before anything is simulated for this view
         if len(cls.settings) == 1 or public is None:
             attack = cls(**cls.settings[0])
             attack.fit(view, public, budget, seed=seed)

@@ -119,7 +119,7 @@ def run(
         typer.Option("--seconds", min=0, help="Time limit in seconds.", show_default=False),
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the attack's draws.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the attack's draws.")] = 0,
     format: Annotated[  # noqa: A002 - the option's name
         ScoreFormat, typer.Option("--format", help="A table, or one JSON list.")
     ] = ScoreFormat.table,
@@ -162,6 +162,7 @@ def _attack(
     from flwr_splitmix.apps.vision.attacked import attacked_run
     from flwr_splitmix.attacks.base import Budget, NotApplicable
     from flwr_splitmix.attacks.catalogue import attack_named
+    from flwr_splitmix.attacks.hints import hints, without
     from flwr_splitmix.attacks.results import score_and_keep
     from flwr_splitmix.device import pick_device
     from flwr_splitmix.runs.recording import attacks_dir
@@ -184,11 +185,16 @@ def _attack(
         budget = Budget(
             scale, seconds=seconds, device=pick_device(device), progress=progress, stop=stop
         )
+        known = hints(case) if getattr(kind, "hinted", False) else {}
         try:
-            fitted = kind.tune(case.view, images, budget, seed=seed)
+            if known:
+                fitted = kind(hints=known)
+                fitted.fit(case.view, images, budget, seed=seed)
+            else:
+                fitted = kind.tune(case.view, images, budget, seed=seed)
         except NotApplicable as error:
             raise RunError(f"{error}{_remedy(str(error), case.view, kind.needs)}") from error
-        guess = fitted.run(case.view)
+        guess = without(fitted.run(case.view), known, case.truth)
     return score_and_keep(
         attacks_dir(opened) / "results", fitted, guess, case, images, attacked.classify, seed=seed
     ).measures
@@ -234,7 +240,13 @@ def _remedy(said: str, view: View, needs: Collection[str]) -> str:
 
 
 def _public(name: str | None, attacked: Attacked, case: Case, most: int, seed: int) -> Pictures:
-    """Return the attacker's own images, none of which is a victim."""
+    """Return the attacker's own images, drawn by the seed: no victims, and none of the clients'.
+
+    Raises
+    ------
+    RunError
+        If all images of that name are the run's own.
+    """
     from flwr_splitmix.attacks.pictures import Pictures
     from flwr_splitmix.data import load_images
 
@@ -242,8 +254,16 @@ def _public(name: str | None, attacked: Attacked, case: Case, most: int, seed: i
     if name is None:
         return attacked.public(min(most, len(attacked.vault.held_out) // 2), seed)
     data = load_images(name, image_size=shape[1]).train
-    pictures = Pictures.of(data).fitted(shape)
-    return pictures.without(case.truth.pictures).take(slice(0, most))
+    pictures = Pictures.of(data).fitted(shape).without(case.truth.pictures)
+    for trained_on in attacked.vault.data.values():
+        pictures = pictures.without(Pictures.of(trained_on))
+    if not len(pictures):
+        raise RunError(
+            f"--public: all {len(data)} images of {name!r} are the run's own, so the attacker has "
+            "none; choose other images, or leave the option out"
+        )
+    drawn, _ = pictures.divided(most, seed)
+    return drawn
 
 
 @contextmanager

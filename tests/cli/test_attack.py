@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import Result
 from PIL import Image
 
@@ -18,7 +19,9 @@ from flwr_splitmix.apps.vision.client import client_fn
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.server import make_strategy
+from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.trace import DiskTrace
+from flwr_splitmix.cli.attack_run import _public
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.recording import attacks_dir, recording_of, trace_dir, write_facts
 from tests.apps import vision_fit
@@ -210,3 +213,59 @@ def test_list_names_needs(splitmix: Splitmix) -> None:
     (of_texts,) = [line for line in shown.splitlines() if "gradient-ratio" in line]
     assert "texts" in of_texts
     assert "base model, decoder, gradients, several messages" in of_texts
+
+
+def test_an_attack_of_several_settings_says_what_a_view_lacks(
+    splitmix: Splitmix, home: Path
+) -> None:
+    result = splitmix(
+        "attack", "run", run_of(home, "SFL").id, "--attack", "decoder", "--victims", "8",
+        "--view", "member of the group", "--assume", "lower",
+    )  # fmt: skip
+    assert (result.exit_code, "has no smashed data" in result.stderr) == (1, True)
+
+
+def test_a_seed_is_not_negative(splitmix: Splitmix, home: Path) -> None:
+    result = splitmix("attack", "run", run_of(home, "SFL").id, "--attack", "linear", "--seed", "-1")
+    assert (result.exit_code, "--seed" in result.stderr) == (2, True)
+
+
+def test_attacks_on_labels_know_a_sample_of_each_class(splitmix: Splitmix, home: Path) -> None:
+    for attack in ("labels-cluster", "labels-gradient"):
+        result = splitmix(
+            "attack", "run", run_of(home, "SFL").id, "--attack", attack, "--victims", "32",
+            "--format", "json",
+        )  # fmt: skip
+        assert result.exit_code == 0, result.output
+        (told,) = json.loads(result.stdout)
+        assert told["metric"] == "labels read"
+
+
+def test_public_images_are_drawn_from_all_classes_and_none_is_a_clients(
+    splitmix: Splitmix, home: Path, tmp_path: Path
+) -> None:
+    """A folder of pictures is read class by class."""
+    run = run_of(home, "SFL")
+    attacked = attacked_run(run)
+    own = Pictures.of(attacked.vault.data[0])
+    others = attacked.public(300, seed=5)
+    folder = tmp_path / "public"
+    for name, pictures in (("a-theirs", own), ("b-others", others)):
+        (folder / "train" / name).mkdir(parents=True)
+        (folder / "test" / name).mkdir(parents=True)
+        for number, image in enumerate(pictures.images[:, 0]):
+            picture = Image.fromarray((image * 255).round().to(torch.uint8).numpy())
+            for split in ("train", "test"):
+                picture.save(folder / split / name / f"{number:03}.png")
+    case = attacked.case("server", trained=8, held_out=8)
+    drawn = _public(str(folder), attacked, case, 60, 0)
+    assert len(drawn) == 60
+    assert len(drawn.without(own)) == 60
+    first = others.without(case.truth.pictures).take(slice(0, 60))
+    assert 0 < len(drawn.without(first)) < 60
+    for split in ("train", "test"):
+        shutil.copytree(folder / split / "a-theirs", tmp_path / "theirs" / split / "a-theirs")
+    result = splitmix(
+        "attack", "run", run.id, "--attack", "linear", "--public", str(tmp_path / "theirs")
+    )
+    assert (result.exit_code, "are the run's own" in result.stderr) == (1, True)

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Container
 from dataclasses import fields, replace
 from typing import Any
 
-import torch
-
-from flwr_splitmix.attacks.attacked import Attacked, Case
-from flwr_splitmix.attacks.base import Budget, Guess, NotApplicable
+from flwr_splitmix.attacks.attacked import Attacked
+from flwr_splitmix.attacks.base import Budget, NotApplicable
 from flwr_splitmix.attacks.bench import load_victim, train_victim
+from flwr_splitmix.attacks.hints import hints, without
+from flwr_splitmix.attacks.images.labels_gradient import Hints
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.results import score_and_keep
 from flwr_splitmix.attacks.victim import Victim
@@ -107,7 +106,7 @@ def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any
     budget = Budget(size.name, seconds=size.seconds, device=pick_device(place.device))
     kind = column.attack_class()
     setting: dict[str, Any] = dict(column.setting)
-    known: dict[tuple[int, int], int] = {}
+    known: Hints = {}
     if getattr(kind, "hinted", False):
         known = hints(case)
         setting |= {"hints": known}
@@ -116,7 +115,7 @@ def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any
         attack.fit(case.view, public, budget, seed=cell.seed)
     else:
         attack = kind.tune(case.view, public, budget, trial_steps=size.trial_steps, seed=cell.seed)
-    guess = without(attack.run(case.view), known)
+    guess = without(attack.run(case.view), known, case.truth)
     scored = score_and_keep(cell.folder(place), attack, guess, case, public, None, seed=cell.seed)
     return {"metrics": [measure.to_json() for measure in scored.measures]}
 
@@ -137,24 +136,6 @@ def _same(cell: MatrixCell, place: Place) -> dict[str, Any] | None:
     )
     result = None if twin is None else replace(cell, column=twin).result(place)
     return None if result is None or result["state"] != "done" else {"metrics": result["metrics"]}
-
-
-def hints(case: Case) -> dict[tuple[int, int], int]:
-    """Return the first row of each class in the view, as {(release, row): label}."""
-    first: dict[int, tuple[int, int]] = {}
-    for number, origin in enumerate(case.truth.origins):
-        for row, source in enumerate(origin.sources[:, 0].tolist()):
-            if source >= 0:
-                first.setdefault(int(case.truth.pictures.labels[source]), (number, row))
-    return {at: label for label, at in first.items()}
-
-
-def without(guess: Guess, known: Container[tuple[int, int]]) -> Guess:
-    """Return a guess without the rows whose labels the attacker was given."""
-    kept = [number for number, at in enumerate(guess.where) if at not in known]
-    rows = torch.tensor(kept, dtype=torch.int64)
-    where = [guess.where[number] for number in kept]
-    return Guess(guess.values[rows], guess.confidence[rows], where)
 
 
 def _search(row: Row, place: Place) -> str:

@@ -1,0 +1,39 @@
+"""The known samples of attacks on labels: one of each class, which is not scored."""
+
+from __future__ import annotations
+
+import torch
+
+from flwr_splitmix.attacks.attacked import Case
+from flwr_splitmix.attacks.base import Guess
+from flwr_splitmix.attacks.images.labels_gradient import Hints
+from flwr_splitmix.attacks.vault import Truth
+
+
+def hints(case: Case) -> Hints:
+    """Return the first row of each class in the view; none if images have several labels."""
+    truth = case.truth
+    first: dict[int, tuple[int, int]] = {}
+    if truth.pictures.labels.ndim > 1:
+        return {}
+    for number, origin in enumerate(truth.origins):
+        for row, source in enumerate(origin.sources[:, 0].tolist()):
+            if source >= 0:
+                first.setdefault(int(truth.pictures.labels[source]), (number, row))
+    return {at: label for label, at in first.items()}
+
+
+def without(guess: Guess, known: Hints, truth: Truth) -> Guess:
+    """Return a guess without the images whose labels the attacker was given."""
+    if not known:
+        return guess
+    given = {_image(at, truth) for at in known}
+    kept = [number for number, at in enumerate(guess.where) if _image(at, truth) not in given]
+    rows = torch.tensor(kept, dtype=torch.int64)
+    where = [guess.where[number] for number in kept]
+    return Guess(guess.values[rows], guess.confidence[rows], where)
+
+
+def _image(at: tuple[int, int], truth: Truth) -> int:
+    release, row = at
+    return int(truth.origins[release].sources[row, 0])
