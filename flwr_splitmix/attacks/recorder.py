@@ -109,6 +109,7 @@ class Recorder(Observer):
         self.max_clients = max_clients
         self._kept: dict[int, deque[Recording]] = defaultdict(lambda: deque(maxlen=limit))
         self._drawn: Counter[int] = Counter()
+        self._newest: dict[int, int] = {}
         self._writer: ThreadPoolExecutor | None = None
         self._unwritten: deque[Future[None]] = deque()
 
@@ -131,12 +132,28 @@ class Recorder(Observer):
             log.warning("\x1b[31m" + WARNING + "\x1b[0m", self.directory, how)
 
     def on_begin(self, event: RoundBegun) -> None:
-        """Keep the averaged lower segment that the round starts from."""
+        """Keep the averaged lower segment, and learn where each client is in its data.
+
+        A client that failed may have missed a batch, or be back at the end of an earlier round.
+        """
+        for client, described in event.descriptions.items():
+            drawn = described.get("drawn")
+            if type(drawn) is int and drawn >= 0:
+                self._drawn[client] = drawn
         if event.averaged and event.segment is not None:
             self.trace.add_segment(event.server_round, event.segment())
 
     def on_exchange(self, event: Exchange) -> None:
-        """Keep the messages of a training step, and add the gradients that follow."""
+        """Count batches; keep the messages of a training step, and the gradients that follow.
+
+        A call with a plan draws a batch, whatever becomes of it; of a batch in parts, the first.
+        """
+        payload = event.payload
+        if event.direction == "down" and payload.get("plan") is not None:
+            if not payload.get("part"):
+                self._newest[event.client] = self._drawn[event.client]
+                self._drawn[event.client] += 1
+            return
         if event.direction != "up" or event.phase != "train" or self.directory is not None:
             return
         messages = _stacked(event.payload, "messages")
@@ -155,8 +172,6 @@ class Recorder(Observer):
             self._keep_texts(event)
 
     def _keep_split(self, event: StepDone, plan: Plan) -> None:
-        drawn = {client: self._drawn[client] for client in sorted(plan.clients)}
-        self._drawn.update(plan.clients)
         own, rows = _followed(event, plan, self.max_clients)
         gradient = None if event.result is None else event.result.gradient
         uploads: dict[int, Upload] = {}
@@ -174,7 +189,7 @@ class Recorder(Observer):
                 uploads,
                 None if gradient is None else _rows(gradient, rows, plan.shape.batch),
                 None if event.loss is None else event.loss.detach().cpu(),
-                {client: drawn[client] for client in own.clients},
+                {client: self._newest.get(client, 0) for client in sorted(own.clients)},
             )
         )
 

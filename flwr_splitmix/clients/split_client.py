@@ -116,7 +116,7 @@ class SplitClient(GuardedClient):
         self._drawn: tuple[int, Example] | None = None
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
-        """Begin a round and describe the data: sizes, batch size, shape of the smashed data."""
+        """Begin a round and describe the data: sizes, position, shape of the smashed data."""
         self._order = order
         self._pending = self._parted = self._drawn = None
         self.steps = 0
@@ -128,6 +128,7 @@ class SplitClient(GuardedClient):
         return {
             "num-examples": self.batches.examples,
             "batch-size": self.batches.size,
+            "drawn": self.batches.drawn,
             **describe_segment(self.segment, fetch(self.batches.data, np.arange(1))[0]),
             **self._privacy_facts(),
             **describe_tests(self.tests),

@@ -238,7 +238,7 @@ def test_the_description_is_what_the_server_needs() -> None:
     toy = Toy(clients=1, prefix=2, tests=5, batch_norm=False)
     (client,) = toy.make_clients(repeatable_secrets=False)
     assert client.attach(ORDER, None) == {
-        "num-examples": 12, "batch-size": 4, "prefix": 2, "patches": 6, "width": 3,
+        "num-examples": 12, "batch-size": 4, "drawn": 0, "prefix": 2, "patches": 6, "width": 3,
         "federated-examples": 5, "benchmark-examples": 0,
     }  # fmt: skip
 

@@ -1,0 +1,84 @@
+"""Which examples a recorded batch held, also after steps that a client or the mixture missed."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from flwr_splitmix import SplitClient, split_vision_model
+from flwr_splitmix.attacks.recorder import Recorder
+from flwr_splitmix.attacks.steps import Step
+from flwr_splitmix.attacks.vault import Vault
+from flwr_splitmix.clients import exchange
+from flwr_splitmix.data import client_split, load_images
+from flwr_splitmix.mixers import EmptyMixtureError, Mixed, NoMixing
+from flwr_splitmix.strategies import PSL
+
+IMAGES = load_images("fashion-mnist-small")
+PARTS = {client: client_split(IMAGES, client, 60)[0] for client in range(3)}
+
+
+class Failing(SplitClient):
+    """Fails once, in the second step, before or after it draws the batch."""
+
+    draws = False
+    failed = False
+
+    @exchange
+    def step(self, *, number: int, **values: Any) -> dict[str, Any]:
+        if number == 1 and not self.failed:
+            self.failed = True
+            if self.draws:
+                self.batch(number)
+            raise OSError("no more memory")
+        return super().step(number=number, **values)
+
+
+class Drawn(Failing):
+    draws = True
+
+
+class OnceEmpty(NoMixing):
+    """Has nothing to mix in its second step."""
+
+    merged = 0
+
+    def merge(self, *arguments: Any, **options: Any) -> Mixed:
+        self.merged += 1
+        if self.merged == 2:
+            raise EmptyMixtureError("nobody has a patch")
+        return super().merge(*arguments, **options)
+
+
+def recorded(kind: type[SplitClient], **options: Any) -> list[Step]:
+    """Return the steps of three clients, of which the first is of a kind."""
+    lower, upper = split_vision_model("lenet5", seed=0)
+    recorder = Recorder()
+    strategy = PSL(upper, steps_per_round=3, seed=5, observers=[recorder], evaluation="none")
+    for name, value in options.items():
+        setattr(strategy, name, value)
+    clients = [
+        (kind if client == 0 else SplitClient)(copy.deepcopy(lower), part, batch_size=8)
+        for client, part in PARTS.items()
+    ]
+    strategy.fit(clients, 2)
+    return [step for step in recorder.trace.steps() if isinstance(step, Step)]
+
+
+@pytest.mark.parametrize("kind", [Failing, Drawn])
+def test_a_client_that_failed_is_followed_when_it_is_back(kind: type[SplitClient]) -> None:
+    steps = recorded(kind)
+    assert [0 in step.uploads for step in steps] == [True, False, False, True, True, True]
+    vault = Vault(PARTS, IMAGES.test, batch_size=8, seed=5)
+    assert all(vault.drawn(step).keys() == step.uploads.keys() for step in steps)
+
+
+def test_a_step_without_a_mixture_counts() -> None:
+    steps = recorded(SplitClient, mixer=OnceEmpty())
+    assert [(step.server_round, step.number) for step in steps] == [
+        (1, 0), (1, 2), (2, 0), (2, 1), (2, 2),
+    ]  # fmt: skip
+    vault = Vault(PARTS, IMAGES.test, batch_size=8, seed=5)
+    assert all(len(vault.drawn(step)) == 3 for step in steps)
