@@ -1,19 +1,29 @@
-"""Which examples a recorded batch held, also after steps that a client or the mixture missed."""
+"""Which examples a recorded batch held, also after steps that a client missed, or nobody."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from flwr_splitmix import SplitClient, split_vision_model
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.steps import Step
-from flwr_splitmix.attacks.vault import Vault
+from flwr_splitmix.attacks.vault import Vault, VaultError
 from flwr_splitmix.clients import exchange
 from flwr_splitmix.data import client_split, load_images
-from flwr_splitmix.mixers import EmptyMixtureError, Mixed, NoMixing
+from flwr_splitmix.mixers import (
+    EmptyMixtureError,
+    Mixed,
+    NoMixing,
+    PatchCutMix,
+    SmashedShape,
+    Upload,
+)
+from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.strategies import PSL
 
 IMAGES = load_images("fashion-mnist-small")
@@ -82,3 +92,12 @@ def test_a_step_without_a_mixture_counts() -> None:
     ]  # fmt: skip
     vault = Vault(PARTS, IMAGES.test, batch_size=8, seed=5)
     assert all(len(vault.drawn(step)) == 3 for step in steps)
+
+
+def test_mixtures_of_a_third_party_have_no_truth() -> None:
+    shape = SmashedShape(4, 16, 8, classes=10)
+    plan = MixedElsewhere(PatchCutMix(2, min_patches=1)).plan([-1], shape, np.random.default_rng(0))
+    mixture = Upload([torch.zeros(shape.size)], [torch.zeros(4, 10)])
+    vault = Vault(PARTS, IMAGES.test, batch_size=4, seed=5)
+    with pytest.raises(VaultError, match="without link-via"):
+        vault.drawn(Step(1, 0, plan, {-1: mixture}))

@@ -24,7 +24,7 @@ from flwr_splitmix.attacks.trace import DiskTrace
 from flwr_splitmix.cli.attack_run import _public
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.recording import attacks_dir, recording_of, trace_dir, write_facts
-from tests.apps import vision_fit
+from tests.apps import language_app, vision_fit
 from tests.apps.vision_app import context, run_config
 
 Splitmix = Callable[..., Result]
@@ -269,3 +269,12 @@ def test_public_images_are_drawn_from_all_classes_and_none_is_a_clients(
         "attack", "run", run.id, "--attack", "linear", "--public", str(tmp_path / "theirs")
     )
     assert (result.exit_code, "are the run's own" in result.stderr) == (1, True)
+
+
+def test_a_recorded_run_on_texts_is_named_as_such(splitmix: Splitmix, home: Path) -> None:
+    """It has a trace, but not the facts that a vision app writes."""
+    run = Run.create(language_app.run_config(record_attacks=True), name="texts", home=home)
+    trace_dir(run).mkdir(parents=True)
+    result = splitmix("attack", "run", run.id, "--attack", "linear")
+    assert (result.exit_code, "learns from texts" in result.stderr) == (1, True)
+    assert "`splitmix attack matrix texts`" in result.stderr

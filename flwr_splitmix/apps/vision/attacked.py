@@ -37,12 +37,13 @@ def attacked_run(run: Run) -> Attacked:
     DataError, ConfigError
         If its images or its model are not available on this machine.
     """
-    facts = read_facts(run)
     name = str(run.config.get("strategy"))
-    if name not in BY_NAME or BY_NAME[name].shape != "L":
+    if name in BY_NAME and BY_NAME[name].shape != "L":
         raise RunError(
-            f"run {run.id} is of {name}, which learns from texts; these attacks are on images"
+            f"run {run.id} is of {name}, which learns from texts, and these attacks are on images; "
+            "attacks on texts are columns of `splitmix attack matrix texts`"
         )
+    facts = read_facts(run)
     config = VisionConfig.read(run.config)
     images, segments = images_of(config), segments_of(config)
     checkpoint = run.checkpoints.load()
