@@ -76,8 +76,8 @@ class Vault:
         for client in sorted(step.uploads):
             if client < 0:
                 raise VaultError(
-                    "the run recorded mixtures that a third party made (link-via), and nothing says "
-                    "whose images they hold: there is no truth to score against; record a run "
+                    "the run recorded mixtures that a third party made (link-via), and nothing "
+                    "says whose images they hold: there is no truth to score against; record a run "
                     "without link-via, and attack it as the adversary 'upper only'"
                 )
             data = self.data.get(client)

@@ -33,7 +33,7 @@ class Adversaries(StrEnum):
 
 
 class Scales(StrEnum):
-    """The effort of an attack."""
+    """The effort of an attack; "smoke" shows that it runs, and proves nothing."""
 
     smoke = "smoke"
     cpu = "cpu"
@@ -113,7 +113,9 @@ def run(
     repeats: Annotated[
         int, typer.Option("--repeats", min=1, help="Releases per held-out image.")
     ] = 1,
-    scale: Annotated[Scales, typer.Option("--scale", help="The attack's effort.")] = (Scales.smoke),
+    scale: Annotated[
+        Scales, typer.Option("--scale", help="The attack's effort; smoke proves nothing.")
+    ] = (Scales.smoke),
     seconds: Annotated[
         float | None,
         typer.Option("--seconds", min=0, help="Time limit in seconds.", show_default=False),
@@ -140,6 +142,12 @@ def run(
     except (NotApplicable, PicturesError, VaultError, DataError, ValueError) as error:
         raise RunError(str(error)) from error
     method = str(opened.config.get("strategy"))
+    if scale is Scales.smoke and not any(m.beats_floor for m in measures if m.main):
+        typer.echo(
+            f"note: that {attack} does not beat its floor says nothing at --scale smoke, where "
+            "attacks hardly train; use --scale cpu",
+            err=True,
+        )
     if format is ScoreFormat.json:
         typer.echo(json.dumps([_plain(m, method, attack, view.value) for m in measures], indent=2))
         return

@@ -278,3 +278,15 @@ def test_a_recorded_run_on_texts_is_named_as_such(splitmix: Splitmix, home: Path
     result = splitmix("attack", "run", run.id, "--attack", "linear")
     assert (result.exit_code, "learns from texts" in result.stderr) == (1, True)
     assert "`splitmix attack matrix texts`" in result.stderr
+
+
+def test_an_attack_that_hardly_trained_does_not_seem_to_prove_safety(
+    splitmix: Splitmix, home: Path
+) -> None:
+    run, options = run_of(home, "SFL").id, ("--victims", "8", "--format", "json")
+    for attack, weak in (("decoder-transformer", True), ("linear", False)):
+        result = splitmix("attack", "run", run, "--attack", attack, *options)
+        assert result.exit_code == 0, result.output
+        told = {entry["metric"]: entry for entry in json.loads(result.stdout)}
+        assert (told["MSE"]["high"] >= told["MSE"]["floor"]) is weak
+        assert ("use --scale cpu" in result.stderr) is weak
