@@ -144,8 +144,8 @@ def run(
     method = str(opened.config.get("strategy"))
     if scale is Scales.smoke and not any(m.beats_floor for m in measures if m.main):
         typer.echo(
-            f"note: that {attack} does not beat its floor says nothing at --scale smoke, where "
-            "attacks hardly train; use --scale cpu",
+            f"note: that {attack} does not beat its floor says nothing at --scale smoke, the least "
+            "effort; use --scale cpu",
             err=True,
         )
     if format is ScoreFormat.json:

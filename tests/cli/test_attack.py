@@ -280,7 +280,7 @@ def test_a_recorded_run_on_texts_is_named_as_such(splitmix: Splitmix, home: Path
     assert "`splitmix attack matrix texts`" in result.stderr
 
 
-def test_an_attack_that_hardly_trained_does_not_seem_to_prove_safety(
+def test_an_attack_of_least_effort_does_not_seem_to_prove_safety(
     splitmix: Splitmix, home: Path
 ) -> None:
     run, options = run_of(home, "SFL").id, ("--victims", "8", "--format", "json")
