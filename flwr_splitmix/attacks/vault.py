@@ -14,6 +14,12 @@ from flwr_splitmix.attacks.release import Origin
 from flwr_splitmix.attacks.steps import Batches, Orders, Step
 from flwr_splitmix.data import ImageDataset
 from flwr_splitmix.data.batches import batch_indices
+from flwr_splitmix.mixers import NoisyShare
+
+NO_TRUTH = (
+    "the run was trained on other data, or the client lost a step; there is no truth to score "
+    "against"
+)
 
 
 class VaultError(RuntimeError):
@@ -92,8 +98,7 @@ class Vault:
             if isinstance(labels, Tensor) and not np.array_equal(labels.numpy(), data.labels[rows]):
                 raise VaultError(
                     f"client {client} sent other labels in step {step.number} of round "
-                    f"{step.server_round} than its images here have: the run was trained on other "
-                    "data, or the client lost a step; there is no truth to score against"
+                    f"{step.server_round} than its images here have: {NO_TRUTH}"
                 )
             drawn[client] = torch.from_numpy(rows)
         return drawn
@@ -104,8 +109,15 @@ class Vault:
         return {client: self.orders[key] for client, key in at.items() if key in self.orders}
 
     def placed(self, steps: Sequence[Step]) -> tuple[Pictures, list[Batches]]:
-        """Return the images of recorded steps, each once, and each batch's positions in them."""
+        """Return the images of recorded steps, each once, and each batch's positions in them.
+
+        Raises
+        ------
+        VaultError
+            As `drawn`; also if noisy labels are clearly not those of these images.
+        """
         drawn = [self.drawn(step) for step in steps]
+        self._check_noisy_labels(steps, drawn)
         used: dict[int, np.ndarray] = {}
         for client in sorted({client for batches in drawn for client in batches}):
             own = [batches[client].numpy() for batches in drawn if client in batches]
@@ -120,6 +132,43 @@ class Vault:
             within = {c: np.searchsorted(used[c], rows.numpy()) for c, rows in batches.items()}
             placed.append({c: torch.from_numpy(at) + starts[c] for c, at in within.items()})
         return joined(parts), placed
+
+    def _check_noisy_labels(self, steps: Sequence[Step], drawn: Sequence[Batches]) -> None:
+        """Compare the mean weight of these images' classes with that of all others.
+
+        In noisy labels of these images the difference is about the mixing ratio, less if they are
+        clamped; in those of others it is about 0. With too much noise to tell, nothing is raised.
+        """
+        seen: dict[int, list[tuple[Tensor, float]]] = {}
+        for step, batches in zip(steps, drawn, strict=True):
+            for client, rows in batches.items():
+                classes, sent = self.data[client].labels[rows.numpy()], step.uploads[client].labels
+                if isinstance(sent, Tensor) or classes.ndim > 1:
+                    continue
+                for share, soft in zip(step.plan.shares(client), sent, strict=True):
+                    if isinstance(share, NoisyShare) and soft is not None:
+                        own = soft.double().gather(1, torch.tensor(classes)[:, None])[:, 0]
+                        others = (soft.double().sum(1) - own) / max(soft.shape[1] - 1, 1)
+                        seen.setdefault(client, []).append((own - others, _expected(share)))
+        for client, parts in seen.items():
+            apart = torch.cat([part for part, _ in parts])
+            error = float(apart.std()) / len(apart) ** 0.5
+            expected = float(np.mean([difference for _, difference in parts]))
+            if float(apart.mean()) + 3 * error < expected / 4:
+                raise VaultError(
+                    f"client {client} sent noisy labels that are not those of its images here: "
+                    f"{NO_TRUTH}"
+                )
+
+
+def _expected(share: NoisyShare) -> float:
+    """Return the mean difference between a noisy label's own class and another one."""
+    if not share.labels_clamped:
+        return share.lam
+    levels = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
+    noise = share.noise.sigma_y * torch.special.ndtri(levels)
+    weight, scale = (share.lam, 1.0) if share.noise.label_noise == "after" else (1.0, share.lam)
+    return scale * float(((weight + noise).clamp(0, 1) - noise.clamp(0, 1)).mean())
 
 
 def joined(parts: Sequence[Pictures]) -> Pictures:

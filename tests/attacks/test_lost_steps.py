@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from flwr_splitmix import SplitClient, split_vision_model
+from flwr_splitmix.attacks.bench import train_victim
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.steps import Step
 from flwr_splitmix.attacks.vault import Vault, VaultError
@@ -24,7 +26,9 @@ from flwr_splitmix.mixers import (
     Upload,
 )
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
+from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.strategies import PSL
+from tests.attacks.victims import small
 
 IMAGES = load_images("fashion-mnist-small")
 PARTS = {client: client_split(IMAGES, client, 60)[0] for client in range(3)}
@@ -101,3 +105,22 @@ def test_mixtures_of_a_third_party_have_no_truth() -> None:
     vault = Vault(PARTS, IMAGES.test, batch_size=4, seed=5)
     with pytest.raises(VaultError, match="without link-via"):
         vault.drawn(Step(1, 0, plan, {-1: mixture}))
+
+
+@pytest.mark.parametrize("method", ["DPSL", "DPCutMixSL"])
+def test_noisy_labels_tell_whether_the_images_are_those_of_the_run(method: str) -> None:
+    system = train_victim(small(method, steps=6))
+    steps = [step for step in system.trace.steps() if isinstance(step, Step)]
+    pictures, _ = system.vault.placed(steps)
+    assert len(pictures) == 48
+    first, second = system.vault.data.values()
+    other = replace(system.vault, data={0: second, 1: first})
+    with pytest.raises(VaultError, match="noisy labels that are not those of its images"):
+        other.placed(steps)
+
+
+def test_noise_that_drowns_labels_is_no_reason_to_refuse() -> None:
+    noise = GaussianNoise(sigma_s=0.5, sigma_y=8.0)
+    system = train_victim(small("DPSL", steps=6, options={"noise": noise}))
+    case = system.case("server", trained=96, held_out=0)
+    assert len(case.truth.pictures) == 48
