@@ -28,11 +28,12 @@ PAPER_ERRORS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Kept:
-    """One attack's saved result."""
+    """One attack's saved result; `scale` is its effort, "" in files from before it was kept."""
 
     method: str
     attack: str
     adversary: str
+    scale: str
     measures: list[Measure]
     pictures: Reconstructions | None
 
@@ -45,6 +46,7 @@ def score_and_keep(
     public: Pictures,
     classifier: Classifier | None,
     *,
+    scale: str,
     seed: int = 0,
 ) -> Scored:
     """Score a guess and write scores, samples (Parquet) and reconstructions below a folder.
@@ -70,6 +72,7 @@ def score_and_keep(
             "method": case.view.knowledge.method,
             "attack": attack.name,
             "adversary": adversary,
+            "scale": scale,
             "measures": [measure.to_json() for measure in scored.measures],
         },
     )
@@ -87,6 +90,7 @@ def kept_results(folder: Path) -> list[Kept]:
                 values["method"],
                 values["attack"],
                 values["adversary"],
+                values.get("scale", ""),
                 [Measure(**measure) for measure in values["measures"]],
                 Reconstructions.load(pictures) if pictures.exists() else None,
             )

@@ -203,8 +203,9 @@ def _attack(
         except NotApplicable as error:
             raise RunError(f"{error}{_remedy(str(error), case.view, kind.needs)}") from error
         guess = without(fitted.run(case.view), known, case.truth)
+    folder = attacks_dir(opened) / "results"
     return score_and_keep(
-        attacks_dir(opened) / "results", fitted, guess, case, images, attacked.classify, seed=seed
+        folder, fitted, guess, case, images, attacked.classify, scale=scale, seed=seed
     ).measures
 
 

@@ -44,7 +44,10 @@ def show(
             )
         pictures: list[Reconstructions] = []
         for result in results:
-            title = f"\n{result.attack} by {result.adversary} on {result.method} ({opened.id})"
+            effort = f", scale {result.scale}" if result.scale else ""
+            title = (
+                f"\n{result.attack} by {result.adversary} on {result.method} ({opened.id}{effort})"
+            )
             out.print(measures_table(title, result.measures))
             if note := paper_note(result):
                 out.print(note)

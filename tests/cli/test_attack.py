@@ -77,7 +77,7 @@ def test_run_show_and_forget(splitmix: Splitmix, home: Path, tmp_path: Path) -> 
     picture = tmp_path / "grid.png"
     shown = splitmix("attack", "show", run.id, "-o", str(picture))
     assert shown.exit_code == 0, shown.output
-    assert "linear by server on SFL" in shown.stdout
+    assert f"linear by server on SFL ({run.id}, scale smoke)" in " ".join(shown.stdout.split())
     with Image.open(picture) as image:
         assert min(image.size) > 100
     assert splitmix("attack", "forget", run.id).exit_code == 0

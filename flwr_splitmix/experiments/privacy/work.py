@@ -116,7 +116,9 @@ def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any
     else:
         attack = kind.tune(case.view, public, budget, trial_steps=size.trial_steps, seed=cell.seed)
     guess = without(attack.run(case.view), known, case.truth)
-    scored = score_and_keep(cell.folder(place), attack, guess, case, public, None, seed=cell.seed)
+    scored = score_and_keep(
+        cell.folder(place), attack, guess, case, public, None, scale=size.name, seed=cell.seed
+    )
     return {"metrics": [measure.to_json() for measure in scored.measures]}
 
 
