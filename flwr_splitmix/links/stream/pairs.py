@@ -32,11 +32,11 @@ def read_pair(certificate: str | Path, key: str | Path) -> tuple[bytes, bytes]:
     ------
     LinkError
         If a file cannot be read or is not PEM, the certificate is not currently valid, or the
-        private key is encrypted, accessible to everyone or another certificate's. Unless a file
-        cannot be read, the message names the configuration key.
+        private key is encrypted, accessible to everyone or another certificate's. The message
+        names the configuration key.
     """
     certificate, key = Path(certificate).expanduser(), Path(key).expanduser()
-    chain, secret = read(certificate), read(key)
+    chain, secret = _read(certificate, CERTIFICATE), _read(key, KEY)
     mode = stat.S_IMODE(key.stat().st_mode)
     if os.name == "posix" and mode & (stat.S_IROTH | stat.S_IWOTH):
         raise LinkError(
@@ -73,19 +73,18 @@ def read_authority(path: str | Path, name: str) -> bytes:
         If the file cannot be read or is not PEM, or none of them is currently valid.
     """
     path = Path(path).expanduser()
-    data = read(path)
+    data = _read(path, name)
     wrong = [_not_now(authority) for authority in _certificates(data, name, path)]
     if all(wrong):
         raise LinkError(f"{name}: {path} {wrong[0]}")
     return data
 
 
-def read(path: Path) -> bytes:
-    """Read a file; raise LinkError if it cannot be read."""
+def _read(path: Path, name: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise LinkError(f"the link cannot read {path}: {error.strerror}") from None
+        raise LinkError(f"{name}: {path} cannot be read: {error.strerror}") from None
 
 
 def _certificates(data: bytes, name: str, path: Path) -> list[x509.Certificate]:

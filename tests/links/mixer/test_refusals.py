@@ -83,7 +83,7 @@ def test_clients_of_this_process_are_mixed_here(link: MixerLink) -> None:
         ({"via": "mixer.example"}, "link-via is 'mixer.example'; it must be host:port"),
         ({"via": "mixer.example:0"}, "link-via is 'mixer.example:0'"),
         ({"certificate": "/c.crt"}, "ssl-certfile and ssl-keyfile must be given together"),
-        ({"ca": "/no/ca.crt"}, "cannot read /no/ca.crt"),
+        ({"ca": "/no/ca.crt"}, "ssl-ca-certfile: /no/ca.crt cannot be read"),
     ],
 )
 def test_a_link_that_cannot_be_is_named(options: dict[str, Any], said: str, tmp_path: Path) -> None:

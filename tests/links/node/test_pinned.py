@@ -38,7 +38,7 @@ def test_public_authorities_are_named_as_such() -> None:
         ({"address": "server.example:9443"}, {}, "uploads to the mixer at mixer.example:9444 only"),
         ({"tls": False}, {}, "with TLS only"),
         ({}, {"link-via": "", "link-via-ca": "/ca.crt"}, "link-via-ca is set without link-via"),
-        ({}, {"link-via-ca": "/no/such.crt"}, "cannot read /no/such.crt"),
+        ({}, {"link-via-ca": "/no/such.crt"}, "link-via-ca: /no/such.crt cannot be read"),
         ({}, {}, "is set without link-via-ca: name the file of the authority"),
     ],
 )

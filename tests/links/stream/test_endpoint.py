@@ -78,8 +78,17 @@ def test_certificates_come_whole(files: Certificates, tmp_path: Path) -> None:
         Endpoint("127.0.0.1:0", certificate=files.certificate)
     with pytest.raises(LinkError, match="an authority but no certificate"):
         Endpoint("127.0.0.1:0", client_ca=files.ca)
-    with pytest.raises(LinkError, match=r"cannot read .*missing.crt: No such file"):
+    with pytest.raises(LinkError, match=r"ssl-certfile: .*missing.crt cannot be read: No such"):
         Endpoint("127.0.0.1:0", certificate=tmp_path / "missing.crt", key=files.key)
+    with pytest.raises(LinkError, match=r"ssl-keyfile: .*missing.key cannot be read: No such"):
+        Endpoint("127.0.0.1:0", certificate=files.certificate, key=tmp_path / "missing.key")
+    with pytest.raises(LinkError, match=r"link-client-ca: .*missing.crt cannot be read: No such"):
+        Endpoint(
+            "127.0.0.1:0",
+            certificate=files.certificate,
+            key=files.key,
+            client_ca=tmp_path / "missing.crt",
+        )
     with pytest.raises(LinkError, match=r"ssl-certfile: .*server.key is no PEM certificate"):
         Endpoint("127.0.0.1:0", certificate=files.key, key=files.key)
     with pytest.raises(LinkError, match="is no PEM certificate"):
