@@ -34,7 +34,9 @@ class CsvTracker(Tracker):
 
     def numbers(self, values: Mapping[str, float], server_round: int) -> None:
         """Rewrite the file, with the round's numbers added."""
-        self._rows.append({"round": str(server_round), **{n: f"{v:g}" for n, v in values.items()}})
+        self._rows.append(
+            {"round": str(server_round), **{n: f"{v:.15g}" for n, v in values.items()}}
+        )
         columns = list(dict.fromkeys(name for row in self._rows for name in row))
         text = io.StringIO()
         writer = csv.DictWriter(text, columns, lineterminator="\n")

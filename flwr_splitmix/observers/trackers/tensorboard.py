@@ -23,9 +23,8 @@ class TensorBoardTracker(Tracker):
 
     def begin(self, event: RunStarted, config: Mapping[str, Any]) -> None:
         """Open the folder, and purge earlier entries of rounds that are repeated."""
-        again = event.first_round if event.first_round > 1 else None
         folder = self.place(event, "tensorboard")
-        self._writer = SummaryWriter(str(folder), purge_step=again)
+        self._writer = SummaryWriter(str(folder), purge_step=event.first_round)
         self.text("configuration", as_markdown(config), event.first_round - 1)
 
     def numbers(self, values: Mapping[str, float], server_round: int) -> None:

@@ -51,7 +51,8 @@ class Tracker(Observer):
         Parameters
         ----------
         config
-            The run's configuration, without keys that name places of files and machines.
+            The run's configuration, without keys that name places of files and machines; of a
+            path elsewhere, as of a data set, only the last part.
         """
 
     @abstractmethod
@@ -91,7 +92,8 @@ class Tracker(Observer):
         """Begin, or continue the totals and the output of a resumed run."""
         if event.first_round == 1:
             self._totals = dict.fromkeys(self._totals, 0)
-        self.begin(event, _not_ones_own(event.config))
+        shared = {k: v for k, v in event.config.items() if not k.startswith(_ONES_OWN)}
+        self.begin(event, _without_folders(shared))
         self._writes = True
 
     def on_round(self, event: RoundDone) -> None:
@@ -114,7 +116,7 @@ class Tracker(Observer):
 
     def on_end(self, event: RunEnded) -> None:
         """Write the summary and finish."""
-        self._try(lambda: self.finish(event.summary, event.error))
+        self._try(lambda: self.finish(_without_folders(event.summary), event.error))
 
     def state(self) -> dict[str, Any]:
         """Return the totals of bytes."""
@@ -140,8 +142,13 @@ class Tracker(Observer):
             )
 
 
-def _not_ones_own(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if not key.startswith(_ONES_OWN)}
+def _without_folders(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values, with the last part alone of those that are absolute paths."""
+    return {key: Path(v).name if _is_absolute(v) else v for key, v in values.items()}
+
+
+def _is_absolute(value: Any) -> bool:
+    return isinstance(value, str) and (value.startswith("~") or Path(value).is_absolute())
 
 
 def _is_finite_number(value: Any) -> bool:

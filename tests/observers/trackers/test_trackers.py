@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import logging
+import shutil
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,13 @@ from flwr_splitmix.testing.toy import Toy
 from tests.toy_runs import SECRET, add_run
 from tests.waiting import wait_for
 
-CONFIG = {"label": "tracked", "ssl-keyfile": "/secret/key.pem", "link-address": "10.0.0.1:9"}
+CONFIG = {
+    "label": "tracked",
+    "ssl-keyfile": "/secret/key.pem",
+    "link-address": "10.0.0.1:9",
+    "dataset": "/home/secret/pictures",
+    "model": "~/secret/encoder",
+}
 SHOWN = ("loss", "accuracy", "uplink_bytes", "seconds", "clients_failed")
 
 
@@ -44,6 +51,17 @@ def test_csv_has_a_row_a_round(tmp_path: Path) -> None:
         assert [float(row[name]) for row in rows] == pytest.approx(expected, rel=1e-5)
     total = sum(row["uplink_bytes"] for row in run.rows)
     assert float(rows[-1]["uplink_bytes_total"]) == total
+
+
+def test_csv_keeps_every_digit_of_bytes(tmp_path: Path) -> None:
+    """It kept six digits, so that totals of megabytes were not those of the metrics."""
+    (tracker,) = make_trackers("csv")
+    tracker.folder = tmp_path
+    tracker.on_start(RunStarted("PSL", 1, 1))
+    tracker.numbers({"uplink_bytes_total": 369_123_457.0, "loss": 2.25}, 1)
+    with (tmp_path / "metrics.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert row == {"round": "1", "uplink_bytes_total": "369123457", "loss": "2.25"}
 
 
 def test_a_resumed_run_goes_on_in_the_same_file(tmp_path: Path) -> None:
@@ -78,11 +96,33 @@ def test_tensorboard_has_scalars_texts_and_pictures(tmp_path: Path) -> None:
     }
     assert SECRET in texts["failures"]
     assert "| label | tracked |" in texts["configuration"]
+    assert "| dataset | pictures |" in texts["configuration"]
     assert "secret" not in texts["configuration"]
     assert "10.0.0.1" not in texts["configuration"]
     assert "| rounds | 3 |" in texts["summary"]
+    assert "| model | encoder |" in texts["summary"]
     (image, *_) = read.Images("mixture-0")
     assert (image.width, image.height) == (3 * 16, 2 * 16)
+
+
+def test_tensorboard_shows_a_run_that_began_anew_once(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    toy, run = Toy(clients=2), Run.create({}, name="x", home=tmp_path)
+    for _ in range(2):
+        strategy = PSL(
+            toy.upper(),
+            device="cpu",
+            steps_per_round=1,
+            run=run,
+            observers=make_trackers("tensorboard"),
+        )
+        strategy.fit(toy.make_clients(), 2)
+        shutil.rmtree(run.path / "checkpoints")  # as after a full disk: rows, but no checkpoint
+    read = EventAccumulator(str(run.path / "tensorboard"))
+    read.Reload()
+    assert [event.step for event in read.Scalars("loss")] == [1, 2]
 
 
 def test_mlflows_file_store_has_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +136,7 @@ def test_mlflows_file_store_has_the_run(tmp_path: Path, monkeypatch: pytest.Monk
     assert tracked.data.tags["splitmix.run"] == run.id
     assert tracked.data.params["strategy"] == "CutMixSL"
     assert "ssl-keyfile" not in tracked.data.params
+    assert tracked.data.params["dataset"] == "pictures"
     for name in SHOWN:
         history = client.get_metric_history(tracked.info.run_id, name)
         assert {point.step: point.value for point in history} == {
@@ -131,7 +172,7 @@ def test_wandb_offline_writes_the_run_to_the_disk(
     for name in (*SHOWN, "uplink_bytes_total"):
         assert name.encode() in written
     assert b"tracked" in written
-    assert b"/secret/key.pem" not in written
+    assert b"/secret/" not in written
     assert list((folder / "files" / "media" / "images").glob("mixture-0_*.png"))
     assert list((folder / "files" / "media" / "html").glob("failures_*.html"))
 
