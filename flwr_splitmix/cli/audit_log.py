@@ -31,6 +31,9 @@ def audit_log(
     except JournalError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
+    if any("exchange" not in entry for entry in entries):
+        typer.echo(f"{path} is no audit log: a node's is audit-N.jsonl in its state-dir", err=True)
+        raise typer.Exit(1)
     if output == "json":
         typer.echo(json.dumps(entries, indent=2))
         return

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flwr_splitmix.links.node.audit import AuditLog
+from flwr_splitmix.privacy.ledger_file import LedgerFile
 from tests.cli.conftest import Splitmix
 
 
@@ -50,3 +51,11 @@ def test_a_missing_file_is_named(splitmix: Splitmix, tmp_path: Path) -> None:
     result = splitmix("audit-log", str(tmp_path / "no.jsonl"))
     assert result.exit_code == 1
     assert "no.jsonl cannot be read: No such file" in result.stderr
+
+
+def test_a_nodes_ledger_is_no_audit_log(splitmix: Splitmix, tmp_path: Path) -> None:
+    """It is beside the log, and ended in a KeyError."""
+    LedgerFile(tmp_path / "privacy-ledger-0.jsonl", "psl-1", 10).close()
+    result = splitmix("audit-log", str(tmp_path / "privacy-ledger-0.jsonl"))
+    assert result.exit_code == 1
+    assert "privacy-ledger-0.jsonl is no audit log: a node's is audit-N.jsonl" in result.stderr
