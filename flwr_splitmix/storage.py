@@ -114,11 +114,21 @@ def unpack_optimizer(
     meta: Mapping[str, Any],
     prefix: str = "optimizer",
 ) -> None:
-    """Put what `pack_optimizer` took apart into an optimizer of the same kind and parameters."""
+    """Put what `pack_optimizer` took apart into an optimizer of the same kind and parameters.
+
+    Raises
+    ------
+    ValueError
+        If the parameters are others, or an option of this kind of optimizer is missing.
+    """
     state: dict[int, dict[str, Any]] = {
         int(index): dict(entries) for index, entries in meta["state"].items()
     }
     for name, tensor in under(prefix, tensors).items():
         index, entry = name.split(".", 1)
         state.setdefault(int(index), {})[entry] = tensor.clone()
+    options = [set(group) for group in optimizer.param_groups]
     optimizer.load_state_dict({"state": state, "param_groups": meta["groups"]})
+    for wanted, group in zip(options, optimizer.param_groups, strict=True):
+        if missing := sorted(wanted - set(group)):
+            raise ValueError(f"this state of an optimizer has no {missing[0]!r}")

@@ -81,10 +81,20 @@ class RunRecorder:
                 self._try("failure", lambda run: run.note_failure(said))
                 raise
 
-    def resume(self, num_rounds: int) -> Checkpoint | None:
-        """Return the newest checkpoint, if the run has one, and discard what came after it.
+    def resume(self) -> Checkpoint | None:
+        """Return the newest checkpoint, if the run has one.
 
         A run that was interrupted before its first checkpoint begins anew.
+        """
+        if self.run is None:
+            return None
+        if not self.run.checkpoints.rounds():
+            self.run.rewind(0)
+            return None
+        return self.run.checkpoints.load()
+
+    def go_on(self, checkpoint: Checkpoint, num_rounds: int) -> None:
+        """Continue the run after a checkpoint that was restored; discard what came after it.
 
         Parameters
         ----------
@@ -92,17 +102,12 @@ class RunRecorder:
             Rounds of the whole run; a larger number than before extends it.
         """
         if self.run is None:
-            return None
-        if not self.run.checkpoints.rounds():
-            self.run.rewind(0)
-            return None
-        checkpoint = self.run.checkpoints.load()
+            return
         self.run.extend(num_rounds)
         self.run.rewind(checkpoint.round)
         self.resumed_config = json.dumps(self.run.config)
         self.metrics.rows = [dict(row) for row in self.run.rows]
         self._seconds_before = float(checkpoint.meta.get("wall_s", 0.0))
-        return checkpoint
 
     def started(self, strategy: str, num_rounds: int, first_round: int) -> RunStarted:
         """Return the event that observers get when the run starts."""

@@ -27,7 +27,7 @@ from flwr_splitmix.links.host import sentence
 from flwr_splitmix.links.link import RoundLostError
 from flwr_splitmix.links.ticket import Ticket, to_arrays, to_tensors
 from flwr_splitmix.observers import Audience, Metrics, Observer
-from flwr_splitmix.runs import Run
+from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.seeding import generator
 from flwr_splitmix.server.aggregation import LowerAggregator
 from flwr_splitmix.server.checkpointing import pack, unpack
@@ -44,6 +44,9 @@ from flwr_splitmix.server.shape import Shape
 from flwr_splitmix.server.without_data import WithoutData
 
 log = logging.getLogger("flwr.splitmix")
+
+_METHOD = "method"
+"""Name in a checkpoint's values: which strategy and which aggregator wrote it."""
 
 
 class RoundLoop(Shape):
@@ -133,7 +136,8 @@ class RoundLoop(Shape):
         LinkError
             If clients cannot be reached, or fewer than `min_nodes` are left.
         RunError
-            If another process executes the run.
+            If another process executes the run, or its checkpoint is of another strategy,
+            aggregator, model or optimizer.
         """
         self.prepare(None)
         if self.link is None:
@@ -367,14 +371,39 @@ class RoundLoop(Shape):
         )
 
     def _snapshot(self, arrays: ArrayRecord) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return pack(self.server_state(), arrays, self.aggregator, self.observers, self.trained)
+        tensors, meta = pack(
+            self.server_state(), arrays, self.aggregator, self.observers, self.trained
+        )
+        return tensors, {**meta, _METHOD: self._method}
+
+    @property
+    def _method(self) -> str:
+        """The strategy's name, and that of its aggregator."""
+        aggregator = self.aggregator.strategy
+        averaged = f" with {type(aggregator).__name__}" if aggregator else ""
+        return type(self).__name__ + averaged
 
     def _resume(self, initial: ArrayRecord) -> tuple[int, ArrayRecord]:
         """Resume from the newest checkpoint; return (finished rounds, lower segment's arrays)."""
-        checkpoint = self.recorder.resume(self.num_rounds)
+        checkpoint = self.recorder.resume()
         if checkpoint is None:
             return 0, initial
-        self.restore_server(checkpoint.tensors, checkpoint.meta)
+        of = f"the run's checkpoint of round {checkpoint.round}"
+        began = checkpoint.meta.get(_METHOD, self._method)
+        if began != self._method:
+            raise RunError(
+                f"{of} is of {began}, and {self._method} cannot go on from it: resume with the "
+                "strategy and the aggregator that the run began with, or start a new run"
+            )
+        try:
+            self.restore_server(checkpoint.tensors, checkpoint.meta)
+        except (LookupError, RuntimeError, ValueError) as error:
+            why = " ".join(str(error).split())[:300]
+            raise RunError(
+                f"{of} does not fit the model or the optimizer ({why}): resume with those that "
+                "the run began with, or start a new run"
+            ) from error
         arrays, self.trained = unpack(checkpoint, self.aggregator, self.observers, initial)
+        self.recorder.go_on(checkpoint, self.num_rounds)
         log.info("resuming after round %d", checkpoint.round)
         return checkpoint.round, arrays
