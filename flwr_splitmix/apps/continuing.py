@@ -1,4 +1,4 @@
-"""The configuration of a continued run: its own, with more rounds if more are given."""
+"""The configuration of a continued run: its own, but for rounds, addresses and time limits."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ log = logging.getLogger("flwr.splitmix")
 ROUNDS = "num-server-rounds"
 
 _ABOUT_RESUMING = {"resume", "run-dir"}
+
+_WHERE = {
+    "attach-timeout", "step-timeout", "link-address", "link-advertise",
+    "ssl-certfile", "ssl-keyfile", "ssl-ca-certfile", "link-client-ca", "link-via-token",
+}  # fmt: skip
+"""Keys that may change from start to start: who waits how long, and where the server is."""
 
 
 def given_to(grid: Grid) -> Mapping[str, Any]:
@@ -32,7 +38,8 @@ def continued(own: Mapping[str, Any], given: Mapping[str, Any], run_id: str) -> 
     own
         Configuration of the run so far.
     given
-        Keys given for the continuation; all are ignored except a greater number of rounds.
+        Keys given for the continuation; all are ignored except a greater number of rounds, time
+        limits, addresses and certificates.
     run_id
         Id of the run, for the log.
     """
@@ -46,11 +53,15 @@ def continued(own: Mapping[str, Any], given: Mapping[str, Any], run_id: str) -> 
         ignored.remove(ROUNDS)
         config[ROUNDS] = given[ROUNDS]
         log.info("run %s goes on to round %d, behind its %d", run_id, config[ROUNDS], own[ROUNDS])
-    if ignored:
+    moved = [key for key in ignored if key in _WHERE]
+    if moved:
+        config |= {key: given[key] for key in moved}
+        log.info("run %s goes on with another %s", run_id, ", ".join(moved))
+    if ignored := [key for key in ignored if key not in moved]:
         named = ", ".join(f"{key} is {own.get(key)!r}, not {given[key]!r}" for key in ignored)
         log.warning(
             "run %s is continued as it was started, and ignores what is given now: %s. Only "
-            "num-server-rounds may be raised",
+            "num-server-rounds may be raised, and time limits, addresses and certificates changed",
             run_id,
             named,
         )

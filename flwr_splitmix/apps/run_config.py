@@ -17,7 +17,7 @@ from pydantic import (
 
 from flwr_splitmix.apps.config_error import ConfigError as ConfigError
 from flwr_splitmix.apps.config_error import unknown_key
-from flwr_splitmix.apps.continuing import continued
+from flwr_splitmix.apps.continuing import ROUNDS, continued
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import AutoLink, Link, LinkError, RayLink, StreamLink
 from flwr_splitmix.links.frames.feedback import check_feedback
@@ -128,8 +128,9 @@ class AppConfig(BaseModel):
         Parameters
         ----------
         given
-            Those of `values` that are known to be set by the user: they can raise the number of
-            rounds of a continued run; the others are logged as ignored.
+            Those of `values` that are known to be set by the user: of a continued run they can
+            raise the number of rounds, and change addresses, certificates and time limits; the
+            others are logged as ignored.
 
         Returns
         -------
@@ -147,8 +148,11 @@ class AppConfig(BaseModel):
         resumed.check_free()
         # A run of an earlier version lacks newer keys: their present values are used, also by the
         # clients, which receive the run's configuration.
-        resumed.config = {**values, **resumed.config}
-        return cls.read(continued(resumed.config, given or {}, resumed.id)), resumed
+        own = {**values, **resumed.config}
+        effective = continued(own, given or {}, resumed.id)
+        # The rounds are raised when the run begins.
+        resumed.config = {**effective, ROUNDS: own[ROUNDS]}
+        return cls.read(effective), resumed
 
     @property
     def home(self) -> str | None:

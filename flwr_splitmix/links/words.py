@@ -1,4 +1,4 @@
-"""Sanitised text from peers: one short line without control characters."""
+"""Words in the logs and errors of links: sanitised text of peers, and reasons."""
 
 from __future__ import annotations
 
@@ -19,3 +19,8 @@ def one_line(text: str) -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
+
+
+def not_attached(seconds: float) -> str:
+    """Return why a client that did not come in time takes no part in a round."""
+    return f"did not attach within {seconds:g} s (attach-timeout)"

@@ -254,18 +254,19 @@ class Run:
         return str(self.config.get("label") or "")
 
     def extend(self, rounds: int) -> None:
-        """Raise the number of rounds in the run's configuration to `rounds`, if it is lower.
+        """Keep `config` as it is now, with the number of rounds raised to `rounds` if it is lower.
 
         Raises
         ------
-        OSError
-            If it cannot be written.
+        RunError, OSError
+            If the configuration so far cannot be read, or the new one not be written.
         """
         asked = self.config.get("num-server-rounds")
         if isinstance(asked, int) and asked < rounds:
-            path = self.path / "config.json"
-            made = path.stat().st_mtime_ns  # orders runs of the same second
             self.config = {**self.config, "num-server-rounds": rounds}
+        path = self.path / "config.json"
+        if json.loads(json.dumps(self.config)) != _read_object(path):
+            made = path.stat().st_mtime_ns  # orders runs of the same second
             _write_json(path, self.config)
             os.utime(path, ns=(made, made))
 

@@ -38,6 +38,21 @@ def test_ignored_keys_are_named_with_both_values(
     assert "run-dir" not in said
 
 
+def test_addresses_and_time_limits_may_be_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run that ended since its server moved, or for a short limit, could never be resumed."""
+    given = {"attach-timeout": 7.5, "link-address": "127.0.0.1:9443", "lr": 0.5}
+    with caplog.at_level(logging.INFO, logger="flwr.splitmix"):
+        config, run = continued(tmp_path, given)
+    assert (config.attach_timeout, config.link_address, config.lr) == (7.5, "127.0.0.1:9443", 0.001)
+    assert "goes on with another attach-timeout, link-address" in caplog.text
+    assert "ignores what is given now: lr is 0.001, not 0.5. Only" in caplog.text
+    assert Run.open(run.id, home=tmp_path).config["attach-timeout"] != 7.5
+    run.extend(1)
+    assert Run.open(run.id, home=tmp_path).config["attach-timeout"] == 7.5
+
+
 @pytest.mark.parametrize(("given", "rounds"), [(12, 12), (7, 7), (3, 5), (5, 5), (None, 5)])
 def test_rounds_can_be_raised_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, given: int | None, rounds: int

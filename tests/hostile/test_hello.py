@@ -72,7 +72,7 @@ def send_hello(fat: subprocess.Popen[str], server: Served, **how: Any) -> tuple[
 
 
 GZIP = "UNIMPLEMENTED Compression algorithm 'gzip' is disabled"
-LATE = "did not attach within 30 s"
+LATE = "did not attach within 30 s (attach-timeout)"
 TOO_LONG = (
     "sent bytes that are no frame: a frame's body has 1072693224 bytes, at most 65536 are allowed"
 )

@@ -26,6 +26,7 @@ from flwr_splitmix.links.stream.endpoint import is_loopback, join_address, split
 from flwr_splitmix.links.stream.pairs import read_authority, read_pair
 from flwr_splitmix.links.stream.replies import LOST, POLL_SECONDS, collect, why_not_attached
 from flwr_splitmix.links.ticket import Ticket, with_record
+from flwr_splitmix.links.words import not_attached
 from flwr_splitmix.privacy import RunAccount
 
 log = logging.getLogger("flwr.splitmix")
@@ -240,5 +241,5 @@ class MixerLink(RunLink):
                 elif online.has_lost(nodes[client]):
                     gone[str(client)] = LOST
                 elif time.monotonic() > deadline:
-                    gone[str(client)] = f"did not attach within {self.attach_timeout:g} s"
+                    gone[str(client)] = not_attached(self.attach_timeout)
             time.sleep(0.0 if gone else POLL_SECONDS)

@@ -21,7 +21,7 @@ from flwr_splitmix.links.link import Clients, LinkError, Observe, Outcome
 from flwr_splitmix.links.polling import error_sentence, send_and_wait
 from flwr_splitmix.links.ray.actor import Packed, RayHost, convert_all, pack, unpack
 from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
-from flwr_splitmix.links.words import one_line
+from flwr_splitmix.links.words import not_attached, one_line
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -323,7 +323,7 @@ def _read_descriptions(
     for node, ticket in tickets.items():
         reply = replies.get(node)
         if reply is None:
-            failures[ticket.client] = f"did not attach within {timeout:g} s"
+            failures[ticket.client] = not_attached(timeout)
         elif reply.has_error():
             failures[ticket.client] = error_sentence(reply)
         else:

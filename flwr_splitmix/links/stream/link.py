@@ -34,7 +34,7 @@ from flwr_splitmix.links.stream.replies import (
 from flwr_splitmix.links.stream.server import StreamServer, StreamService
 from flwr_splitmix.links.stream.token import Admission, TokenMint
 from flwr_splitmix.links.ticket import Ticket, with_record
-from flwr_splitmix.links.words import one_line
+from flwr_splitmix.links.words import not_attached, one_line
 from flwr_splitmix.seeding import derive_seed
 
 log = logging.getLogger("flwr.splitmix")
@@ -244,7 +244,7 @@ class StreamLink(RunLink):
                 elif online.has_lost(seat.node):
                     failures[client] = LOST
                 elif time.monotonic() > deadline:
-                    failures[client] = f"did not attach within {self.attach_timeout:g} s"
+                    failures[client] = not_attached(self.attach_timeout)
                 else:
                     continue
                 del waiting[client]

@@ -308,7 +308,7 @@ def test_a_peer_that_never_says_hello_is_late(link: StreamLink) -> None:
         raw.close()
 
     with a_round(link, [good, mute]) as clients:
-        assert clients.failures == {1: "did not attach within 5 s"}
+        assert clients.failures == {1: "did not attach within 5 s (attach-timeout)"}
         assert call(clients, 1) == {0: 1}
 
 
