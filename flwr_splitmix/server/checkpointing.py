@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from flwr.app import ArrayRecord
@@ -10,11 +11,21 @@ from torch import Tensor
 
 from flwr_splitmix.links.ticket import to_arrays, to_tensors
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint
 from flwr_splitmix.server.aggregation import LowerAggregator
 from flwr_splitmix.storage import under
 
 _LOWER = "lower"
+
+_METHOD = "method"
+"""Name in a checkpoint's values: which strategy and which aggregator wrote it."""
+
+
+def method_of(strategy: object, aggregator: LowerAggregator) -> str:
+    """Return the name of a strategy and that of its aggregator, such as "SFL with FedAvg"."""
+    averaged = f" with {type(aggregator.strategy).__name__}" if aggregator.averages else ""
+    return type(strategy).__name__ + averaged
 
 
 def pack(
@@ -23,6 +34,7 @@ def pack(
     aggregator: LowerAggregator,
     observers: Sequence[Observer],
     trained: Mapping[int, int],
+    method: str,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return a checkpoint's tensors and plain values.
 
@@ -34,16 +46,45 @@ def pack(
         The lower segment that the next round starts from.
     trained
         By client index, the last round that the client finished.
+    method
+        As returned by `method_of`.
     """
     tensors, meta = server
     lower = {f"{_LOWER}.{name}": tensor for name, tensor in to_tensors(arrays).items()}
     return {**tensors, **lower, **aggregator.state()}, {
         **meta,
+        _METHOD: method,
         "trained": {str(client): done for client, done in trained.items()},
         "observers": [
             {"kind": type(observer).__name__, "state": observer.state()} for observer in observers
         ],
     }
+
+
+@contextmanager
+def restoring(checkpoint: Checkpoint, method: str) -> Iterator[None]:
+    """Refuse a checkpoint of another method, and say so if the server cannot be restored from it.
+
+    Raises
+    ------
+    RunError
+        If the checkpoint is of another strategy, aggregator, model or optimizer.
+    """
+    of = f"the run's checkpoint of round {checkpoint.round}"
+    began = checkpoint.meta.get(_METHOD, method)  # those of earlier versions do not say
+    if began != method:
+        raise RunError(
+            f"{of} is of {began}, and {method} cannot go on from it: resume with the strategy and "
+            "the aggregator that the run began with, or start a new run"
+        )
+    try:
+        yield
+    except (LookupError, RuntimeError, ValueError) as error:
+        why = " ".join(str(error).split())[:300]
+        raise RunError(
+            f"{of} does not fit the model or the optimizer ({why}): resume with those that the "
+            "run began with, or start a new run"
+        ) from error
 
 
 def unpack(

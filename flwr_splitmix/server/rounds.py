@@ -27,10 +27,10 @@ from flwr_splitmix.links.host import sentence
 from flwr_splitmix.links.link import RoundLostError
 from flwr_splitmix.links.ticket import Ticket, to_arrays, to_tensors
 from flwr_splitmix.observers import Audience, Metrics, Observer
-from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs import Run
 from flwr_splitmix.seeding import generator
 from flwr_splitmix.server.aggregation import LowerAggregator
-from flwr_splitmix.server.checkpointing import pack, unpack
+from flwr_splitmix.server.checkpointing import method_of, pack, restoring, unpack
 from flwr_splitmix.server.evaluation.central import EvaluateFn
 from flwr_splitmix.server.evaluation.of_round import evaluate_model
 from flwr_splitmix.server.evaluation.over_link import Evaluation
@@ -44,9 +44,6 @@ from flwr_splitmix.server.shape import Shape
 from flwr_splitmix.server.without_data import WithoutData
 
 log = logging.getLogger("flwr.splitmix")
-
-_METHOD = "method"
-"""Name in a checkpoint's values: which strategy and which aggregator wrote it."""
 
 
 class RoundLoop(Shape):
@@ -371,38 +368,21 @@ class RoundLoop(Shape):
         )
 
     def _snapshot(self, arrays: ArrayRecord) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors, meta = pack(
-            self.server_state(), arrays, self.aggregator, self.observers, self.trained
+        return pack(
+            self.server_state(), arrays, self.aggregator, self.observers, self.trained, self._method
         )
-        return tensors, {**meta, _METHOD: self._method}
 
     @property
     def _method(self) -> str:
-        """The strategy's name, and that of its aggregator."""
-        aggregator = self.aggregator.strategy
-        averaged = f" with {type(aggregator).__name__}" if aggregator else ""
-        return type(self).__name__ + averaged
+        return method_of(self, self.aggregator)
 
     def _resume(self, initial: ArrayRecord) -> tuple[int, ArrayRecord]:
         """Resume from the newest checkpoint; return (finished rounds, lower segment's arrays)."""
         checkpoint = self.recorder.resume()
         if checkpoint is None:
             return 0, initial
-        of = f"the run's checkpoint of round {checkpoint.round}"
-        began = checkpoint.meta.get(_METHOD, self._method)
-        if began != self._method:
-            raise RunError(
-                f"{of} is of {began}, and {self._method} cannot go on from it: resume with the "
-                "strategy and the aggregator that the run began with, or start a new run"
-            )
-        try:
+        with restoring(checkpoint, self._method):
             self.restore_server(checkpoint.tensors, checkpoint.meta)
-        except (LookupError, RuntimeError, ValueError) as error:
-            why = " ".join(str(error).split())[:300]
-            raise RunError(
-                f"{of} does not fit the model or the optimizer ({why}): resume with those that "
-                "the run began with, or start a new run"
-            ) from error
         arrays, self.trained = unpack(checkpoint, self.aggregator, self.observers, initial)
         self.recorder.go_on(checkpoint, self.num_rounds)
         log.info("resuming after round %d", checkpoint.round)
