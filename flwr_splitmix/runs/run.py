@@ -254,7 +254,9 @@ class Run:
         return str(self.config.get("label") or "")
 
     def extend(self, rounds: int) -> None:
-        """Keep `config` as it is now, with the number of rounds raised to `rounds` if it is lower.
+        """Raise the number of rounds in `config` to `rounds`, if it is lower, and write `config`.
+
+        It may have other addresses and time limits than when the run began.
 
         Raises
         ------

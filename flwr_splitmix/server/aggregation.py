@@ -20,7 +20,7 @@ from flwr.serverapp import strategy as flower
 from torch import Tensor
 
 from flwr_splitmix.server.messages import messages_to
-from flwr_splitmix.server.strategy_state import RefusedStateError, not_kept, restore_state, state_of
+from flwr_splitmix.server.strategy_state import RefusedStateError, restore_state, state_of
 from flwr_splitmix.storage import under
 
 AggregatorName = Literal[
@@ -92,7 +92,7 @@ class LowerAggregator:
                     f"{', '.join(get_args(AggregatorName))}, Krum, MultiKrum, Bulyan and your own"
                 )
         self.strategy = strategy
-        self._told_not_kept: set[str] = set()
+        self._told_lost: set[str] = set()
 
     @property
     def averages(self) -> bool:
@@ -198,15 +198,15 @@ class LowerAggregator:
         """
         if self.strategy is None:
             return {}
-        for name in not_kept(self.strategy):
-            if name not in self._told_not_kept:
-                self._told_not_kept.add(name)
+        tensors, lost = state_of(self.strategy)
+        for name in lost:
+            if name not in self._told_lost:
+                self._told_lost.add(name)
                 _log.warning(
                     "checkpoints do not keep the state of %s: it is neither tensors nor JSON "
                     "values, so a resumed run starts with a new one",
                     name,
                 )
-        tensors = state_of(self.strategy)
         return {f"{PREFIX}.{name}": tensor for name, tensor in tensors.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:

@@ -17,17 +17,31 @@ class RefusedStateError(ValueError):
     """A part of a strategy refuses the state that was kept of it."""
 
 
-def state_of(strategy: flower.Strategy) -> dict[str, Tensor]:
-    """Return the state of a strategy and of those that it wraps, by "attribute.kind.name".
+def state_of(strategy: flower.Strategy) -> tuple[dict[str, Tensor], list[str]]:
+    """Return the state of a strategy and of those that it wraps, and what cannot be kept of it.
 
     Kept are arrays (moments, current arrays), floats, and whatever has a `state_dict` of tensors
     or of JSON values: a torch module, say, or an accountant.
+
+    Returns
+    -------
+    Tensors by "attribute.kind.name", and the attributes with another `state_dict`.
     """
     tensors: dict[str, Tensor] = {}
+    lost: list[str] = []
     for name, value in vars(strategy).items():
-        own = state_of(value) if isinstance(value, flower.Strategy) else _kept(value)
+        if isinstance(value, flower.Strategy):
+            own, inner = state_of(value)
+            lost += inner
+        elif _is_stateful(value):
+            state = value.state_dict()
+            own = _of_state_dict(state)
+            if state and not own:
+                lost.append(f"{type(strategy).__name__}.{name}")
+        else:
+            own = {k: torch.from_numpy(np.array(array)) for k, array in _arrays(value).items()}
         tensors |= {f"{name}.{key}": tensor for key, tensor in own.items()}
-    return tensors
+    return tensors, lost
 
 
 def restore_state(strategy: flower.Strategy, tensors: Mapping[str, Tensor]) -> None:
@@ -46,7 +60,7 @@ def restore_state(strategy: flower.Strategy, tensors: Mapping[str, Tensor]) -> N
     for name, value in vars(strategy).items():
         if isinstance(value, flower.Strategy):
             restore_state(value, kept.pop(name, {}))
-        elif name not in kept and _is_stateful(value) and _kept(value):
+        elif name not in kept and _is_stateful(value) and _of_state_dict(value.state_dict()):
             raise RefusedStateError(
                 f"the checkpoint has no state of {type(strategy).__name__}.{name}"
             )
@@ -59,34 +73,18 @@ def restore_state(strategy: flower.Strategy, tensors: Mapping[str, Tensor]) -> N
             setattr(strategy, attribute, _rebuilt(kind, named))
 
 
-def not_kept(strategy: flower.Strategy) -> list[str]:
-    """Return the attributes with a `state_dict` that is neither of tensors nor of JSON values."""
-    names = []
-    for name, value in vars(strategy).items():
-        if isinstance(value, flower.Strategy):
-            names += not_kept(value)
-        elif _is_stateful(value) and value.state_dict() and not _kept(value):
-            names.append(f"{type(strategy).__name__}.{name}")
-    return names
-
-
 def _is_stateful(value: Any) -> bool:
     return callable(getattr(value, "load_state_dict", None))
 
 
-def _kept(value: Any) -> dict[str, Tensor]:
-    if _is_stateful(value):
-        return _of_state_dict(value.state_dict())
-    return {key: torch.from_numpy(np.array(array)) for key, array in _arrays(value).items()}
-
-
 def _of_state_dict(state: Any) -> dict[str, Tensor]:
+    """Return a state as tensors; {} if it is neither of tensors nor of JSON values."""
     if isinstance(state, Mapping) and all(isinstance(one, Tensor) for one in state.values()):
         return {f"tensors.{key}": one.detach().clone() for key, one in state.items()}
     try:
         text = json.dumps(state, allow_nan=False).encode()
     except (TypeError, ValueError):
-        return {}  # neither; `not_kept` tells
+        return {}
     return {"json.text": torch.frombuffer(bytearray(text), dtype=torch.uint8)}
 
 

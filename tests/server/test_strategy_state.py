@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from flwr.serverapp import (
+    GaussianPrivacyEvent,
     NeighboringRelation,
     PrivacyConfig,
     RdpAccountant,
     SamplingMethod,
 )
 from flwr.serverapp import strategy as flower
-from flwr.supercore.privacy_accounting import GaussianPrivacyEvent
 from torch import nn
 
 from flwr_splitmix.server.aggregation import AggregatorError, LowerAggregator
@@ -25,9 +25,7 @@ CONFIG = PrivacyConfig(
 
 
 def accounted(releases: int = 0, max_epsilon: float = 50) -> Any:
-    config = copy.copy(CONFIG)
-    object.__setattr__(config, "max_epsilon", max_epsilon)
-    accountant = RdpAccountant(config)
+    accountant = RdpAccountant(replace(CONFIG, max_epsilon=max_epsilon))
     if releases:
         accountant.compose(GaussianPrivacyEvent(2.0, 2, 2), releases)
     return flower.DifferentialPrivacyServerSideFixedClipping(
