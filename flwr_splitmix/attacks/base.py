@@ -130,12 +130,15 @@ class Attack(FittedAttack[View, Pictures]):
     settings
         The settings among which `tune` chooses on public images: the same for every method. An
         attack with a single setting is not tuned.
+    hinted
+        Whether it is given some known labels, as the setting `hints`.
     source
         The publication it comes from.
     """
 
     goal: ClassVar[Goal]
     settings: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
+    hinted: ClassVar[bool] = False
     public_data = "images"
 
     def __init__(self, **setting: Any) -> None:

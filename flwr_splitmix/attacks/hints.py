@@ -5,16 +5,19 @@ from __future__ import annotations
 import torch
 
 from flwr_splitmix.attacks.attacked import Case
-from flwr_splitmix.attacks.base import Guess
+from flwr_splitmix.attacks.base import Attack, Guess
 from flwr_splitmix.attacks.images.labels_gradient import Hints
 from flwr_splitmix.attacks.vault import Truth
 
 
-def hints(case: Case) -> Hints:
-    """Return the first row of each class in the view; none if images have several labels."""
+def hints(kind: type[Attack], case: Case) -> Hints:
+    """Return the first row of each class in the view, for an attack that is given such.
+
+    There are none if images have several labels.
+    """
     truth = case.truth
     first: dict[int, tuple[int, int]] = {}
-    if truth.pictures.labels.ndim > 1:
+    if not kind.hinted or truth.pictures.labels.ndim > 1:
         return {}
     for number, origin in enumerate(truth.origins):
         for row, source in enumerate(origin.sources[:, 0].tolist()):

@@ -193,7 +193,7 @@ def _attack(
         budget = Budget(
             scale, seconds=seconds, device=pick_device(device), progress=progress, stop=stop
         )
-        known = hints(case) if getattr(kind, "hinted", False) else {}
+        known = hints(kind, case)
         try:
             if known:
                 fitted = kind(hints=known)

@@ -38,7 +38,6 @@ class LabelsGradient(Attack):
     needs = frozenset({"gradients"})
     source = "DP-CutMixSL, figure 9; Li et al., 2022"
     hinted = True
-    """Whether it needs some known labels: see the setting `hints`."""
 
     def run(self, view: View) -> Guess:
         """Score every row that has a gradient."""

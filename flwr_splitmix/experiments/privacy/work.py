@@ -14,7 +14,6 @@ from flwr_splitmix.attacks.attacked import Attacked
 from flwr_splitmix.attacks.base import Budget, NotApplicable
 from flwr_splitmix.attacks.bench import load_victim, train_victim
 from flwr_splitmix.attacks.hints import hints, without
-from flwr_splitmix.attacks.images.labels_gradient import Hints
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.results import score_and_keep
 from flwr_splitmix.attacks.victim import Victim
@@ -105,11 +104,10 @@ def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any
     public = attacked.public(_amount(attacked, round(column.public * size.public)), cell.seed)
     budget = Budget(size.name, seconds=size.seconds, device=pick_device(place.device))
     kind = column.attack_class()
-    setting: dict[str, Any] = dict(column.setting)
-    known: Hints = {}
-    if getattr(kind, "hinted", False):
-        known = hints(case)
-        setting |= {"hints": known}
+    known = hints(kind, case)
+    setting = dict[str, Any](column.setting)
+    if known:
+        setting["hints"] = known
     if setting:
         attack = kind(**setting)
         attack.fit(case.view, public, budget, seed=cell.seed)
