@@ -116,10 +116,18 @@ class RunRecorder:
             return RunStarted(strategy, num_rounds, first_round)
         return RunStarted(strategy, num_rounds, first_round, run.config, run.id, run.path)
 
-    def begin_round(self, server_round: int) -> None:
-        """Record that a round begins, before anything is sent in it."""
+    def count_attempts(self, server_round: int) -> None:
+        """Count how often the round has begun before: `attempt`."""
         if self.run is not None:
             self.attempt = self.run.begun.get(server_round, 0)
+
+    def begin_round(self, server_round: int) -> None:
+        """Record that the round begins, before a client is asked for anything about its data.
+
+        A round that no clients attach to has not begun: nothing was released in it, so it costs
+        nothing when it is repeated.
+        """
+        if self.run is not None:
             self._try("round's beginning", lambda run: run.begin(server_round))
 
     @property

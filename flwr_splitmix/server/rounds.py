@@ -221,10 +221,12 @@ class RoundLoop(Shape):
         result, averages = job.result, self.aggregator.averages
         began = time.perf_counter()
         if self.keeps_ledger:
-            self.recorder.begin_round(server_round)
+            self.recorder.count_attempts(server_round)
         messages = self.configure_train(server_round, result.arrays, job.train_config, job.grid)
         with self._open_link.round(job.grid, messages, self.audience.on_exchange) as clients:
             self.require(clients)
+            if self.keeps_ledger:
+                self.recorder.begin_round(server_round)
             self.audience.on_begin(
                 RoundBegun(
                     server_round,

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from flwr_splitmix.clients import ClientError
+from flwr_splitmix.links import LinkError
 from flwr_splitmix.runs import Run
 from flwr_splitmix.strategies import (
     DPSL,
@@ -136,6 +138,30 @@ def test_two_interruptions_of_one_round_are_charged_twice(tmp_path: Path) -> Non
     for client in range(4):
         assert outcome.slopes(client) == pytest.approx((1 + 3) * (E_S + E_Y))
         assert truth(sent, client) == pytest.approx(outcome.by_client(client))
+    check_order(outcome, range(4))
+
+
+def test_a_round_that_no_client_attaches_to_costs_nothing(tmp_path: Path) -> None:
+    """Nothing was released, so the run that goes on spends what an uninterrupted one spends."""
+
+    def unreachable(*_: Any) -> dict[str, Any]:
+        raise ClientError("the line is down")
+
+    def cut_off(clients: Sequence[Any]) -> None:
+        for client in clients:
+            client.attach = unreachable
+
+    home, sent = new_run(tmp_path), Sent()
+    for _ in range(3):
+        with pytest.raises(LinkError, match="the line is down"):
+            run(noised(DPSL), run=home, sent=sent, prepare=cut_off)
+        home = Run.open(home.id, home=tmp_path)
+    assert home.begun == {}
+    assert not sent
+    outcome = run(noised(DPSL), run=home, sent=sent)
+    assert home.begun == {1: 1}
+    for client in range(4):
+        assert outcome.slopes(client) == pytest.approx(E_S + E_Y)
     check_order(outcome, range(4))
 
 
