@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import time
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,8 @@ from flwr_splitmix.links.stream.protocol import (
     next_frame,
 )
 from flwr_splitmix.links.words import one_line
+
+log = logging.getLogger("flwr.splitmix")
 
 PAUSE = 0.5
 """Seconds between two attempts to dial."""
@@ -80,6 +83,7 @@ class MixerChannel:
             refuses the round.
         """
         deadline = time.monotonic() + self._patience
+        told = ""
         while True:
             self._dial()
             try:
@@ -94,6 +98,14 @@ class MixerChannel:
                         f"{self._mixer} could not be reached within {self._patience:g} s: {said}; "
                         f"does splitmix mixer run there, {self._expected}?"
                     ) from None
+                if said != told:
+                    told = said
+                    log.warning(
+                        "%s cannot be reached: %s; trying again for %g s",
+                        self._mixer,
+                        said,
+                        deadline - time.monotonic(),
+                    )
             except StopIteration:
                 self.close()
                 raise LinkError(f"{self._mixer} ended the stream without a word") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -46,10 +47,18 @@ def test_a_mixer_without_the_right_certificate_is_not_dialled(
         assert f"a certificate of that name, signed by {signer}?" in str(raised.value)
 
 
-def test_a_mixer_with_tls_is_not_dialled_without(start_mixer: Start) -> None:
-    channel = MixerChannel(Dialled(start_mixer().address, tls=False, token=TOKEN), 1.0)
-    with pytest.raises(LinkError, match=r"run there, without TLS \(there is no ssl-ca-certfile\)"):
+def test_a_mixer_with_tls_is_not_dialled_without(
+    start_mixer: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says at once why there is a wait, and says it once."""
+    channel = MixerChannel(Dialled(start_mixer().address, tls=False, token=TOKEN), 1.2)
+    with (
+        caplog.at_level(logging.WARNING, "flwr.splitmix"),
+        pytest.raises(LinkError, match=r"run there, without TLS \(there is no ssl-ca-certfile\)"),
+    ):
         channel.open(OPENING)
+    (told,) = [said for said in caplog.messages if "(link-via) cannot be reached: " in said]
+    assert "; trying again for " in told
 
 
 CUTMIX: dict[str, Any] = {"mixer": "PatchCutMix", "min_patches": 1}
