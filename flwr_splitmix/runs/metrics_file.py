@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flwr_splitmix.runs.damage import unreadable
 from flwr_splitmix.runs.errors import RunError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def read_rows(path: Path) -> list[Row]:
     except FileNotFoundError:
         return []
     except (OSError, pa.ArrowException) as error:
-        raise RunError(f"cannot read {path}: {error}") from error
+        raise unreadable(path, error) from error
     return rows
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.files import write_json
+from flwr_splitmix.runs.damage import read_object
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.run import Run
 
@@ -72,11 +72,7 @@ def read_facts(run: Run) -> dict[str, Any]:
             f"run {run.id} has no recording, so there is nothing to attack: start it with "
             '--run-config "record-attacks=true"'
         )
-    try:
-        facts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot read {file}: {error}") from error
-    return facts
+    return read_object(file)
 
 
 def forget(run: Run) -> RunRecording | None:

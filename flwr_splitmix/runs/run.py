@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flwr_splitmix.files import write_atomic, write_json
+from flwr_splitmix.runs.damage import read_object
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.hold import Hold
 from flwr_splitmix.runs.metrics_file import Row, read_rows, rows_as_parquet
@@ -56,7 +57,7 @@ class Run:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id = path.name
-        self.config: Row = _read_object(path / "config.json")
+        self.config: Row = read_object(path / "config.json")
         self._rows: builtins.list[Row] | None = None
         self._hold = Hold(path / "lock", f"run {self.id}")
 
@@ -189,7 +190,7 @@ class Run:
     def begun(self) -> dict[int, int]:
         """Number of times each round was begun, whether finished or not."""
         path = self.path / "begun.json"
-        counts = _read_object(path) if path.exists() else {}
+        counts = read_object(path) if path.exists() else {}
         return {int(number): int(count) for number, count in counts.items()}
 
     def begin(self, round: int) -> None:
@@ -212,7 +213,7 @@ class Run:
     def summary(self) -> Row | None:
         """The summary written by `write_summary`, or None while the run is unfinished."""
         path = self.path / "summary.json"
-        return _read_object(path) if path.exists() else None
+        return read_object(path) if path.exists() else None
 
     @property
     def status(self) -> State:
@@ -232,7 +233,7 @@ class Run:
     def failure(self) -> str | None:
         """Description of the error that ended the run; None if none did since its last start."""
         path = self.path / "failure.json"
-        return str(_read_object(path).get("error", "")) if path.exists() else None
+        return str(read_object(path).get("error", "")) if path.exists() else None
 
     def note_failure(self, error: str | None) -> None:
         """Record the error that ended the run; None removes it when the run starts again.
@@ -267,7 +268,7 @@ class Run:
         if isinstance(asked, int) and asked < rounds:
             self.config = {**self.config, "num-server-rounds": rounds}
         path = self.path / "config.json"
-        if json.loads(json.dumps(self.config)) != _read_object(path):
+        if json.loads(json.dumps(self.config)) != read_object(path):
             made = path.stat().st_mtime_ns  # orders runs of the same second
             _write_json(path, self.config)
             os.utime(path, ns=(made, made))
@@ -276,13 +277,13 @@ class Run:
     def record(self) -> Row:
         """Observers' records of clients and server, by the observer's name; {} if not written."""
         path = self.path / "record.json"
-        return _read_object(path) if path.exists() else {}
+        return read_object(path) if path.exists() else {}
 
     @property
     def mixtures(self) -> Row:
         """The mixtures kept from the newest round; {} if none were."""
         path = self.path / "mixtures.json"
-        return _read_object(path) if path.exists() else {}
+        return read_object(path) if path.exists() else {}
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Write record.json, which survives the process but not a power loss.
@@ -320,13 +321,3 @@ class Run:
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_json(path, dict(value))
-
-
-def _read_object(path: Path) -> Row:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot read {path}: {error}") from error
-    if not isinstance(value, dict):
-        raise RunError(f"cannot read {path}: it holds no JSON object")
-    return value

@@ -1,0 +1,71 @@
+"""Damaged files of a run: each is named with its remedy, and the remedy works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.strategies import PSL
+from flwr_splitmix.testing.toy import Toy
+
+TOY = Toy(clients=2)
+
+
+def fit(run: Run, rounds: int) -> None:
+    strategy = PSL(TOY.upper(), device="cpu", steps_per_round=1, run=run)
+    strategy.fit(TOY.make_clients(), rounds)
+
+
+READS: dict[str, tuple[Callable[[Run], Any], str]] = {
+    "begun.json": (lambda run: run.begun, "restore it; without it epsilon lacks"),
+    "failure.json": (lambda run: run.failure, "remove it; it only says"),
+    "metrics.parquet": (lambda run: run.rows, "remove it: the rounds so far are then missing"),
+    "mixtures.json": (lambda run: run.mixtures, "remove it; the report then shows no mixtures"),
+    "record.json": (lambda run: run.record, "remove it; the report then lacks"),
+    "summary.json": (lambda run: run.summary, "remove it: the run is then unfinished"),
+}
+
+
+@pytest.mark.parametrize("damage", [b"{", b"[]", b"\xff"], ids=["cut off", "a list", "no text"])
+@pytest.mark.parametrize("file", READS)
+def test_a_damaged_file_is_named_with_its_remedy(file: str, damage: bytes, tmp_path: Path) -> None:
+    run = Run.create({}, name="x", home=tmp_path)
+    (run.path / file).write_bytes(damage)
+    read, remedy = READS[file]
+    with pytest.raises(RunError) as raised:
+        read(run)
+    assert str(raised.value).startswith(f"cannot read {run.path / file}: ")
+    assert f"; {remedy}" in str(raised.value) or f", or {remedy}" in str(raised.value)
+
+
+def test_a_damaged_configuration_is_named_with_its_remedy(tmp_path: Path) -> None:
+    run = Run.create({}, name="x", home=tmp_path)
+    (run.path / "config.json").write_text("{")
+    with pytest.raises(RunError, match="restore it, or remove the run's folder"):
+        Run.open(run.id, home=tmp_path)
+
+
+@pytest.mark.parametrize("file", ["summary.json", "record.json"])
+def test_a_run_goes_on_without_a_file_that_was_removed(file: str, tmp_path: Path) -> None:
+    run = Run.create({}, name="x", home=tmp_path)
+    fit(run, 2)
+    (run.path / file).unlink()
+    again = Run.open(run.id, home=tmp_path)
+    fit(again, 3)
+    assert [row["round"] for row in again.rows] == [1, 2, 3]
+    assert again.status == "finished"
+    assert again.record
+
+
+def test_a_run_without_its_metrics_goes_on_with_the_next_round(tmp_path: Path) -> None:
+    run = Run.create({}, name="x", home=tmp_path)
+    fit(run, 2)
+    (run.path / "metrics.parquet").unlink()
+    again = Run.open(run.id, home=tmp_path)
+    fit(again, 3)
+    assert [row["round"] for row in again.rows] == [3]
+    assert again.status == "finished"
