@@ -26,8 +26,9 @@ class LabelsCluster(Attack):
     Settings
     --------
     way
-        "similarity": one score per class, the similarity to a known sample of it. "spectral": the
-        label of the cluster, named after the known samples in it.
+        "spectral": the label of the cluster, named after the known samples in it. "similarity":
+        one score per class, the similarity to a known sample of it; of gradients that is
+        `labels-gradient` with its leak "cosine".
     hints
         Known labels, by release and row: one of each class.
 
@@ -38,7 +39,7 @@ class LabelsCluster(Attack):
     name = "labels-cluster"
     goal: ClassVar[Goal] = "labels"
     source = "arXiv 2203.05222"
-    settings: ClassVar[tuple[Mapping[str, Any], ...]] = ({"way": "similarity"},)
+    settings: ClassVar[tuple[Mapping[str, Any], ...]] = ({"way": "spectral"},)
     hinted = True
 
     def run(self, view: View) -> Guess:
@@ -52,7 +53,7 @@ class LabelsCluster(Attack):
             raise NotApplicable("labels-cluster needs one sample of known label at least (hints)")
         known, labels = (torch.tensor(part) for part in zip(*pairs, strict=True))
         scores = nearest_known(rows, known, labels, classes)
-        if self.setting.get("way", "similarity") == "similarity":
+        if self.setting.get("way", "spectral") == "similarity":
             return Guess(scores, scores.max(1).values, where)
         named = name_clusters(label_clusters(rows, classes, seed=self.seed), known, labels, classes)
         return Guess(named, scores.max(1).values, where)

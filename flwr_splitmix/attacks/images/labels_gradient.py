@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
-from flwr_splitmix.attacks.images.gradient_leaks import cosine_leak, norm_leak
+from flwr_splitmix.attacks.images.gradient_leaks import nearest_known, norm_leak
 
 Hints = Mapping[tuple[int, int], int]
 """Labels that an attacker knows, such as its own, by release and row."""
@@ -49,14 +49,11 @@ class LabelsGradient(Attack):
         classes = view.knowledge.num_classes
         place = {at: number for number, at in enumerate(where)}
         flat = torch.cat([part.flatten(1) for part in gradients])
-        scores = torch.full((len(flat), classes), -1.0, dtype=torch.float64)
-        for at, label in hints.items():
-            if at in place:
-                cosines = cosine_leak(flat, flat[place[at]])
-                scores[:, label] = torch.maximum(scores[:, label], cosines)
-        known = sorted({label for at, label in hints.items() if at in place})
-        if len(known) <= 2:  # two classes: the similarity to a positive sample suffices
-            values = scores[:, known[-1]] if known else scores[:, 0]
+        at = [place[row] for row in hints if row in place]
+        labels = [label for row, label in hints.items() if row in place]
+        scores = nearest_known(flat, torch.tensor(at).long(), torch.tensor(labels).long(), classes)
+        if len(set(labels)) <= 2:  # two classes: the similarity to a positive sample suffices
+            values = scores[:, max(labels, default=0)]
             return Guess(values, (values - values.median()).abs(), where)
         return Guess(scores, scores.max(1).values, where)
 

@@ -102,7 +102,7 @@ COLUMNS: tuple[Column, ...] = (
         "member of the group",
         "labels_cluster",
         "LabelsCluster",
-        (("way", "similarity"),),
+        (("way", "spectral"),),
         assume=(),
     ),
     Column("membership", "upper only", "membership", "Membership", again=True),
