@@ -143,8 +143,14 @@ COMPOSED = "fashion-mnist-multi"
 """The composed multi-label set of images, by its name for `load_images`."""
 
 
+FACE = 178
+"""Shorter side of CelebA's images in pixels; they are read at this size, as squares."""
+
+
 def _image_recipes(mixing: Recipe, shuffling: Recipe) -> dict[Track, Recipe]:
-    return {"mixing": mixing, "shuffling": shuffling, "multi-label": shuffling}
+    faces = shuffling.resize is not None  # at scale paper; the others have composed images
+    several = replace(shuffling, image_size=FACE) if faces else shuffling
+    return {"mixing": mixing, "shuffling": shuffling, "multi-label": several}
 
 
 def _models(vit: Model, backbone: Model, decoder: Model, *, vgg: str = "vgg16") -> dict[str, Model]:

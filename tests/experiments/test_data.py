@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from flwr_splitmix.data import DataError, ImageDataset, client_split, load_images
-from flwr_splitmix.experiments import SCALES, variant
+from flwr_splitmix.experiments import EXPERIMENTS, SCALES, variant
 from flwr_splitmix.experiments.cells import Partition
 from flwr_splitmix.experiments.data import ResidentImages, load_cell_data
 
@@ -84,6 +84,22 @@ def test_resident_images_are_the_images() -> None:
     assert torch.equal(inputs, expected)
     assert torch.equal(labels, classes)
     assert torch.equal(resident[2][0], images[2][0])
+
+
+def test_resident_images_are_kept_as_bytes() -> None:
+    images = load_images(SMALL).test.subset(np.arange(9))
+    kept = vars(ResidentImages(images, torch.device("cpu")))
+    bytes_kept = sum(v.nbytes for v in kept.values() if isinstance(v, torch.Tensor) and v.dim() > 3)
+    assert bytes_kept == 9 * 32 * 32
+
+
+def test_faces_are_not_shrunk_before_they_are_enlarged() -> None:
+    """CelebA's images are 178 x 218; Patch Shuffling's are 224 x 224 (section V-B)."""
+    for name in ("patch-shuffling-table1", "patch-shuffling-table1-mcc", "patch-shuffling-table7"):
+        for _, cell in EXPERIMENTS[name].cells(SCALES["paper"]):
+            assert (cell.recipe.image_size, cell.recipe.resize) == (178, 224)
+    for _, cell in EXPERIMENTS["patch-shuffling-table2"].cells(SCALES["paper"]):
+        assert (cell.recipe.image_size, cell.recipe.resize) == (32, 224)  # as CIFAR-10's are
 
 
 def test_resident_images_can_be_enlarged() -> None:

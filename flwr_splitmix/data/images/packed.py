@@ -97,6 +97,15 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         IndexError
             If an index lies outside this dataset.
         """
+        pixels, labels = self.pixels(indices)
+        mean, std = (torch.tensor(value).view(-1, 1, 1) for value in (self.mean, self.std))
+        return pixels.float().div_(255).sub_(mean).div_(std), labels
+
+    def pixels(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Read several samples as they are stored, padded but not normalised.
+
+        Parameters, labels and errors are those of `batch`; images are uint8 (b, C, S, S).
+        """
         rows = _positions(indices, len(self))
         if self._index is not None:
             rows = self._index[rows]
@@ -104,10 +113,7 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         top, left = (self.image_size - height) // 2, (self.image_size - width) // 2
         canvas = np.zeros((len(rows), channels, self.image_size, self.image_size), np.uint8)
         canvas[:, :, top : top + height, left : left + width] = self._images[rows]
-        mean = torch.tensor(self.mean).view(-1, 1, 1)
-        std = torch.tensor(self.std).view(-1, 1, 1)
-        scaled = torch.from_numpy(canvas).float().div_(255)
-        return scaled.sub_(mean).div_(std), torch.from_numpy(self._labels[rows])
+        return torch.from_numpy(canvas), torch.from_numpy(self._labels[rows])
 
     def subset(self, indices: np.ndarray) -> ImageDataset:
         """Return the data set of these samples, in this order, without copying images.

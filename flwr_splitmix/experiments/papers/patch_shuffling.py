@@ -27,7 +27,8 @@ _NOTE = (
 )
 
 _BLUR = (
-    " Blur leaves 16 of 224 pixels, as in the paper, where images have as many; of 32 it leaves 8."
+    " Blur leaves 16 of 224 pixels, as in the paper, where images have as many; of 32 it leaves 8. "
+    "Faces are read at 178 pixels, as many as they have, and enlarged to 224."
 )
 
 _LABELS = (
