@@ -195,6 +195,7 @@ CUTMIXSL_FIGURE_9 = Experiment(
             Ordering((row, _sigma(_SIGMAS[0])), (row, _sigma(_SIGMAS[1])))
             for row in ("Parallel SL", "Mixup")
         ),
+        Ordering(("Patch CutMix", _sigma(_SIGMAS[1])), ("Patch CutMix", _sigma(_SIGMAS[0]))),
         *(Ordering((row, _sigma(_SIGMAS[-1])), (row, _sigma(0))) for row, _, _ in _UTILITY),
     ),
     "The figure prints no numbers; its scales are chosen here, one for both noises. Nothing is "

@@ -93,7 +93,11 @@ def _noised(row: str, variance: float, k: int) -> Variant:
     options: dict[str, Value] = {
         "sigma_s": sigma, "sigma_y": sigma, "clip": "range", "clip_norm": _BOUND
     }  # fmt: skip
-    mixing: dict[str, Value] = {} if family == "sl" else {"k": k, "alpha": None}
+    mixing: dict[str, Value] = {}
+    if family != "sl":
+        mixing = {"k": k, "alpha": None, "label_noise": "before"}  # equation 3
+    if family == "cutmix":
+        mixing["smashed_noise"] = "all"  # equation 1
     return variant(method, {**options, **mixing})
 
 
@@ -113,7 +117,9 @@ _EPSILON = (
     f"The paper's epsilon is the Renyi divergence of order 2 of its Theorem 1, of one release and "
     f"with D_s = {_D_S}, D_y = {_D_Y}, Delta = {_BOUND} and lam = 1/k, in the paper 1/n, n the "
     "clients in a mixture; the other is of the accountant, of the whole run at delta 1e-5. Numbers "
-    "are clipped, which the paper assumes; masks are even. The figure prints no numbers."
+    "are clipped, which the paper assumes; masks are even. Noise is as in equations 1 to 3: on all "
+    "patches, also those that are left out, and on labels before they are scaled; Mixup's is on "
+    "scaled smashed data. The figure prints no numbers."
 )
 
 FIGURE_3A = Experiment(
@@ -128,6 +134,7 @@ FIGURE_3A = Experiment(
     (
         *below(_DP_OTHERS, _DP, _NOISES[:-1]),
         *below(("DP-MixSL",), _DP, _NOISES[-1:]),
+        *below((_DP,), "DP-SL", _NOISES[-1:]),
     ),
     f"Of the variances the text names 16/255 only, where DP-CutMixSL is not the best; the others, "
     f"and groups of two, are chosen here. {_EPSILON}",
@@ -142,10 +149,7 @@ FIGURE_3B = Experiment(
         for row in _MIXED
         for k, column in zip(_WAYS, _K, strict=True)
     ),
-    (
-        *(Ordering((row, large), (row, small)) for row in _MIXED for small, large in pairwise(_K)),
-        *below(("DP-MixSL",), _DP, _K),
-    ),
+    tuple(Ordering((row, large), (row, small)) for row in _MIXED for small, large in pairwise(_K)),
     f"The variance of the noise is not said: {_SHOWN:g}/255 is chosen here. {_EPSILON} Of 10 "
     "clients, k = 3 leaves one, which sends everything, k = 4 leaves two, which form a pair.",
 )
