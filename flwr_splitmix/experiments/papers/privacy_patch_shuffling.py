@@ -136,5 +136,45 @@ TABLE_5 = PrivacyExperiment(
     f"{_NOTE} The stages are 5 %, 35 % and all of the training.",
 )  # fmt: skip
 
-PATCH_SHUFFLING_PRIVACY = (TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLE_5)
+_KAPPAS = ((0.5, 0.071), (0.4, 0.109), (0.25, 0.128), (0.15, 0.184))
+
+TABLE_7 = PrivacyExperiment(
+    "patch-shuffling-table7-privacy",
+    "what a trained decoder makes of batch shuffling, by the fraction of tokens kept",
+    "Patch Shuffling, Table VII, column MSE",
+    _table(
+        tuple(
+            (f"BS (kappa = {kappa:g})", row("BatchShuffleSL", kappa=kappa), value)
+            for kappa, value in _KAPPAS
+        ),
+        _BLACK,
+        "MSE",
+    ),
+    ordered(tuple(f"BS (kappa = {kappa:g})" for kappa, _ in _KAPPAS), ("MSE",)),
+    _NOTE,
+)
+
+TABLE_9 = PrivacyExperiment(
+    "patch-shuffling-table9-privacy",
+    "what a convolutional decoder makes of each defence (faces in the paper)",
+    "Patch Shuffling, Table IX, column MSE",
+    _table(
+        (
+            ("SL", _row("PSL"), 0.042),
+            ("Blur", _row("Blur"), 0.052),
+            ("GN", _row("GN"), 0.267),
+            ("BS", _row("BatchShuffleSL"), 0.435),
+            ("PS+", _row("SpectralShuffleSL"), 0.265),
+        ),
+        column("decoder", "server"),
+        "MSE",
+    ),
+    (
+        *ordered(("SL", "Blur", "PS+", "BS"), ("MSE",)),
+        *ordered(("Blur", "GN", "BS"), ("MSE",)),
+    ),
+    f"{_NOTE} The paper's convolutional attacker is pix2pix, a generative adversarial network.",
+)
+
+PATCH_SHUFFLING_PRIVACY = (TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_7, TABLE_9)
 """All experiments of this module, in the paper's order."""

@@ -37,6 +37,8 @@ PRINTED = {
     "patch-shuffling-table2-privacy": ".362 .696 .730",
     "patch-shuffling-table4-privacy": ".011 .038 .798 .826 .930 .914 .716 .871",
     "patch-shuffling-table5-privacy": ".014 .083 .373",
+    "patch-shuffling-table7-privacy": ".071 .109 .128 .184",
+    "patch-shuffling-table9-privacy": ".042 .052 .267 .435 .265",
 }
 
 
@@ -67,6 +69,31 @@ def test_the_papers_own_numbers_agree_with_the_claims_as_often_as_the_specificat
     assert held["PSL w. Vanilla CutMix"] == 7
     assert held["PSL w. Mixup"] == 5
     assert held["more data"] == 15
+
+
+@pytest.mark.parametrize("name", PRINTED.keys() - {"dp-cutmixsl-table3"})
+def test_what_a_paper_claims_its_own_numbers_bear_out(name: str) -> None:
+    experiment = PRIVACY_EXPERIMENTS[name]
+    printed = {entry.place: entry.paper for entry in experiment.entries}
+    for ordering in experiment.orderings:
+        low, high = printed[ordering.low], printed[ordering.high]
+        assert low is not None
+        assert high is not None
+        assert low < high, str(ordering)
+
+
+def test_batch_shuffling_is_attacked_at_each_kappa() -> None:
+    entries = PRIVACY_EXPERIMENTS["patch-shuffling-table7-privacy"].entries
+    kappas = [dict(entry.victim.options)["kappa"] for entry in entries if entry.victim]
+    assert kappas == [0.5, 0.4, 0.25, 0.15]
+
+
+def test_membership_is_claimed_as_the_text_has_it() -> None:
+    """DP-CutMixSL, section 6: figure 5b has DP-CutMixSL ahead of DP-SL and of DP-MixSL, no more."""
+    claims = {str(ordering) for ordering in PRIVACY_EXPERIMENTS["dp-cutmixsl-fig5b"].orderings}
+    assert claims == {
+        f"DP-CutMixSL < {other} (k = {k})" for other in ("DP-SL", "DP-MixSL") for k in (2, 4)
+    }
 
 
 def test_a_table_stands_beside_the_papers_numbers_and_judges_its_claims(tmp_path: Path) -> None:
