@@ -153,8 +153,9 @@ class Recipe:
     head_lr
         Peak learning rate of the classifier with SGD; None for `lr`.
     server_update
-        See `SplitStrategy`. The scales use "sequential", as the papers do; the default, one joint
-        step, is the value of all cells run before the scales did.
+        See `SplitStrategy`. The scales use "sequential", as CutMixSL's Algorithm 2 does; its
+        equation 4 and the other papers take one joint step. The default, one joint step, is the
+        value of all cells run before the scales did.
     resize
         Side in pixels to which images are enlarged after padding; None for no resizing.
     texts

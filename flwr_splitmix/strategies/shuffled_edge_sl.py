@@ -158,7 +158,7 @@ class SpectralShuffleSL(PatchShuffleSL):
         As in `PatchShuffleSL`.
     spectrum
         What is transformed: "embedding", the frozen patch embedding f(x) reassembled into a map,
-        as in the paper; "pixels", the image itself, a variant not in the paper.
+        as in the paper's text; "pixels", the image itself, as its Figure 4 shows.
     **options
         See `SplitStrategy`.
 

@@ -75,7 +75,7 @@ TABLE_1 = Experiment(
         _row("BS (kappa = 0.4)", CELEBA, 89.18, _one("BatchShuffleSL", kappa=0.4)),
         _with_tokens_to_token("BS (kappa = 0.4)", _one("BatchShuffleSL", kappa=0.4)),
         _row("PS+", CELEBA, 88.21, _one("SpectralShuffleSL")),
-        Entry("PS+ of pixels (ours)", _COLUMN, _one("SpectralShuffleSL", spectrum="pixels")),
+        Entry("PS+ of pixels (Figure 4)", _COLUMN, _one("SpectralShuffleSL", spectrum="pixels")),
     ),
     ordered(("DP", "GN", "PS+", "BS (kappa = 0.4)", "Blur", "Adv", "SL"), (_COLUMN,)),
     _NOTE + _BLUR + _LABELS,
@@ -154,7 +154,7 @@ TABLE_6 = Experiment(
         replace(_with_tokens_to_token("PS", _one("PatchShuffleSL")), paper={_SIZE: 3.10}),
         _row("BS (kappa = 0.4)", _SIZE, 3.10, _one("BatchShuffleSL", kappa=0.4)),
         _row("PS+", _SIZE, 1.18, _one("SpectralShuffleSL")),
-        Entry("PS+ of pixels (ours)", _COLUMN, _one("SpectralShuffleSL", spectrum="pixels")),
+        Entry("PS+ of pixels (Figure 4)", _COLUMN, _one("SpectralShuffleSL", spectrum="pixels")),
     ),
     (
         *ordered(("PS+", "PS"), (_COLUMN,)),

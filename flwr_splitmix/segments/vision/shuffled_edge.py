@@ -113,8 +113,8 @@ def split_shuffled_edge(
         exchanged within the batch. "spectral" (PS+): patch projection, whose patches are
         reassembled to a map (`side_of_patches`), and a shuffle of patches of the map's spectrum,
         of twice the model's width; the upper segment has a two-layer MLP before all blocks.
-        "spectral-pixels", a variant that is not in the paper: patches of the image's own
-        spectrum, of width 2 channels patch_size², with no weights in the lower segment.
+        "spectral-pixels", as the paper's Figure 4 shows: patches of the image's own spectrum, of
+        width 2 channels patch_size², with no weights in the lower segment.
     kappa
         For "batch": the fraction of its patches that an image keeps, in (0, 1].
     num_classes, channels, image_size, patch_size, depth, seed, **timm_options
