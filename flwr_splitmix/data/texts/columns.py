@@ -22,6 +22,12 @@ Role = Literal["text", "second", "label", "question", "answer", "group"]
 EmptyTexts = Literal["refuse", "drop"]
 """Treatment of a row with an empty text."""
 
+_SECRET = (
+    "-1 is none of them, and stands in GLUE's test splits where labels are secret; test-dataset "
+    "may name another split or file"
+)
+"""What is said of the label -1."""
+
 
 @dataclass(frozen=True)
 class TextColumns:
@@ -63,14 +69,14 @@ def classes_of(labels: Sequence[Any], num_labels: int, source: str) -> Mapping[s
     """Return the class of each label, by the label as text.
 
     Integers are their own classes, 0 to `num_labels` - 1; other labels are numbered in sorted
-    order.
+    order. Values that are no label, which `rows_of` refuses, do not count.
 
     Raises
     ------
     DataError
         If there are more labels that are not integers than classes.
     """
-    distinct = {_label(label) for label in labels}
+    distinct = {_label(label) for label in labels if _is_label(label)}
     if all(re.fullmatch(r"-?\d+", label) for label in distinct):
         return {str(label): label for label in range(num_labels)}
     if len(distinct) > num_labels:
@@ -85,6 +91,10 @@ def _label(value: Any) -> str:
     if isinstance(value, bool):
         return str(int(value))
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _is_label(value: Any) -> bool:
+    return isinstance(value, (str, int, float)) and not _is_empty(value)
 
 
 def names_of(classes: Mapping[str, int], num_labels: int) -> tuple[str, ...]:
@@ -120,7 +130,8 @@ def rows_of(
     Raises
     ------
     DataError
-        If a text is empty and `empty_texts` is "refuse", no row is left, or a label is unknown.
+        If a text is empty and `empty_texts` is "refuse", no row is left, or a label is missing or
+        unknown.
     """
     of = {role: [_as_text(value) for value in columns[name]] for role, name in roles.items()}
     pairs = "label" in roles
@@ -151,10 +162,17 @@ def rows_of(
 
     labels = []
     for row, value in zip(kept, column("label"), strict=False):
-        if _label(value) not in classes:
+        where = f"row {row + 1} of {source}"
+        if not _is_label(value):
             raise DataError(
-                f"row {row + 1} of {source} has the label {value!r}; the head has "
-                f"{num_labels} classes: {', '.join(list(classes)[:10])}; num-labels says how many"
+                f"{where} has in column {roles['label']!r} no label but {value!r}; each row must "
+                "have one"
+            )
+        if _label(value) not in classes:
+            remedy = _SECRET if _label(value) == "-1" else "num-labels says how many"
+            raise DataError(
+                f"{where} has the label {value!r}; the head has {num_labels} classes: "
+                f"{', '.join(list(classes)[:10])}; {remedy}"
             )
         labels.append(classes[_label(value)])
     first, second = column(needed[0]), column("second")

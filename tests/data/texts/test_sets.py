@@ -150,6 +150,20 @@ def test_a_saved_dataset_has_its_own_test_split(tmp_path: Path) -> None:
         load_text_sets(str(tmp_path / "set"), "classification")
 
 
+def test_a_test_split_with_secret_labels_is_answered_with_another_one(tmp_path: Path) -> None:
+    """GLUE's test splits on the hub have the label -1 in every row."""
+    splits = {
+        name: datasets.Dataset.from_dict({"sentence": ["a", "b"], "label": labels})
+        for name, labels in (("train", [0, 1]), ("test", [-1, -1]), ("validation", [1, 0]))
+    }
+    datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "set"))
+    source = str(tmp_path / "set")
+    with pytest.raises(DataError, match=r"test part .* label -1; .* test-dataset may name another"):
+        load_text_sets(source, "classification")
+    sets = load_text_sets(source, "classification", test="validation")
+    assert list(sets.test.labels) == [1, 0]
+
+
 def test_a_hub_name_may_have_a_subset(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
@@ -222,6 +236,14 @@ WRONG: list[tuple[str, str | bytes, dict[str, Any], str]] = [
     ("a.jsonl", lines({"sentence": " ", "label": 1}), {}, "row 1 of .* an empty text"),
     ("a.jsonl", lines({"sentence": "a", "label": 2}), {}, "row 1 .* label 2; .* 2 classes: 0, 1"),
     ("a.jsonl", lines({"sentence": "a", "label": -1}), {}, "row 1 .* label -1; .* 2 classes"),
+    (
+        "a.jsonl",
+        lines(*({"sentence": "a", "label": x} for x in ("no", "yes", None))),
+        {},
+        "row 3 of .* has in column 'label' no label but None; each row must have one",
+    ),
+    ("a.tsv", "sentence\tlabel\na\t0\nb\t\n", {}, "row 2 of .* 'label' no label but ''"),
+    ("a.jsonl", lines({"sentence": "a", "label": [1, 0]}), {}, r"row 1 .* label but \[1, 0\]"),
     (
         "a.jsonl",
         lines(*({"sentence": "a", "label": x} for x in "abc")),
