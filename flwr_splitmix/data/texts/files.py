@@ -136,6 +136,8 @@ def _of_objects(items: Iterator[tuple[str, Any]], columns: Sequence[str]) -> lis
 
 def _lines(path: Path, text: str, columns: Sequence[str]) -> list[list[str]]:
     tabs = kind_of(path) in _TABS
+    # By default a value may have 131,072 characters, which a dialogue or a whole book exceeds.
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     reader = csv.reader(
         io.StringIO(text, newline=""),
         delimiter="\t" if tabs else ",",

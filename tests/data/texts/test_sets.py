@@ -95,6 +95,13 @@ def test_a_quote_in_a_csv_quotes(write: Writer) -> None:
     assert set(sets.train.labels) == {1}
 
 
+@pytest.mark.parametrize(("name", "comma"), [("a.tsv", "\t"), ("a.csv", ",")])
+def test_a_text_may_be_very_long(write: Writer, name: str, comma: str) -> None:
+    text = "word " * 40_000
+    path = write(name, f"sentence{comma}label\n" + f"{text}{comma}1\n" * 2)
+    assert load_text_sets(path, "classification", test=path).train.texts == (text, text)
+
+
 @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])
 def test_columns_by_name(write: Writer, name: str) -> None:
     rows = "source\tlabel\tsentence\n" + "".join(f"s{i}\t{i % 2}\ttext {i}\n" for i in range(20))
