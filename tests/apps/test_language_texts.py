@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from flwr_splitmix.apps.language.texts import tokenizer_of
+from flwr_splitmix.apps.language.texts import client_rows, tokenizer_of
+from flwr_splitmix.data import DataError
 from flwr_splitmix.data.texts.generated import generated_public
 from flwr_splitmix.data.texts.tokens import train_tokenizer
 from tests.apps.language_app import TINY, client, read
@@ -40,8 +41,18 @@ def rows(path: Path, *texts: dict[str, Any]) -> str:
             {"dataset": "FILE", "task": "classification"},
             "row 2 of .* has the label 2; the head has 2 classes: 0, 1",
         ),
-        ({"public": "/nowhere"}, "there is no public text '/nowhere'"),
-        ({"public": "EMPTY"}, "holds no paragraph of at least 4 words"),
+        (
+            {"public": "/nowhere"},
+            "run-config: public is '/nowhere', but there is no public text '/nowhere'",
+        ),
+        (
+            {"public": "EMPTY"},
+            "run-config: public is .*, but .* holds no paragraph of at least 4 words",
+        ),
+        (
+            {"dataset": "FILE", "test_dataset": "/nowhere.tsv", "task": "classification"},
+            "there is no file '/nowhere.tsv' of test rows, which test-dataset names",
+        ),
         ({"samples_per_client": 1500}, "client 0 of 2 has 1000 training rows .* than the 1500"),
         (
             {"max_length": 20, "long_texts": "refuse"},
@@ -66,6 +77,12 @@ def test_a_client_says_what_is_wrong_with_its_texts(
     with pytest.raises((ValueError, RuntimeError), match=said) as caught:
         client(0, 2, **{**TINY, **values})
     assert "\n" not in str(caught.value)
+
+
+def test_rows_of_a_node_are_said_to_be_the_nodes() -> None:
+    node = {"dataset": "/nowhere.tsv"}
+    with pytest.raises(DataError, match=r"^node-config: dataset is '/nowhere\.tsv', but there is"):
+        client_rows(read(**TINY), node)
 
 
 def test_rows_without_an_answer_are_left_out_where_that_is_asked_for(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def client_rows(config: LanguageConfig, node: Mapping[str, Any]) -> tuple[TextRo
         If the node's configuration has neither `dataset` nor `num-partitions`.
     """
     if own := str(node.get("dataset", "")):
-        sets = _load(config, own, str(node.get("test-dataset", "")))
+        sets = _load(config, own, str(node.get("test-dataset", "")), named_in="node-config")
         return (
             sets.train.first(config.samples_per_client),
             sets.test.first(config.test_samples_per_client),
@@ -72,7 +72,9 @@ def text_sets(config: LanguageConfig) -> TextSets:
     return _load(config, config.dataset, config.test_dataset)
 
 
-def _load(config: LanguageConfig, source: str, test: str) -> TextSets:
+def _load(
+    config: LanguageConfig, source: str, test: str, *, named_in: str = "run-config"
+) -> TextSets:
     try:
         return load_text_sets(
             source,
@@ -90,7 +92,7 @@ def _load(config: LanguageConfig, source: str, test: str) -> TextSets:
             "name one"
         ) from None
     except DataError as error:
-        raise DataError(f"run-config: dataset is {source!r}, but {error}") from None
+        raise DataError(f"{named_in}: dataset is {source!r}, but {error}") from None
 
 
 def _key_of(config: LanguageConfig, column: str) -> str:
@@ -123,17 +125,26 @@ def tokenizer_of(config: LanguageConfig) -> Any:
 
 
 def public_texts(config: LanguageConfig) -> tuple[str, ...]:
-    """Return the run's public texts."""
+    """Return the run's public texts.
+
+    Raises
+    ------
+    DataError
+        If they cannot be read; the message names the key.
+    """
     if not config.public:
         made = generated_public(config.task, seed=config.seed)
         return made[: config.public_samples or len(made)]
-    return load_public_texts(
-        config.public,
-        unit=config.unit,
-        max_words=config.public_words,
-        limit=config.public_samples,
-        seed=config.seed,
-    )
+    try:
+        return load_public_texts(
+            config.public,
+            unit=config.unit,
+            max_words=config.public_words,
+            limit=config.public_samples,
+            seed=config.seed,
+        )
+    except DataError as error:
+        raise DataError(f"run-config: public is {config.public!r}, but {error}") from None
 
 
 @lru_cache(maxsize=2)

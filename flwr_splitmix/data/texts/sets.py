@@ -133,7 +133,9 @@ def _read(source: str, names: Sequence[str], test: str) -> tuple[Columns, Column
 def _existing(test: str) -> Path:
     path = Path(test).expanduser()
     if not path.is_file():
-        raise DataError(f"there is no file {test!r} of test rows{not_there(test)}")
+        raise DataError(
+            f"there is no file {test!r} of test rows, which test-dataset names{not_there(test)}"
+        )
     return path
 
 
