@@ -79,6 +79,28 @@ def test_a_client_says_what_is_wrong_with_its_texts(
     assert "\n" not in str(caught.value)
 
 
+def test_a_generated_answer_is_scored_against_the_whole_right_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING", logger="flwr.splitmix")
+    answers = ["so it is " * (1 + 60 * (i % 2)) + f"\n#### {i}" for i in range(8)]
+    made = [{"question": "why?", "answer": answer} for answer in answers]
+    path = rows(tmp_path / "a.jsonl", *made)
+    values = {**TINY, "dataset": path, "test_dataset": path, "test_samples_per_client": 0}
+    values |= {"max_length": 100, "generation_scores": True}
+    one = client(0, 1, **values)
+    decode = tokenizer_of(read(**values)).decode
+    tests: Any = one.tests["federated"]
+    right = {decode(t[t >= 0], skip_special_tokens=True).strip() for t in tests.labels}
+    assert right == {answer.strip() for answer in answers[::2]}
+    assert one.batches.examples == 8
+    assert "4 left out (generation-scores needs whole answers)" in caplog.text
+    with pytest.raises(
+        DataError, match=r"generation-scores is true, but no test row .* max-length"
+    ):
+        client(0, 1, **{**values, "test_dataset": rows(tmp_path / "long.jsonl", *made[1::2])})
+
+
 def test_rows_of_a_node_are_said_to_be_the_nodes() -> None:
     node = {"dataset": "/nowhere.tsv"}
     with pytest.raises(DataError, match=r"^node-config: dataset is '/nowhere\.tsv', but there is"):

@@ -16,6 +16,7 @@ from flwr_splitmix.apps.language.texts import (
     benchmark_set,
     client_rows,
     public_set,
+    run_test_set,
     run_token_set,
     tokenizer_of,
 )
@@ -64,7 +65,7 @@ def client_fn(context: Context) -> UShapeClient:
             "options": config.mixguard,
         },
         batch_size=config.batch_size,
-        test_data=run_token_set(config, test) if len(test) and not benchmark else None,
+        test_data=run_test_set(config, test) if len(test) and not benchmark else None,
         benchmark_data=benchmark_set(config) if benchmark else None,
         optimizer=config.optimizer(),
         schedule=config.schedule(),

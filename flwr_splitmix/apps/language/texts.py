@@ -162,39 +162,77 @@ def benchmark_set(config: LanguageConfig) -> TextSet:
     If the key is 0, these are all test rows.
     """
     tests = text_sets(config).test
-    return run_token_set(config, tests.first(config.test_samples_per_client))
+    return run_test_set(config, tests.first(config.test_samples_per_client))
 
 
-def run_token_set(config: LanguageConfig, rows: TextRows, on_long: OnLong | None = None) -> TextSet:
-    """Convert rows to tokens and labels; `on_long` gets the number of texts that are too long.
+def run_test_set(config: LanguageConfig, rows: TextRows) -> TextSet:
+    """Convert test rows; with `generation-scores`, those that do not fit whole are left out.
 
-    By default, it is logged as a warning.
+    A generated answer is scored against the complete right one.
+
+    Raises
+    ------
+    DataError
+        If none is left; the message names the key.
+    """
+    whole = config.generation_scores and config.long_texts == "cut"
+    tests = run_token_set(config, rows, whole=whole)
+    if whole and not len(tests):
+        raise DataError(
+            f"run-config: generation-scores is true, but no test row has at most "
+            f"{config.text_length} tokens with its whole answer; raise max-length"
+        )
+    return tests
+
+
+def run_token_set(
+    config: LanguageConfig,
+    rows: TextRows,
+    on_long: OnLong | None = None,
+    *,
+    whole: bool = False,
+) -> TextSet:
+    """Convert rows to tokens and labels.
+
+    Parameters
+    ----------
+    on_long
+        Gets the number of texts that are too long; by default, it is logged as a warning.
+    whole
+        Whether those are left out, whatever `long-texts` says.
     """
 
     def warn(count: LongTextsCount) -> None:
-        log.warning("%s", long_texts_sentence(config, count))
+        log.warning("%s", long_texts_sentence(config, count, whole=whole))
 
     return token_sets.token_set(
         rows,
         tokenizer_of(config),
         config.task,
         max_length=config.text_length,
-        long_texts=config.long_texts,
+        long_texts="drop" if whole else config.long_texts,
         on_long=on_long or warn,
         pad_to=config.pad_to if config.pads_itself else None,
     )
 
 
-def long_texts_sentence(config: LanguageConfig, count: LongTextsCount) -> str:
-    """Return the sentence on how many texts are too long, and what was done with them."""
+def long_texts_sentence(
+    config: LanguageConfig, count: LongTextsCount, *, whole: bool = False
+) -> str:
+    """Return the sentence on how many texts are too long, and what was done with them.
+
+    `whole` is as for `run_token_set`.
+    """
     key = "pad-to" if config.pad_to else "max-length"
     secret = f", of which {config.secrets} are secret tokens" if config.secrets else ""
     cut = count.longer - count.dropped
+    why = f"long-texts is {config.long_texts!r}"
+    if whole:
+        why = "generation-scores needs whole answers"
     done = [f"{cut} cut"] if cut else []
     if count.dropped:
         done.append(f"{count.dropped} left out")
     return (
         f"{count.longer} of {count.texts} texts have more than {config.text_length} tokens "
-        f"({key} is {config.width}{secret}): {' and '.join(done)} (long-texts is "
-        f"{config.long_texts!r})"
+        f"({key} is {config.width}{secret}): {' and '.join(done)} ({why})"
     )
