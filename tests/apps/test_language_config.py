@@ -96,7 +96,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"perturbation": "gaussian"}, ["perturbation is 'gaussian'", "'adaptive', 'constant' or"]),
     (
         {"calibration_epochs": 0},
-        ["perturbation 'adaptive'", "calibration-epochs is 0", "'constant'"],
+        ["perturbation 'adaptive'", "calibration-epochs is 0", "'constant' and 'none'"],
     ),
     ({"strength": -0.1}, ["strength is -0.1", "greater than or equal to 0"]),
     ({"gradients": "all"}, ["gradients is 'all'", "'target', 'all-sources' or 'one-message'"]),

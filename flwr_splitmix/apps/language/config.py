@@ -193,8 +193,9 @@ class LanguageConfig(AppConfig):
         if self.strategy == "MixGuard":
             try:
                 self.mixguard()
-            except ValueError as error:  # with the names of keys
-                raise ValueError(str(error).replace("_", "-")) from None
+            except ValueError as error:  # with the names of keys, and 'none' as their value
+                said = str(error).replace("_", "-").replace("None", "'none'")
+                raise ValueError(said) from None
         return self
 
     @property
