@@ -63,7 +63,7 @@ def _cpu_answers(corpus: TextTrack, new: int) -> Recipe:
 
 
 def _paper_answers(corpus: TextTrack, new: int) -> Recipe:
-    # 512 tokens with 40 secret ones (MixGuard, appendix A.2); the paper's traffic implies 3 epochs.
+    # 512 tokens with 40 secret ones (MixGuard, appendix A.2); 875 GB on GSM8K are 3 epochs, too.
     return _recipe(
         "paper", corpus,
         samples=0, epochs=3, test=0, length=472, public=8000, words=40, lr=2e-5, new=new,
@@ -94,13 +94,14 @@ TEXT_RECIPES: dict[str, dict[Track, Recipe]] = {
         "codealpaca": _cpu_answers("codealpaca", 64),
     },
     "paper": {
-        "cola": _recipe("paper", "cola", samples=0, epochs=4, test=0, length=64, public=8000),
-        "sst2": _recipe("paper", "sst2", samples=0, epochs=4, test=0, length=96, public=8000),
+        # MixGuard's traffic, 1001 GB on CoLA at 40 MB a sample, is that of 3 epochs.
+        "cola": _recipe("paper", "cola", samples=0, epochs=3, test=0, length=64, public=8000),
+        "sst2": _recipe("paper", "sst2", samples=0, epochs=3, test=0, length=96, public=8000),
         "mrpc": _recipe(
-            "paper", "mrpc", samples=0, epochs=4, test=0, length=160, public=8000, words=20
+            "paper", "mrpc", samples=0, epochs=3, test=0, length=160, public=8000, words=20
         ),
         "rte": _recipe(
-            "paper", "rte", samples=0, epochs=4, test=0, length=320, public=8000, words=20
+            "paper", "rte", samples=0, epochs=3, test=0, length=320, public=8000, words=20
         ),
         "gsm8k": _paper_answers("gsm8k", 256),
         "webnlg": _paper_answers("webnlg", 96),

@@ -61,3 +61,13 @@ def test_a_paper_sized_mixture_has_512_tokens() -> None:
             cell.recipe for _, cell in EXPERIMENTS[f"mixguard-table3-{name}"].cells(SCALES["paper"])
         }
         assert {r.texts.max_length + 40 for r in recipes if r.texts is not None} == {512}
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "gigabytes"),
+    [("mixguard-cola", 8551, 1001), ("mixguard-table8-gsm8k", 7473, 875)],
+)
+def test_a_paper_sized_run_has_the_papers_traffic(name: str, texts: int, gigabytes: int) -> None:
+    """MixGuard, section 5.3; 40 MB a sample (Table VI)."""
+    (epochs,) = {cell.recipe.epochs for _, cell in EXPERIMENTS[name].cells(SCALES["paper"])}
+    assert epochs * texts * 40 / 1024 == pytest.approx(gigabytes, rel=2e-3)
