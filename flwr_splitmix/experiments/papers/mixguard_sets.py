@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flwr_splitmix.experiments.cells import Value, variant
 from flwr_splitmix.experiments.experiment import Entry, Experiment, Ordering, TableScore, below
+from flwr_splitmix.experiments.papers.mixguard_cola import DEFENCES
 from flwr_splitmix.experiments.scales import DECODER, ENCODER
 from flwr_splitmix.experiments.text_recipes import TextTrack
 
@@ -94,9 +95,7 @@ def _rows(secret_tokens: int) -> dict[str, tuple[str, dict[str, Value]]]:
     return {
         _WHOLE: ("Unsplit", {}),
         _PLAIN: ("USplitSL", {}),
-        _SGD: ("DPSGDSL", {"clip_norm": 1.0, "noise_multiplier": 1.0}),
-        _FORWARD: ("DPForwardSL", {"epsilon": 8.0, "delta": 1e-5, "clip_norm": 1.0}),
-        _DENOISED: ("SnDSL", {"eta": 100.0, "refine_every": 8}),
+        **DEFENCES,
         _NAIVE: ("NaiveMixSL", {"lam": 0.5}),
         _MIXED: ("MixGuard", mixed),
         _SKEWED: (

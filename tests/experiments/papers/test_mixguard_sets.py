@@ -40,6 +40,14 @@ def test_every_set_of_both_tables_is_there_once() -> None:
     assert [experiment.name for experiment in SETS] == [f"mixguard-{name}" for name in PRINTED]
 
 
+def test_cola_has_the_papers_rows() -> None:
+    entries = EXPERIMENTS["mixguard-cola"].entries
+    printed = {e.row: e.paper["CoLA accuracy"] for e in entries if e.paper}
+    assert tuple(sorted(printed)) == tuple(sorted(ROWS))
+    paper = (83.8, 84.5, 78.6, 30.9, 49.8, 84.6)
+    assert tuple(printed[row] for row in ROWS) == paper
+
+
 def test_mixguard_may_be_five_points_below_the_unsplit_model() -> None:
     for experiment in SETS:
         kept = [str(o) for o in experiment.orderings if o.low[0] == "unsplit"]
