@@ -24,7 +24,7 @@ class ClientCosts:
     parameters
         Number of parameters that the client holds.
     parameter_bytes, optimizer_bytes
-        Bytes of the parameters, and of the optimizer's state after a step.
+        Bytes of the parameters, and of the state of their optimizers after a step.
     activation_bytes
         Bytes that one batch's forward pass keeps for its backward pass, without parameters.
     forward_macs, training_macs
@@ -228,13 +228,23 @@ def _step(module: nn.Module, inputs: Tensor, factory: OptimizerFactory) -> tuple
         output = module(inputs)
     activations = sum(kept.values())  # all of the forward pass: none is freed yet
     _backward(output)
+    # A module may train a part of its own, such as a simulated attacker.
+    optimizers = [
+        value
+        for part in module.modules()
+        for value in vars(part).values()
+        if isinstance(value, torch.optim.Optimizer)
+    ]
     trainable = [p for p in module.parameters() if p.requires_grad]
-    if not trainable:
-        return activations, 0
-    optimizer = factory(trainable)
-    optimizer.step()
+    if trainable:
+        optimizers.append(factory(trainable))
+        optimizers[-1].step()
+    return activations, sum(_state_bytes(optimizer) for optimizer in optimizers)
+
+
+def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
     state: list[Any] = [value for entry in optimizer.state.values() for value in entry.values()]
-    return activations, sum(value.nbytes for value in state if isinstance(value, Tensor))
+    return sum(value.nbytes for value in state if isinstance(value, Tensor))
 
 
 def _backward(output: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from flwr_splitmix.attacks.defences import opposed
 from flwr_splitmix.experiments import SCALES, variant
 from flwr_splitmix.experiments.segments import make_segments, whole
 from flwr_splitmix.schedule import adamw
@@ -26,6 +27,19 @@ def test_a_frozen_module_costs_a_forward_pass() -> None:
     costs = measure(module, torch.ones(3, 8), adamw(), averages=False)
     assert costs.optimizer_bytes == costs.activation_bytes == costs.exchanged_bytes == 0
     assert costs.forward_macs == costs.training_macs == 32
+
+
+def test_a_simulated_attacker_keeps_its_own_optimizer() -> None:
+    """Patch Shuffling, Table VI: an edge that trains against an attacker trains that, too."""
+    segments = make_segments(SCALES["smoke"].cell(variant("PSL")), 1, 10)
+    images = torch.ones(2, 1, 32, 32)
+    plain = measure(segments.lower, images, adamw(), averages=False)
+    edge = opposed(segments.lower)
+    costs = measure(edge, images, adamw(), averages=False)
+    weights = [p.nbytes for p in edge.opponent.parameters()]
+    attacker = sum(2 * size + 4 for size in weights)  # two moments and the step
+    assert costs.optimizer_bytes == plain.optimizer_bytes + attacker
+    assert costs.parameter_bytes == plain.parameter_bytes + sum(weights)
 
 
 def test_a_module_is_as_it_was() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flwr_splitmix.experiments.experiment import Ordering, ordered
+from flwr_splitmix.experiments.papers.patch_shuffling import NORMAL
 from flwr_splitmix.experiments.privacy.columns import Column
 from flwr_splitmix.experiments.privacy.paper_cells import column, row
 from flwr_splitmix.experiments.privacy.rows import ROWS, Row
@@ -16,7 +17,7 @@ _WHITE = column("match", "server")
 _NOTE = (
     "CelebA's faces are not at hand: the orderings are checked on the matrix's images. One decoder "
     "stands for the paper's MAE decoder; errors are of pixels from 0 to 1. The blur leaves a "
-    "quarter of the resolution, the paper's a fourteenth of 224 pixels."
+    "quarter of the resolution, the paper's a fourteenth of 224 pixels." + NORMAL
 )
 
 

@@ -88,14 +88,6 @@ def test_batch_shuffling_is_attacked_at_each_kappa() -> None:
     assert kappas == [0.5, 0.4, 0.25, 0.15]
 
 
-def test_membership_is_claimed_as_the_text_has_it() -> None:
-    """DP-CutMixSL, section 6: figure 5b has DP-CutMixSL ahead of DP-SL and of DP-MixSL, no more."""
-    claims = {str(ordering) for ordering in PRIVACY_EXPERIMENTS["dp-cutmixsl-fig5b"].orderings}
-    assert claims == {
-        f"DP-CutMixSL < {other} (k = {k})" for other in ("DP-SL", "DP-MixSL") for k in (2, 4)
-    }
-
-
 def test_a_table_stands_beside_the_papers_numbers_and_judges_its_claims(tmp_path: Path) -> None:
     experiment = PRIVACY_EXPERIMENTS["dp-cutmix-workshop-table2"]
     place = Place(tmp_path, SIZES["smoke"], "fashion-mnist-small")
