@@ -19,6 +19,9 @@ ENV PATH=/opt/splitmix/bin:$PATH
 RUN pip install --no-cache-dir ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "torch>=2.4" "torchvision>=0.19"
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY flwr_splitmix ./flwr_splitmix
+# What `splitmix new` writes; the package's templates are links to it.
+COPY apps ./apps
+COPY examples ./examples
 # hadolint ignore=DL3013
 RUN pip install --no-cache-dir ".[${EXTRAS}]"
 

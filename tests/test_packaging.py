@@ -157,6 +157,11 @@ def test_the_image_is_made_of_what_there_is() -> None:
     for name in names:
         assert (ROOT / name).exists(), name
         assert f"!{name}" in allowed
+    # Links within the package, as of its templates, must not dangle there.
+    links = [path for path in (ROOT / "flwr_splitmix").rglob("*") if path.is_symlink()]
+    targets = {link.resolve().relative_to(ROOT).parts[0] for link in links}
+    assert targets
+    assert targets <= set(names)
     (extra,) = re.findall(r"^ARG EXTRAS=(\w+)$", text, re.M)
     assert extra in PROJECT["optional-dependencies"]
 

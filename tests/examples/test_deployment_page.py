@@ -30,7 +30,7 @@ NODE_KEYS = {
     "partition-id", "num-partitions", STATE_DIR, CERTIFICATE, KEY, MIXER, MIXER_CA,
     *TEXTS, *POLICIES,
 }  # fmt: skip
-COMMANDS = {"audit-log"}
+COMMANDS = {"audit-log", "flower-supernode"}
 
 
 def blocks(language: str) -> list[str]:
