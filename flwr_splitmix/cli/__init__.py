@@ -40,6 +40,8 @@ class _ErrorMessageGroup(TyperGroup):
         try:
             with needed_for("this command"):
                 return super().invoke(ctx)
+        except (typer.Exit, typer.Abort):  # click's own RuntimeErrors
+            raise
         except MissingExtraError as error:
             typer.echo(str(error), err=True)
             raise typer.Exit(1) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
@@ -34,7 +35,10 @@ def new(
     """Write an app of a few short files to a new folder NAME."""
     folder = Path(name)
     if not _NAME.fullmatch(folder.name):
-        _refuse(f"{folder.name!r} is no app's name: small letters, digits and '-' are allowed")
+        _refuse(
+            f"{folder.name!r} is no app's name: allowed are small letters, digits and '-', with a "
+            "letter first"
+        )
     if folder.exists():
         _refuse(f"{folder} exists already; name another folder, or remove it")
     source = files("flwr_splitmix.templates") / kind.value
@@ -46,7 +50,8 @@ def new(
         (folder / file).write_text(text, encoding="utf-8")
     keys = "" if kind is Template.own else f" Its keys are in {folder / 'pyproject.toml'}."
     typer.echo(f"{folder} is an app.{keys} Try:\n")
-    typer.echo(f"  splitmix check {folder}\n  splitmix run {folder} --nodes 4")
+    named = shlex.quote(str(folder))
+    typer.echo(f"  splitmix check {named}\n  splitmix run {named} --nodes 4")
 
 
 def renamed(described: str, name: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 import tomllib
 from importlib.resources import files
 from pathlib import Path
@@ -71,6 +73,25 @@ def test_a_name_that_no_package_may_have_is_refused(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert "'My App' is no app's name" in done.stderr
     assert not list(tmp_path.iterdir())
+    done = CliRunner().invoke(app, ["new", "own", str(tmp_path / "2nd")])
+    assert (done.exit_code, "with a letter first" in done.stderr) == (1, True)
+
+
+def test_the_commands_to_try_can_be_pasted(tmp_path: Path) -> None:
+    folder = tmp_path / "my apps" / "mine"
+    done = CliRunner().invoke(app, ["new", "own", str(folder)])
+    assert f"splitmix check '{folder}'" in done.output
+    assert f"splitmix run '{folder}' --nodes 4" in done.output
+
+
+def test_a_refusal_does_not_load_torch(tmp_path: Path) -> None:
+    script = (
+        "import sys; from typer.testing import CliRunner; from flwr_splitmix.cli import app\n"
+        f"done = CliRunner().invoke(app, ['new', 'own', {str(tmp_path)!r}])\n"
+        "assert done.exit_code == 1, done.output\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 def test_an_app_of_ones_own_is_checked_and_trains(
