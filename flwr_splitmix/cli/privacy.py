@@ -156,8 +156,10 @@ def compare(
     delta_bound: Annotated[
         float, typer.Option("--range", help="Delta: numbers are clipped to a range this wide.")
     ] = 0.15,
-    dimension: Annotated[int, typer.Option(help="Numbers in a sample's smashed data, D_s.")] = 10,
-    classes: Annotated[int, typer.Option(help="Classes: the paper's D_y.")] = 2,
+    dimension: Annotated[
+        int, typer.Option(min=1, help="Numbers in a sample's smashed data, D_s.")
+    ] = 10,
+    classes: Annotated[int, typer.Option(min=1, help="Classes: the paper's D_y.")] = 2,
     clients: Annotated[int, typer.Option(help="Clients n; k goes from 1 to n.")] = 10,
     order: Annotated[float, typer.Option(help="Rényi order of the paper's columns.")] = 2.0,
     passes: Annotated[int, typer.Option(help="Passes over the data.")] = 1,
