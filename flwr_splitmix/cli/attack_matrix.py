@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flwr_splitmix.cli.picture import draw_reconstructions
+from flwr_splitmix.cli.picture import check_name, draw_reconstructions
 from flwr_splitmix.cli.terminal import (
     RunDirectory,
     console,
@@ -115,6 +115,8 @@ def images(
     Victims, cells and their scores per sample are kept below DIR/attacks; an interrupted matrix
     resumes where it stopped.
     """
+    if output is not None:
+        check_name(output)  # before cells that take hours
     size = IMAGES.size(scale)
     chosen = choose(cells, numbers(seeds or ("0,1,2" if size.name == "cpu" else "0")))
     place = Place(run_dir, size, dataset or size.source, device)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
+from flwr_splitmix.cli.picture import check_name
 from flwr_splitmix.cli.terminal import console, table
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def check(
     """
     if output is not None and not cuts:
         _fail("-o plots the cuts, and --no-cuts leaves them out; leave out one of the two")
+    if output is not None:
+        check_name(output)
     with _nothing_collected():
         from flwr_splitmix.apps.check import check_app
 

@@ -52,6 +52,12 @@ def run_of(home: Path, strategy: str) -> Run:
     return next(run for run in Run.list(home) if run.config["strategy"] == strategy)
 
 
+def test_the_name_of_a_picture_is_checked_before_the_matrix_is_run(splitmix: Splitmix) -> None:
+    done = splitmix("attack", "matrix", "images", "-o", "x.txt")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "a plot's name ends in .pdf, .png, .svg" in done.stderr
+
+
 def test_a_recording_run_says_so(splitmix: Splitmix, home: Path) -> None:
     run = run_of(home, "SFL")
     shown = splitmix("show", run.id).stdout

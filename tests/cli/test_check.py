@@ -180,6 +180,9 @@ def test_the_tables_are_printed_with_what_was_measured() -> None:
 
 
 def test_a_picture_that_cannot_be_is_said(tmp_path: Path) -> None:
+    wrong = check(APPS / "vision", "-o", str(tmp_path / "cuts.txt"))
+    assert (wrong.exit_code, wrong.stdout) == (1, "")
+    assert "a plot's name ends in .pdf, .png, .svg" in wrong.stderr
     picture = str(tmp_path / "cuts.png")
     both = check(APPS / "vision", "--no-cuts", "-o", picture)
     assert (both.exit_code, both.stdout) == (1, "")
