@@ -25,7 +25,9 @@ def peak_ratios(errors: Tensor) -> Tensor:
 
 
 def structures(guesses: Tensor, images: Tensor) -> Tensor:
-    """Return SSIM of each pair: an 11 x 11 Gaussian window of sd 1.5, pixels from 0 to 1.
+    """Return SSIM of each pair: (n, C, H, W) twice to float64 (n,).
+
+    The window is Gaussian, 11 x 11 pixels, of standard deviation 1.5; pixels are from 0 to 1.
 
     Source: Wang et al. 2004, as implemented in torchmetrics.
     """
@@ -45,9 +47,12 @@ def structures(guesses: Tensor, images: Tensor) -> Tensor:
 
 
 def perceptual_distances(guesses: Tensor, images: Tensor) -> Tensor | None:
-    """Return LPIPS (AlexNet) of each pair; None if its weights are not available.
+    """Return LPIPS (AlexNet) of each pair: (n, C, H, W), C 1 or 3, twice to float32 (n,).
 
-    The weights are those that torchvision caches in torch's hub directory; none are downloaded.
+    None if images are smaller than 32 pixels, or without the weights that torchvision caches in
+    torch's hub directory; none are downloaded.
+
+    Source: Zhang et al. 2018, as implemented in torchmetrics.
     """
     weights = Path(torch.hub.get_dir()) / "checkpoints" / "alexnet-owt-7be5be79.pth"
     if not weights.exists() or min(images.shape[2:]) < 32:

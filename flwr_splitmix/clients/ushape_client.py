@@ -191,15 +191,21 @@ class UShapeClient(GraphlessExchanges):
         return self.hiding.obfuscate(batch)
 
     def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
-        """Turn the trunk's outputs, in their graph, into its hidden states of the texts."""
+        """Turn the trunk's outputs, (b, T, d) of each message, into its hidden states of the texts.
+
+        They are (b, T, d), in the graph of the outputs.
+        """
         return self.hiding.recover(outputs, sent)
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return the mean loss of the texts, given the hidden states that `recover` returned."""
+        """Return the mean loss of the texts, a scalar, given what `recover` returned: (b, T, d)."""
         return self.hiding.loss(hidden, sent)
 
     def perturb(self, gradient: Tensor, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return what to send to the trunk in place of the loss's gradient at `hidden`."""
+        """Return what to send to the trunk in place of the loss's gradient (b, T, d) at `hidden`.
+
+        It has the shape and dtype of the gradient; see `Hiding.perturb`.
+        """
         return self.hiding.perturb(gradient, hidden, sent)
 
     # What the server calls, besides the exchanges without a graph.

@@ -173,11 +173,21 @@ class Hiding:
         return outputs[0]
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return the mean loss of the texts, given what `recover` returned."""
+        """Return the mean loss of the texts, a scalar, given what `recover` returned: (b, T, d)."""
         return text_loss(self.logits(hidden, sent), sent.batch.labels)
 
     def perturb(self, gradient: Tensor, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return what to send to the trunk in place of the loss's gradient at `hidden`."""
+        """Return what to send to the trunk in place of the loss's gradient at `hidden`.
+
+        Parameters
+        ----------
+        gradient, hidden
+            The gradient, and what `recover` returned: (b, T, d) both, without a graph.
+
+        Returns
+        -------
+        A gradient of the same shape and dtype.
+        """
         return gradient
 
     def returned(self, gradients: Sequence[Tensor], sent: Sent) -> list[Tensor]:

@@ -19,21 +19,7 @@ from flwr_splitmix.strategies.split import SplitStrategy
 class _ShuffledEdgeSL(SplitStrategy):
     """Trains the upper segment on tokens that frozen edges shuffle; a subclass sets the shuffle.
 
-    Parameters
-    ----------
-    upper
-        The upper segment of `split_shuffled_edge`.
-    labels
-        Each client's labels, by client index: int64 (examples,), or multi-label
-        (examples, L). Clients send ids instead.
-    **options
-        See `SplitStrategy`.
-
-    Raises
-    ------
-    ValueError
-        If labels are missing, an aggregator is given, or the upper segment was made for another
-        shuffle.
+    Its arguments are those of `PatchShuffleSL` and `BatchShuffleSL`.
 
     Source: Patch Shuffling, section IV.
     """
@@ -107,6 +93,22 @@ class _ShuffledEdgeSL(SplitStrategy):
 
 class PatchShuffleSL(_ShuffledEdgeSL):
     """PS: each image's tokens are permuted at the edge, behind a frozen embedding.
+
+    Parameters
+    ----------
+    upper
+        The upper segment of `split_shuffled_edge`.
+    labels
+        Each client's labels, by client index: int64 (examples,), or multi-label
+        (examples, L). Clients send ids instead.
+    **options
+        See `SplitStrategy`.
+
+    Raises
+    ------
+    ValueError
+        If labels are missing, an aggregator is given, or the upper segment was made for another
+        shuffle.
 
     Source: Patch Shuffling, section IV-B.
     """

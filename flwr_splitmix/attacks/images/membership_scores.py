@@ -131,6 +131,11 @@ def lira(target: Tensor, references: Tensor) -> Tensor:
     Tensor
         float64 (n,).
 
+    Raises
+    ------
+    ValueError
+        If there are fewer than two such models.
+
     Source: Carlini et al., "Membership inference attacks from first principles", section IV-B.
     """
     if references.ndim != 2 or len(references) < 2:
@@ -144,13 +149,23 @@ def lira(target: Tensor, references: Tensor) -> Tensor:
 
 
 def confidence_logit(probability: Tensor) -> Tensor:
-    """Return log(p / (1 - p)) in float64, bounded if p is 0 or 1."""
+    """Return log(p / (1 - p)), float64 of the same shape, bounded if p is 0 or 1."""
     p = probability.double().clamp(1e-12, 1 - 1e-12)
     return torch.log(p) - torch.log1p(-p)
 
 
 def tpr_at(scores: Tensor, members: Tensor, rate: float) -> float:
-    """Return the true-positive rate of members at a false-positive rate of at most `rate`."""
+    """Return the true-positive rate of members at a false-positive rate of at most `rate`.
+
+    Parameters
+    ----------
+    scores
+        (n,), higher for likelier members.
+    members
+        bool (n,).
+    rate
+        From 0 to 1.
+    """
     others = scores[~members].double().sort(descending=True).values
     allowed = math.floor(rate * len(others))
     threshold = others[allowed] if allowed < len(others) else -math.inf

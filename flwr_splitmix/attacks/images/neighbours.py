@@ -49,7 +49,7 @@ class Neighbours(nn.Module):
 
 
 def adjacency(grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return which slots are right of, and which below, each slot: two 0-1 tensors (N, N)."""
+    """Return which slots are right of, and which below, each slot: float32 (N, N), 0 or 1."""
     rows, columns = grid
     slots = torch.arange(rows * columns)
     beside = (slots[None] - slots[:, None] == 1) & (slots[:, None] % columns != columns - 1)

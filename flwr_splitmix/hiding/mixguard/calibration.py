@@ -130,7 +130,15 @@ class Calibration:
 
     @torch.no_grad()
     def error(self, decoded: Tensor, plain: Tensor, mask: Tensor) -> tuple[float, float]:
-        """Return `||h^ - h|| / ||h||` over real tokens, before and after calibration."""
+        """Return `||h^ - h|| / ||h||` over real tokens, before and after calibration.
+
+        Parameters
+        ----------
+        decoded, plain
+            `h^` and `h`, (b, T, d).
+        mask
+            (b, T), nonzero at real tokens.
+        """
         _check(decoded, plain, mask)
         here = mask != 0
         size = plain[here].double().norm()

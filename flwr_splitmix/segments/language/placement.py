@@ -55,7 +55,14 @@ def devices_of(
     device_map: str | int | Any | Mapping[str, Any],
     max_memory: Mapping[int | str, int | str] | None = None,
 ) -> dict[str, Any]:
-    """Return the devices of all modules of a trunk; the trunk may be on the meta device."""
+    """Return the devices of all modules of a trunk; the trunk may be on the meta device.
+
+    Raises
+    ------
+    ValueError
+        If modules are left without a device, there is no such map, or `max_memory` is given with a
+        mapping.
+    """
     if isinstance(device_map, Mapping):
         if max_memory is not None:
             raise ValueError("max_memory is for the device maps 'auto' and 'balanced' only")
@@ -77,7 +84,13 @@ def is_placed(trunk: Trunk) -> bool:
 
 
 def dispatch(trunk: Trunk, devices: dict[str, Any], offload_folder: str | Path | None) -> None:
-    """Place each of a trunk's modules on its device."""
+    """Place each of a trunk's modules on its device.
+
+    Raises
+    ------
+    ValueError
+        If "disk" is used without a folder.
+    """
     if "disk" in devices.values() and offload_folder is None:
         raise ValueError("parts of the trunk go to 'disk'; that needs an offload_folder")
     dispatch_model(
