@@ -49,6 +49,21 @@ def check_devices(**names: str) -> None:
             ) from None
 
 
+def check_enough(min_nodes: int, nodes: int) -> None:
+    """Raise ConfigError if a federation has fewer SuperNodes than a run waits for.
+
+    Parameters
+    ----------
+    min_nodes
+        The key; 0 for what the strategy needs, which its own check knows.
+    """
+    if nodes < min_nodes:
+        raise ConfigError(
+            f"run-config: min-nodes is {min_nodes}, but the federation has {nodes} SuperNodes; "
+            f"allowed are up to {nodes}, and 0 for what the strategy needs"
+        )
+
+
 def describe_clients(report: Report, sizes: Sequence[int], batch_size: int, rows: str) -> list[int]:
     """Report how much data the clients have, and return the indices of those that have none.
 

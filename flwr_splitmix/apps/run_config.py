@@ -11,6 +11,7 @@ from pydantic import (
     Field,
     StrictBool,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -208,6 +209,16 @@ class AppConfig(BaseModel):
         from flwr_splitmix.attacks.recorder import Recorder
 
         return [Recorder(directory=trace_dir(run))]
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers_are_numbers(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse what would else be converted: true to 1, and '32' to 32."""
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if kind in (int, float) and isinstance(value, (bool, str)):
+            asked = "an integer" if kind is int else "a number"
+            raise ValueError(f"it must be {asked}, written without quotes")
+        return value
 
     @field_validator("tracker")
     @classmethod

@@ -161,7 +161,10 @@ class Noisy(WrappedMixer):
     def __init__(self, mixer: Mixer, noise: GaussianNoise) -> None:
         super().__init__(mixer)
         if not mixer.takes_noise:
-            raise ValueError(f"{mixer} takes no noise: it has no labels to cover, or mixes inputs")
+            raise ValueError(
+                f"{mixer} takes no noise: it has no labels to cover, or mixes inputs; allowed with "
+                "it are sigma-s 0.0 and sigma-y 0.0"
+            )
         self.noise = noise
 
     def plan(

@@ -21,7 +21,7 @@ from tests.apps.minilm import MINILM
 
 CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"strategy": "MixGuardSL"}, ["strategy is 'MixGuardSL'", *map(repr, USHAPE_STRATEGIES)]),
-    ({"strategy": "CutMixSL"}, ["strategy is 'CutMixSL'", "'USplitSL'"]),
+    ({"strategy": "CutMixSL"}, ["strategy is 'CutMixSL'; it is for images, in apps/vision"]),
     ({"stratgy": "MixGuard"}, ["unknown key 'stratgy'", "strategy"]),
     ({"task": "translation"}, ["task is 'translation'", "'classification' or 'generation'"]),
     ({"aggregator": "none"}, ["aggregator is 'none'", "'auto'", "'FedAvg'"]),

@@ -55,6 +55,10 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"steps_per_round": -1}, ["steps-per-round is -1", "greater than or equal to 0"]),
     ({"batch_size": 0}, ["batch-size is 0", "greater than or equal to 1"]),
     ({"batch_size": "x"}, ["batch-size is 'x'", "integer"]),
+    ({"batch_size": "32"}, ["batch-size is '32'", "an integer, written without quotes"]),
+    ({"batch_size": True}, ["batch-size is True", "an integer"]),
+    ({"lr": "1e-3"}, ["lr is '1e-3'", "a number, written without quotes"]),
+    ({"wire_feedback": True}, ["as 'int8', not as 'keep'", "wire-dtype-down to 'int8', or"]),
     ({"fraction_train": 0.0}, ["fraction-train is 0.0", "greater than 0"]),
     ({"fraction_train": 1.5}, ["fraction-train is 1.5", "less than or equal to 1"]),
     ({"lr": 0.0}, ["lr is 0.0", "greater than 0"]),
@@ -196,7 +200,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         {**NOISE, "max_epsilon": 8.0, "allow_averaging": True, "model": "resnet18"},
         ["max-epsilon is 8.0", "resnet18 has BatchNorm", "without BatchNorm before the cut"],
     ),
-    ({**NOISE, "strategy": "InputMixupSL"}, ["InputLevel(Mixup) takes no noise", "mixes inputs"]),
+    ({**NOISE, "strategy": "InputMixupSL"}, ["InputLevel(Mixup) takes no noise", "sigma-s 0.0"]),
     ({**NOISE, "strategy": "SpectralShuffleSL"}, ["FrozenEdge takes no noise", "no labels"]),
     # A mixer elsewhere.
     ({"link_via_token": "/t"}, ["link-via-token is '/t', but link-via is ''", "set link-via to"]),
@@ -224,7 +228,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({**VIA, "strategy": "ShuffledCutMixSL"}, ["cannot be Shuffled(PatchCutMix)", "link-via ''"]),
     ({**VIA, "strategy": "PatchShuffleSL"}, ["a mixer elsewhere cannot be FrozenEdge"]),
     # What the model and the data say.
-    ({"patch_size": 7}, ["patch_size 7", "divide image_size 32"]),
+    ({"patch_size": 7}, ["patch-size 7", "divide image-size 32"]),
     ({"model": "vit_tyny_patch16_224"}, ["'vit_tyny_patch16_224'", "vit_tiny_patch16_224"]),
     ({"model": "swin_tiny_patch4_window7_224"}, ["swin_tiny", "allowed are", "pit_ti_224"]),
     ({"model": "vgg16", "cell": 3}, ["cell 3", "16 x 16 map", "allowed are 1, 2, 4, 8, 16"]),

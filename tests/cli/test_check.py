@@ -43,6 +43,27 @@ def advised() -> dict[str, Any]:
     return report
 
 
+@pytest.mark.parametrize(
+    ("app", "keys", "said"),
+    [
+        ("vision", "min-nodes=5", "min-nodes is 5, but the federation has 2 SuperNodes"),
+        ("language", "min-nodes=5", "min-nodes is 5, but the federation has 2 SuperNodes"),
+        ("vision", "image-size=30", "patch-size 8 does not divide image-size 30"),
+        (
+            "vision",
+            "strategy='InputCutMixSL' model='lenet5'",
+            "5 x 5 square cells; the patches' grid must divide image-size, and patch-size, cut-at "
+            "and cell set it",
+        ),
+        ("language", "support-texts=400", "support-texts is 400, of 400 public texts"),
+        ("language", "samples-per-client=1001", "(samples-per-client); allowed are up to 1000"),
+    ],
+)
+def test_what_would_end_a_run_is_named_by_its_key(app: str, keys: str, said: str) -> None:
+    done = check(APPS / app, "--no-cuts", "--nodes", "2", "--run-config", keys)
+    assert (done.exit_code, said in done.stderr) == (1, True), done.output
+
+
 def test_the_report_has_a_row_for_every_cut(advised: dict[str, Any]) -> None:
     assert advised["ok"] is True
     assert advised["problems"] == []

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flwr_splitmix.apps.findings import check_devices, describe_clients, passes
+from flwr_splitmix.apps.findings import check_devices, check_enough, describe_clients, passes
 from flwr_splitmix.apps.language.advice import advise, open_run_model
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.model import unusable
@@ -104,12 +104,18 @@ def _check_data(config: LanguageConfig, report: Report, checked: _Checked) -> No
             "public is '', so the public texts are made up ones, unlike the dataset's; name "
             "public text of its kind"
         )
-    public_texts(config)
+    public = public_texts(config)
+    if config.strategy == "MixGuard" and 0 < len(public) <= config.support_texts:
+        raise ConfigError(
+            f"run-config: support-texts is {config.support_texts}, of {len(public)} public texts; "
+            "at least one must be left to calibrate on"
+        )
 
 
 def _check_clients(config: LanguageConfig, report: Report, checked: _Checked) -> None:
     if not report.nodes_known:
         return
+    check_enough(config.min_nodes, report.nodes)
     sizes = []
     for client in range(report.nodes):
         node = {"partition-id": client, "num-partitions": report.nodes}

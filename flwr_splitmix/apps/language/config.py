@@ -17,6 +17,7 @@ from flwr_splitmix.hiding.dp_forward import Sensitivity
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.hiding.mixguard.options import Decoding, Gradients, TrunkMask
 from flwr_splitmix.hiding.mixguard.sampler import Sampler
+from flwr_splitmix.methods import BY_NAME
 from flwr_splitmix.schedule import WarmupCosine
 from flwr_splitmix.segments.language import LanguageCut
 from flwr_splitmix.segments.language.cutting import PARTS
@@ -113,6 +114,8 @@ class LanguageConfig(AppConfig):
     @field_validator("strategy")
     @classmethod
     def _is_there(cls, name: str) -> str:
+        if name in BY_NAME and BY_NAME[name].shape == "L":
+            raise ValueError("it is for images, in apps/vision")
         if name not in USHAPE_STRATEGIES:
             raise ValueError(allowed(name, USHAPE_STRATEGIES, "docs/configuration.md"))
         return name

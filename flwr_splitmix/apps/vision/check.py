@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_splitmix.apps.findings import check_devices, describe_clients, passes
+from flwr_splitmix.apps.findings import check_devices, check_enough, describe_clients, passes
 from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
@@ -72,6 +72,7 @@ def _check_data(config: VisionConfig, report: Report) -> None:
 def _check_clients(config: VisionConfig, report: Report) -> None:
     if not report.nodes_known:
         return
+    check_enough(config.min_nodes, report.nodes)
     sizes = sizes_of_clients(config, report.nodes)
     empty = describe_clients(report, sizes, config.batch_size, "training images")
     strategy = _trial(config)

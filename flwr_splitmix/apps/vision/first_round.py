@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
+from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.mixers import InputShare, SmashedShape
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
@@ -62,7 +63,13 @@ def check_plan(
     batch = image, torch.zeros(1, dtype=torch.int64)
     for share in plan.shares(0):
         if isinstance(share, InputShare):
-            mix_inputs(share, lambda _: batch)
+            try:
+                mix_inputs(share, lambda _: batch)
+            except ClientError as error:
+                raise ClientError(
+                    f"{error}; the patches' grid must divide image-size, and patch-size, cut-at "
+                    "and cell set it"
+                ) from None
 
 
 def in_a_round(strategy: SplitStrategy, nodes: int) -> int:

@@ -30,7 +30,8 @@ def segments_of(config: VisionConfig) -> SplitModel:
         segments = SPLITS[made_by](**arguments, seed=config.seed, **options)
     except ValueError as error:
         cut = f", cut-at {config.cut_at!r}" if config.cut_at else ""
-        raise ConfigError(f"run-config: model is {config.model!r}{cut}: {error}") from None
+        said = str(error).replace("patch_size", "patch-size").replace("image_size", "image-size")
+        raise ConfigError(f"run-config: model is {config.model!r}{cut}: {said}") from None
     except (OSError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]
         if not config.pretrained:

@@ -73,7 +73,8 @@ def text_split(
     if scheme == "iid" and len(train) < samples:
         raise DataError(
             f"client {index} of {num_clients} has {len(train)} training rows of {sets.name!r}, "
-            f"fewer than the {samples} asked for"
+            f"fewer than the {samples} asked for (samples-per-client); allowed are up to "
+            f"{len(sets.train) // num_clients} samples a client"
         )
     return sets.train.subset(train).first(samples), sets.test.subset(test).first(test_samples)
 

@@ -77,8 +77,8 @@ def check_feedback(wire: str) -> None:
     """Raise ValueError if a wire format leaves no error worth feeding back."""
     if not level_bits(wire) or wire.endswith(STOCHASTIC):
         raise ValueError(
-            f"wire-feedback is for gradients that travel as 'int8' or 'int4', not as {wire!r}: set "
-            "wire-dtype-down to one of these, or wire-feedback to false"
+            f"wire-feedback is for gradients that travel as 'int8', not as {wire!r}: set "
+            "wire-dtype-down to 'int8', or wire-feedback to false"
         )
 
 

@@ -70,5 +70,5 @@ def test_a_gradient_that_overflows_does_not_spoil_the_next() -> None:
 
 @pytest.mark.parametrize("wire", ["keep", "bfloat16", "int8-stochastic"])
 def test_formats_that_leave_nothing_to_feed_back_are_refused(wire: Any) -> None:
-    with pytest.raises(ValueError, match=f"not as '{wire}': set wire-dtype-down to one of these"):
+    with pytest.raises(ValueError, match=f"not as '{wire}': set wire-dtype-down to 'int8'"):
         Feedback(wire)
