@@ -66,6 +66,9 @@ class NoisyShare(Share):
     def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
         """Clip, upload as the inner share does, and add noise to the upload."""
         kept, anchor = self.inner.upload(clip_smashed(smashed, self.noise))
+        if not self.lam:
+            # Zero times a number keeps its sign, and nothing is charged at ratio 0.
+            kept = torch.zeros_like(kept)
         if self._everywhere:
             whole = torch.zeros_like(smashed)
             self.inner.place(whole, kept)

@@ -101,4 +101,7 @@ def noisy_labels(
     noised = add_noise(lam * one_hot if after else one_hot, noise.sigma_y, generator)
     if noise.clamp_labels:
         noised = noised.clamp(0, 1)
-    return noised if after else lam * noised
+    if after:
+        return noised
+    # Zero times a number keeps its sign.
+    return lam * noised if lam else torch.zeros_like(noised)

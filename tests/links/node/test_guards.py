@@ -77,6 +77,27 @@ def test_the_places_of_numbers_that_are_not_finite_do_not_leave(node: Node) -> N
     node.end()
 
 
+@pytest.mark.parametrize("clip_norm", [1.0, 1e-60])
+def test_a_ratio_of_zero_sends_zeros_without_signs(node: Node, clip_norm: float) -> None:
+    """Their signs were those of the smashed data and, after some repeats, the labels; epsilon 0."""
+    node.begin()
+    share = noisy(
+        WeightedShare(lam=0.0),
+        sigma_s=0.0,
+        sigma_y=1e-30,
+        clip_norm=clip_norm,
+        label_noise="before",
+        clamp_labels=False,
+    )
+    reply = node.step([share]).reply
+    assert reply is not None
+    for tensor in (*reply["smashed"], *reply["labels"]):
+        assert not tensor.any()
+        assert not tensor.signbit().any()
+    assert node.client.epsilon == 0
+    node.end()
+
+
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e9])
 def test_weights_and_gradients_that_are_no_models_are_refused(node: Node, bad: float) -> None:
     weights = {name: t.clone() for name, t in TOY.lower().state_dict().items()}
