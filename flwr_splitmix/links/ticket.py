@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +18,14 @@ RECORD = "splitmix"
 """Key of our record in messages and replies."""
 
 VERSION = 2
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "bool": (bool,),
+    "float": (int, float),
+    "str": (str,),
+    "list[int]": (list,),
+}
 
 _READING = threading.Lock()
 """Serialises reads of arrays: numpy parses headers with `ast`, which is not thread-safe in
@@ -105,7 +113,8 @@ class Ticket:
         Raises
         ------
         ValueError
-            If the message carries no ticket, or one of another version.
+            If the message carries no ticket, one of another version, or one with values of other
+            types. To Python 1, 1.0 and True are the same number, but not the same file name.
         """
         record = message.content.config_records.get(RECORD)
         if record is None:
@@ -116,6 +125,11 @@ class Ticket:
         values: dict[str, Any] = dict(record)
         if (version := values.pop("version", None)) != VERSION:
             raise ValueError(f"the server speaks version {version} of tickets, this node {VERSION}")
+        for one in fields(cls):
+            # With `from __future__ import annotations` the annotation is a string.
+            kinds = _KINDS.get(str(one.type), (str,))
+            if one.name in values and type(values[one.name]) not in kinds:
+                raise ValueError(f"the server's ticket has a {one.name} that is no {one.type}")
         return cls(**values)
 
 

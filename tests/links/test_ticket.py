@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -76,6 +77,25 @@ def test_a_message_of_another_strategy_is_refused() -> None:
 def test_a_ticket_of_another_version_is_refused() -> None:
     record = ConfigRecord({**dict(TICKET.to_record()), "version": 99})
     with pytest.raises(ValueError, match="the server speaks version 99 of tickets, this node 2"):
+        Ticket.from_message(message(RecordDict({RECORD: record})))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("client", True),
+        ("client", 3.0),
+        ("attempt", False),
+        ("server_round", "5"),
+        ("kept_rounds", 3),
+        ("returns_arrays", 0),
+        ("timeout", True),
+        ("arrays", 1),
+    ],
+)
+def test_a_value_of_another_type_is_refused(name: str, value: Any) -> None:
+    record = ConfigRecord({**dict(TICKET.to_record()), name: value})
+    with pytest.raises(ValueError, match=f"the server's ticket has a {name} that is no "):
         Ticket.from_message(message(RecordDict({RECORD: record})))
 
 

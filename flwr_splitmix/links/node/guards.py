@@ -44,9 +44,10 @@ class NodeGuards:
 
     def __init__(self, context: Context, ticket: Ticket) -> None:
         own = context.node_config.get(INDEX)
-        if own != ticket.client:
+        # Names of files: to Python 1, 1.0 and True are equal, and each would have its own ledger.
+        if own != ticket.client or type(own) is not type(ticket.client):
             raise LinkError(
-                f"the server's ticket is for client {ticket.client}, and this node's {INDEX} is "
+                f"the server's ticket is for client {ticket.client!r}, and this node's {INDEX} is "
                 f"{own!r}"
             )
         try:

@@ -251,3 +251,11 @@ def test_a_batch_in_parts_is_priced_as_one_and_each_part_is_written_down(node: N
         assert reply is not None
         assert line["sent"][0]["shape"] == list(reply["smashed"][0].shape)
     assert "out of turn" in third["refused"]
+
+
+@pytest.mark.parametrize("client", [False, 0.0, -0.0])
+def test_an_index_of_another_type_gets_no_ledger_of_its_own(node: Node, client: Any) -> None:
+    """False, 0.0 and -0.0 instead of 0 gave a server the whole budget once more each."""
+    with pytest.raises(LinkError, match="the server's ticket is for client"):
+        node.begin(client=client)
+    assert not list(node.folder.glob("*"))
