@@ -65,12 +65,14 @@ class PrivacyBudget:
     def on_node(cls, run: PrivacyBudget | None, policy: NodePolicy) -> PrivacyBudget:
         """Return what a run's budget and a node's policy both allow: the stricter of each option.
 
-        On a node the relation is always "replace", which costs the most.
+        On a node the relation is always "replace", which costs the most. Under a `max_epsilon`
+        without a `delta`, delta is at most this class's default: the run must not choose it, since
+        near 1 every epsilon is small.
         """
         own = run or cls()
         limits = [x for x in (own.max_epsilon, policy.max_epsilon) if x is not None]
         return cls(
-            delta=min(own.delta, policy.delta or 1.0),
+            delta=min(own.delta, policy.delta or (cls.delta if policy.max_epsilon else 1.0)),
             max_epsilon=min(limits, default=None),
             relation="replace",
             public_evaluation=policy.allow_evaluation is True,

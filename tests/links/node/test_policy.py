@@ -33,6 +33,18 @@ def test_the_stricter_of_node_and_run_holds(
     node.end(finish=False)
 
 
+def test_a_run_cannot_loosen_a_nodes_limit_by_its_delta(tmp_path: Path) -> None:
+    """At the run's delta of 0.999999 a node with max-epsilon 1 sent without end, at epsilon 0."""
+    node = Node(tmp_path, {"max-epsilon": 1.0})
+    node.options = {"privacy": PrivacyBudget(delta=0.999999)}
+    node.begin()
+    assert node.client.privacy is not None
+    assert node.client.privacy.delta == 1e-5
+    replies = [node.step([noisy()], number).reply for number in range(12)]
+    assert replies[-1] == {"budget-spent": True}
+    node.end(finish=False)
+
+
 WEIGHTS = TOY.lower().state_dict()
 OTHERS = {name: t + 1 if t.is_floating_point() else t for name, t in WEIGHTS.items()}
 
