@@ -119,7 +119,7 @@ def _answer(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def _describe_node(message: Message, context: Context) -> Message:
     index = context.node_config.get("partition-id")
-    if isinstance(index, int) and index >= 0:
+    if type(index) is int and index >= 0:
         record = ConfigRecord({"client": index, "simulated": _in_simulation()})
     else:
         record = ConfigRecord(

@@ -48,7 +48,7 @@ def test_a_node_says_which_client_it_is_and_that_it_is_real() -> None:
     assert record["simulated"] is False
 
 
-@pytest.mark.parametrize("value", [None, -1, "3", 1.0])
+@pytest.mark.parametrize("value", [None, -1, "3", 1.0, True])
 def test_a_partition_id_is_an_index(value: Any) -> None:
     config = {} if value is None else {"partition-id": value}
     reply = SplitClientApp(no_client)(message("query"), context(**config))

@@ -206,7 +206,7 @@ class Directory:
             client = record.get("client")
             if reason is not None:
                 refusals[node] = reason
-            elif not isinstance(client, int) or client < 0:
+            elif type(client) is not int or client < 0:
                 refusals[node] = "a node did not say its partition-id: is its app a SplitClientApp?"
             else:
                 answers[node] = client

@@ -18,6 +18,9 @@ log = logging.getLogger("flwr.splitmix")
 
 _NUMBERS = ("batch-size", "num-examples", "prefix", "patches", "width", "state-round")
 
+_MOST = 2**31 - 1
+"""Bound on the sizes among them: the sum of two very long integers has no place in a checkpoint."""
+
 _Ratios = tuple[float, ...]
 
 
@@ -146,8 +149,8 @@ class PrivacyLedger(Observer):
 
         Returns
         -------
-        Clients whose descriptions lack one of the required non-negative integers. Nothing can be
-        charged to them, so nothing may be asked of them.
+        Clients whose descriptions lack one of the required non-negative integers, or have a size
+        beyond 2^31 - 1. Nothing can be charged to them, so nothing may be asked of them.
         """
         strange = []
         for client, described in descriptions.items():
@@ -155,7 +158,11 @@ class PrivacyLedger(Observer):
             if not all(type(number) is int and number >= 0 for number in numbers):
                 strange.append(client)
                 continue
-            batch, examples, prefix, patches, width, state_round = numbers
+            *sizes, state_round = numbers
+            if max(sizes) > _MOST:
+                strange.append(client)
+                continue
+            batch, examples, prefix, patches, width = sizes
             per_epoch = examples // max(batch, 1)
             place = self._passes.setdefault(client, _Pass())
             ledger = self._ledger_of(client)

@@ -141,6 +141,18 @@ def test_a_node_without_partition_id_is_named() -> None:
         Directory().update(grid.grid, 1, 0)
 
 
+@pytest.mark.parametrize("index", [True, 1.0, "1", -1])
+def test_a_partition_id_of_another_type_is_none(index: Any) -> None:
+    """True was index 1 under the name "True", and a resumed run could not read its ledgers."""
+
+    def handle(message: Message, context: Context) -> Message:
+        record = ConfigRecord({"client": index, "simulated": False})
+        return Message(RecordDict({RECORD: record}), reply_to=message)
+
+    with pytest.raises(LinkError, match="a node did not say its partition-id"):
+        Directory().update(FakeGrid(handle, 1).grid, 1, 0)
+
+
 def test_replies_that_nobody_waits_for_are_thrown_away() -> None:
     grid = FakeGrid(APP, 2)
     first = Mail(grid.grid, [question(100)])

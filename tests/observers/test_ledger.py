@@ -28,6 +28,9 @@ from tests.observers.ledger_exchanges import (
     spent,
 )
 
+HUGE = 10**4300 - 1
+"""The largest integer that JSON reads: Python neither reads nor writes longer ones."""
+
 
 def test_a_pass_costs_its_worst_batch_and_passes_add() -> None:
     ledger = PrivacyLedger(DELTA)
@@ -151,8 +154,9 @@ def test_an_earlier_attempt_at_a_round_is_charged_in_full(repeats: bool, times: 
         {"patches": 1.5},
         {"width": [4]},
         {"state-round": "1"},
+        {"prefix": HUGE, "patches": HUGE},
     ],
-    ids=str,
+    ids=lambda described: str(described)[:40],
 )
 def test_a_description_that_is_nonsense_costs_the_run_nothing(described: dict[str, Any]) -> None:
     """The strategy leaves such a client out before it asks it for anything."""
@@ -164,6 +168,7 @@ def test_a_description_that_is_nonsense_costs_the_run_nothing(described: dict[st
     send(ledger, mask(4), client=0)
     assert spent(ledger, 0) == pytest.approx(cost(4))
     assert spent(ledger, 1) == 0
+    assert json.dumps(ledger.state())  # the sum of two such prefixes ended the run here
 
 
 def test_each_client_has_a_ledger_of_its_own() -> None:
