@@ -14,6 +14,7 @@ from flwr_splitmix.links import Clients
 from flwr_splitmix.links.mixer.service import RefusedError
 from flwr_splitmix.mixers import EmptyMixtureError, Member, Mixed, Mixer, Plan, Upload
 from flwr_splitmix.segments.geometry import Geometry
+from flwr_splitmix.server.intake.checks import LARGEST, UploadError, check_size, check_tensor
 from flwr_splitmix.server.intake.split import UploadIntake, agree_on_shape
 from flwr_splitmix.server.mixing.ledgers import RoundLedger
 from flwr_splitmix.server.mixing.opening import DTYPES, Opening
@@ -119,7 +120,8 @@ class MixedSteps:
         Raises
         ------
         RefusedError
-            If the step is not the next one, or a gradient does not have its mixture's shape.
+            If the step is not the next one, or a gradient does not have its mixture's shape or is
+            not finite.
         """
         progress = arguments.get("progress")
         if not isinstance(progress, (int, float)) or not math.isfinite(progress):
@@ -205,6 +207,14 @@ class MixedSteps:
                 like.dtype,
             ):
                 raise RefusedError("a gradient has not the shape and dtype of its mixture")
+            try:
+                check_tensor(part, plan.shape.size, like.dtype)
+                check_size(part)
+            except UploadError:
+                # The members would refuse it, and their failures would name the group.
+                raise RefusedError(
+                    f"a gradient has NaN or infinite numbers, or some beyond {LARGEST:g}"
+                ) from None
         self._last = None
         if parts:
             whole = replace(mixed, sources=tuple(mixed.sources[row] for row in learned))

@@ -202,6 +202,11 @@ def test_a_server_that_breaks_the_order_or_sends_other_gradients_gets_nothing(
     for odd in (gradient[:1], gradient.float(), "gradient"):
         with pytest.raises(LinkError, match="not the shape and dtype of its mixture"):
             channel.ask("step", {**second, "gradients": {"0": odd}})
+    for number in (float("nan"), float("inf"), -1e9):
+        # Its members would refuse it, and the server would hear who they are.
+        harm = {"0": gradient + number}
+        with pytest.raises(LinkError, match="a gradient has NaN or infinite numbers, or"):
+            channel.ask("step", {**second, "gradients": harm})
     assert len(nodes.sent) == 2
     assert channel.ask("step", second)["mixtures"].keys() == {"0"}
     channel.ask("finish", {"number": 2, "progress": 1.0, "gradients": {}})
