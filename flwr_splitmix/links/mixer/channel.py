@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,10 @@ log = logging.getLogger("flwr.splitmix")
 
 PAUSE = 0.5
 """Seconds between two attempts to dial."""
+
+SILENCE = 60.0
+"""Seconds that a mixer may take for a call, besides those that its exchange with the nodes takes.
+A process that answers pings but no call would otherwise hold the run forever."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +68,15 @@ class MixerChannel:
     ----------
     patience
         Seconds to wait for a mixer that cannot be reached.
+    step_timeout
+        Seconds that the mixer's exchange with the nodes may take.
     """
 
-    def __init__(self, dialled: Dialled, patience: float) -> None:
+    def __init__(self, dialled: Dialled, patience: float, step_timeout: float = 0.0) -> None:
         self._dialled = dialled
         self._patience = patience
+        self._longest = SILENCE + step_timeout
+        self._silent = threading.Event()
         self._number = 0
         self._channel: grpc.Channel | None = None
         self._outbox: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
@@ -79,8 +88,8 @@ class MixerChannel:
         Raises
         ------
         LinkError
-            If the mixer cannot be reached within `patience` seconds, turns this ServerApp away, or
-            refuses the round.
+            If the mixer cannot be reached within `patience` seconds, does not answer, turns this
+            ServerApp away, or refuses the round.
         """
         deadline = time.monotonic() + self._patience
         told = ""
@@ -90,6 +99,8 @@ class MixerChannel:
                 return self._ask("open", arguments)
             except grpc.RpcError as error:
                 self.close()
+                if self._silent.is_set():
+                    raise LinkError(f"{self._mixer} {self._no_answer('open')}") from None
                 said = one_line(error.details() or error.code().name)
                 if error.code() != grpc.StatusCode.UNAVAILABLE:
                     raise LinkError(f"{self._mixer} turns this run away: {said}") from None
@@ -117,7 +128,7 @@ class MixerChannel:
         Raises
         ------
         RoundLostError
-            If the mixer is gone.
+            If the mixer is gone, or does not answer.
         LinkError
             If it refuses, or answers with anything but a reply.
         """
@@ -125,6 +136,8 @@ class MixerChannel:
             return self._ask(name, arguments or {})
         except grpc.RpcError as error:
             said = one_line(error.details() or error.code().name)
+            if self._silent.is_set():
+                said = f"it {self._no_answer(name)}"
         except StopIteration:
             said = "it ended the stream"
         raise RoundLostError(f"{self._mixer} is gone: {said}")
@@ -139,6 +152,13 @@ class MixerChannel:
     @property
     def _mixer(self) -> str:
         return f"the mixer at {self._dialled.address} (link-via)"
+
+    def _no_answer(self, name: str) -> str:
+        return f"did not answer {name!r} within {self._longest:g} s"
+
+    def _hang_up(self) -> None:
+        self._silent.set()
+        self._stream.cancel()  # type: ignore[attr-defined]
 
     @property
     def _expected(self) -> str:
@@ -171,11 +191,17 @@ class MixerChannel:
 
     def _ask(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         self._number += 1
+        alarm = threading.Timer(self._longest, self._hang_up)
+        alarm.daemon = True
         try:
-            self._outbox.put(in_pieces(Frame("call", self._number, name, arguments)))
+            call = in_pieces(Frame("call", self._number, name, arguments))
+            alarm.start()
+            self._outbox.put(call)
             frame = decode(next_frame(self._stream, MAX_BODY))
         except CodecError as error:
             raise LinkError(f"{self._mixer} sent bytes that are no frame: {error}") from None
+        finally:
+            alarm.cancel()
         if frame.kind == "error":
             raise LinkError(f"{self._mixer} refuses: {one_line(frame.text)}")
         if frame.kind != "reply" or frame.number != self._number:

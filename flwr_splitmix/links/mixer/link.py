@@ -155,7 +155,7 @@ class MixerLink(RunLink):
             ticket.client: message.metadata.dst_node_id
             for ticket, message in zip(tickets, messages, strict=True)
         }
-        channel = MixerChannel(self._dialled, self.attach_timeout)
+        channel = MixerChannel(self._dialled, self.attach_timeout, self.step_timeout)
         mail: Mail | None = None
         try:
             tokens = dictionary(channel.open(self._opening(tickets, nodes)), "tokens")

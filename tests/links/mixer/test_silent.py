@@ -1,0 +1,67 @@
+"""A mixer that admits a ServerApp, keeps the connection, and does not answer a call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.links.frames.codec import Frame, encode
+from flwr_splitmix.links.link import RoundLostError
+from flwr_splitmix.links.mixer import channel
+from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
+from tests.links.mixer.third_party import TOKEN
+
+
+class Silent(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Answers some calls, and then none until it is released."""
+
+    def __init__(self) -> None:
+        self.answers = 0
+        self.released = threading.Event()
+
+    def service(self, handler_call_details: Any) -> Any:
+        return grpc.stream_stream_rpc_method_handler(self.serve)
+
+    def serve(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        for number in range(1, self.answers + 1):
+            next(requests)
+            yield encode(Frame("reply", number))
+        self.released.wait()
+
+
+@pytest.fixture
+def silent() -> Iterator[tuple[Silent, str]]:
+    handler, server = Silent(), grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers([handler])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield handler, f"127.0.0.1:{port}"
+    handler.released.set()
+    server.stop(0).wait()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("answers", [0, 1])
+def test_a_silent_mixer_does_not_hold_the_run_forever(
+    silent: tuple[Silent, str], answers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "SILENCE", 1.0)
+    handler, address = silent
+    handler.answers = answers
+    stream = MixerChannel(Dialled(address, tls=False, token=TOKEN), 5.0, 0.5)
+    try:
+        if answers:
+            assert stream.open({}) == {}
+            with pytest.raises(RoundLostError, match="is gone: it did not answer 'begin' within"):
+                stream.ask("begin")
+        else:
+            with pytest.raises(LinkError, match=r"did not answer 'open' within 1\.5 s"):
+                stream.open({})
+    finally:
+        stream.close()
