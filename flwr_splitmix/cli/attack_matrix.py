@@ -75,7 +75,7 @@ DataSet = Annotated[
     typer.Option(
         "--dataset",
         metavar="SOURCE",
-        help="A folder, a shipped or a hub name; for texts a folder cola or gsm8k, or sums.",
+        help="A folder, a shipped or a hub name; for texts a corpus's folder, or sums (no folder).",
         show_default=False,
     ),
 ]

@@ -169,7 +169,7 @@ class _Trial:
         )
         clients = [
             # Copied together, so that a shared embedding stays shared.
-            self._client(*copy.deepcopy((head, tail)), data, parts)
+            self._client(*copy.deepcopy((head, tail)), data)
             for data in self.texts.clients
         ]
         strategy.fit(clients, self.cell.recipe.epochs)
@@ -177,9 +177,7 @@ class _Trial:
         said = {name: value for name, value in last.items() if name.startswith("train_")}
         return said | _scored_locally(clients, strategy.trunk.module)
 
-    def _client(
-        self, head: nn.Module, tail: nn.Module, data: Any, parts: LanguageParts
-    ) -> UShapeClient:
+    def _client(self, head: nn.Module, tail: nn.Module, data: Any) -> UShapeClient:
         cell = self.cell
         assert cell.recipe.texts is not None
         own: dict[str, Any] = dict(cell.options)
@@ -190,7 +188,7 @@ class _Trial:
             data,
             sources={
                 "public": lambda: self.texts.public,
-                "vocab_size": lambda: parts.vocab_size,
+                "vocab_size": lambda: len(self.tokenizer),
                 "special_ids": lambda: self.tokenizer.all_special_ids,
                 "causal": lambda: self.texts.task == "generation",
                 "options": partial(
