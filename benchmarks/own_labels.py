@@ -36,11 +36,11 @@ COMMONEST = 2
 """Labels of a client that count as its own: those of most of its images."""
 
 TITLES = {
-    "own_share_of_training": "its images with its own labels",
-    "own_share_of_answers": "answers that are its own labels",
+    "own_share_of_training": "of its images",
+    "own_share_of_answers": "of its answers",
     "right": "right",
-    "right_on_own": "right on images of its own labels",
-    "right_on_others": "right on the others",
+    "right_on_own": "right on these",
+    "right_on_others": "right on others",
 }
 
 
@@ -101,7 +101,7 @@ def print_table(figures: dict[str, Any]) -> None:
         [method, *(f"{100 * row[name]:.1f} %" for name in TITLES)]
         for method, row in figures["answers"].items()
     ]
-    show(f"Own labels: the {COMMONEST} commonest of a client", ("", *TITLES.values()), rows)
+    show(f"The {COMMONEST} commonest labels of each client", ("", *TITLES.values()), rows)
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from benchmarks import own_labels
 from flwr_splitmix.strategies import STRATEGIES
 from flwr_splitmix.threads import POLICY
 from tests.waiting import wait_for
@@ -79,6 +80,16 @@ def test_scale_weighs_all_processes_after_every_client_has_trained(tmp_path: Pat
         assert sum(run["pss_mib_by_process"].values()) == pytest.approx(
             run["pss_mib"]["max"], rel=1e-3
         )
+
+
+def test_own_labels_are_counted_for_every_method(tmp_path: Path) -> None:
+    written = figures("own_labels", tmp_path / "own_labels.json", OMP_NUM_THREADS="1")
+    assert written["answers"].keys() == set(own_labels.METHODS)
+    for row in written["answers"].values():
+        assert row.keys() == own_labels.TITLES.keys()
+        assert all(0 <= share <= 1 for share in row.values())
+        parts = sorted((row["right_on_own"], row["right_on_others"]))
+        assert parts[0] <= row["right"] <= parts[1]
 
 
 def test_methods_compares_every_strategy_with_psl(tmp_path: Path) -> None:

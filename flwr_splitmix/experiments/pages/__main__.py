@@ -9,8 +9,9 @@ It adds the finished cells in DIR, of training and of attacks, to the result fil
 - `<!-- table: NAME SCALE -->`, or `SCALE@DATASET`: an experiment's table and the paper's orderings;
 - `<!-- experiments: PAPER -->`: all experiments of a paper, run or not;
 - `<!-- overview: SCALE -->`: all papers, and how many orderings hold;
-- blocks of the matrix of attacks, see `privacy.page`. Only these are generated from the runs
-  themselves; a block for which DIR has no results stays as it is.
+- with `--matrices`, blocks of the matrix of attacks, see `privacy.page`. Only these are generated
+  from the runs themselves: DIR must have all cells of a block, since what it has replaces what
+  stood there. A block for which DIR has no results stays as it is.
 
 Without `--run-dir`, pages are generated from the result files alone.
 """
@@ -46,7 +47,8 @@ def renew_pages(docs: Path, home: Path | None) -> list[str]:
     docs
         Folder of the pages.
     home
-        Directory that holds attacks/; None leaves the blocks of the matrix as they are.
+        Directory that holds attacks/, with all cells of the matrix's blocks; None leaves these as
+        they are.
 
     Raises
     ------
@@ -66,7 +68,7 @@ def renew_pages(docs: Path, home: Path | None) -> list[str]:
         if new != old:
             page.write_text(new, encoding="utf-8")
             said.append(f"{page}: renewed")
-        reason = "no run directory was given" if home is None else f"{home} has no results of it"
+        reason = "--matrices is not given" if home is None else f"{home} has no results of it"
         said += [f"{page}: left as it is, {reason}: {block}" for block in kept]
     return said
 
@@ -108,10 +110,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--scales", default="cpu,paper", help="whose runs are kept, separated by commas (cpu,paper)"
     )
+    parser.add_argument(
+        "--matrices", action="store_true", help="replace the matrix of attacks by DIR's, too"
+    )
     options = parser.parse_args(arguments)
+    if options.matrices and options.run_dir is None:
+        parser.error("--matrices takes the matrix of attacks from --run-dir DIR: name it, too")
     try:
         kept = keep_results(options.docs, options.run_dir, options.scales.split(","))
-        for line in (*kept, *renew_pages(options.docs, options.run_dir)):
+        for line in (
+            *kept,
+            *renew_pages(options.docs, options.run_dir if options.matrices else None),
+        ):
             print(line)
     except RunError as error:
         parser.exit(1, f"{error}\n")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from flwr_splitmix.experiments.experiment import Experiment
 from flwr_splitmix.experiments.privacy.kinds import AnySize
 from flwr_splitmix.experiments.privacy.tables_of_papers import PrivacyExperiment
-from flwr_splitmix.experiments.scales import Scale
+from flwr_splitmix.experiments.scales import COMPOSED, Scale
 
-_NAMED = ("fashion-mnist-small", "generated")
+_NAMED = ("fashion-mnist-small", "generated", COMPOSED)
 """Data sets given by name; others are given by folder, unless they are a hub's (with a slash)."""
 
 

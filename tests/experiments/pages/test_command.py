@@ -9,6 +9,7 @@ import pytest
 
 from flwr_splitmix.experiments import experiment_named
 from flwr_splitmix.experiments.cell_runs import held_run
+from flwr_splitmix.experiments.pages import __main__ as pages
 from flwr_splitmix.experiments.pages.__main__ import main, renew_pages
 from flwr_splitmix.experiments.pages.papers import PAGES, paper_of
 from flwr_splitmix.experiments.pages.result_files import every_experiment, keep_results
@@ -100,15 +101,30 @@ def test_a_block_of_the_matrix_that_nothing_was_run_for_stays_and_that_is_said(
     blocks = ("matrix: cpu PSL", "findings: cpu PSL")
     page = page_of(tmp_path, *blocks)
     before = page.read_text()
-    call(tmp_path, "--run-dir", str(tmp_path))
+    call(tmp_path, "--run-dir", str(tmp_path), "--matrices")
     said = capsys.readouterr().out.splitlines()
     assert page.read_text() == before
     assert said == [
         f"{page}: left as it is, {tmp_path} has no results of it: {block}" for block in blocks
     ]
-    call(tmp_path)
-    assert page.read_text() == before
-    assert "no run directory was given: matrix: cpu PSL" in capsys.readouterr().out
+
+
+def test_the_matrix_is_replaced_only_if_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory that holds a paper's attacks has a few cells of the matrix, not all of them."""
+    monkeypatch.setattr(pages, "matrix_block", lambda kind, words, home: f"{kind} of {words}")
+    page = page_of(tmp_path, "matrix: cpu PSL")
+    before = page.read_text()
+    for options in ((), ("--run-dir", str(tmp_path))):
+        call(tmp_path, *options)
+        assert page.read_text() == before
+        assert "--matrices is not given: matrix: cpu PSL" in capsys.readouterr().out
+    call(tmp_path, "--run-dir", str(tmp_path), "--matrices")
+    assert "matrix of cpu PSL" in page.read_text()
+    with pytest.raises(SystemExit):
+        call(tmp_path, "--matrices")
+    assert "from --run-dir DIR: name it, too" in capsys.readouterr().err
 
 
 def test_a_table_without_a_file_says_that_it_was_not_run(tmp_path: Path) -> None:

@@ -62,3 +62,8 @@ def test_of_a_table_without_results_stands_how_to_make_it() -> None:
         "splitmix experiment run mixguard-cola --scale cpu --dataset FOLDER/cola --seeds 0,1,2"
         in text
     )
+
+
+def test_a_set_that_comes_with_its_scale_needs_no_folder() -> None:
+    text = not_run_block(experiment_named("patch-shuffling-table7"), SCALES["cpu"])
+    assert "splitmix experiment run patch-shuffling-table7 --scale cpu --seeds 0,1,2" in text
