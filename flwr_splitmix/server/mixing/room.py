@@ -108,7 +108,9 @@ class MixingRoom:
         except ValueError as error:
             raise RefusedError(str(error)) from None
         ledger = self._ledger(order)
-        log.info("round %d: %s of %d nodes", order.round, order.mixing, len(order.nodes))
+        log.info(
+            "round %d: %s of %d nodes", order.round, _described(order.mixing), len(order.nodes)
+        )
         # New for every stream: a token of another round, or of an earlier attempt, is not valid.
         kind = f"train {secrets.token_hex(8)}"
         with self._lock:
@@ -225,3 +227,15 @@ class MixingRoom:
         new = {client: why for client, why in failures.items() if client not in self._told}
         self._told.update(new)
         return {str(client): why for client, why in new.items()}
+
+
+def _described(options: Mapping[str, Any]) -> str:
+    """Describe a mixer's options, some with options of their own, for a line of the log."""
+    named = (f"{key} {_value(value)}" for key, value in options.items() if key != "mixer")
+    return one_line(f"{options.get('mixer')} ({', '.join(named)})")
+
+
+def _value(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return str(value)
+    return "(" + ", ".join(f"{key} {_value(each)}" for key, each in value.items()) + ")"

@@ -80,6 +80,16 @@ def with_ledger(**changes: Any) -> dict[str, Any]:
     return {"mixing": NOISY, "ledger": {**LEDGER, **changes}}
 
 
+def test_the_mixers_log_says_what_a_round_mixes(
+    channel: MixerChannel, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "flwr.splitmix"):
+        channel.open({**OPENING, **with_noise()})
+    (told,) = [said for said in caplog.messages if said.startswith("round ")]
+    assert "PatchCutMix (min_patches 1, noise (sigma_s 1.0, sigma_y 1.0, " in told
+    assert told.endswith(" of 2 nodes")
+
+
 def test_an_opening_with_noise_is_none_that_is_refused(channel: MixerChannel) -> None:
     """Each refusal below changes one value of this opening."""
     assert channel.open({**OPENING, **with_ledger()})["tokens"].keys() == {"0", "1"}
