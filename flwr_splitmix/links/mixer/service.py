@@ -62,6 +62,7 @@ class MixerService(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._token = token.encode()
         self._make_room = make_room
         self._streams = 0
+        self._strangers = 0
         self._handler = grpc.stream_stream_rpc_method_handler(self._serve)
 
     def service(self, handler_call_details: Any) -> Any:
@@ -100,7 +101,13 @@ class MixerService(grpc.GenericRpcHandler):  # type: ignore[misc]
                 "install the same flwr-splitmix on both",
             )
         if not hmac.compare_digest(str(shown.get(TOKEN_KEY, "")).encode(), self._token):
-            log.warning("%s was turned away: it has not the mixer's token", context.peer())
+            self._strangers += 1
+            if not self._strangers & (self._strangers - 1):  # 1, 2, 4, ...: no flood of the log
+                log.warning(
+                    "%s was turned away: it has not the mixer's token (number %d)",
+                    context.peer(),
+                    self._strangers,
+                )
             await context.abort(
                 grpc.StatusCode.UNAUTHENTICATED, "this is not the mixer's token (link-via-token)"
             )

@@ -33,6 +33,17 @@ def test_who_has_not_the_token_is_turned_away(plain: MixerServer, token: str) ->
         channel.open(OPENING)
 
 
+def test_strangers_do_not_flood_the_log(
+    plain: MixerServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "flwr.splitmix"):
+        for _ in range(9):
+            with pytest.raises(LinkError, match="turns this run away"):
+                MixerChannel(Dialled(plain.address, tls=False, token="f"), 5.0).open(OPENING)
+    told = [said for said in caplog.messages if "it has not the mixer's token" in said]
+    assert [said.rsplit(maxsplit=1)[-1] for said in told] == ["1)", "2)", "4)", "8)"]
+
+
 def test_a_mixer_without_the_right_certificate_is_not_dialled(
     start_mixer: Start, files: Certificates
 ) -> None:
