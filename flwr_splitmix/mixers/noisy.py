@@ -64,16 +64,20 @@ class NoisyShare(Share):
         return cls(lam=inner.lam, learns=inner.learns, inner=inner, noise=noise, classes=classes)
 
     def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
-        """Clip, upload as the inner share does, and add noise to the upload."""
-        kept, anchor = self.inner.upload(clip_smashed(smashed, self.noise))
+        """Clip, upload as the inner share does, and add noise to the upload.
+
+        All of it in float32 or wider: smaller dtypes would round what the accountant prices.
+        """
+        exact = smashed.to(torch.promote_types(smashed.dtype, torch.float32))
+        kept, anchor = self.inner.upload(clip_smashed(exact, self.noise))
         if not self.lam:
             # Zero times a number keeps its sign, and nothing is charged at ratio 0.
             kept = torch.zeros_like(kept)
         if self._everywhere:
-            whole = torch.zeros_like(smashed)
+            whole = torch.zeros_like(exact)
             self.inner.place(whole, kept)
             kept = whole
-        return add_noise(kept, self.noise.sigma_s), anchor
+        return add_noise(kept, self.noise.sigma_s).to(smashed.dtype), anchor
 
     def upload_shape(self, smashed: tuple[int, int, int]) -> tuple[int, int, int]:
         """Return the shape of the upload: all positions, if all of them get noise."""

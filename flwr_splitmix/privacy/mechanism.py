@@ -25,7 +25,8 @@ def clip_smashed(smashed: Tensor, noise: GaussianNoise) -> Tensor:
     Parameters
     ----------
     smashed
-        (b, N, d), floating point. Gradients flow through the clipping.
+        (b, N, d), float32 or wider: rounding to fewer bits could exceed the bound. Gradients flow
+        through the clipping.
 
     Returns
     -------
@@ -33,17 +34,28 @@ def clip_smashed(smashed: Tensor, noise: GaussianNoise) -> Tensor:
     """
     bound = noise.clip_norm
     smashed = torch.where(smashed.isfinite(), smashed, 0.0)
-    length: Tensor
     if noise.clip == "patch":
-        length = torch.linalg.vector_norm(smashed, dim=2, keepdim=True)
+        length = _length(smashed, (2,))
     elif noise.clip == "sample":
-        length = torch.linalg.vector_norm(smashed, dim=(1, 2), keepdim=True)
+        length = _length(smashed, (1, 2))
     elif noise.clip == "range":
         return smashed.clamp(-bound / 2, bound / 2)
     else:
         return smashed
     # Not min(1, C / length), whose gradient at length 0 is not a number.
     return smashed / (length / bound).clamp(min=1)
+
+
+def _length(vectors: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """Return L2 norms over `dims`, which are kept.
+
+    In float32 the square of a number below 1e-23 is 0. Without the factor, such vectors would have
+    length 0, and no bound would clip them.
+    """
+    small = vectors.detach().abs().amax(dims, keepdim=True) < 2.0**-40
+    factor = torch.where(small, 2.0**85, 1.0).to(vectors.dtype)  # exact: powers of two
+    length: Tensor = torch.linalg.vector_norm(vectors * factor, dim=dims, keepdim=True)
+    return length / factor
 
 
 def add_noise(tensor: Tensor, sigma: float, generator: torch.Generator | None = None) -> Tensor:

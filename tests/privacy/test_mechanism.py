@@ -48,6 +48,20 @@ def test_clipping_bounds_and_leaves_what_is_within(
     assert torch.equal(clip_smashed(small, noise), small)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("exponent", [-45, -38, -30, -24, -23, -22, -12, 0, 30, 38])
+@pytest.mark.parametrize("clip", ["patch", "range", "sample"])
+def test_smashed_data_of_any_size_are_clipped(
+    clip: Clip, exponent: int, dtype: torch.dtype
+) -> None:
+    """Below 1e-23 the length was 0 in float32: nothing was clipped, and next to nothing charged."""
+    smashed = torch.randn(3, 4, 50, generator=seeded(), dtype=torch.float64)
+    smashed = (smashed * 10.0**exponent).to(dtype)
+    bound = 1.2e-38
+    clipped = clip_smashed(smashed, replace(NOISE, clip=clip, clip_norm=bound))
+    assert (lengths(clip, clipped.double()) <= bound * (1 + 1e-3)).all()
+
+
 @pytest.mark.parametrize("clip", ["patch", "sample"])
 def test_clipped_vectors_keep_their_direction(clip: Clip) -> None:
     smashed = torch.randn(3, 4, 5, generator=seeded())
