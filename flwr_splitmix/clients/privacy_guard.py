@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from flwr_splitmix.clients.client import ClientError, Order
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.mixers import Share
-from flwr_splitmix.mixers.accounting import earlier_releases, release_of
+from flwr_splitmix.mixers.accounting import covered, earlier_releases, release_of
 from flwr_splitmix.privacy import Event, Exposure, Ledger
 from flwr_splitmix.privacy.journal import JournalError
 from flwr_splitmix.privacy.ledger_file import LedgerFile
@@ -138,6 +138,20 @@ class PrivacyGuard:
             return str(self._file.first("weights", digest))
         self._weights = self._weights or digest
         return self._weights
+
+    def admit_kinds(self, shares: Sequence[Share | None]) -> None:
+        """Refuse shares that have no epsilon whatever the data, before any data are touched.
+
+        Mixing inputs can fail, and whether it does would tell of the labels.
+
+        Raises
+        ------
+        ClientError
+            As `admit`.
+        """
+        if self.budget.max_epsilon is not None or not self.budget.allow_plain:
+            asked = [share for share in shares if share is not None]
+            self._check_bounded([release_of(share, 1, 1) for share in asked if not covered(share)])
 
     def admit(
         self,

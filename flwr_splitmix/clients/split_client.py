@@ -258,6 +258,8 @@ class SplitClient(GuardedClient):
         """Return a step's shares and its batch: inputs, labels and ids."""
         check_plan(plan)
         shares = [None if p is None else share_from_wire(p, self.shares) for p in plan]
+        if self.guard is not None:
+            self.guard.admit_kinds(shares)
         inputs, labels = self._inputs(number, shares)
         return shares, (inputs, labels, torch.from_numpy(self.batches.indices))
 

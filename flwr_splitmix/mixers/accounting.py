@@ -14,6 +14,11 @@ from flwr_splitmix.privacy import GaussianNoise, Release
 NO_NOISE = GaussianNoise(sigma_s=0, sigma_y=0, clip="none")
 
 
+def covered(share: Share) -> bool:
+    """Return whether noise covers a share's upload."""
+    return isinstance(share, NoisyShare) and share.inner.family is not None
+
+
 def release_of(share: Share, tokens: int, width: int, times: int = 1) -> Release:
     """Return the release that accounts for an upload.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
@@ -17,6 +18,8 @@ from flwr_splitmix.mixers.share import MAX_CLASSES, LabelKind, Plain, Share, sha
 from flwr_splitmix.mixers.wrapper import WrappedMixer
 from flwr_splitmix.privacy.mechanism import add_noise, clip_smashed, noisy_labels
 from flwr_splitmix.privacy.noise import GaussianNoise
+
+log = logging.getLogger("flwr.splitmix")
 
 NO_LABEL_NOISE = (
     "the noise on labels (sigma-y) is for examples of one class each, and these have several "
@@ -106,6 +109,9 @@ class NoisyShare(Share):
     def upload_labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         """Return noisy soft labels (b, L), weighted by `lam`.
 
+        A class outside 0..L-1 is noise alone. An error instead would tell, without noise, that the
+        batch has one; and the server chooses L.
+
         Raises
         ------
         ValueError
@@ -113,8 +119,15 @@ class NoisyShare(Share):
         """
         if labels.dim() == 2 and self.noise.sigma_y:
             raise ValueError(NO_LABEL_NOISE)
-        hard = target_rows(labels, self.classes, dtype)
-        return noisy_labels(hard, self.lam, self.noise)
+        exact = torch.promote_types(dtype, torch.float32)
+        if labels.dim() == 2:
+            hard = target_rows(labels, self.classes, exact)
+        else:
+            known = (labels >= 0) & (labels < self.classes)
+            if not known.all():
+                log.warning("labels outside 0..%d are sent as noise alone", self.classes - 1)
+            hard = target_rows(labels.where(known, 0), self.classes, exact) * known[:, None]
+        return noisy_labels(hard, self.lam, self.noise).to(dtype)
 
     @property
     def labels_clamped(self) -> bool:

@@ -21,6 +21,7 @@ from flwr_splitmix.mixers import (
     Shuffled,
     SmashedShape,
     Upload,
+    WeightedShare,
 )
 from flwr_splitmix.mixers.noisy import Noisy
 from flwr_splitmix.privacy import GaussianNoise
@@ -46,6 +47,32 @@ def test_noise_on_what_is_kept_travels_like_the_share_inside(inner: Share) -> No
     assert upload.shape == plain.shape == share.upload_shape((2, tokens_of(inner), D))
     assert (upload.dtype, upload.nbytes) == (plain.dtype, plain.nbytes)
     assert noisy(inner, sigma_s=0.0, clip="none").upload(made)[0].equal(plain)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rounding_to_few_bits_follows_the_noise(dtype: torch.dtype) -> None:
+    """Rounded before it, a ratio or a patch was up to twice as large as what was priced."""
+    share = noisy(
+        WeightedShare(lam=3.1e-8), sigma_s=1e-6, sigma_y=1e-6, clip_norm=0.5, clamp_labels=False
+    )
+    made = torch.ones(1, 4, 64, dtype=dtype)
+    uploads = [share.upload(made)[0] for _ in range(2000)]
+    labels = [share.upload_labels(torch.tensor([1]), dtype) for _ in range(20_000)]
+    assert {one.dtype for one in (*uploads, *labels)} == {dtype}
+    assert float(torch.cat(uploads).double().mean()) == pytest.approx(0.5 / 8 * 3.1e-8, abs=6e-9)
+    assert float(torch.cat(labels).double()[:, 1].mean()) == pytest.approx(3.1e-8, abs=2.2e-8)
+
+
+@pytest.mark.parametrize("sigma", [0.0, 3.0])
+def test_a_class_outside_is_noise_alone(sigma: float) -> None:
+    """The error that it used to be told without noise which labels a batch has."""
+    share = noisy(FullShare(), sigma_y=sigma, clamp_labels=False)
+    sent = share.upload_labels(torch.tensor([-1, 0, L - 1, L, 99]), torch.float32)
+    assert tuple(sent.shape) == (5, L)
+    if not sigma:
+        expected = torch.zeros(5, L)
+        expected[1, 0] = expected[2, L - 1] = 1
+        assert torch.equal(sent, expected)
 
 
 @pytest.mark.parametrize("inner", SHARES_INSIDE.values(), ids=SHARES_INSIDE)
