@@ -22,9 +22,22 @@ def load_segment(segment: nn.Module, arrays: Mapping[str, Tensor]) -> None:
     ClientError
         If names or shapes differ.
     """
+    segment.load_state_dict(fitted(segment, arrays))
+
+
+def fitted(segment: nn.Module, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a server's weights in the dtypes of this segment's, as they will be loaded.
+
+    Checks must look at these: the same bytes are other numbers in another dtype.
+
+    Raises
+    ------
+    ClientError
+        If names or shapes differ.
+    """
     own = segment.state_dict()
     check_fits(own, arrays, "the server's lower segment does not fit this client's")
-    segment.load_state_dict({k: arrays[k].to(own[k].dtype) for k in own})
+    return {k: arrays[k].to(own[k].dtype) for k in own}
 
 
 def check_fits(own: Mapping[str, Tensor], arrays: Mapping[str, Tensor], what: str) -> None:

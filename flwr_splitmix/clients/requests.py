@@ -91,7 +91,9 @@ def check_received(what: str, tensors: Sequence[Tensor], *, bounded: bool = Fals
     synchronisation, so they are checked only if `bounded`.
     """
     looked = {str(i): t for i, t in enumerate(tensors) if bounded or t.device.type == "cpu"}
-    check_numbers(what, looked, bounded=bounded)
+    # Autograd takes integers for a gradient, too.
+    floats = {i: t if t.is_floating_point() else t.double() for i, t in looked.items()}
+    check_numbers(what, floats, bounded=bounded)
 
 
 def _shown(value: object) -> str:

@@ -14,7 +14,7 @@ from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
 from flwr_splitmix.clients.graphs import backward, upload
 from flwr_splitmix.clients.guarded_client import GuardedClient
 from flwr_splitmix.clients.input_mixing import mix_inputs
-from flwr_splitmix.clients.lower import describe_segment, describe_tests, load_segment
+from flwr_splitmix.clients.lower import describe_segment, describe_tests, fitted, load_segment
 from flwr_splitmix.clients.parts import PartedBatch, Pending, WireShares
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.requests import (
@@ -120,6 +120,8 @@ class SplitClient(GuardedClient):
         self._order = order
         self._pending = self._parted = self._drawn = None
         self.steps = 0
+        if arrays is not None:
+            arrays = fitted(self.segment, arrays)
         if self.guard is not None:
             self.guard.admit_round(order, arrays)
         if arrays is not None:

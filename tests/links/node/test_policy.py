@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from flwr_splitmix.clients import ClientError, PrivacyBudget
 from flwr_splitmix.links import LinkError
@@ -47,6 +48,8 @@ def test_a_run_cannot_loosen_a_nodes_limit_by_its_delta(tmp_path: Path) -> None:
 
 WEIGHTS = TOY.lower().state_dict()
 OTHERS = {name: t + 1 if t.is_floating_point() else t for name, t in WEIGHTS.items()}
+SAME_BYTES = {name: t.view(torch.int64) for name, t in WEIGHTS.items()}
+"""Other numbers, which used to count as the same weights."""
 
 
 def assert_keeps_to_its_weights(node: Node) -> None:
@@ -54,9 +57,10 @@ def assert_keeps_to_its_weights(node: Node) -> None:
     for _ in range(2):
         node.begin(arrays=WEIGHTS)
         node.end(finish=False)
-    with pytest.raises(ClientError, match="another lower segment within the run"):
-        node.begin(arrays=OTHERS)
-    node.end(finish=False)
+    for others in (OTHERS, SAME_BYTES):
+        with pytest.raises(ClientError, match="another lower segment within the run"):
+            node.begin(arrays=others)
+        node.end(finish=False)
 
 
 def test_averaging_and_other_weights_within_a_run_need_the_nodes_word(tmp_path: Path) -> None:
