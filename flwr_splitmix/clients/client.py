@@ -57,6 +57,11 @@ class Order:
         and did not finish, and this round, if a resumed run repeats its steps.
     averaged
         Whether the lower segment is sent at the end of the round, to be averaged.
+
+    Raises
+    ------
+    ClientError
+        If `attempt` is negative: a ledger would take it for a refund.
     """
 
     client: int
@@ -65,6 +70,10 @@ class Order:
     num_rounds: int
     attempt: int = 0
     averaged: bool = False
+
+    def __post_init__(self) -> None:
+        if self.attempt < 0:
+            raise ClientError(f"the server's ticket has attempt {self.attempt}; 0 is the first")
 
 
 class Client(ABC):

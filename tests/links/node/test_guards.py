@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError
 from flwr_splitmix.links import LinkError
-from flwr_splitmix.mixers import FullShare, WeightedShare
-from tests.links.node.worst_server import TICKET, TOY, Node, noisy, refused
+from flwr_splitmix.mixers import FullShare, InputShare, WeightedShare
+from tests.links.node.worst_server import TICKET, TOY, L, Node, noisy, refused
 
 
 @pytest.fixture
@@ -77,6 +77,48 @@ def test_the_places_of_numbers_that_are_not_finite_do_not_leave(node: Node) -> N
     node.end()
 
 
+class InFloat32(nn.Module):
+    """A lower segment in float32, as models have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = TOY.lower().float()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        smashed: Tensor = self.inner(inputs.float())
+        return smashed
+
+
+@pytest.mark.parametrize("clip", ["patch", "sample"])
+def test_smashed_data_made_small_by_the_servers_weights_are_clipped(node: Node, clip: str) -> None:
+    """They left as they were, under noise a billionth of their size, at epsilon 0.015."""
+    node.lower = InFloat32()
+    weights = {name: t * 1e-24 for name, t in node.lower.state_dict().items()}
+    node.begin(arrays=weights)
+    share = noisy(clip=clip, clip_norm=1e-36, sigma_s=1e-33, sigma_y=1e3)
+    reply = node.step([share]).reply
+    assert reply is not None
+    assert reply["smashed"][0].abs().max() < 1e-32
+    node.end(finish=False)
+
+
+@pytest.mark.parametrize("classes", [1, 2, L])
+def test_no_error_tells_the_largest_label_of_a_batch(node: Node, classes: int) -> None:
+    """Fewer classes than labels were an error of its own: all labels by some trials, epsilon 0."""
+    plain = InputShare(rows=2, columns=3, classes=classes, parts=((0, FullShare()),), seed=1)
+    node.begin()
+    refused(node.step([plain.to_wire()]), "what is asked of it has no epsilon")
+    reply = node.step([{**noisy(), "classes": classes}]).reply
+    assert reply is not None
+    assert tuple(reply["labels"][0].shape) == (TOY.batch, classes)
+    node.end(finish=False)
+
+
+def test_an_attempt_below_zero_is_no_refund(node: Node) -> None:
+    with pytest.raises(ClientError, match="the server's ticket has attempt -1"):
+        node.begin(attempt=-1)
+
+
 @pytest.mark.parametrize("clip_norm", [1.0, 1e-60])
 def test_a_ratio_of_zero_sends_zeros_without_signs(node: Node, clip_norm: float) -> None:
     """Their signs were those of the smashed data and, after some repeats, the labels; epsilon 0."""
@@ -111,6 +153,20 @@ def test_weights_and_gradients_that_are_no_models_are_refused(node: Node, bad: f
     assert reply is not None
     gradient = torch.zeros_like(reply["smashed"][0])
     gradient.view(-1)[0] = bad
+    refused(node.step([noisy()], 1, [gradient]), "the server's gradient of pass 0")
+    node.end()
+
+
+def test_large_weights_and_gradients_are_refused_as_integers_too(node: Node) -> None:
+    weights = TOY.lower().state_dict()
+    huge = {name: torch.full(t.shape, 10**18) for name, t in weights.items()}
+    with pytest.raises(ClientError, match="the server's lower segment: position has numbers beyo"):
+        node.begin(arrays=huge)
+    node.end(finish=False)
+    node.begin()
+    reply = node.step([noisy()]).reply
+    assert reply is not None
+    gradient = torch.full(reply["smashed"][0].shape, 10**18)
     refused(node.step([noisy()], 1, [gradient]), "the server's gradient of pass 0")
     node.end()
 
