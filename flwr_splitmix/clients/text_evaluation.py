@@ -160,7 +160,9 @@ class TextEvaluation:
             If not all of its texts have been scored.
         """
         scores, data = self._scores.get(kind), self.tests.get(kind)
-        whole = data is not None and self.asked.get(kind) == len(data)  # type: ignore[arg-type]
+        size = None if data is None else len(data)  # type: ignore[arg-type]
+        # Texts sent by an earlier process, or before the client was attached again, have no scores.
+        whole = scores is not None and self.asked.get(kind) == scores.examples == size
         if scores is None or not whole or self.sent is not None:
             raise ClientError(f"this client has not scored its {kind} test data, or not all of it")
         del self._scores[kind]

@@ -166,6 +166,27 @@ def test_no_score_is_that_of_a_single_text(asked: Sequence[Any], sentence: str) 
         ask(asked[-1])
 
 
+@pytest.mark.parametrize("anew", [False, True], ids=["attached again", "another process"])
+def test_no_score_is_that_of_the_texts_since_an_interruption(tmp_path: Path, anew: bool) -> None:
+    """The texts of an earlier process counted as scored: the last one's score told its label."""
+    toy = TextToy(clients=1, tests=7, task="classification")
+    places = [{"kind": "federated", "start": a, "stop": b} for a, b in ((0, 6), (6, 7))]
+    (client,) = toy.clients_for()
+    client.govern(NodePolicy(), tmp_path, 0, "run")
+    client.attach(ORDER, None)
+    client.run("encode_test", places[0])
+    if anew:
+        client.close()
+        (client,) = toy.clients_for()
+        client.govern(NodePolicy(), tmp_path, 0, "run")
+    client.attach(ORDER, None)
+    sent = client.run("encode_test", places[1])
+    client.run("decode_test", {"outputs": sent["messages"]})
+    with pytest.raises(ClientError, match="not scored its federated test data, or not all of it"):
+        client.run("score", {"kind": "federated"})
+    client.close()
+
+
 def test_a_batch_whose_answer_is_waited_for_is_not_followed_by_another() -> None:
     client = attached(TextToy(clients=1, tests=7, task="classification"))
     client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
