@@ -113,9 +113,12 @@ class NodeGuards:
 
     @property
     def _records_of_run(self) -> str:
-        """Id and configuration digest of the run, within which records keep their indices."""
+        """Id and configuration digest of the run, within which records keep their indices.
+
+        The server writes the configuration, so two with one digest must not be findable.
+        """
         text = repr(sorted(self._config.items()))
-        return f"{self.run}:{blake2b(text.encode(), digest_size=8).hexdigest()}"
+        return f"{self.run}:{blake2b(text.encode(), digest_size=32).hexdigest()}"
 
     def _note(self, method: str, arguments: Mapping[str, Any], outcome: Outcome) -> Outcome:
         """Log a reply, or why there is none; withhold a reply that cannot be logged."""
