@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -148,11 +148,23 @@ class DPSGD(Hiding):
         Raises
         ------
         ValueError
-            If a layer, such as a mixture of experts, does not keep the texts of a batch apart.
+            If a layer, such as a mixture of experts, does not keep the texts of a batch apart, or
+            weights are used outside of their own layer.
         """
         from opacus.optimizers import DPOptimizer
 
         learned = [p for p in self._parameters() if p.grad_sample is not None]
+        for parameter in self._parameters():
+            if (
+                parameter.grad_sample is None
+                and parameter.grad is not None
+                and parameter.grad.any()
+            ):
+                raise ValueError(
+                    "DP-SGD needs a gradient for each text, but weights of shape "
+                    f"{tuple(parameter.shape)} are used outside of their own layer, so that theirs "
+                    "would be without noise; take another model, or adapters (lora-rank)"
+                )
         for parameter in learned:
             if not isinstance(parameter.grad_sample, Tensor) or (
                 len(parameter.grad_sample) != self._texts
@@ -164,6 +176,7 @@ class DPSGD(Hiding):
                 )
         if not learned:
             return
+        _leave_out_what_overflowed(learned)
         clipping = DPOptimizer(
             torch.optim.SGD(learned),
             noise_multiplier=self.noise_multiplier,
@@ -222,6 +235,18 @@ class DPSGD(Hiding):
         """Continue from `state`."""
         self.ledger.restore(meta["text-ledger"])
         self.accountant.history = [tuple(entry) for entry in meta["accountant"]]
+
+
+def _leave_out_what_overflowed(parameters: Sequence[Any]) -> None:
+    """Set the gradients of texts with NaN or infinite numbers to 0.
+
+    A server's numbers can make one text's gradient overflow, depending on the text. Clipped, it is
+    still NaN, and so would be the batch's sum, which no noise hides.
+    """
+    finite = torch.stack([p.grad_sample.flatten(1).isfinite().all(1) for p in parameters]).all(0)
+    for parameter in parameters:
+        each = finite.view(-1, *(1,) * (parameter.grad_sample.dim() - 1))
+        parameter.grad_sample = parameter.grad_sample.where(each, 0.0)
 
 
 @lru_cache(maxsize=16)

@@ -202,6 +202,32 @@ def test_a_layer_that_does_not_keep_texts_apart_is_named() -> None:
         hiding.before_update()
 
 
+def test_a_text_whose_gradient_overflows_does_not_show_through_the_noise() -> None:
+    """One text turned the whole sum to NaN, at any noise: a server chose which text by its size."""
+    toy = replace(TOY, hiding=DPSGD)
+    (client,) = toy.clients_for()
+    client.attach(ORDER, None)
+    sent = client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
+    (message,) = sent["messages"]
+    outputs = [torch.ones_like(message)]
+    client.run("decode", {"number": 0, "outputs": outputs})
+    gradient = torch.zeros_like(message)
+    gradient[1] = 1.7e308
+    client.run("encode", {"number": 1, "progress": 0.0, "gradient": [gradient]})
+    assert all(tensor.isfinite().all() for tensor in client.weights().values())
+
+
+def test_weights_without_a_gradient_for_each_text_are_not_trained_without_noise() -> None:
+    toy = replace(TOY, hiding=DPSGD)
+    (client,) = toy.clients_for()
+    client.attach(ORDER, None)
+    hiding: Any = client.hiding
+    weights = hiding._parameters()[0]
+    weights.grad_sample, weights.grad = None, torch.ones_like(weights)
+    with pytest.raises(ValueError, match=r"weights of shape \(23, 5\) are used outside of their"):
+        hiding.before_update()
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
