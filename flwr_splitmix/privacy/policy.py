@@ -36,6 +36,10 @@ class NodePolicy:
     allow_evaluation
         Whether the node's own test data may be sent without noise; None: yes, unless there is a
         limit or nothing may be sent plain.
+    allow_benchmark
+        Whether the run's benchmark data may be sent without noise. The run says which data these
+        are, and that they are public. None: yes, unless there is a limit or nothing may be sent
+        plain.
     allow_plain
         Whether anything may be sent without noise; None: yes, unless there is a limit.
 
@@ -49,6 +53,7 @@ class NodePolicy:
     delta: float | None = None
     allow_averaging: bool | None = None
     allow_evaluation: bool | None = None
+    allow_benchmark: bool | None = None
     allow_plain: bool | None = None
 
     def __post_init__(self) -> None:
@@ -77,6 +82,11 @@ class NodePolicy:
         """Whether anything may be sent without noise."""
         return self.max_epsilon is None if self.allow_plain is None else self.allow_plain
 
+    @property
+    def benchmark(self) -> bool:
+        """Whether the run's benchmark data may be sent without noise."""
+        return self.plain if self.allow_benchmark is None else self.allow_benchmark
+
     @classmethod
     def of_node(cls, node: Mapping[str, Any]) -> NodePolicy:
         """Read the policy from a node's configuration, whose keys override those of the file.
@@ -93,7 +103,7 @@ class NodePolicy:
         return cls(**{_field(key): value for key, value in values.items()})
 
 
-_SWITCHES = ("allow-averaging", "allow-evaluation", "allow-plain")
+_SWITCHES = ("allow-averaging", "allow-evaluation", "allow-benchmark", "allow-plain")
 
 KEYS = ("max-epsilon", "delta", *_SWITCHES)
 """Keys of a node's configuration, or of the policy file that it names."""

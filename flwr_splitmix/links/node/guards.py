@@ -104,10 +104,17 @@ class NodeGuards:
         return self._note(method, arguments, Outcome(None, why) if why else ask())
 
     def _refusal(self, arguments: Mapping[str, Any]) -> str:
-        if arguments.get("kind") == "federated" and self.policy.allow_evaluation is False:
+        kind = arguments.get("kind")
+        if kind == "federated" and self.policy.allow_evaluation is False:
             return (
                 "this node does not send its own test data (allow-evaluation = false); measure on "
                 "public data (benchmark or central evaluation)"
+            )
+        if kind == "benchmark" and not self.policy.benchmark:
+            # The run names the data that it calls public, and could name this node's own.
+            return (
+                "this node sends no benchmark data without noise (allow-benchmark is not true): "
+                "its operator can allow it, and strategies that average can measure centrally"
             )
         return ""
 

@@ -242,6 +242,7 @@ def test_a_ticket_for_another_client_is_refused(node: Node) -> None:
 def test_nothing_costs_a_client_more_than_its_own_sizes(
     node: Node, method: str, arguments: dict[str, Any], why: str
 ) -> None:
+    node.config["allow-benchmark"] = True
     node.options = {"benchmark_data": TOY.data(0)}
     node.begin()
     if method == "step":

@@ -126,6 +126,22 @@ def test_own_test_data_leave_only_where_the_node_allows_it(
     node.end(finish=False)
 
 
+@pytest.mark.parametrize("limit", [{}, {"max-epsilon": 1.0}, {"allow-plain": False}])
+@pytest.mark.parametrize("allowed", [None, False, True])
+def test_benchmark_data_leave_only_where_the_node_allows_it(
+    tmp_path: Path, allowed: bool | None, limit: dict[str, float]
+) -> None:
+    """A run says which data are public: it could name this node's own, and no noise covers them."""
+    config = {} if allowed is None else {"allow-benchmark": allowed}
+    node = Node(tmp_path, {**limit, **config})
+    node.options = {"benchmark_data": TOY.test_data(0)}
+    node.begin()
+    outcome = node.ask("encode_test", kind="benchmark", start=0, stop=2)
+    assert (outcome.reply is not None) == (allowed is True or (allowed is None and not limit))
+    assert outcome.reply or "allow-benchmark is not true" in str(outcome.error)
+    node.end(finish=False)
+
+
 def test_a_node_that_allows_nothing_plain_takes_noise_only(tmp_path: Path) -> None:
     node = Node(tmp_path, {"allow-plain": False})
     node.begin()
