@@ -66,6 +66,8 @@ class SplitClientApp(ClientApp):
         return Message(content, reply_to=message)
 
     def _attach_to_host(self, message: Message, context: Context, ticket: Ticket) -> RecordDict:
+        if not _in_simulation():
+            return RecordDict({RECORD: ConfigRecord({"error": _REAL})})
         from ray import cloudpickle
 
         from flwr_splitmix.links.ray.actor import call_host
@@ -85,6 +87,9 @@ class SplitClientApp(ClientApp):
         return RecordDict({RECORD: ConfigRecord(reply)})
 
     def _finish(self, message: Message, context: Context) -> Message:
+        if not _in_simulation():
+            content = RecordDict({RECORD: ConfigRecord({"error": _REAL})})
+            return Message(content, reply_to=message)
         from flwr_splitmix.links.ray.actor import call_host
 
         ticket = Ticket.from_message(message)
@@ -107,6 +112,12 @@ class SplitClientApp(ClientApp):
             if reply["warning"]:
                 content[RECORD] = ConfigRecord({"warning": reply["warning"]})
         return Message(content, reply_to=message)
+
+
+_REAL = (
+    "this node is a real one, and link 'ray' is for simulations: allowed are 'stream' and 'auto'"
+)
+"""Its guards are those of the stream, so nothing may pass beside it."""
 
 
 def _answer(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:

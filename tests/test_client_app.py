@@ -60,6 +60,15 @@ def test_an_unknown_link_is_refused() -> None:
         SplitClientApp(no_client)(message("train", replace(TICKET, link="telepathy")), context())
 
 
+@pytest.mark.parametrize("kind", ["train", "evaluate", "train.finish"])
+def test_a_real_node_takes_no_part_over_rays_link(kind: str) -> None:
+    """A node's policy, ledger and mixer are those of the stream."""
+    ticket = replace(TICKET, link="ray", host="any")
+    reply = SplitClientApp(no_client)(message(kind, ticket), context())
+    said = str(reply.content.config_records[RECORD]["error"])
+    assert "link 'ray' is for simulations: allowed are 'stream' and 'auto'" in said
+
+
 def test_a_client_that_cannot_be_built_says_so_without_data(tmp_path: Path) -> None:
     def client_fn(context: Context) -> SplitClient:
         raise FileNotFoundError("/data/jane-doe.csv")
