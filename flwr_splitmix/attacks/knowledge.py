@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.release import Adversary, Simulated
 from flwr_splitmix.mixers import Mixer
+from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.segments.geometry import Geometry
 
 Lowers = nn.Module | Mapping[int, nn.Module]
@@ -91,6 +92,14 @@ class Knowledge:
         if isinstance(self.lowers, Mapping):
             return None if client is None else self.lowers.get(client)
         return self.lowers
+
+    def own_lower(self, seed: int) -> nn.Module:
+        """Return a lower segment with an attacker's own fresh weights.
+
+        They are not those that the victims' segments began with, even if the victims have the
+        same seed.
+        """
+        return self.fresh_lower(derive_seed(seed, "an attacker's lower segment") % 2**31)
 
     def simulate(
         self,

@@ -97,7 +97,7 @@ def train_shadow(
         Passes over `members`; masks, partners and noise are drawn anew in each.
     """
     assert knowledge.upper is not None
-    lowers = knowledge.lowers or knowledge.fresh_lower(seed)
+    lowers = knowledge.lowers or knowledge.own_lower(seed)
     upper = fresh_like(knowledge.upper, seed).to(budget.device).train()
     rng = np.random.default_rng(seed)
     optimizer = torch.optim.AdamW(upper.parameters(), lr=1e-3, weight_decay=0.05)

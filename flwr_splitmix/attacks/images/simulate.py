@@ -76,7 +76,7 @@ class Simulate(Attack):
     def _train_lower(self, view: View, public: Pictures) -> nn.Module:
         knowledge, device = view.knowledge, self.budget.device
         received = _received(view)
-        lower = knowledge.fresh_lower(self.seed).to(device).train()
+        lower = knowledge.own_lower(self.seed).to(device).train()
         weights = [p for p in lower.parameters() if p.requires_grad]
         if not weights:  # a frozen edge: its initial state is all there is
             return lower.eval()
