@@ -143,9 +143,11 @@ class Attacked:
             for step, batches in zip(steps, placed, strict=True):
                 releases += reader.releases(replace(step, ids=batches))
                 origins += reader.origins(step, batches, self.vault.orders_of(step))
-        once_more = self._trained_on(trained, seed) if trained and again else None
+        once_more, owned = self._trained_on(trained, seed) if trained and again else (None, None)
         fresh = self._held_out(held_out, seed) if held_out else None
-        for pictures, was_trained in ((once_more, True), (fresh, False)):
+        # An image that is released more than once has one owner; else steps draw the clients.
+        given = self._owners(fresh, seed) if fresh is not None and repeats > 1 else None
+        for pictures, owners, was_trained in ((once_more, owned, True), (fresh, given, False)):
             if pictures is None:
                 continue
             start = sum(map(len, parts))
@@ -165,6 +167,7 @@ class Attacked:
                     gradients=gradients or adversary == "member of the group",
                     server_round=last + 1 + turn,
                     include=member if adversary == "member of the group" else None,
+                    owners=owners,
                 ):
                     moved = {client: rows + start for client, rows in batches.items()}
                     releases += reader.releases(replace(step, ids=moved))
@@ -223,14 +226,22 @@ class Attacked:
         half = self._order(seed)[: len(self.vault.held_out) // 2]
         return Pictures.of(self.vault.held_out, half[:number])
 
-    def _trained_on(self, number: int, seed: int) -> Pictures:
-        """Draw images from all clients equally."""
+    def _trained_on(self, number: int, seed: int) -> tuple[Pictures, Tensor]:
+        """Draw images from all clients equally; return them with their clients."""
         each = math.ceil(number / len(self.vault.data))
         rng = generator(seed, "victims")
         parts: list[Pictures] = []
-        for data in self.vault.data.values():
+        clients: list[int] = []
+        for client, data in self.vault.data.items():
             parts.append(_drawn(data, each, rng))
-        return joined(parts).take(slice(0, number))
+            clients += [client] * len(parts[-1])
+        return joined(parts).take(slice(0, number)), torch.tensor(clients[:number])
+
+    def _owners(self, pictures: Pictures, seed: int) -> Tensor:
+        """Divide held-out images among all clients equally: the client of each, int64 (n,)."""
+        order = generator(seed, "owners").permutation(len(pictures))
+        clients = torch.tensor(sorted(self.vault.data))
+        return clients[torch.from_numpy(order) % len(clients)]
 
     def _order(self, seed: int) -> np.ndarray:
         return generator(seed, "held-out").permutation(len(self.vault.held_out))

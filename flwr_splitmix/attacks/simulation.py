@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -63,6 +63,7 @@ def passes(
     gradients: bool = False,
     server_round: int = 0,
     include: int | None = None,
+    owners: Tensor | None = None,
 ) -> Iterator[tuple[Step, Batches, Mapping[int, Tensor]]]:
     """Pass images through lower segments and mixer, step by step, in random order.
 
@@ -77,26 +78,32 @@ def passes(
         Whether to compute loss and gradient of each row with the upper segment, without training.
     include
         A client that takes part in every step.
+    owners
+        int64 (n,): the client of each image, which alone releases it; None lets every step draw.
 
     Yields
     ------
     A step; the positions of each client's images; the orders of each client's frozen edge.
     """
     clients = max(known.k, known.mixer.min_members)
-    batch = min(batch_size, math.ceil(len(images) / clients))
-    number = math.ceil(len(images) / (clients * batch))
-    order = np.resize(generator.permutation(len(images)), (number, clients, batch))
-    segments = _segments(known, lowers, clients, generator)
+    order = generator.permutation(len(images))
+    named = clients if owners is None else max(clients, int(owners.max()) + 1)
+    segments = _segments(known, lowers, named, generator)
     if include is not None and include not in segments:
         raise ValueError(f"there is no client {include}; there are {sorted(segments)}")
+    members = _Members(sorted(segments), clients, include, generator)
+    if owners is None:
+        turns = _of_any(order, members, batch_size)
+    else:
+        turns = _of_owners(order, owners.numpy()[order], members, batch_size)
     geometry = known.geometry
-    shape = SmashedShape(
-        batch, geometry.patches, geometry.width, geometry.prefix, geometry.grid, known.num_classes
-    )
-    for at, drawn in enumerate(order):
-        members = _members(sorted(segments), clients, include, generator)
-        batches = {c: torch.from_numpy(own.copy()) for c, own in zip(members, drawn, strict=True)}
-        plan = known.mixer.plan(members, shape, generator)
+    for at, rows_of in enumerate(turns):
+        batches = {client: torch.from_numpy(rows.copy()) for client, rows in rows_of.items()}
+        shape = SmashedShape(
+            len(next(iter(batches.values()))), geometry.patches, geometry.width, geometry.prefix,
+            geometry.grid, known.num_classes,
+        )  # fmt: skip
+        plan = known.mixer.plan(sorted(batches), shape, generator)
         inputs = {
             client: (known.normalise(images[rows].float()), labels[rows])
             for client, rows in batches.items()
@@ -128,13 +135,54 @@ def _segments(
     return {client: segment.train() for client, segment in made.items()}
 
 
-def _members(
-    clients: list[int], number: int, include: int | None, generator: np.random.Generator
-) -> list[int]:
-    """Draw the clients of a step."""
-    others = [int(c) for c in generator.permutation([c for c in clients if c != include])]
-    first = [] if include is None else [include]
-    return sorted([*first, *others][:number])
+@dataclass(frozen=True)
+class _Members:
+    """Draws the clients of a step."""
+
+    clients: Sequence[int]
+    number: int
+    include: int | None
+    generator: np.random.Generator
+
+    def drawn(self, left: Mapping[int, int] | None = None) -> list[int]:
+        """Draw them; if it is known how many images each has left, those with the most."""
+        names = [client for client in self.clients if client != self.include]
+        others = [int(client) for client in self.generator.permutation(names)]
+        if left is not None:
+            others.sort(key=lambda client: -left[client])
+        first = [] if self.include is None else [self.include]
+        return sorted([*first, *others][: self.number])
+
+
+def _of_any(
+    order: np.ndarray, members: _Members, batch_size: int
+) -> Iterator[dict[int, np.ndarray]]:
+    """Deal images to the clients of each step, some twice to fill the last."""
+    batch = min(batch_size, math.ceil(len(order) / members.number))
+    steps = math.ceil(len(order) / (members.number * batch))
+    for rows in np.resize(order, (steps, members.number, batch)):
+        yield dict(zip(members.drawn(), rows, strict=True))
+
+
+def _of_owners(
+    order: np.ndarray, owners: np.ndarray, members: _Members, batch_size: int
+) -> Iterator[dict[int, np.ndarray]]:
+    """Deal each client its own images until all are dealt; a client that must wait repeats some.
+
+    A client without images fills steps with others'.
+    """
+    own = {client: order[owners == client] for client in members.clients}
+    left = {client: len(rows) for client, rows in own.items()}
+    batch = min(batch_size, max(left.values()))
+    dealt = dict.fromkeys(own, 0)
+    while any(number > 0 for client, number in left.items() if client != members.include):
+        step = {}
+        for client in members.drawn(left):
+            at = range(dealt[client], dealt[client] + batch)
+            step[client] = np.take(own[client] if len(own[client]) else order, at, mode="wrap")
+            dealt[client] += batch
+            left[client] -= batch
+        yield step
 
 
 def _uploads(

@@ -126,6 +126,33 @@ def test_repeated_releases_have_new_masks() -> None:
     assert any(not torch.equal(own[0], own[1]) for own in masks.values())
 
 
+@pytest.mark.parametrize("method", ["PSL", "CutMixSL", "CutMixSFL", "BatchShuffleSL"])
+def test_an_image_that_is_released_often_is_released_by_one_client(method: str) -> None:
+    """As in training; an attacker that collects could not link what several clients send."""
+    case = attacked(method).case("server", trained=0, held_out=20, repeats=4)
+    senders: dict[int, list[int | None]] = {}
+    for release, origin in zip(case.view.releases, case.truth.origins, strict=True):
+        for victim in origin.sources[:, 0].tolist():
+            senders.setdefault(victim, []).append(release.client)
+    assert len(senders) == 20
+    assert all(len(set(own)) == 1 and len(own) >= 4 for own in senders.values())
+    assert {own[0] for own in senders.values()} == {0, 1}
+
+
+@pytest.mark.parametrize("method", ["PSL", "CutMixSL"])
+def test_training_images_are_released_once_more_by_their_own_client(method: str) -> None:
+    system = attacked(method)
+    case = system.case("server", trained=30, held_out=0, again=True)
+    own = {client: Pictures.of(data) for client, data in system.vault.data.items()}
+    sent = set()
+    for release, origin in zip(case.view.releases, case.truth.origins, strict=True):
+        assert release.client is not None
+        shown = case.truth.pictures.take(origin.sources[:, 0])
+        assert len(shown.without(own[release.client])) == 0
+        sent.update(origin.sources[:, 0].tolist())
+    assert len(sent) == 30
+
+
 def test_public_images_are_simulated_as_the_system_would() -> None:
     known, public = attacked("CutMixSL").known_to("server", ["lower"]), attacked().public(32)
     assert known.lowers is not None
