@@ -194,7 +194,8 @@ class Attack(FittedAttack[View, Pictures]):
         """Return the attack with the setting best on held-out public images, fitted on all of them.
 
         A fifth of the public images, at most 256, is held out and released by
-        `Knowledge.simulate`. A time limit is split evenly between choosing and the final fit.
+        `Knowledge.simulate`. Choosing takes at most half of a time limit, and the final fit has
+        what is left.
 
         Parameters
         ----------
@@ -236,6 +237,5 @@ class Attack(FittedAttack[View, Pictures]):
             if budget.stop.is_set():
                 break
         attack = cls(**chosen)
-        half = None if budget.seconds is None else budget.seconds / 2
-        attack.fit(view, public, budget.again(half), seed=seed)
+        attack.fit(view, public, budget.again(budget.left), seed=seed)
         return attack

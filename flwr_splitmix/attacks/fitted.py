@@ -73,6 +73,13 @@ class Budget:
         late = self.seconds is not None and time.thread_time() - self._began > self.seconds
         return late or self.stop.is_set()
 
+    @property
+    def left(self) -> float | None:
+        """Seconds that are left, at least 0; None for no limit."""
+        if self.seconds is None:
+            return None
+        return max(0.0, self.seconds - (time.thread_time() - self._began))
+
     def again(self, seconds: float | None = None) -> Budget:
         """Return the same budget with its time restarted."""
         return replace(self, seconds=self.seconds if seconds is None else seconds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -15,7 +15,7 @@ from flwr_splitmix.attacks.base import (
     NotApplicable,
     View,
 )
-from flwr_splitmix.attacks.images.example import Query
+from flwr_splitmix.attacks.images.example import Query, queries
 from flwr_splitmix.attacks.images.reading import Lowers, guess_images
 from flwr_splitmix.mixers import Shuffled
 from flwr_splitmix.seeding import torch_seed
@@ -23,7 +23,8 @@ from flwr_splitmix.seeding import torch_seed
 ITERATIONS = {"smoke": 300, "cpu": 2_000, "paper": 100_000}
 
 BATCH = 256
-"""Images per batch; each is matched on its own, so this affects only time."""
+"""Images per batch, of one client's releases together; each is matched on its own, so this
+affects only time."""
 
 
 class Match(Attack):
@@ -61,25 +62,28 @@ class Match(Attack):
         moved = isinstance(known.mixer, Shuffled) and view.adversary == "upper only"
         sources = torch.Generator().manual_seed(self.seed)
 
-        def paint(query: Query) -> Tensor:
-            lower = lowers[query.member]
-            grey = torch.zeros(len(query.tokens), *known.image_shape)
+        def match(asked: Sequence[Query]) -> Tensor:
+            tokens = torch.cat([query.tokens for query in asked])
+            grey = torch.zeros(len(tokens), *known.image_shape)
+            lower = lowers[asked[0].member]
             if lower is None:
-                return known.denormalise(grey)
-            held = query.tokens.new_ones(query.tokens.shape[:2])
-            if query.mask is not None:
-                # Prefix tokens of a masked upload are weighted sums.
-                held[:, prefix:], held[:, :prefix] = query.mask.to(held), 0
+                return grey
+            held = torch.cat([_held(query, prefix) for query in asked])
             shuffle = sources if moved else None
             parts = [slice(i, i + BATCH) for i in range(0, len(grey), BATCH)]
-            matched = [
-                self._match(lower, grey[p], query.tokens[p], held[p], prefix, shuffle)
-                for p in parts
-            ]
-            return known.denormalise(torch.cat(matched))
+            return torch.cat(
+                [self._match(lower, grey[p], tokens[p], held[p], prefix, shuffle) for p in parts]
+            )
 
         with torch_seed(budget.device, self.seed):  # frozen edges draw their own orders
-            return guess_images(view, paint, budget.device)
+            asked = [query for release in view.releases for query in queries(release, known)]
+            painted: dict[int, Tensor] = {}
+            for places in _together(asked):
+                rows = match([asked[place] for place in places])
+                sizes = [len(asked[place].tokens) for place in places]
+                painted |= dict(zip(places, known.denormalise(rows).split(sizes), strict=True))
+            turn = iter(range(len(asked)))  # `guess_images` asks in the same order
+            return guess_images(view, lambda query: painted[next(turn)], budget.device)
 
     def _match(
         self,
@@ -105,6 +109,23 @@ class Match(Attack):
             (guess.grad,) = torch.autograd.grad(apart.sum(), guess)
             optimizer.step()
         return guess.detach().cpu()
+
+
+def _held(query: Query, prefix: int) -> Tensor:
+    """Return the weight of each of a query's tokens, (b, prefix + N)."""
+    held = query.tokens.new_ones(query.tokens.shape[:2])
+    if query.mask is not None:
+        # Prefix tokens of a masked upload are weighted sums.
+        held[:, prefix:], held[:, :prefix] = query.mask.to(held), 0
+    return held
+
+
+def _together(asked: Sequence[Query]) -> Iterable[list[int]]:
+    """Return the places of queries that are matched together: those of one client."""
+    groups: dict[int | None, list[int]] = {}
+    for place, query in enumerate(asked):
+        groups.setdefault(query.member, []).append(place)
+    return groups.values()
 
 
 def permuted(tokens: Tensor, prefix: int, source: torch.Generator) -> Tensor:

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from flwr_splitmix.attacks.base import Adversary, Attack, Budget, NotApplicable
+from flwr_splitmix.attacks.base import Adversary, Attack, Budget, NotApplicable, Pictures, View
+from flwr_splitmix.attacks.images import match
 from flwr_splitmix.attacks.images.collect import Collect
 from flwr_splitmix.attacks.images.decoder import Decoder
 from flwr_splitmix.attacks.images.decoder_transformer import DecoderTransformer
@@ -130,6 +131,39 @@ def test_matching_finds_the_image_without_public_data(bench: Bench) -> None:
     assert bench.error(guess, view) < 0.05 * bench.floor
 
 
+def test_releases_of_a_client_are_matched_together_each_row_as_alone(bench: Bench) -> None:
+    """One loop for all: a time limit then does not leave most releases grey."""
+    view = bench.view(PatchCutMix(2))
+    loops: list[int] = []
+    budget = Budget(
+        "smoke", iterations=30, progress=lambda what, done, of: loops.append(done == of)
+    )
+    guess = bench.attack(Match(lr=1e-2), view, budget)
+    assert sum(loops) == 2  # of two clients
+    for place, release in enumerate(view.releases):
+        alone = bench.attack(Match(lr=1e-2), replace(view, releases=[release]), budget)
+        rows = [n for n, (at, _) in enumerate(guess.where) if at == place]
+        assert torch.allclose(guess.values[rows], alone.values, atol=1e-3)
+
+
+def test_the_final_fit_has_all_the_time_that_choosing_left(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float | None] = []
+    learn = Decoder.learn
+
+    def seen(self: Decoder, view: View, public: Pictures | None) -> None:
+        limits.append(self.budget.seconds)
+        learn(self, view, public)
+
+    monkeypatch.setattr(Decoder, "learn", seen)
+    Decoder.tune(bench.view(NoMixing()), bench.public, Budget("smoke", seconds=1000, iterations=2))
+    *choosing, final = limits
+    assert choosing == [250.0, 250.0]
+    assert final is not None
+    assert final > 900
+
+
 def test_an_attackers_own_permutation_is_fresh_and_keeps_the_prefix() -> None:
     tokens, source = torch.randn(3, 10, 2), torch.Generator().manual_seed(0)
     once, again = (permuted(tokens, 1, source) for _ in range(2))
@@ -138,7 +172,9 @@ def test_an_attackers_own_permutation_is_fresh_and_keeps_the_prefix() -> None:
     assert torch.equal(once[..., 0].sort(1).values, tokens[..., 0].sort(1).values)
 
 
-def test_an_attack_that_is_stopped_gives_what_it_has(bench: Bench) -> None:
+def test_an_attack_that_is_stopped_gives_what_it_has(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stop = threading.Event()
     seen: list[tuple[str, int, int]] = []
 
@@ -155,6 +191,7 @@ def test_an_attack_that_is_stopped_gives_what_it_has(bench: Bench) -> None:
     stop.clear()
     seen.clear()
     view = replace(view, releases=view.releases[:3])
+    monkeypatch.setattr(match, "BATCH", 8)
     guess = bench.attack(Match(), view, Budget(progress=progress, stop=stop))
     assert [done for _, done, _ in seen] == [1, 2, 3]
     grey = view.knowledge.denormalise(torch.zeros(16, 1, 16, 16))
