@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import (
     Attack,
+    Budget,
     Goal,
     Guess,
     NotApplicable,
@@ -62,7 +63,7 @@ class Match(Attack):
         moved = isinstance(known.mixer, Shuffled) and view.adversary == "upper only"
         sources = torch.Generator().manual_seed(self.seed)
 
-        def match(asked: Sequence[Query]) -> Tensor:
+        def match(asked: Sequence[Query], share: Budget) -> Tensor:
             tokens = torch.cat([query.tokens for query in asked])
             grey = torch.zeros(len(tokens), *known.image_shape)
             lower = lowers[asked[0].member]
@@ -72,14 +73,19 @@ class Match(Attack):
             shuffle = sources if moved else None
             parts = [slice(i, i + BATCH) for i in range(0, len(grey), BATCH)]
             return torch.cat(
-                [self._match(lower, grey[p], tokens[p], held[p], prefix, shuffle) for p in parts]
+                [
+                    self._match(share, lower, grey[p], tokens[p], held[p], prefix, shuffle)
+                    for p in parts
+                ]
             )
 
         with torch_seed(budget.device, self.seed):  # frozen edges draw their own orders
             asked = [query for release in view.releases for query in queries(release, known)]
             painted: dict[int, Tensor] = {}
-            for places in _together(asked):
-                rows = match([asked[place] for place in places])
+            groups = _together(asked)
+            for number, places in enumerate(groups):
+                left = None if budget.left is None else budget.left / (len(groups) - number)
+                rows = match([asked[place] for place in places], budget.again(left))
                 sizes = [len(asked[place].tokens) for place in places]
                 painted |= dict(zip(places, known.denormalise(rows).split(sizes), strict=True))
             turn = iter(range(len(asked)))  # `guess_images` asks in the same order
@@ -87,6 +93,7 @@ class Match(Attack):
 
     def _match(
         self,
+        budget: Budget,
         lower: nn.Module,
         start: Tensor,
         tokens: Tensor,
@@ -95,7 +102,6 @@ class Match(Attack):
         shuffle: torch.Generator | None,
     ) -> Tensor:
         """Return inputs (b, C, H, W) that the lower segment maps near tokens (b, T, d)."""
-        budget = self.budget
         if budget.over:
             return start
         guess = start.to(budget.device).requires_grad_()
@@ -120,12 +126,12 @@ def _held(query: Query, prefix: int) -> Tensor:
     return held
 
 
-def _together(asked: Sequence[Query]) -> Iterable[list[int]]:
+def _together(asked: Sequence[Query]) -> list[list[int]]:
     """Return the places of queries that are matched together: those of one client."""
     groups: dict[int | None, list[int]] = {}
     for place, query in enumerate(asked):
         groups.setdefault(query.member, []).append(place)
-    return groups.values()
+    return list(groups.values())
 
 
 def permuted(tokens: Tensor, prefix: int, source: torch.Generator) -> Tensor:

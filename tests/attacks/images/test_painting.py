@@ -146,6 +146,13 @@ def test_releases_of_a_client_are_matched_together_each_row_as_alone(bench: Benc
         assert torch.allclose(guess.values[rows], alone.values, atol=1e-3)
 
 
+def test_every_client_has_its_share_of_the_time(bench: Bench) -> None:
+    view = bench.view(NoMixing(), lowers={client: Embedding(client) for client in range(3)})
+    guess = bench.attack(Match(lr=1e-2), view, Budget("paper", seconds=1.5))
+    grey = view.knowledge.denormalise(torch.zeros(1, 1, 16, 16))
+    assert not any(torch.equal(value, grey[0]) for value in guess.values)
+
+
 def test_the_final_fit_has_all_the_time_that_choosing_left(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
