@@ -57,16 +57,24 @@ class Linear(Attack):
 
     def run(self, view: View) -> Guess:
         """Assemble the patches of every row."""
+        return guess_images(view, lambda query: self.paint(query, view), self.budget.device)
+
+    def paint(self, query: Query, view: View, others: Tensor | None = None) -> Tensor:
+        """Return images (b, C, H, W) of a query's rows.
+
+        Parameters
+        ----------
+        others
+            Images (b, C, H, W) from which the patches come that were not sent; None takes the
+            public mean.
+        """
         known = view.knowledge
-
-        def paint(query: Query) -> Tensor:
-            inverse = self._inverses.get(query.member, self._inverses[None])
-            patches = inverse(query.tokens[:, known.geometry.prefix :])
-            if query.mask is not None:
-                patches = torch.where(query.mask[..., None], patches, self._mean)
-            return to_images(patches, self._grid, known.image_shape).float()
-
-        return guess_images(view, paint, self.budget.device)
+        inverse = self._inverses.get(query.member, self._inverses[None])
+        patches = inverse(query.tokens[:, known.geometry.prefix :])
+        if query.mask is not None:
+            rest = self._mean if others is None else to_patches(others, self._grid)
+            patches = torch.where(query.mask[..., None], patches, rest)
+        return to_images(patches, self._grid, known.image_shape).float()
 
 
 def pairs(example: Example, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:

@@ -87,7 +87,9 @@ class Match(Attack):
                 left = None if budget.left is None else budget.left / (len(groups) - number)
                 rows = match([asked[place] for place in places], budget.again(left))
                 sizes = [len(asked[place].tokens) for place in places]
-                painted |= dict(zip(places, known.denormalise(rows).split(sizes), strict=True))
+                painted |= dict(
+                    zip(places, torch.split(known.denormalise(rows), sizes), strict=True)
+                )
             turn = iter(range(len(asked)))  # `guess_images` asks in the same order
             return guess_images(view, lambda query: painted[next(turn)], budget.device)
 

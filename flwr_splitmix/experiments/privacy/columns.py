@@ -72,6 +72,7 @@ COLUMNS: tuple[Column, ...] = (
         "decoder-transformer", "upper only", "decoder_transformer", "DecoderTransformer", public=0.5
     ),
     Column("linear", "server", "linear", "Linear"),
+    Column("linear-decoder", "server", "linear_decoder", "LinearDecoder"),
     Column("match", "server", "match", "Match"),
     Column("reorder", "upper only", "reorder", "Reorder"),
     Column("jigsaw", "upper only", "jigsaw", "Jigsaw"),

@@ -16,12 +16,13 @@ from flwr_splitmix.attacks.images.decoder import Decoder
 from flwr_splitmix.attacks.images.decoder_transformer import DecoderTransformer
 from flwr_splitmix.attacks.images.example import queries
 from flwr_splitmix.attacks.images.linear import Linear
+from flwr_splitmix.attacks.images.linear_decoder import LinearDecoder
 from flwr_splitmix.attacks.images.match import Match, permuted
 from flwr_splitmix.attacks.images.separate import Separate
 from flwr_splitmix.mixers import Mixer, Mixup, NoMixing, PatchCutMix, Shuffled
 from tests.attacks.images.conftest import Bench, Embedding, Noise, origin
 
-PAINTERS = (Decoder, DecoderTransformer, Linear, Match, Collect)
+PAINTERS = (Decoder, DecoderTransformer, Linear, LinearDecoder, Match, Collect)
 
 
 @pytest.mark.parametrize("kind", PAINTERS, ids=lambda kind: kind.name)
@@ -62,6 +63,43 @@ def test_the_linear_inverse_knows_what_weights_were_and_which_patches_came(bench
     mixture = bench.view(Mixup(2), "upper only")
     error = bench.error(bench.attack(Linear(), mixture), mixture)
     assert 0.3 * bench.floor < error < 0.7 * bench.floor
+
+
+def test_the_linear_inverse_and_a_decoder_read_more_than_either(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a masked upload one reads the patches that were sent, the other guesses the rest."""
+    monkeypatch.setattr(Decoder, "epochs", {"cpu": 60})  # there are few public images here
+    budget = Budget(scale="cpu")
+    view = bench.view(PatchCutMix(2))
+    joined, linear, decoder = (
+        bench.error(bench.attack(kind(), view, budget), view)
+        for kind in (LinearDecoder, Linear, Decoder)
+    )
+    assert joined < 0.9 * min(linear, decoder)
+
+
+@pytest.mark.parametrize(
+    ("mixer", "adversary"),
+    [
+        (NoMixing(), "server"),
+        (PatchCutMix(2), "server"),
+        (PatchCutMix(2), "upper only"),
+        (Mixup(2), "upper only"),
+        (Shuffled(NoMixing()), "upper only"),
+    ],
+    ids=["plain", "masks", "owners", "sums", "places"],
+)
+def test_joined_they_read_no_less_than_one_alone(
+    bench: Bench, mixer: Mixer, adversary: Adversary
+) -> None:
+    budget = Budget(scale="smoke")
+    view = bench.view(mixer, adversary)
+    joined, linear, decoder = (
+        bench.error(bench.attack(kind(), view, budget), view)
+        for kind in (LinearDecoder, Linear, Decoder)
+    )
+    assert joined < 1.05 * min(linear, decoder) + 1e-9
 
 
 def test_a_decoder_beats_the_floor_when_trained_and_not_otherwise(bench: Bench) -> None:
