@@ -34,7 +34,7 @@ class LinearDecoder(Decoder):
         super().learn(view, public)
         assert public is not None, "`fit` has refused to go on without"
         linear, reader, device = Linear(), self.reader, self.budget.device
-        linear.fit(view, public, self.budget.again(), seed=self.seed)
+        linear.fit(view, public, self.budget.again(self.budget.left), seed=self.seed)
 
         def decoded(query: Query) -> Tensor:
             return reader.read(query.tokens, query.mask, device)
