@@ -90,9 +90,8 @@ class Ends:
     def _trained(self) -> dict[str, Tensor]:
         return {n: p for n, p in self.segments.named_parameters() if p.requires_grad}
 
-    @torch.no_grad()
-    def load(self, arrays: Mapping[str, Tensor], what: str) -> None:
-        """Replace the trainable parameters.
+    def fitted(self, arrays: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
+        """Return weights in the dtypes of the trainable parameters, as they will be loaded.
 
         Raises
         ------
@@ -101,7 +100,12 @@ class Ends:
         """
         own = self._trained()
         check_fits(own, arrays, what)
-        for name, parameter in own.items():
+        return {name: arrays[name].to(parameter.dtype) for name, parameter in own.items()}
+
+    @torch.no_grad()
+    def load(self, arrays: Mapping[str, Tensor]) -> None:
+        """Replace the trainable parameters with `fitted` weights."""
+        for name, parameter in self._trained().items():
             parameter.copy_(arrays[name])
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -113,5 +117,5 @@ class Ends:
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Restore `state`, for the same head, tail and optimizer."""
         own = under("segment", tensors)
-        self.load(own, "the kept head and tail do not fit this client's")
+        self.load(self.fitted(own, "the kept head and tail do not fit this client's"))
         self.optimizer.restore(tensors, meta)

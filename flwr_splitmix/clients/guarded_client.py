@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client
+from flwr_splitmix.clients.first_weights import FirstWeights
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.privacy_guard import NodeLedger, PrivacyGuard
 from flwr_splitmix.data.batches import Batches
@@ -42,6 +43,7 @@ class GuardedClient(Client):
     def _begin_guard(self, privacy: PrivacyBudget | None) -> None:
         self.privacy = privacy
         self._node: NodeLedger | None = None
+        self._first_weights = FirstWeights()
         self.guard = None if privacy is None else self._make_guard(privacy)
 
     def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
@@ -56,6 +58,7 @@ class GuardedClient(Client):
             self.privacy = PrivacyBudget.on_node(self.privacy, policy)
         path = None if folder is None else folder / f"privacy-ledger-{index}.jsonl"
         self._node = NodeLedger(path, run)
+        self._first_weights = FirstWeights.on_node(folder, index, run)
         if self.privacy is not None:
             self.guard = self._make_guard(self.privacy)
 
@@ -78,7 +81,7 @@ class GuardedClient(Client):
     def _make_guard(self, budget: PrivacyBudget) -> PrivacyGuard:
         records = self.batches.examples
         file = None if self._node is None else self._node.open(records, budget)
-        return PrivacyGuard(budget, records, self.segment, file)
+        return PrivacyGuard(budget, records, self.segment, file, self._first_weights)
 
     @property
     def _limited(self) -> bool:

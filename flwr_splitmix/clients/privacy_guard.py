@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import ClientError, Order
+from flwr_splitmix.clients.first_weights import FirstWeights
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.mixers.accounting import covered, earlier_releases, release_of
@@ -79,6 +78,8 @@ class PrivacyGuard:
         The lower segment.
     file
         Where the node records what was spent; None keeps the ledger with the client's state.
+    first_weights
+        The run's first lower segment, which a server may not replace unless averaging is allowed.
     """
 
     def __init__(
@@ -87,13 +88,14 @@ class PrivacyGuard:
         records: int,
         segment: nn.Module,
         file: LedgerFile | None = None,
+        first_weights: FirstWeights | None = None,
     ) -> None:
         self.budget = budget
         self.ledger = Ledger(budget.relation, records) if file is None else file.ledger
         self.spent = False
         """Whether a release was refused."""
         self._file = file
-        self._weights = ""
+        self._first_weights = first_weights or FirstWeights()
         self._trainable = any(p.requires_grad for p in segment.parameters())
         self._batch_norm = has_batch_norm(segment)
 
@@ -123,21 +125,8 @@ class PrivacyGuard:
                 "from which crafted gradients read its data; take a strategy that does not "
                 "average, or allow it (a node: allow-averaging)"
             )
-        if arrays is None:
-            return
-        digest = _digest(arrays)
-        first = self._first_weights(digest)
-        if first != digest:
-            raise ClientError(
-                f"this client has {self._allowance}, and the server sends another lower segment "
-                "within the run; that is averaging, which must be allowed (a node: allow-averaging)"
-            )
-
-    def _first_weights(self, digest: str) -> str:
-        if self._file is not None:
-            return str(self._file.first("weights", digest))
-        self._weights = self._weights or digest
-        return self._weights
+        if arrays is not None:
+            self._first_weights.admit(arrays, self._allowance)
 
     def admit_kinds(self, shares: Sequence[Share | None]) -> None:
         """Refuse shares that have no epsilon whatever the data, before any data are touched.
@@ -287,12 +276,3 @@ class PrivacyGuard:
         if self._file is None:
             self.ledger.load_state_dict(state["ledger"])
             self.spent = bool(state["spent"])
-
-
-def _digest(arrays: Mapping[str, Tensor]) -> str:
-    digest = blake2b(digest_size=16)
-    for name in sorted(arrays):
-        digest.update(name.encode())
-        numbers = arrays[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        digest.update(numbers.numpy().tobytes())
-    return digest.hexdigest()

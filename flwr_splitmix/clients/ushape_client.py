@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
 from flwr_splitmix.clients.ends import Ends
+from flwr_splitmix.clients.first_weights import FirstWeights
 from flwr_splitmix.clients.graphless import GraphlessExchanges
 from flwr_splitmix.clients.lower import describe_tests
 from flwr_splitmix.clients.requests import check_received
@@ -108,6 +109,7 @@ class UShapeClient(GraphlessExchanges):
         self.scores = scores or TextScores
         self.repeatable_secrets = repeatable_secrets
         self._asked: AskedTexts | None = None
+        self._first_weights: FirstWeights | None = None
         self._evaluation = self._new_evaluation((0, 0))
         self._forget_round()
 
@@ -124,8 +126,13 @@ class UShapeClient(GraphlessExchanges):
         return TextEvaluation(place, self.tests, self.scores, self.device, self._asked)
 
     def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
-        """Apply the node's policy; the node records which test texts have been sent."""
+        """Apply the node's policy; the node records which test texts have been sent.
+
+        If it does not allow averaging, it also records the run's first head and tail.
+        """
         super().govern(policy, folder, index, run)
+        if policy.allow_averaging is False:
+            self._first_weights = FirstWeights.on_node(folder, index, run)
         if folder is not None:
             self._asked = AskedTexts(folder / f"test-texts-{index}.jsonl", run)
 
@@ -146,7 +153,10 @@ class UShapeClient(GraphlessExchanges):
             self._evaluation = self._new_evaluation(place)
         self._evaluation.sent = None
         if arrays:
-            self.ends.load(arrays, "the server's head and tail do not fit this client's")
+            arrays = self.ends.fitted(arrays, "the server's head and tail do not fit this client's")
+            if self._first_weights is not None:
+                self._first_weights.admit(arrays, "allow_averaging = false")
+            self.ends.load(arrays)
         example = TextBatch.of(fetch(self.batches.data, np.arange(1)), self.device)
         width = self.ends.width(example)
         self.hiding.attach(

@@ -50,7 +50,6 @@ class LedgerFile:
 
     def __init__(self, path: Path, run: str, records: int) -> None:
         self.journal = Journal(path)
-        self._firsts: dict[str, Any] = {}
         try:
             self.ledger = self._open(run, records)
         except BaseException:
@@ -64,14 +63,11 @@ class LedgerFile:
             raise JournalError(f"{self.journal.path} is no ledger of version {VERSION}")
         ledger = Ledger(RELATION, past["records"])
         for entry in charges:
-            if "key" in entry:
-                self._firsts.setdefault(entry["key"], entry["value"])
-            else:
+            if "key" not in entry:  # early ledgers also noted a run's first weights
                 charge, charged = _charge(entry)
                 ledger.post(charge, records=charged)
         if charges and past == head:
             return ledger
-        self._firsts.clear()
         carried = ledger.total()
         self.journal.replace([head, _plain(carried, None)])
         ledger = Ledger(RELATION, records)
@@ -88,19 +84,6 @@ class LedgerFile:
         """
         self.journal.append(_plain(charge, records))
         self.ledger.post(charge, records=records)
-
-    def first(self, key: str, value: str | int) -> Any:
-        """Return the first value recorded under a key in this run, recording this one if none is.
-
-        Raises
-        ------
-        OSError
-            If it cannot be written.
-        """
-        if key not in self._firsts:
-            self.journal.append({"key": key, "value": value})
-            self._firsts[key] = value
-        return self._firsts[key]
 
     def close(self) -> None:
         """Close the file, so that another process may write it."""

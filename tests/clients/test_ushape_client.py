@@ -252,3 +252,26 @@ def test_test_texts_are_asked_for_once_a_round_however_often_a_client_attaches(
     client.govern(NodePolicy(), tmp_path, 0, "run")
     client.attach(Order(0, 7, 2, 2), None)
     assert client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})["messages"]
+
+
+def test_a_node_that_allows_no_averaging_keeps_to_a_runs_first_weights(tmp_path: Path) -> None:
+    """A server used to be able to replace head and tail in every round."""
+    policy = NodePolicy(allow_averaging=False)
+    toy = TextToy(clients=1)
+    first = toy.clients_for()[0].weights()
+    others = {name: tensor + 1 for name, tensor in first.items()}
+    same_bytes = {name: tensor.view(torch.int64) for name, tensor in first.items()}
+    for arrays, refused in [(first, False), (others, True), (same_bytes, True), (first, False)]:
+        client = toy.clients_for()[0]  # each round is a process of its own
+        client.govern(policy, tmp_path, 0, "run")
+        if refused:
+            with pytest.raises(ClientError, match="allow_averaging = false, and the server sends"):
+                client.attach(ORDER, arrays)
+        else:
+            client.attach(ORDER, arrays)
+        client.close()
+    trusting = toy.clients_for()[0]
+    trusting.govern(NodePolicy(), tmp_path, 0, "another run")
+    for arrays in (first, others):
+        trusting.attach(ORDER, arrays)
+    trusting.close()

@@ -63,6 +63,16 @@ def assert_keeps_to_its_weights(node: Node) -> None:
         node.end(finish=False)
 
 
+def test_a_run_in_between_does_not_make_room_for_other_weights(tmp_path: Path) -> None:
+    node = Node(tmp_path, {"allow-averaging": False})
+    for run, arrays in [("r", WEIGHTS), ("q", OTHERS)]:
+        node.begin(arrays=arrays, run=run)
+        node.end(finish=False)
+    with pytest.raises(ClientError, match="another lower segment within the run"):
+        node.begin(arrays=OTHERS, run="r")
+    node.end(finish=False)
+
+
 def test_averaging_and_other_weights_within_a_run_need_the_nodes_word(tmp_path: Path) -> None:
     """Crafted gradients together with averaging used to reveal raw pixels."""
     node = Node(tmp_path / "a", {"max-epsilon": 1.0})

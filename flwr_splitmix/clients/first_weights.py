@@ -1,0 +1,90 @@
+"""The first weights that a server sent in a run, where it may not replace them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from hashlib import blake2b
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.privacy.journal import Journal, JournalError, read_journal
+
+
+class FirstWeights:
+    """Refuses a run's later weights if they differ from the first ones.
+
+    A run that begins again sends the same weights again; other ones are those of an average, or
+    crafted by the server.
+
+    Parameters
+    ----------
+    path
+        The node's file, which outlives the process of a single message; None keeps the record in
+        this process.
+    run
+        Identifies the run.
+    """
+
+    def __init__(self, path: Path | None = None, run: str = "") -> None:
+        self._path, self._run, self._first = path, run, ""
+
+    @classmethod
+    def on_node(cls, folder: Path | None, index: int, run: str) -> FirstWeights:
+        """Return the record of a node's client in the node's folder, if it has one."""
+        return cls(None if folder is None else folder / f"first-weights-{index}.jsonl", run)
+
+    def admit(self, arrays: Mapping[str, Tensor], allowance: str) -> None:
+        """Record a run's first weights; refuse others.
+
+        Parameters
+        ----------
+        arrays
+            The weights, in the dtypes in which they will be loaded.
+        allowance
+            The option because of which others are refused.
+
+        Raises
+        ------
+        ClientError
+            If these are not the first ones, or the node's file cannot be read or written.
+        """
+        digest = _digest(arrays)
+        try:
+            first = self._recorded(digest)
+        except (OSError, JournalError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ClientError(
+                f"this client has {allowance}, and its node cannot record a run's first weights "
+                f"({reason}), so it takes none"
+            ) from None
+        if first != digest:
+            raise ClientError(
+                f"this client has {allowance}, and the server sends another lower segment within "
+                "the run; that is averaging, which must be allowed (a node: allow-averaging)"
+            )
+
+    def _recorded(self, digest: str) -> str:
+        """Return the digest recorded for this run, recording this one if none is."""
+        if self._path is None:
+            self._first = self._first or digest
+            return self._first
+        with closing(Journal(self._path)) as journal:
+            # All runs stay on record: a server could begin another one in between.
+            for entry in read_journal(self._path):
+                if entry["run"] == self._run:
+                    return str(entry["weights"])
+            journal.append({"run": self._run, "weights": digest})
+            return digest
+
+
+def _digest(arrays: Mapping[str, Tensor]) -> str:
+    digest = blake2b(digest_size=16)
+    for name in sorted(arrays):
+        digest.update(name.encode())
+        numbers = arrays[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(numbers.numpy().tobytes())
+    return digest.hexdigest()
