@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from flwr_splitmix.attacks.base import Guess, Knowledge, Pictures, View
 from flwr_splitmix.attacks.images.example import SMALL_BATCH, Example, Query, examples_of
 from flwr_splitmix.attacks.images.gathering import distances, unite
+from flwr_splitmix.attacks.images.linear import Linear
+from flwr_splitmix.attacks.images.linear_decoder import ROWS, a_client, best_way
 from flwr_splitmix.attacks.images.linking import Row, link, row_tensors
-from flwr_splitmix.attacks.images.reading import Lowers, explained
+from flwr_splitmix.attacks.images.reading import Lowers, Paint, explained
 from flwr_splitmix.attacks.images.trained import TrainedAttack
 from flwr_splitmix.attacks.images.training import BATCH, image_loss, train_reader
 from flwr_splitmix.attacks.images.transformer import SIZES, TransformerDecoder
@@ -24,7 +26,10 @@ RELEASES = {"smoke": 4, "cpu": 30, "paper": 60}
 
 
 class Collect(TrainedAttack):
-    """Finds the releases of each image, unites them, and decodes what they hold together.
+    """Finds the releases of each image, unites them, and reads what they hold together.
+
+    A transformer decodes them, the linear inverse reads the patches that any of them held, or both
+    do, whichever is best on public images.
 
     Rows are linked by ids, if these are sent, or by their distance at the patches that both hold,
     with a threshold found on public images. Patches are averaged over the releases that hold them:
@@ -57,11 +62,13 @@ class Collect(TrainedAttack):
         pictures = public.fitted(view.knowledge.image_shape)
         self._near = None if frozen else near_enough(view, pictures, self.seed)
         scale = self.budget.scale
-        sizes = [len(group) for group in link(view, RELEASES[scale], self._near)]
-        self.releases = int(np.median(sizes))
-        if frozen or self.releases == 1:
+        if frozen:
             super().learn(view, public)
+            self._paint: Paint = self._decoded
             return
+        sizes = [len(group) for group in link(view, RELEASES[scale], self._near)]
+        # Rows that nothing was found for say little about the others.
+        self.releases = int(np.median([size for size in sizes if size > 1] or [1]))
         self._reader = train_reader(
             lambda width: self.network(view.knowledge, width),
             united_examples(view, pictures, self.releases, self.seed),
@@ -72,27 +79,51 @@ class Collect(TrainedAttack):
             budget=self.budget,
             what=self.name,
         )
+        linear = UnitedLinear(self.releases)
+        linear.fit(view, public, self.budget.again(self.budget.left), seed=self.seed)
+        owner, lower = a_client(view)
+        example = next(
+            united_examples(view, pictures, self.releases, self.seed + 1, lower=lower, batch=ROWS)
+        )
+        self._paint = best_way(self._decoded, linear, view, example, owner)
+
+    def _decoded(self, query: Query) -> Tensor:
+        return self.reader.read(query.tokens, query.mask, self.budget.device)
 
     def run(self, view: View) -> Guess:
         """Reconstruct one image for every group of rows."""
-        device, reader = self.budget.device, self.reader
-        lowers = Lowers(view.knowledge, device)
+        lowers = Lowers(view.knowledge, self.budget.device)
         groups = link(view, RELEASES[self.budget.scale], self._near)
         self.collected = [len(group) for group in groups]
         values, sure = [], []
         for group in groups:
             tokens, masks = row_tensors(view, group)
             if isinstance(view.knowledge.mixer, FrozenEdge):
-                painted = reader.read(tokens, masks, device).mean(0, keepdim=True)
-                query = Query(tokens[:1], masks[:1], view.releases[group[0][0]].client)
+                client = view.releases[group[0][0]].client
+                painted = self._decoded(Query(tokens, masks, client)).mean(0, keepdim=True)
+                query = Query(tokens[:1], masks[:1], client)
             else:
                 united, held = unite(tokens[:, None], masks[:, None])
                 query = Query(united, held > 0, view.releases[group[0][0]].client)
-                painted = reader.read(united, held > 0, device)
+                painted = self._paint(query)
             values.append(painted.clamp(0, 1))
             sure.append(explained(values[-1], query, lowers))
         newest: list[Row] = [group[0] for group in groups]
         return Guess(torch.cat(values), torch.cat(sure), newest)
+
+
+class UnitedLinear(Linear):
+    """The linear inverse of united releases, in which noise is smaller than in a single one."""
+
+    def __init__(self, releases: int) -> None:
+        super().__init__()
+        self.releases = releases
+
+    def examples(
+        self, view: View, public: Pictures, rows: int, lower: nn.Module | None
+    ) -> Iterator[Example]:
+        """Yield public images, each released several times and united."""
+        return united_examples(view, public, self.releases, self.seed, lower=lower, batch=rows)
 
 
 def near_enough(view: View, public: Pictures, seed: int) -> float | None:
@@ -117,15 +148,29 @@ def near_enough(view: View, public: Pictures, seed: int) -> float | None:
     return None if high >= low else float(np.sqrt(max(high, 1e-9 * low) * low))
 
 
-def united_examples(view: View, public: Pictures, releases: int, seed: int) -> Iterator[Example]:
-    """Release batches of public images `releases` times each; yield them united, forever."""
+def united_examples(
+    view: View,
+    public: Pictures,
+    releases: int,
+    seed: int,
+    *,
+    lower: nn.Module | None = None,
+    batch: int = BATCH,
+) -> Iterator[Example]:
+    """Release batches of public images `releases` times each; yield them united, forever.
+
+    Parameters
+    ----------
+    lower
+        The lower segment to use; None uses what the adversary has.
+    """
     rng = np.random.default_rng(seed)
-    batch = min(BATCH, len(public))
+    batch = min(batch, len(public))
     while True:
         order = rng.permutation(len(public))
         for start in range(0, len(order) - batch + 1, batch):
             drawn = public.take(order[start : start + batch])
-            times = [_released(view, drawn, rng) for _ in range(releases)]
+            times = [_released(view, drawn, rng, lower) for _ in range(releases)]
             united, held = unite(
                 torch.stack([each.tokens for each in times]),
                 torch.stack([_mask(each) for each in times]),
@@ -133,14 +178,21 @@ def united_examples(view: View, public: Pictures, releases: int, seed: int) -> I
             yield Example(united, drawn.images[:, None], held > 0)
 
 
-def _released(view: View, drawn: Pictures, rng: np.random.Generator) -> Example:
+def _released(
+    view: View, drawn: Pictures, rng: np.random.Generator, lower: nn.Module | None = None
+) -> Example:
     """Release every image once; the rows are in the images' order."""
     known = view.knowledge
     size = known.geometry.tokens, known.geometry.width
     tokens = torch.zeros(len(drawn), *size)
     mask = torch.zeros(len(drawn), known.geometry.patches, dtype=torch.bool)
     releases = known.simulate(
-        drawn.images, drawn.labels, rng, adversary=view.adversary, batch_size=SMALL_BATCH
+        drawn.images,
+        drawn.labels,
+        rng,
+        lower=lower,
+        adversary=view.adversary,
+        batch_size=SMALL_BATCH,
     )
     for release in releases:
         assert release.origin is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import torch
@@ -51,9 +51,15 @@ class Linear(Attack):
     def _inverse(self, view: View, public: Pictures, lower: nn.Module | None) -> LinearInverse:
         rows = max(BATCH, min(len(public), ROWS // view.knowledge.geometry.patches))
         rows = min(rows, len(public))
-        example = next(public_examples(view, public, rows, self.seed, lower=lower))
+        example = next(self.examples(view, public, rows, lower))
         prefix = view.knowledge.geometry.prefix
         return fit_inverse(example.tokens[:, prefix:], *pairs(example, self._grid))
+
+    def examples(
+        self, view: View, public: Pictures, rows: int, lower: nn.Module | None
+    ) -> Iterator[Example]:
+        """Yield public images as a lower segment releases them, `rows` at a time."""
+        return public_examples(view, public, rows, self.seed, lower=lower)
 
     def run(self, view: View) -> Guess:
         """Assemble the patches of every row."""

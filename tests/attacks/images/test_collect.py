@@ -61,3 +61,19 @@ def test_collected_masks_give_more_away_than_one_release(
         errors.append(bench.error(bench.attack(attack, view), view))
     assert max(attack.collected) > 2
     assert errors[1] < errors[0]
+
+
+def test_images_whose_patches_were_all_sent_at_some_time_are_read_exactly(bench: Bench) -> None:
+    """A decoder alone used to read them, with an error that hid how much is sent over time."""
+    view = bench.view(PatchCutMix(2), times=12)
+    attack = Collect()
+    guess = bench.attack(attack, view)
+    errors = [
+        float((value - bench.victims.images[origin(view, place).sources[row, 0]]).square().mean())
+        for value, (place, row) in zip(guess.values, guess.where, strict=True)
+    ]
+    often = [e for e, times in zip(errors, attack.collected, strict=True) if times >= 3]
+    assert len(often) > 20
+    # The others have patches that none of these few releases held.
+    assert sorted(often)[len(often) // 10] < 1e-9
+    assert bench.error(guess, view) < 0.6 * bench.floor
