@@ -7,7 +7,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, cast, get_args
 
+import numpy as np
 from flwr.app import (
+    Array,
     ArrayRecord,
     ConfigRecord,
     Message,
@@ -19,6 +21,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from torch import Tensor
 
+from flwr_splitmix.links.ticket import to_numpy
 from flwr_splitmix.server.messages import messages_to
 from flwr_splitmix.server.strategy_state import RefusedStateError, restore_state, state_of
 from flwr_splitmix.storage import under
@@ -47,6 +50,12 @@ _REFUSED: dict[str, str] = {
 
 _CONFIGURED = {getattr(flower, name).configure_train for name in get_args(AggregatorName)}
 """Flower's own methods; they differ in what they record of a round before drawing its nodes."""
+
+_SERVER_OPTIMIZERS = (flower.FedAvgM, flower.FedAdagrad, flower.FedAdam, flower.FedYogi)
+"""Strategies whose result may lie far outside what the clients sent."""
+
+_STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}
+"""Last parts of the names of what BatchNorm has measured."""
 
 
 class AggregatorError(ValueError):
@@ -174,11 +183,19 @@ class LowerAggregator:
     def aggregate(
         self, server_round: int, replies: Sequence[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate sorted replies; return (None, None) without aggregator or replies."""
+        """Aggregate sorted replies; return (None, None) without aggregator or replies.
+
+        A server optimizer takes its step on the weights; what BatchNorm has measured is averaged.
+        A step on a running variance can make it negative, and then every output is NaN.
+        """
         if self.strategy is None or not replies:
             return None, None
         self._put_in_order(replies[0])
-        return self.strategy.aggregate_train(server_round, replies)
+        arrays, metrics = self.strategy.aggregate_train(server_round, replies)
+        if arrays is not None and isinstance(self.strategy, _SERVER_OPTIMIZERS):
+            means = _mean_statistics(replies)
+            arrays = ArrayRecord({name: means.get(name, array) for name, array in arrays.items()})
+        return arrays, metrics
 
     def _put_in_order(self, reply: Message) -> None:
         """Order FedAvgM's current arrays like the replies: a checkpoint does not keep the order."""
@@ -225,6 +242,20 @@ class LowerAggregator:
             raise AggregatorError(
                 f"{error}; resume with the aggregator that the run began with, or start a new run"
             ) from error
+
+
+def _mean_statistics(replies: Sequence[Message]) -> dict[str, Array]:
+    """Return the means of BatchNorm's measurements by name, weighted by examples."""
+    sent = [to_numpy(next(iter(reply.content.array_records.values()))) for reply in replies]
+    weights = [
+        cast(int, next(iter(reply.content.metric_records.values()))["num-examples"])
+        for reply in replies
+    ]
+    return {
+        name: Array(np.asarray(np.average([own[name] for own in sent], axis=0, weights=weights)))
+        for name in sent[0]
+        if name.rpartition(".")[2] in _STATISTICS
+    }
 
 
 def _with_wrapped(strategy: flower.Strategy | None) -> Iterator[flower.Strategy]:

@@ -11,7 +11,7 @@ from typing import Any, cast, get_args
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
@@ -121,7 +121,10 @@ def change() -> tuple[Numbers, Numbers]:
 def test_server_optimizers_take_their_first_step_in_fit(
     name: AggregatorName, change: tuple[Numbers, Numbers]
 ) -> None:
-    """Reddi et al., "Adaptive Federated Optimization" (2021), algorithm 2, from moments of 0."""
+    """Reddi et al., "Adaptive Federated Optimization" (2021), algorithm 2, from moments of 0.
+
+    BatchNorm's statistics are averaged.
+    """
     options: dict[str, Any] = {
         "FedAvgM": {"server_learning_rate": 0.5, "server_momentum": 0.9},
         "FedAdagrad": {"eta": 0.3, "tau": 0.1},
@@ -135,8 +138,44 @@ def test_server_optimizers_take_their_first_step_in_fit(
             "FedAdagrad": start + 0.3 * moved / (np.abs(moved) + 0.1),
             "FedYogi": start + 0.3 * 0.5 * moved / (0.5 * np.abs(moved) + 0.1),
         }.get(name, start + corrected * 0.5 * moved / (0.5 * np.abs(moved) + 0.1))
+        if "running" in key:
+            expected = start + moved
         np.testing.assert_allclose(after[key], expected, rtol=1e-6, atol=1e-9)
         assert not np.array_equal(after[key], start) or np.abs(moved).max() < 1e-9
+
+
+@pytest.mark.parametrize("name", ["FedAvgM", "FedAdam", "FedYogi", "FedAdagrad"])
+def test_a_server_optimizer_makes_no_variance_negative(name: AggregatorName) -> None:
+    """It took its step on BatchNorm's variances too, after which every output was NaN."""
+    options = {"server_learning_rate": 2.0} if name == "FedAvgM" else {"eta": 9.0}
+    aggregator = LowerAggregator(getattr(flower, name)(**ANY_NODES, **options))
+
+    def record(variance: float, batches: int) -> ArrayRecord:
+        numbers = {"norm.weight": variance, "norm.running_var": variance}
+        arrays = {key: Array(np.array([value])) for key, value in numbers.items()}
+        return ArrayRecord({**arrays, "norm.num_batches_tracked": Array(np.array(batches))})
+
+    asked = aggregator.configure(1, record(1.0, 0), ConfigRecord(), None, [1, 2])
+    replies = [
+        Message(
+            RecordDict(
+                {
+                    "arrays": record(variance, batches),
+                    "metrics": MetricRecord({"num-examples": examples}),
+                }
+            ),
+            reply_to=message,
+        )
+        for message, variance, batches, examples in zip(
+            asked, (0.1, 0.2), (4, 8), (30, 10), strict=True
+        )
+    ]
+    arrays, _ = aggregator.aggregate(1, replies)
+    assert arrays is not None
+    after = to_tensors(arrays)
+    assert after["norm.weight"] < 0  # as asked
+    assert after["norm.running_var"].tolist() == pytest.approx([0.125])
+    assert after["norm.num_batches_tracked"] == 5
 
 
 @pytest.mark.parametrize("name", ["FedAvgM", "FedAdam"])
