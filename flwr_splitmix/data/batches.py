@@ -104,7 +104,7 @@ def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
     pair: Any
     if isinstance(data, Batched):
         pair = _pair(data.batch(indices), "batches of ")
-    elif isinstance(data, TensorDataset):
+    elif type(data) is TensorDataset:  # a subclass may make its examples otherwise
         pair = _pair(data[torch.as_tensor(indices)], "tensors for ")
     else:
         pair = default_collate([_pair(data[int(i)]) for i in indices])

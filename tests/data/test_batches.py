@@ -98,6 +98,18 @@ def test_every_kind_of_data_set_gives_the_examples_asked_for(data: Dataset[Examp
     assert labels.dtype == torch.int64
 
 
+def test_a_tensor_data_set_with_examples_of_its_own_gives_one_at_a_time() -> None:
+    """It was asked for a batch, and took it for one example."""
+
+    class Reversed(TensorDataset):
+        def __getitem__(self, index: Any) -> Example:
+            inputs, label = super().__getitem__(index)
+            return inputs.flip(0), label
+
+    inputs, _ = fetch(Reversed(torch.arange(6).view(3, 2), torch.arange(3)), np.array([0, 2]))
+    assert inputs.tolist() == [[1, 0], [5, 4]]
+
+
 def test_a_data_set_without_labels_is_refused() -> None:
     images: list[torch.Tensor] = [torch.zeros(2)]
     with pytest.raises(TypeError, match=r"must give \(input, label\) pairs, this one gives Tensor"):
