@@ -334,8 +334,14 @@ class SplitClient(GuardedClient):
         return self.weights(), {"num-examples": self.batches.examples, "num-steps": self.steps}
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the lower segment's parameters and buffers."""
-        return {name: t.detach().cpu() for name, t in self.segment.state_dict().items()}
+        """Return the lower segment's parameters and buffers, on the CPU; bfloat16 as float32.
+
+        Flower uses numpy arrays, and numpy has no bfloat16.
+        """
+        return {
+            name: t.detach().cpu().float() if t.dtype == torch.bfloat16 else t.detach().cpu()
+            for name, t in self.segment.state_dict().items()
+        }
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the state of the lower segment, the optimizer, the data position and the guard."""

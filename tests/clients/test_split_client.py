@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import Client, ClientError, Order, SplitClient
+from flwr_splitmix.links.ticket import to_arrays, to_tensors
 from flwr_splitmix.mixers import FullShare, PatchShare, Share
 from flwr_splitmix.schedule import WarmupCosine, adamw, constant
 from flwr_splitmix.seeding import derive_seed, torch_seed
@@ -287,6 +288,19 @@ def test_test_data_are_encoded_without_dropout_and_without_a_graph() -> None:
     assert tuple(reply["smashed"][0].shape) == (3, N, D)
     with pytest.raises(ClientError, match="has no benchmark test data"):
         client.run("encode_test", {**arguments, "kind": "benchmark"})
+
+
+def test_weights_in_bfloat16_leave_and_come_back() -> None:
+    """Flower's arrays are NumPy's, which has no bfloat16: nothing could be averaged."""
+    lower = nn.Conv1d(3, 2, 1, dtype=torch.bfloat16)
+    before = {name: tensor.clone() for name, tensor in lower.state_dict().items()}
+    data = Examples(torch.zeros(4, 3, 5, dtype=torch.bfloat16), torch.zeros(4).long())
+    client = SplitClient(lower, data, device="cpu")
+    arrays = to_tensors(to_arrays(client.weights()))
+    client.attach(ORDER, arrays)
+    for name, tensor in client.segment.state_dict().items():
+        assert tensor.dtype == torch.bfloat16
+        assert torch.equal(tensor, before[name])
 
 
 def test_a_frozen_segment_uploads_and_takes_no_step() -> None:
