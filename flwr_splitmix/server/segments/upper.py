@@ -71,6 +71,8 @@ class ServerSegment(TrainedSegment):
                 f"{', '.join(get_args(ServerUpdate))}"
             )
         classes = num_classes or getattr(module, "num_classes", None)
+        if isinstance(classes, np.integer):
+            classes = int(classes)
         if not isinstance(classes, int) or classes < 2:
             raise ValueError(f"num_classes is {classes!r}; the upper segment needs at least 2")
         super().__init__(
@@ -168,8 +170,13 @@ class ServerSegment(TrainedSegment):
         self._check_logits(logits, targets)
         # CutMixSL eq. 3, summed over groups of equal size.
         loss = target_loss(logits.to(targets.dtype), targets, multi_label=self.multi_label) * groups
-        loss.backward()  # type: ignore[no-untyped-call]
-        assert inputs.grad is not None
+        if loss.requires_grad:
+            loss.backward()  # type: ignore[no-untyped-call]
+        if inputs.grad is None:
+            raise ValueError(
+                "the upper segment's logits have no gradient with respect to its smashed data; it "
+                "must not detach them, or clients learn nothing"
+            )
         return loss.detach(), inputs.grad.nan_to_num_(0.0, 0.0, 0.0)
 
     def _check_logits(self, logits: object, targets: Tensor) -> None:

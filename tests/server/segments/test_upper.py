@@ -152,6 +152,11 @@ def test_impossible_options_are_refused(options: dict[str, Any], sentence: str) 
         ServerSegment(TOY.upper(), **{"device": "cpu", **options})
 
 
+def test_numpys_integers_are_numbers_of_classes() -> None:
+    classes: Any = np.arange(3).max() + 1
+    assert ServerSegment(TOY.upper(), num_classes=classes, device="cpu").num_classes == 3
+
+
 def test_the_number_of_classes_must_be_known() -> None:
     with pytest.raises(ValueError, match="num_classes is None"):
         ServerSegment(nn.Linear(2, 3), device="cpu")
@@ -231,3 +236,15 @@ def test_a_module_that_returns_no_tensor_is_refused_with_what_it_returns() -> No
     mixed = replace(mixture(), smashed=mixture().smashed.float())
     with pytest.raises(ValueError, match=r"returns a dict; needed are logits \(12, 3\)"):
         segment.learn_part(mixed, B, seed=0, first=True)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_module_that_detaches_its_input_is_refused(frozen: bool) -> None:
+    class Detached(nn.Linear):
+        def forward(self, smashed: Tensor) -> Tensor:
+            return super().forward(smashed.detach().flatten(1))
+
+    module = Detached(18, 3, dtype=torch.float64).requires_grad_(not frozen)
+    segment = ServerSegment(module, num_classes=3, device="cpu")
+    with pytest.raises(ValueError, match=r"no gradient .* smashed data; it must not detach them"):
+        segment.learn_part(mixture(), B, seed=0, first=True)
