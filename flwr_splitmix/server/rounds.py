@@ -163,7 +163,11 @@ class RoundLoop(Shape):
         ------
         AggregatorError
             If the aggregator needs a grid of nodes.
+        LinkError
+            If fewer than `min_nodes` clients are given, or are left in a round.
         """
+        if not clients:
+            raise LinkError(f"there are 0 clients, min-nodes is {self.min_nodes}")
         self.aggregator.check_works_without_grid()
         self.prepare(clients)
         run = None if self.states_in_checkpoint else self.recorder.run

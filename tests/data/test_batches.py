@@ -103,10 +103,11 @@ def test_a_tensor_data_set_with_examples_of_its_own_gives_one_at_a_time() -> Non
 
     class Reversed(TensorDataset):
         def __getitem__(self, index: Any) -> Example:
-            inputs, label = super().__getitem__(index)
+            inputs, label = (tensor[index] for tensor in self.tensors)
             return inputs.flip(0), label
 
-    inputs, _ = fetch(Reversed(torch.arange(6).view(3, 2), torch.arange(3)), np.array([0, 2]))
+    data: Any = Reversed(torch.arange(6).view(3, 2), torch.arange(3))
+    inputs, _ = fetch(data, np.array([0, 2]))
     assert inputs.tolist() == [[1, 0], [5, 4]]
 
 

@@ -231,6 +231,11 @@ def test_impossible_options_are_refused(options: dict[str, Any], sentence: str) 
         PSL(Toy().upper(), device="cpu", **options)
 
 
+def test_fit_without_clients_says_so() -> None:
+    with pytest.raises(LinkError, match="there are 0 clients, min-nodes is 2"):
+        CutMixSL(Toy().upper(), device="cpu").fit([], 1)
+
+
 class Poisoned(SplitClient):
     """Trains like any other, and returns NaN in its lower segment."""
 
