@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 from flwr_splitmix.mixers.share import Plain, Share
@@ -83,10 +84,16 @@ class Plan:
 
     def shares(self, client: int) -> list[Share | None]:
         """Return one client's share in each pass."""
-        return [
-            next((m.share for group in groups for m in group.members if m.client == client), None)
-            for groups in self.passes
-        ]
+        return list(self._shares_of.get(client, [None] * len(self.passes)))
+
+    @cached_property
+    def _shares_of(self) -> dict[int, list[Share | None]]:
+        """Every client's share in each pass: each is asked for, so a search would be quadratic."""
+        shares: dict[int, list[Share | None]] = {}
+        for index, groups in enumerate(self.passes):
+            for member in (member for group in groups for member in group.members):
+                shares.setdefault(member.client, [None] * len(self.passes))[index] = member.share
+        return shares
 
     def only(self, group: int) -> Self:
         """Return the plan of one group of the first pass alone."""
@@ -106,9 +113,7 @@ class Plan:
     @property
     def clients(self) -> frozenset[int]:
         """Clients that have a share in any pass."""
-        return frozenset(
-            member.client for groups in self.passes for group in groups for member in group.members
-        )
+        return frozenset(self._shares_of)
 
     @property
     def unmixed(self) -> tuple[int, ...]:

@@ -54,6 +54,7 @@ class GroupsOnArrival:
         self.gradients: Gradients = {}
         groups = plan.passes[0]
         self._missing = {i: {m.client for m in group.members} for i, group in enumerate(groups)}
+        self._group_of = {m.client: i for i, group in enumerate(groups) for m in group.members}
         self._parts: list[tuple[Mixed, StepResult]] = []
 
     def learn(
@@ -73,10 +74,9 @@ class GroupsOnArrival:
         owed: Gradients = {}
         for client, upload in uploads:
             self.uploads[client] = upload
-            done = [group for group, missing in self._missing.items() if missing == {client}]
-            for missing in self._missing.values():
-                missing.discard(client)
-            for group in done:
+            group = self._group_of[client]
+            self._missing[group].discard(client)
+            if not self._missing[group]:
                 owed = self._learn(group)
                 if self._missing:
                     deliver(owed)
@@ -109,7 +109,7 @@ class GroupsOnArrival:
     def _learn(self, group: int) -> Gradients:
         del self._missing[group]
         own = self.plan.only(group)
-        uploads = {c: upload for c, upload in self.uploads.items() if c in own.clients}
+        uploads = {c: self.uploads[c] for c in own.clients if c in self.uploads}
         try:
             mixed = self.mixer.merge(
                 uploads, own, num_classes=self.upper.num_classes, device=self.upper.device

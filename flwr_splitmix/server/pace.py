@@ -112,7 +112,10 @@ class Pace:
         asked = list(willing)
         busy = clients.busy if self.skips else frozenset[int]()
         free = [client for client in asked if client not in busy]
-        return free if len(free) >= least else [c for c in asked if c in set(clients.alive)]
+        if len(free) >= least:
+            return free
+        alive = set(clients.alive)
+        return [client for client in asked if client in alive]
 
     def classes(self, seconds: Mapping[int, float]) -> dict[int, int]:
         """Return each client's speed class, 0 for the fastest; {} if groups are random.

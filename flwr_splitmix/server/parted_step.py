@@ -35,6 +35,10 @@ class PartedStep:
         self.plan = plan
         self.parts = parts
         self.groups = 0.0
+        self._group_of_client = [
+            {member.client: group for group, own in enumerate(groups) for member in own.members}
+            for groups in plan.passes
+        ]
         self._came: list[tuple[Mapping[int, Upload], Gradients]] = []
         self._learned: list[tuple[int, Mixed, StepResult]] = []
 
@@ -98,10 +102,7 @@ class PartedStep:
 
     def _group_of(self, source: Source) -> tuple[int, int]:
         """Return the position of a source's group in the plan: (pass, group)."""
-        client = source.members[0].client
-        groups = self.plan.passes[source.index]
-        own = (i for i, g in enumerate(groups) if any(m.client == client for m in g.members))
-        return source.index, next(own)
+        return source.index, self._group_of_client[source.index][source.members[0].client]
 
 
 def _whole(parts: Sequence[Mapping[int, T]], join: Callable[[Sequence[T]], T]) -> dict[int, T]:
