@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from flwr_splitmix.seeding import (
+    brief_generator,
     derive_seed,
     frozen_generator,
     generator,
@@ -49,6 +50,27 @@ def test_frozen_generators_follow_numpys_frozen_stream() -> None:
         frozen_generator(5).permutation(6).tolist()
         == np.random.RandomState(5).permutation(6).tolist()
     )
+
+
+def test_brief_generators_draw_what_frozen_ones_do() -> None:
+    for seed in (5, 2**32 + 5, 2**63 - 1, 5):
+        brief_generator(seed).standard_normal()  # numpy keeps the second number of a pair
+        again = brief_generator(seed)
+        frozen = frozen_generator(seed)
+        assert again.standard_normal(3).tolist() == frozen.standard_normal(3).tolist()
+        assert again.permutation(6).tolist() == frozen.permutation(6).tolist()
+
+
+def test_brief_generators_disturb_no_others() -> None:
+    frozen, own = frozen_generator(3), brief_generator(5)
+    others = []
+    thread = threading.Thread(target=lambda: others.append(brief_generator(7)))
+    thread.start()
+    thread.join()
+    assert own.permutation(6).tolist() == frozen_generator(5).permutation(6).tolist()
+    brief_generator(9)
+    assert frozen.permutation(6).tolist() == frozen_generator(3).permutation(6).tolist()
+    assert others[0].permutation(6).tolist() == frozen_generator(7).permutation(6).tolist()
 
 
 def test_torch_is_seeded_inside_and_left_as_it_was() -> None:

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from flwr_splitmix.seeding import frozen_generator
+from flwr_splitmix.seeding import brief_generator
 
 Rounding = Literal["multinomial", "largest-remainder"]
 
@@ -107,7 +107,7 @@ def patch_order(seed: int, n_patches: int, samples: int | None = None) -> np.nda
     -------
     int64 array of shape (n_patches,), or (samples, n_patches) with a permutation for each sample.
     """
-    rng = frozen_generator(seed)
+    rng = brief_generator(seed)
     if samples is None:
         return np.asarray(rng.permutation(n_patches), dtype=np.int64)
     return np.argsort(rng.random_sample((samples, n_patches)), axis=1, kind="stable")
