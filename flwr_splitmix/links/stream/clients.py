@@ -94,6 +94,13 @@ class StreamClients(Clients):
     def _wire_bytes(self, payload: Mapping[str, Any]) -> int:
         return payload_bytes(payload, self.wire_dtype)
 
+    def call(
+        self, method: str, payloads: Mapping[int, Mapping[str, Any]], *, phase: Phase = "train"
+    ) -> dict[int, dict[str, Any]]:
+        """Call one exchange on many clients at once; late answers of these are awaited first."""
+        self._await_late(payloads)
+        return super().call(method, payloads, phase=phase)
+
     def answers(
         self,
         method: str,
@@ -139,7 +146,6 @@ class StreamClients(Clients):
     def _exchange(
         self, method: str, payloads: Mapping[int, Mapping[str, Any]]
     ) -> dict[int, Outcome]:
-        self._await_late(payloads)
         return dict(self._outcomes(method, self._submitted(method, payloads), "train", None))
 
     def _submitted(self, method: str, payloads: Mapping[int, Mapping[str, Any]]) -> dict[int, Call]:

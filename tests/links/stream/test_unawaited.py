@@ -132,6 +132,26 @@ def test_who_is_late_and_never_answers_is_left_out(impatient: StreamLink) -> Non
         never.go_on.set()
 
 
+def test_who_is_late_with_an_error_is_asked_nothing_more(link: StreamLink) -> None:
+    told: list[Exchange] = []
+
+    class Failing(Slow):
+        def answer(self, method: str, arguments: Mapping[str, Any]) -> Outcome:
+            super().answer(method, arguments)
+            return Outcome(None, "out of memory")
+
+    with a_round(link, [good, good, failing := Failing()]) as clients:
+        assert sorted(answers(clients, "slowly", least=2)) == [0, 1]
+        clients._observe = told.append
+        failing.go_on_soon()
+        began = time.monotonic()
+        assert call(clients, "all") == dict.fromkeys(range(2), "all")
+        assert time.monotonic() < began + 0.5 * link.reattach_timeout
+        assert clients.failures == {2: "out of memory"}
+        assert failing.ran == ["slowly"]
+    assert {event.client for event in told} == {0, 1}
+
+
 def test_what_is_posted_comes_before_the_next_call(link: StreamLink) -> None:
     with a_round(link, [good, slow := Slow()]) as clients:
         call(clients, "first")
