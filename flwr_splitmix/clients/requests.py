@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.mixers import InputShare, NoisyShare, Share
+from flwr_splitmix.mixers import InputShare, Share
 
 MAX_PASSES = 64
 """Maximum number of passes of one step, and of parts of a mixed input."""
@@ -42,10 +42,10 @@ def check_sizes(shares: Sequence[Share | None], sample: int) -> None:
     """
     classes = 0
     for share in shares:
-        inner = share.inner if isinstance(share, NoisyShare) else share
-        if isinstance(inner, InputShare) and len(inner.parts) > MAX_PASSES:
+        # A noisy share has none of these inside: they send soft labels.
+        if isinstance(share, InputShare) and len(share.parts) > MAX_PASSES:
             raise ClientError(
-                f"the server mixes {len(inner.parts)} inputs into one; allowed are {MAX_PASSES}"
+                f"the server mixes {len(share.parts)} inputs into one; allowed are {MAX_PASSES}"
             )
         classes += getattr(share, "classes", 0)
     most = max(MIN_LABELS, 4 * sample)

@@ -110,6 +110,7 @@ class SplitClient(GuardedClient):
             self.segment, optimizer or adamw(), schedule or WarmupCosine()
         )
         self.steps = 0
+        self._numbers = 0  # of one example's smashed data
         self.peers: Sequence[SplitClient] | None = None
         self._pending: Pending | None = None
         self._parted: PartedBatch | None = None
@@ -127,11 +128,13 @@ class SplitClient(GuardedClient):
         if arrays is not None:
             check_numbers("the server's lower segment:", arrays, bounded=self._limited)
             load_segment(self.segment, arrays)
+        smashed = describe_segment(self.segment, fetch(self.batches.data, np.arange(1))[0])
+        self._numbers = (smashed["prefix"] + smashed["patches"]) * smashed["width"]
         return {
             "num-examples": self.batches.examples,
             "batch-size": self.batches.size,
             "drawn": self.batches.drawn,
-            **describe_segment(self.segment, fetch(self.batches.data, np.arange(1))[0]),
+            **smashed,
             **self._privacy_facts(),
             **describe_tests(self.tests),
         }
@@ -173,7 +176,7 @@ class SplitClient(GuardedClient):
         if plan is None:
             return {}
         shares, (inputs, labels, ids) = self._asked(number, plan)
-        smashed = self._smashed(inputs, shares)
+        smashed = self._smashed(inputs)
         if not self._admits(shares, smashed):
             return {"budget-spent": True}
         reply, anchors = upload(shares, smashed, labels, ids)
@@ -215,7 +218,7 @@ class SplitClient(GuardedClient):
         shares, (inputs, labels, ids) = batch.next_part(number, part, parts, plan)
         if batch.admitted is False:
             return {"budget-spent": True}
-        smashed = self._smashed(inputs, shares)
+        smashed = self._smashed(inputs)
         if batch.admitted is None:
             batch.admitted = self._admits(shares, smashed)
             self._parted = batch
@@ -260,16 +263,16 @@ class SplitClient(GuardedClient):
         """Return a step's shares and its batch: inputs, labels and ids."""
         check_plan(plan)
         shares = [None if p is None else share_from_wire(p, self.shares) for p in plan]
+        check_sizes(shares, self._numbers)
         if self.guard is not None:
             self.guard.admit_kinds(shares)
         inputs, labels = self._inputs(number, shares)
         return shares, (inputs, labels, torch.from_numpy(self.batches.indices))
 
-    def _smashed(self, inputs: Tensor, shares: Sequence[Share | None]) -> Tensor:
+    def _smashed(self, inputs: Tensor) -> Tensor:
         """Run the lower segment in training mode and keep its graph."""
         self.segment.train()
         smashed: Tensor = self.segment(inputs.to(self.device))
-        check_sizes(shares, smashed[0].numel())
         return smashed
 
     def batch(self, number: int) -> Example:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -160,6 +161,23 @@ def test_a_new_round_draws_a_new_batch() -> None:
     assert first.batches.drawn == 2
     step(second, 0, share)
     assert not torch.equal(first.batch(0)[0], second.batch(0)[0])
+
+
+@pytest.mark.parametrize(
+    ("share", "why"),
+    [
+        (toy_share(*[(0, FullShare())] * 65), "mixes 65 inputs into one; allowed are 64"),
+        (replace(toy_share(*PAIR), classes=10**6), "asks for labels of 1000000 numbers"),
+    ],
+    ids=["parts", "classes"],
+)
+def test_a_mixture_beyond_the_limits_is_refused_before_it_is_made(
+    share: InputShare, why: str
+) -> None:
+    client = clients_of()[0]
+    with pytest.raises(ClientError, match=why):
+        step(client, 0, share)
+    assert client.batches.drawn == 0
 
 
 def test_without_the_others_at_hand_mixing_across_clients_is_refused() -> None:
