@@ -10,13 +10,21 @@ from flwr_splitmix.mixers.mask_share import MaskShare
 from flwr_splitmix.mixers.noisy import NoisyShare
 from flwr_splitmix.mixers.share import Share
 from flwr_splitmix.privacy import GaussianNoise, Release
+from flwr_splitmix.privacy.events import Family
 
 NO_NOISE = GaussianNoise(sigma_s=0, sigma_y=0, clip="none")
 
 
 def covered(share: Share) -> bool:
     """Return whether noise covers a share's upload."""
-    return isinstance(share, NoisyShare) and share.inner.family is not None
+    return _under_noise(share) is not None
+
+
+def _under_noise(share: Share) -> tuple[NoisyShare, Family] | None:
+    """Return a share whose upload noise covers, with its family; None for any other share."""
+    if isinstance(share, NoisyShare) and share.inner.family is not None:
+        return share, share.inner.family
+    return None
 
 
 def release_of(share: Share, tokens: int, width: int, times: int = 1) -> Release:
@@ -33,15 +41,17 @@ def release_of(share: Share, tokens: int, width: int, times: int = 1) -> Release
     times
         How often it was sent with fresh noise.
     """
-    if not isinstance(share, NoisyShare) or share.inner.family is None:
+    noisy = _under_noise(share)
+    if noisy is None:
         return Release(noise=NO_NOISE, patches=tokens, width=width, family="full", times=times)
-    inner, family, prefix = share.inner, share.inner.family, 0
+    outer, family = noisy
+    inner, prefix = outer.inner, 0
     if isinstance(inner, MaskShare):
         prefix = inner.prefix
         if not math.isclose(inner.count(), inner.lam * inner.patches, abs_tol=1e-9):
             family = "full"
     return Release(
-        noise=share.noise,
+        noise=outer.noise,
         patches=tokens - prefix,
         width=width,
         prefix=prefix,
