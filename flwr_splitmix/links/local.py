@@ -101,7 +101,7 @@ class LocalLink(Link):
         clients = LocalClients(server_round, descriptions, failures, observe, host=self.host)
         yield clients
         for ticket, message in zip(tickets, messages, strict=True):
-            if ticket.client in clients.alive and message.metadata.message_type == "train":
+            if ticket.client not in clients.failures and message.metadata.message_type == "train":
                 try:
                     arrays, metrics, warning = self.host.finish(ticket)
                 except Exception as error:  # the same failure rule as over any other link

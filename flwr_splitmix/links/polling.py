@@ -113,6 +113,13 @@ def refusal(reply: Message) -> str | None:
     return one_line(str(record["error"])) if record is not None and "error" in record else None
 
 
+def release_record(reply: Message) -> None:
+    """Take our record out of a finished client's reply, and log the warning in it."""
+    record = reply.content.config_records.pop(RECORD, None)
+    if record is not None and "warning" in record:
+        log.warning("%s", one_line(str(record["warning"])))
+
+
 def error_sentence(reply: Message) -> str:
     """Return the last line of an error reply: the exception, without the traceback."""
     text = (reply.error.reason or "").rstrip()[-_TRACEBACK:] or "no reason given"

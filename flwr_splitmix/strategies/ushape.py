@@ -165,7 +165,9 @@ class UShapeStrategy(RoundLoop):
             if not all_finite(parts):
                 clients.fail(client, "its messages overflow in the trunk")
         self.require(clients)
-        return self.trunk.forward({c: m for c, m in messages.items() if c in clients.alive}, seed)
+        return self.trunk.forward(
+            {c: m for c, m in messages.items() if c not in clients.failures}, seed
+        )
 
     def _encode(
         self,
@@ -216,7 +218,7 @@ class UShapeStrategy(RoundLoop):
             part = {c: group[position] for c, group in groups.items() if position < len(group)}
             for client, outputs in self.trunk.look(self._read(clients, part)).items():
                 outputs_of[client].append(outputs)
-        return {c: outputs for c, outputs in outputs_of.items() if c in clients.alive}
+        return {c: outputs for c, outputs in outputs_of.items() if c not in clients.failures}
 
     def _calibrate(self, clients: Clients) -> None:
         said = {c: int(clients.descriptions[c]["calibration-steps"]) for c in clients.alive}

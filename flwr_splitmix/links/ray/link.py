@@ -18,10 +18,10 @@ from torch import Tensor
 
 from flwr_splitmix.links.in_run import RunLink
 from flwr_splitmix.links.link import Clients, LinkError, Observe, Outcome
-from flwr_splitmix.links.polling import error_sentence, send_and_wait
+from flwr_splitmix.links.polling import refusal, release_record, send_and_wait
 from flwr_splitmix.links.ray.actor import Packed, RayHost, convert_all, pack, unpack
 from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
-from flwr_splitmix.links.words import not_attached, one_line
+from flwr_splitmix.links.words import not_attached
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -281,7 +281,7 @@ class RayLink(RunLink):
             self._finish(grid, clients, tickets)
 
     def _finish(self, grid: Grid, clients: Clients, tickets: Mapping[int, Ticket]) -> None:
-        ending = {node: t for node, t in tickets.items() if t.client in clients.alive}
+        ending = {node: t for node, t in tickets.items() if t.client not in clients.failures}
         messages = [
             Message(
                 RecordDict({RECORD: ticket.to_record()}),
@@ -295,24 +295,15 @@ class RayLink(RunLink):
             reply = replies.get(node)
             if reply is None:
                 clients.fail(ticket.client, "did not finish its round in time")
-            elif reply.has_error():
-                clients.fail(ticket.client, error_sentence(reply))
+            elif (reason := refusal(reply)) is not None:
+                clients.fail(ticket.client, reason)
             else:
-                record = reply.content.config_records.pop(RECORD, None) if _has(reply) else None
-                if record and (error := record.get("error")):
-                    clients.fail(ticket.client, str(error))
-                    continue
-                if record and (warning := record.get("warning")):
-                    log.warning("%s", one_line(str(warning)))
+                release_record(reply)
                 clients.replies.append(reply)
 
 
 def _alive_nodes(ray: Any) -> list[_Node]:
     return [node for node in ray.nodes() if node["Alive"]]
-
-
-def _has(reply: Message) -> bool:
-    return RECORD in reply.content.config_records
 
 
 def _read_descriptions(
@@ -324,12 +315,8 @@ def _read_descriptions(
         reply = replies.get(node)
         if reply is None:
             failures[ticket.client] = not_attached(timeout)
-        elif reply.has_error():
-            failures[ticket.client] = error_sentence(reply)
+        elif (reason := refusal(reply)) is not None:
+            failures[ticket.client] = reason
         else:
-            record = dict(reply.content.config_records[RECORD])
-            if "error" in record:
-                failures[ticket.client] = str(record["error"])
-            else:
-                descriptions[ticket.client] = record
+            descriptions[ticket.client] = dict(reply.content.config_records[RECORD])
     return descriptions, failures

@@ -177,7 +177,7 @@ class StreamLink(RunLink):
             for client in clients.alive:
                 clients.lines[client].end("finish")
             if seats and seats[0].admission.kind == "train":
-                left = {s.client: s.node for s in seats if s.client in clients.alive}
+                left = {s.client: s.node for s in seats if s.client not in clients.failures}
                 clients.replies = collect(grid, mail, left, clients.fail, self.attach_timeout)
         finally:
             if mail is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,11 +9,7 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from flwr_splitmix.links.polling import Mail, Online, refusal
-from flwr_splitmix.links.ticket import RECORD
-from flwr_splitmix.links.words import one_line
-
-log = logging.getLogger("flwr.splitmix")
+from flwr_splitmix.links.polling import Mail, Online, refusal, release_record
 
 POLL_SECONDS = 0.05
 """Seconds between polls for replies while nodes attach or finish."""
@@ -65,9 +60,7 @@ def collect(
             if reply is not None and (reason := refusal(reply)) is not None:
                 fail(client, reason)
             elif reply is not None:
-                record = reply.content.config_records.pop(RECORD, None)
-                if record is not None and "warning" in record:
-                    log.warning("%s", one_line(str(record["warning"])))
+                release_record(reply)
                 replies[client] = reply
             elif online.has_lost(node):
                 fail(client, LOST)

@@ -62,7 +62,7 @@ def evaluate_clients(clients: Clients, upper: ServerSegment, kind: Kind) -> Eval
             tallies[client] += upper.score(smashed, labels)
     if clients.failures:
         log.warning("the evaluation went on without %s", reasons(clients))
-    done = [c for c in sizes if c in clients.alive]
+    done = [c for c in sizes if c not in clients.failures]
     if not done:
         return None
     whole = sum((tallies[c] for c in done), Tally())

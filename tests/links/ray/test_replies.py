@@ -1,0 +1,60 @@
+"""What a simulation's ClientApps report at either end of a round is read from their replies."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+
+from flwr_splitmix.links import RayLink
+from flwr_splitmix.links.ray import link as ray_link
+from flwr_splitmix.links.ticket import RECORD, Ticket
+from flwr_splitmix.server.messages import messages_to, with_tickets
+from tests.links.fake_grid import FakeGrid
+
+
+@pytest.fixture
+def link(monkeypatch: pytest.MonkeyPatch) -> RayLink:
+    """Return a link whose only host is never called."""
+
+    def made(content: RecordDict, *, dst_node_id: int, message_type: str) -> Message:
+        (message,) = messages_to([dst_node_id], content, message_type, in_run=False)
+        return message
+
+    monkeypatch.setattr(ray_link, "Message", made)
+    monkeypatch.setattr(RayLink, "_replace_lost_hosts", lambda self: None)
+    link = RayLink(attach_timeout=60)
+    monkeypatch.setattr(link, "_hosts", [SimpleNamespace(name="host", handle=None)])
+    return link
+
+
+def test_errors_leave_their_clients_out_and_warnings_are_logged(
+    link: RayLink, caplog: pytest.LogCaptureFixture
+) -> None:
+    at_first: dict[int, Any] = {1: Error(0, "Traceback\nno memory"), 2: {"error": "no data"}}
+    at_last: dict[int, Any] = {3: Error(0, "gone"), 4: {"error": "lost"}, 5: {"warning": "full"}}
+
+    def handle(message: Message, context: Context) -> Message:
+        index = int(context.node_config["partition-id"])
+        begins = message.metadata.message_type == "train"
+        said = (at_first if begins else at_last).get(index, {"num-examples": 7} if begins else {})
+        if isinstance(said, Error):
+            return Message(said, reply_to=message)
+        content = RecordDict({RECORD: ConfigRecord(said)})
+        if not begins:
+            content["metrics"] = MetricRecord({"num-steps": index})
+        return Message(content, reply_to=message)
+
+    grid = FakeGrid(handle, 6)
+    nodes = {index: 100 + index for index in range(6)}
+    ticket = Ticket(client=-1, seed=0, server_round=1, num_rounds=9)
+    messages = messages_to(list(nodes.values()), RecordDict(), "train", in_run=False)
+    with link.round(grid.grid, with_tickets(messages, nodes, ticket)) as clients:
+        assert clients.descriptions == {c: {"num-examples": 7} for c in (0, 3, 4, 5)}
+    assert clients.failures == {1: "no memory", 2: "no data", 3: "gone", 4: "lost"}
+    assert "full" in caplog.text
+    assert [dict(reply.content) for reply in clients.replies] == [
+        {"metrics": MetricRecord({"num-steps": index})} for index in (0, 5)
+    ]
