@@ -58,7 +58,7 @@ def test_what_was_averaged_is_exported(task: str, options: dict[str, Any], tmp_p
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     ids = torch.tensor([tokenizer("the cat sees a dog")["input_ids"]])
     client = fitted.clients[0]
-    client.ends.load(averaged(fitted), "the averaged weights do not fit")
+    client.ends.load(averaged(fitted))
     logits = answer(model, ids)
     torch.testing.assert_close(logits, logits_of(fitted, client, ids), rtol=1e-4, atol=1e-5)
 
@@ -90,7 +90,7 @@ def test_a_text_is_classified_as_the_parts_would(tmp_path: Path) -> None:
     (prediction,) = json.loads(said.stdout)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     client = fitted.clients[0]
-    client.ends.load(averaged(fitted), "the averaged weights do not fit")
+    client.ends.load(averaged(fitted))
     logits = logits_of(fitted, client, torch.tensor([tokenizer("a dog")["input_ids"]]))
     expected = logits[0].softmax(-1).tolist()
     assert sorted(prediction["classes"].values()) == pytest.approx(sorted(expected), rel=1e-4)
@@ -125,7 +125,7 @@ def test_a_pair_is_classified_as_the_parts_would(tmp_path: Path) -> None:
     (prediction,) = json.loads(splitmix(*both).stdout)
     tokenizer = AutoTokenizer.from_pretrained(model)
     client = fitted.clients[0]
-    client.ends.load(averaged(fitted), "the averaged weights do not fit")
+    client.ends.load(averaged(fitted))
     ids = torch.tensor([tokenizer("a dog", "a cat")["input_ids"]])
     expected = logits_of(fitted, client, ids)[0].softmax(-1).tolist()
     assert list(prediction["classes"].values()) == pytest.approx(
