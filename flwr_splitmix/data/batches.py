@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import index
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import torch
@@ -102,7 +103,7 @@ def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
         labels are no integers (smaller integers and bool are converted).
     """
     pair: Any
-    if isinstance(data, Batched):
+    if _is_batched(data):
         pair = _pair(data.batch(indices), "batches of ")
     elif type(data) is TensorDataset:  # a subclass may make its examples otherwise
         pair = _pair(data[torch.as_tensor(indices)], "tensors for ")
@@ -120,8 +121,13 @@ def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
     return inputs, labels.long()
 
 
+def _is_batched(data: object) -> TypeGuard[Batched]:
+    # Hugging Face's data sets have a `batch`, too, which makes another data set.
+    return isinstance(data, Batched) and type(data).__module__.partition(".")[0] != "datasets"
+
+
 def _is_map_style(data: object) -> bool:
-    readable = hasattr(data, "__getitem__") or isinstance(data, Batched)
+    readable = hasattr(data, "__getitem__") or _is_batched(data)
     return readable and hasattr(data, "__len__") and not isinstance(data, IterableDataset)
 
 
@@ -129,6 +135,12 @@ def _pair(row: Any, of: str = "") -> Any:
     """Return a data set's row if it is a pair."""
     if isinstance(row, (tuple, list)) and len(row) == 2:
         return row
+    if isinstance(row, Mapping):
+        keys = ", ".join(map(repr, row))
+        raise TypeError(
+            f"a data set must give {of}(input, label) pairs, this one gives dictionaries of {keys}"
+            "; wrap it in one whose __getitem__ returns the input and the label as a pair"
+        )
     many = f" of {len(row)}" if isinstance(row, (tuple, list)) else ""
     raise TypeError(
         f"a data set must give {of}(input, label) pairs, this one gives {type(row).__name__}{many}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import datasets as hugging_face
 import numpy as np
 import pytest
 import torch
@@ -159,7 +160,14 @@ ROWS = {
     "three tensors": (TensorDataset(X, X, X), r"\(input, label\) pairs, this one gives tuple of 3"),
     "triples": ([(X[0], 1, 2)] * 4, r"must give \(input, label\) pairs, .* gives tuple of 3"),
     "a later triple": ([(X[0], 1), (X[0], 1, 2)], r"\(input, label\) pairs, .* gives tuple of 3"),
-    "rows by name": ([{"pixels": X[0], "label": 1}] * 4, "pairs, this one gives dict"),
+    "rows by name": (
+        [{"pixels": X[0], "label": 1}] * 4,
+        "gives dictionaries of 'pixels', 'label'; wrap",
+    ),
+    "a Hugging Face data set": (
+        hugging_face.Dataset.from_dict({"image": [[0.0]] * 4, "label": [1] * 4}),
+        "gives dictionaries of 'image', 'label'; wrap it in one whose __getitem__",
+    ),
 }
 
 
@@ -167,7 +175,7 @@ ROWS = {
 def test_what_is_no_input_with_a_class_is_refused(name: str) -> None:
     data, said = ROWS[name]
     with pytest.raises(TypeError, match=said):
-        fetch(data, np.array([0, 1]))  # type: ignore[arg-type]
+        fetch(data, np.array([0, 1]))
 
 
 @pytest.mark.parametrize("label", [True, 1, np.uint8(1), torch.tensor(1, dtype=torch.int16)])
