@@ -181,6 +181,7 @@ class RoundLoop(Shape):
 
     def _run_held(self, job: Job, num_rounds: int) -> flower.Result:
         self.num_rounds, self.over = num_rounds, ""
+        self.trained, self._without_data = {}, WithoutData()
         self._intake = ReplyIntake(job.initial)
         self._finished, job.result.arrays = self._resume(job.initial)
         self.summary()

@@ -57,6 +57,23 @@ def test_it_is_counted_once(
     ]
 
 
+def test_a_run_knows_nothing_of_another_runs_clients(
+    asked: type[Empty], caplog: pytest.LogCaptureFixture
+) -> None:
+    toy = toy_for("PSL")
+    clients = list(toy.make_clients(sgd(0.1)))
+    clients[1] = toy.make_clients(sgd(0.1), kind=asked)[1]
+    strategy = PSL(
+        toy.upper(), optimizer=sgd(0.1), schedule=constant, device="cpu", steps_per_round=1
+    )
+    strategy.fit(clients, 2)
+    caplog.clear()
+    caplog.set_level(logging.WARNING, "flwr.splitmix")
+    strategy.fit(toy.make_clients(sgd(0.1)), 1)
+    assert sorted(strategy.trained) == list(range(len(clients)))
+    assert caplog.messages == []  # in particular, no client has lost its state
+
+
 def test_other_failures_stay_failures() -> None:
     known = WithoutData()
     reasons = {0: "the battery is empty", 2: f"client_fn raised ClientError: {NO_DATA}"}
