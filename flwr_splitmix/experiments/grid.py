@@ -135,7 +135,7 @@ def run_one(cell: Cell, place: Workplace, tell: OnProgress) -> None:
     try:
         with held_run(cell, place.home, place.source) as run:
             if run.status != "finished":  # another process may have finished it
-                rounds = run.rows[-1]["round"] if run.checkpoints.rounds() and run.rows else 0
+                rounds = max(run.checkpoints.rounds(), default=0)
                 tell(Progress(cell, "begun", rounds))
                 try:
                     with log_to(run.path / "log.txt"):
