@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.clients.lower import check_fits
+from flwr_splitmix.clients.lower import check_fits, without_bfloat16
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.schedule import (
     OptimizerFactory,
@@ -78,14 +78,8 @@ class Ends:
             torch.autograd.backward([m for m, _ in pairs], [g for _, g in pairs])
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the trainable parameters, on the CPU; bfloat16 as float32.
-
-        Flower uses numpy arrays, and numpy has no bfloat16.
-        """
-        return {
-            name: t.detach().cpu().float() if t.dtype == torch.bfloat16 else t.detach().cpu()
-            for name, t in self._trained().items()
-        }
+        """Return the trainable parameters, on the CPU; bfloat16 as float32."""
+        return without_bfloat16(self._trained())
 
     def _trained(self) -> dict[str, Tensor]:
         return {n: p for n, p in self.segments.named_parameters() if p.requires_grad}

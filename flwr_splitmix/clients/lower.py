@@ -40,6 +40,17 @@ def fitted(segment: nn.Module, arrays: Mapping[str, Tensor]) -> dict[str, Tensor
     return {k: arrays[k].to(own[k].dtype) for k in own}
 
 
+def without_bfloat16(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors on the CPU, without a graph; bfloat16 as float32.
+
+    Flower uses numpy arrays, and numpy has no bfloat16.
+    """
+    return {
+        name: t.detach().cpu().float() if t.dtype == torch.bfloat16 else t.detach().cpu()
+        for name, t in tensors.items()
+    }
+
+
 def check_fits(own: Mapping[str, Tensor], arrays: Mapping[str, Tensor], what: str) -> None:
     """Raise ClientError, beginning with `what`, if names or shapes differ."""
     if arrays.keys() != own.keys() or any(

@@ -14,7 +14,13 @@ from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
 from flwr_splitmix.clients.graphs import backward, upload
 from flwr_splitmix.clients.guarded_client import GuardedClient
 from flwr_splitmix.clients.input_mixing import mix_inputs
-from flwr_splitmix.clients.lower import describe_segment, describe_tests, fitted, load_segment
+from flwr_splitmix.clients.lower import (
+    describe_segment,
+    describe_tests,
+    fitted,
+    load_segment,
+    without_bfloat16,
+)
 from flwr_splitmix.clients.parts import PartedBatch, Pending, WireShares
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.requests import (
@@ -337,14 +343,8 @@ class SplitClient(GuardedClient):
         return self.weights(), {"num-examples": self.batches.examples, "num-steps": self.steps}
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the lower segment's parameters and buffers, on the CPU; bfloat16 as float32.
-
-        Flower uses numpy arrays, and numpy has no bfloat16.
-        """
-        return {
-            name: t.detach().cpu().float() if t.dtype == torch.bfloat16 else t.detach().cpu()
-            for name, t in self.segment.state_dict().items()
-        }
+        """Return the lower segment's parameters and buffers, on the CPU; bfloat16 as float32."""
+        return without_bfloat16(self.segment.state_dict())
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the state of the lower segment, the optimizer, the data position and the guard."""
