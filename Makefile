@@ -68,6 +68,7 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.step_time --out out/step_time.json
 	$(BIN)/python -m benchmarks.waiting_threads --out out/waiting_threads.json
+	$(BIN)/python -m benchmarks.products --out out/products.json
 	$(BIN)/python -m benchmarks.scale --out out/scale.json
 	$(BIN)/python -m benchmarks.methods --out out/methods.json
 	$(BIN)/python -m benchmarks.accounting --out out/accounting.json

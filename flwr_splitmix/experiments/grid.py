@@ -121,7 +121,9 @@ def run_one(cell: Cell, place: Workplace, tell: OnProgress) -> None:
 
     A failure is reported, not raised; only interrupts, and what `tell` raises, are raised.
     """
+    from flwr_splitmix.device import pick_device
     from flwr_splitmix.events import RoundDone
+    from flwr_splitmix.experiments.products import fast_products
     from flwr_splitmix.experiments.running import run_cell
 
     top1: float | None = None
@@ -138,7 +140,10 @@ def run_one(cell: Cell, place: Workplace, tell: OnProgress) -> None:
                 rounds = max(run.checkpoints.rounds(), default=0)
                 tell(Progress(cell, "begun", rounds))
                 try:
-                    with log_to(run.path / "log.txt"):
+                    with (
+                        log_to(run.path / "log.txt"),
+                        fast_products(pick_device(place.device)),
+                    ):
                         run_cell(cell, run, place.source, device=place.device, on_round=on_round)
                 except Exception as error:
                     run.note_failure(reason_of(error))

@@ -68,6 +68,16 @@ def test_waiting_threads_are_timed_alone_and_in_company(tmp_path: Path) -> None:
     assert written["targets"].keys() == {"idle_ratio", "busy_ratio"}
 
 
+def test_products_are_timed_with_both_libraries(tmp_path: Path) -> None:
+    written = figures("products", tmp_path / "products.json", OMP_NUM_THREADS="1")
+    assert isinstance(written["onednn"], bool)
+    assert written["steps"]
+    for row in written["steps"].values():
+        assert row.keys() == {"torch_ms", "ours_ms", "ratio"}
+        assert row["torch_ms"]["min"] > 0
+        assert row["ours_ms"]["min"] > 0
+
+
 def test_scale_weighs_all_processes_after_every_client_has_trained(tmp_path: Path) -> None:
     written = figures("scale", tmp_path / "scale.json")
     assert written["targets"].keys() == {"step_spread", "memory_ratio"}

@@ -88,10 +88,13 @@ def _run_here(tasks: Sequence[Task], place: Place, on_progress: OnProgress) -> l
 
 def _outcome(task: Task, place: Place) -> Progress:
     """Run a task in this process and return its outcome; errors are failures."""
+    from flwr_splitmix.device import pick_device
+    from flwr_splitmix.experiments.products import fast_products
+
     try:
         work = import_module(place.matrix.work)
         place.folder.mkdir(parents=True, exist_ok=True)
-        with log_to(place.folder / "log.txt"):
+        with log_to(place.folder / "log.txt"), fast_products(pick_device(place.device)):
             state, words = work.do(task, place)
     except Exception as error:
         return Progress(task, "failed", reason_of(error))
