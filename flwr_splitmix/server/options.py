@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from typing import TypedDict, get_args
+from typing import Any, TypedDict, get_args
 
 from flwr.serverapp import strategy as flower
 
@@ -69,16 +70,32 @@ class UShapeOptions(RoundOptions, total=False):
     min_nodes: int
 
 
+def whole_number(name: str, value: Any) -> int:
+    """Return a whole number, NumPy's included, as an int.
+
+    Raises
+    ------
+    ValueError
+        With the name, for anything else: floats, truth values, None.
+    """
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise ValueError(f"{name} is {value!r}; it must be a whole number")
+
+
 def check_counts(**counts: int | None) -> None:
-    """Raise ValueError, with the name, for a count below 1; None is allowed."""
+    """Raise ValueError, with the name, for what is no whole number of at least 1, or None."""
     for name, value in counts.items():
-        if value is not None and value < 1:
+        if value is not None and whole_number(name, value) < 1:
             raise ValueError(f"{name} is {value}; it must be at least 1")
 
 
-def check_options(fraction_train: float, evaluation: str, evaluate_every: int) -> None:
+def check_options(fraction_train: float, evaluation: str, **counts: int) -> None:
     """Raise ValueError if an option of the loop of rounds is outside its range."""
-    check_counts(evaluate_every=evaluate_every)
+    check_counts(**counts)
     if not 0 < fraction_train <= 1:
         raise ValueError(f"fraction_train is {fraction_train}; allowed is 0 < fraction <= 1")
     if evaluation not in get_args(Evaluation):

@@ -47,8 +47,6 @@ class RunRecorder:
     def __init__(
         self, run: Run | None, checkpoint_every: int, metrics: Metrics | None = None
     ) -> None:
-        if checkpoint_every < 1:
-            raise ValueError(f"checkpoint_every is {checkpoint_every}; it must be at least 1")
         self.run = run
         self.every = checkpoint_every
         self.metrics = metrics or Metrics()

@@ -38,7 +38,7 @@ from flwr_splitmix.server.intake.checks import name_reasons, reasons
 from flwr_splitmix.server.intake.replies import ReplyIntake, client_means
 from flwr_splitmix.server.job import Job
 from flwr_splitmix.server.messages import messages_to, with_tickets
-from flwr_splitmix.server.options import check_options
+from flwr_splitmix.server.options import check_options, whole_number
 from flwr_splitmix.server.recording import RunRecorder
 from flwr_splitmix.server.shape import Shape
 from flwr_splitmix.server.without_data import WithoutData
@@ -87,14 +87,19 @@ class RoundLoop(Shape):
         run: Run | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        check_options(fraction_train, evaluation, evaluate_every=evaluate_every)
+        check_options(
+            fraction_train,
+            evaluation,
+            evaluate_every=evaluate_every,
+            checkpoint_every=checkpoint_every,
+        )
         self.recorder = RunRecorder(run, checkpoint_every, metrics)
         self.aggregator = LowerAggregator(aggregator)
         self.min_nodes = min_nodes
         self.fraction_train = fraction_train
         self.evaluation: Evaluation = evaluation
         self.evaluate_every = evaluate_every
-        self.seed = seed
+        self.seed = whole_number("seed", seed)  # 1.0 or True would draw other numbers than 1
         self.link = link
         self.observers = [*observers, *self.recorder.observers]
         self.audience = Audience(self.observers)
@@ -180,7 +185,7 @@ class RoundLoop(Shape):
             return self._run_held(job, num_rounds)
 
     def _run_held(self, job: Job, num_rounds: int) -> flower.Result:
-        self.num_rounds, self.over = num_rounds, ""
+        self.num_rounds, self.over = whole_number("num_rounds", num_rounds), ""
         self.trained, self._without_data = {}, WithoutData()
         self._intake = ReplyIntake(job.initial)
         self._finished, job.result.arrays = self._resume(job.initial)

@@ -224,11 +224,32 @@ def test_a_client_left_over_is_said_every_round_small_data_once(
         ({"steps_per_round": 0}, "steps_per_round is 0"),
         ({"epochs_per_round": 0}, "epochs_per_round is 0"),
         ({"min_nodes": 0}, "min_nodes is 0"),
+        ({"min_nodes": 2.0}, "min_nodes is 2.0; it must be a whole number"),
+        ({"steps_per_round": 1.5}, "steps_per_round is 1.5; it must be a whole number"),
+        ({"evaluate_every": True}, "evaluate_every is True; it must be a whole number"),
+        ({"seed": None}, "seed is None; it must be a whole number"),
+        ({"seed": 1.0}, "seed is 1.0; it must be a whole number"),
     ],
 )
 def test_impossible_options_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         PSL(Toy().upper(), device="cpu", **options)
+
+
+def test_numbers_of_numpy_are_whole_numbers() -> None:
+    ours, theirs = (
+        [
+            step.loss
+            for step in run(CutMixSL, Toy(), 1, seed=kind(3), steps_per_round=kind(2))[1].steps
+        ]
+        for kind in (int, np.int64)
+    )
+    assert ours == theirs
+
+
+def test_a_fraction_of_a_round_is_refused() -> None:
+    with pytest.raises(ValueError, match="num_rounds is 2.5; it must be a whole number"):
+        run(CutMixSL, Toy(), 2.5)  # type: ignore[arg-type]
 
 
 def test_fit_without_clients_says_so() -> None:
