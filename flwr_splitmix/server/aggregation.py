@@ -125,6 +125,20 @@ class LowerAggregator:
                 "and Bulyan"
             )
 
+    def check_has_weights(self, initial: ArrayRecord) -> None:
+        """Reject lower segments that have nothing to average.
+
+        Raises
+        ------
+        AggregatorError
+            If there is an aggregator, and `initial` has no arrays.
+        """
+        if self.averages and not initial:
+            raise AggregatorError(
+                "the lower segment has no weights that could be averaged; take a strategy that "
+                "does not average, such as CutMixSL instead of CutMixSFL, or no aggregator"
+            )
+
     def configure(
         self,
         server_round: int,

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
+from torch import nn
+from torch.utils.data import TensorDataset
 
-from flwr_splitmix import Run
+from flwr_splitmix import Run, SplitClient
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.schedule import constant
-from flwr_splitmix.server import aggregation
 from flwr_splitmix.server.aggregation import (
     AggregatorError,
     AggregatorName,
@@ -35,6 +33,10 @@ ANY_NODES: dict[str, Any] = {
     "min_evaluate_nodes": 1,
     "min_available_nodes": 1,
 }
+
+
+def noisy(strategy: flower.Strategy) -> flower.Strategy:
+    return flower.DifferentialPrivacyServerSideFixedClipping(strategy, 1.0, 1.0, 2)
 
 
 @pytest.mark.parametrize(
@@ -281,87 +283,17 @@ def test_records_lists_and_numbers_survive_a_checkpoint() -> None:
     assert second.scalar == 0.25
 
 
+def test_a_lower_segment_without_weights_cannot_be_averaged() -> None:
+    data = TensorDataset(torch.randn(8, 4, 3), torch.arange(8) % 2)
+    upper = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
+    clients = [SplitClient(nn.Identity(), data, batch_size=4) for _ in range(2)]
+    with pytest.raises(AggregatorError, match="no weights that could be averaged; take a strategy"):
+        SFL(upper, num_classes=2, device="cpu").fit(clients, 1)
+    assert PSL(upper, num_classes=2, device="cpu").fit(clients, 1).train_metrics_clientapp
+
+
 def test_nothing_is_averaged_without_an_aggregator() -> None:
     aggregator = LowerAggregator(None)
     assert not aggregator.averages
     assert aggregator.aggregate(1, []) == (None, None)
     assert aggregator.state() == {}
-
-
-class FakeGrid:
-    """A grid with nodes that never grow in number."""
-
-    def __init__(self, nodes: Sequence[int]) -> None:
-        self.nodes = nodes
-
-    def get_node_ids(self) -> Iterable[int]:
-        return [*self.nodes, 99]
-
-
-def noisy(strategy: flower.Strategy) -> flower.Strategy:
-    return flower.DifferentialPrivacyServerSideFixedClipping(strategy, 1.0, 1.0, 2)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: flower.FedAvg(min_available_nodes=5),
-        lambda: flower.FedAvg(min_train_nodes=3, min_available_nodes=2),
-        lambda: flower.FedAdam(min_available_nodes=3),
-        lambda: noisy(flower.FedAvg(min_available_nodes=3)),
-    ],
-)
-def test_an_aggregator_that_waits_for_more_nodes_is_an_error_not_a_wait(
-    make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    aggregator = LowerAggregator(make())
-    grid = cast(Grid, FakeGrid([1, 2]))
-    slept: list[float] = []
-    monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.sleep", slept.append)
-    with pytest.raises(AggregatorError, match=r"Fed\w+ waits for more nodes than the 2 that take"):
-        aggregator.configure(1, ArrayRecord(), ConfigRecord(), grid, [1, 2])
-    assert not slept  # as Flower's wait does
-
-
-class Waiting(flower.FedAvg):
-    """Waits in its own way, whatever its options say, and asks every now and then."""
-
-    def __init__(self, least: int, questions: int = 0) -> None:
-        super().__init__(min_available_nodes=9)
-        self.least = least
-        self.questions = questions
-
-    def configure_train(self, *arguments: Any) -> list[Message]:
-        grid = arguments[-1]
-        while self.questions or len(list(grid.get_node_ids())) < self.least:
-            self.questions -= 1
-            grid.get_node_ids()
-            time.sleep(0.01)
-        return [cast(Message, SimpleNamespace(content={}))]
-
-
-def test_an_aggregator_that_waits_in_its_own_way_is_stopped_by_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(aggregation, "WAIT_SECONDS", 0.1)
-    aggregator = LowerAggregator(Waiting(least=3))
-    grid = cast(Grid, FakeGrid([1, 2]))
-    with pytest.raises(AggregatorError, match="Waiting waits for more nodes than the 2 that take"):
-        aggregator.configure(1, ArrayRecord(), ConfigRecord(), grid, [1, 2])
-
-
-def test_an_aggregator_may_ask_for_the_nodes_as_often_as_it_likes() -> None:
-    aggregator = LowerAggregator(Waiting(least=2, questions=20))
-    grid = cast(Grid, FakeGrid([1, 2]))
-    assert len(aggregator.configure(1, ArrayRecord(), ConfigRecord(), grid, [1, 2])) == 1
-
-
-def test_an_aggregator_that_asks_nobody_is_an_error() -> None:
-    class Silent(flower.FedAvg):
-        def configure_train(self, *arguments: Any) -> list[Message]:
-            return []
-
-    with pytest.raises(AggregatorError, match="Silent asked no node to train in round 4"):
-        LowerAggregator(Silent()).configure(
-            4, ArrayRecord(), ConfigRecord(), cast(Grid, FakeGrid([1])), [1]
-        )

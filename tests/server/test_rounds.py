@@ -248,7 +248,7 @@ def test_numbers_of_numpy_are_whole_numbers() -> None:
 
 
 def test_a_fraction_of_a_round_is_refused() -> None:
-    with pytest.raises(ValueError, match="num_rounds is 2.5; it must be a whole number"):
+    with pytest.raises(ValueError, match=r"num_rounds is 2\.5; it must be a whole number"):
         run(CutMixSL, Toy(), 2.5)  # type: ignore[arg-type]
 
 

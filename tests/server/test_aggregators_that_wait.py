@@ -1,0 +1,93 @@
+"""Aggregators that ask for nodes: none waits for nodes that do not come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
+from flwr.serverapp import strategy as flower
+
+from flwr_splitmix.server import aggregation
+from flwr_splitmix.server.aggregation import AggregatorError, LowerAggregator
+
+
+class FakeGrid:
+    """A grid with nodes that never grow in number."""
+
+    def __init__(self, nodes: Sequence[int]) -> None:
+        self.nodes = nodes
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [*self.nodes, 99]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: flower.FedAvg(min_available_nodes=5),
+        lambda: flower.FedAvg(min_train_nodes=3, min_available_nodes=2),
+        lambda: flower.FedAdam(min_available_nodes=3),
+        lambda: flower.DifferentialPrivacyServerSideFixedClipping(
+            flower.FedAvg(min_available_nodes=3), 1.0, 1.0, 2
+        ),
+    ],
+)
+def test_an_aggregator_that_waits_for_more_nodes_is_an_error_not_a_wait(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aggregator = LowerAggregator(make())
+    grid = cast(Grid, FakeGrid([1, 2]))
+    slept: list[float] = []
+    monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.sleep", slept.append)
+    with pytest.raises(AggregatorError, match=r"Fed\w+ waits for more nodes than the 2 that take"):
+        aggregator.configure(1, ArrayRecord(), ConfigRecord(), grid, [1, 2])
+    assert not slept  # as Flower's wait does
+
+
+class Waiting(flower.FedAvg):
+    """Waits in its own way, whatever its options say, and asks every now and then."""
+
+    def __init__(self, least: int, questions: int = 0) -> None:
+        super().__init__(min_available_nodes=9)
+        self.least = least
+        self.questions = questions
+
+    def configure_train(self, *arguments: Any) -> list[Message]:
+        grid = arguments[-1]
+        while self.questions or len(list(grid.get_node_ids())) < self.least:
+            self.questions -= 1
+            grid.get_node_ids()
+            time.sleep(0.01)
+        return [cast(Message, SimpleNamespace(content={}))]
+
+
+def test_an_aggregator_that_waits_in_its_own_way_is_stopped_by_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aggregation, "WAIT_SECONDS", 0.1)
+    aggregator = LowerAggregator(Waiting(least=3))
+    grid = cast(Grid, FakeGrid([1, 2]))
+    with pytest.raises(AggregatorError, match="Waiting waits for more nodes than the 2 that take"):
+        aggregator.configure(1, ArrayRecord(), ConfigRecord(), grid, [1, 2])
+
+
+def test_an_aggregator_may_ask_for_the_nodes_as_often_as_it_likes() -> None:
+    aggregator = LowerAggregator(Waiting(least=2, questions=20))
+    grid = cast(Grid, FakeGrid([1, 2]))
+    assert len(aggregator.configure(1, ArrayRecord(), ConfigRecord(), grid, [1, 2])) == 1
+
+
+def test_an_aggregator_that_asks_nobody_is_an_error() -> None:
+    class Silent(flower.FedAvg):
+        def configure_train(self, *arguments: Any) -> list[Message]:
+            return []
+
+    with pytest.raises(AggregatorError, match="Silent asked no node to train in round 4"):
+        LowerAggregator(Silent()).configure(
+            4, ArrayRecord(), ConfigRecord(), cast(Grid, FakeGrid([1])), [1]
+        )
