@@ -284,7 +284,7 @@ def test_records_lists_and_numbers_survive_a_checkpoint() -> None:
 
 
 def test_a_lower_segment_without_weights_cannot_be_averaged() -> None:
-    data = TensorDataset(torch.randn(8, 4, 3), torch.arange(8) % 2)
+    data: Any = TensorDataset(torch.randn(8, 4, 3), torch.arange(8) % 2)
     upper = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
     clients = [SplitClient(nn.Identity(), data, batch_size=4) for _ in range(2)]
     with pytest.raises(AggregatorError, match="no weights that could be averaged; take a strategy"):
