@@ -165,6 +165,11 @@ class Client(ABC):
         ClientError
             If the policy does not allow this client.
         """
+        if policy.allow_training is False:
+            raise ClientError(
+                f"this node's policy says allow-training = false, and a {type(self).__name__} "
+                "trains what it keeps"
+            )
         if not policy.plain:
             why = "allow-plain = false"
             if policy.max_epsilon is not None:

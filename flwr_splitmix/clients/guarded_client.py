@@ -7,14 +7,14 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from flwr_splitmix.clients.client import Client
+from flwr_splitmix.clients.client import Client, ClientError
 from flwr_splitmix.clients.first_weights import FirstWeights
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.privacy_guard import NodeLedger, PrivacyGuard
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.mixers import NoisyShare, Share
 from flwr_splitmix.privacy.policy import NodePolicy
-from flwr_splitmix.segments.batch_norm import has_batch_norm
+from flwr_splitmix.segments.across_batch import needs_whole_batch
 
 
 class GuardedClient(Client):
@@ -52,8 +52,16 @@ class GuardedClient(Client):
         Raises
         ------
         ClientError
-            If there is a `max_epsilon` but no ledger can be kept on the node.
+            If there is a `max_epsilon` but no ledger can be kept on the node, or the client's noise
+            is drawn from the run's seed, which the server knows.
         """
+        if self.repeatable_secrets and not policy.plain:
+            raise ClientError(
+                "this node sends nothing without noise, and this client's noise is drawn from the "
+                "run's seed, which the server knows: make it without repeatable_secrets"
+            )
+        if policy.allow_training is False:
+            self.segment.requires_grad_(False)
         if self.privacy is not None or policy != NodePolicy():
             self.privacy = PrivacyBudget.on_node(self.privacy, policy)
         path = None if folder is None else folder / f"privacy-ledger-{index}.jsonl"
@@ -101,6 +109,6 @@ class GuardedClient(Client):
             "budget-spent": self.guard is not None and self.guard.spent,
             "repeatable-secrets": self.repeatable_secrets,
             "public-evaluation": self.privacy is not None and self.privacy.public_evaluation,
-            "batch-norm": has_batch_norm(self.segment),
+            "batch-norm": bool(needs_whole_batch(self.segment)),
         }
         return {name: True for name, holds in facts.items() if holds}

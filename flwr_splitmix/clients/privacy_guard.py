@@ -20,7 +20,7 @@ from flwr_splitmix.privacy import Event, Exposure, Ledger
 from flwr_splitmix.privacy.journal import JournalError
 from flwr_splitmix.privacy.ledger_file import LedgerFile
 from flwr_splitmix.seeding import secrets_are_seeded
-from flwr_splitmix.segments.batch_norm import has_batch_norm
+from flwr_splitmix.segments.across_batch import needs_whole_batch
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -97,7 +97,7 @@ class PrivacyGuard:
         self._file = file
         self._first_weights = first_weights or FirstWeights()
         self._trainable = any(p.requires_grad for p in segment.parameters())
-        self._batch_norm = has_batch_norm(segment)
+        self._across_batch = bool(needs_whole_batch(segment))
 
     @property
     def epsilon(self) -> float:
@@ -258,7 +258,7 @@ class PrivacyGuard:
             events.append(Exposure("gradients"))
         if self._trainable:
             events.append(Exposure("training"))
-        if self._batch_norm:
+        if self._across_batch:
             events.append(Exposure("batch-norm"))
         return events
 

@@ -39,7 +39,7 @@ from flwr_splitmix.schedule import (
     WarmupCosine,
     adamw,
 )
-from flwr_splitmix.segments.batch_norm import needs_whole_batch
+from flwr_splitmix.segments.across_batch import needs_whole_batch
 from flwr_splitmix.storage import under
 
 

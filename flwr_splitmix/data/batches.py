@@ -64,9 +64,11 @@ class Batches:
 
     def next_batch(self, seed: int, client: int) -> Example:
         """Draw the next batch: (inputs (size, ...), labels int64 (size,))."""
-        self.indices = batch_indices(self.examples, self.size, seed, client, self.drawn)
+        indices = batch_indices(self.examples, self.size, seed, client, self.drawn)
         self.drawn += 1
-        return fetch(self.data, self.indices)
+        batch = fetch(self.data, indices)
+        self.indices = indices  # after what can fail: the batch before may be sent once more
+        return batch
 
 
 def batch_indices(examples: int, size: int, seed: int, client: int, number: int) -> np.ndarray:

@@ -21,7 +21,8 @@ UNBOUNDED = {
     "resolution": "noise below the resolution of float32 next to what it should hide",
     "leftover": "everything sent without noise by a client alone in its group (m = 1)",
     "evaluation": "evaluation without noise on data not declared public",
-    "batch-norm": "BatchNorm in the lower segment: a record changes its whole batch's smashed data",
+    "batch-norm": "BatchNorm, or another layer across the batch, in the lower segment: a record "
+    "changes its whole batch's smashed data",
     "uncounted": "uploads that no plan asked for and no ledger can count",
 }
 """Why an epsilon is infinite, in words."""
@@ -161,8 +162,8 @@ class Exposure:
     channel
         "leftover", "evaluation", "uncounted" and "batch-norm" make epsilon infinite; the others
         are stated in words next to it (see `UNBOUNDED` and `OUTSIDE`). Record "training" whenever
-        the lower segment learns from the client's own records, and "batch-norm" whenever it
-        normalises over a batch of them.
+        the lower segment learns from the client's own records, and "batch-norm" whenever an
+        example of a batch can change what it makes of another: by BatchNorm, by a shuffle.
 
     Raises
     ------

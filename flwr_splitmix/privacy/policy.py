@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import tomllib
 from collections.abc import Mapping
@@ -42,6 +43,9 @@ class NodePolicy:
         plain.
     allow_plain
         Whether anything may be sent without noise; None: yes, unless there is a limit.
+    allow_training
+        Whether gradients from the server may change the lower segment; None: yes. A server can
+        choose them such that one record moves the uploads of all others, which no epsilon counts.
 
     Raises
     ------
@@ -55,6 +59,7 @@ class NodePolicy:
     allow_evaluation: bool | None = None
     allow_benchmark: bool | None = None
     allow_plain: bool | None = None
+    allow_training: bool | None = None
 
     def __post_init__(self) -> None:
         limit = self.max_epsilon
@@ -94,8 +99,15 @@ class NodePolicy:
         Raises
         ------
         PolicyError
-            If the file cannot be read, has an unknown key, or a value is invalid.
+            If the file cannot be read, has an unknown key, a value is invalid, or the
+            configuration has a key that looks like a misspelt one of a policy.
         """
+        for key in node:
+            if key not in (*KEYS, POLICY) and (meant := _misspelt(key)):
+                raise PolicyError(
+                    f"{key!r} is no key of a policy, so this node would be without what it seems "
+                    f"to mean; did you mean {meant!r}?"
+                )
         values: dict[str, Any] = {}
         if path := node.get(POLICY):
             values = _read_file(Path(str(path)).expanduser())
@@ -103,7 +115,9 @@ class NodePolicy:
         return cls(**{_field(key): value for key, value in values.items()})
 
 
-_SWITCHES = ("allow-averaging", "allow-evaluation", "allow-benchmark", "allow-plain")
+_SWITCHES = (
+    "allow-averaging", "allow-evaluation", "allow-benchmark", "allow-plain", "allow-training",
+)  # fmt: skip
 
 KEYS = ("max-epsilon", "delta", *_SWITCHES)
 """Keys of a node's configuration, or of the policy file that it names."""
@@ -121,6 +135,12 @@ def _read_file(path: Path) -> dict[str, Any]:
             f"{POLICY} {path} has an unknown key {unknown[0]!r}; allowed are {', '.join(KEYS)}"
         )
     return values
+
+
+def _misspelt(key: str) -> str:
+    """Return the key of a policy that another key of the configuration seems to mean, or ""."""
+    plain = key.casefold().replace("_", "-")
+    return next(iter(difflib.get_close_matches(plain, [*KEYS, POLICY], n=1, cutoff=0.85)), "")
 
 
 def _field(key: str) -> str:

@@ -11,9 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_splitmix.clients import ClientError
+from flwr_splitmix.clients import ClientError, SplitClient
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.mixers import FullShare, Share
+from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle
 from flwr_splitmix.testing.toy import Toy
 from tests.clients.guarded import (
     DELTA,
@@ -96,7 +97,7 @@ def test_noise_that_is_weaker_than_the_budget_needs_is_refused_at_once(
         ([mask(3, sigma_y=0.0)], TOY, r"no noise on the labels \(sigma_y = 0\)"),
         ([FullShare()], TOY, "no clipping of the smashed data; no noise on the smashed data"),
         ([mask(1), FullShare()], TOY, "no clipping of the smashed data; no noise on the"),
-        ([mask(3)], replace(TOY, batch_norm=True), "BatchNorm in the lower segment"),
+        ([mask(3)], replace(TOY, batch_norm=True), "BatchNorm, or another layer across the batch"),
     ],
     ids=["clip", "sigma_s", "sigma_y", "no noise", "one pass without", "batch norm"],
 )
@@ -114,6 +115,17 @@ def test_a_budget_and_uploads_without_any_epsilon_do_not_go_together(
     # Whoever asks for what is allowed then gets it.
     if not toy.batch_norm:
         assert "smashed" in ask(client, 1, mask(3))
+
+
+def test_a_shuffle_across_the_batch_has_no_epsilon() -> None:
+    """One record can be dealt to every example of the batch, as an edge of BatchShuffleSL does."""
+    segment, data = client_of().segment, client_of().batches.data
+    segment.norm = PatchShuffle(0.4)
+    budget = PrivacyBudget(delta=DELTA, max_epsilon=1e9)
+    client = SplitClient(segment, data, batch_size=TOY.batch, privacy=budget, device="cpu")
+    assert client.attach(ORDER, None)["batch-norm"] is True
+    with pytest.raises(ClientError, match="has no epsilon: BatchNorm, or another layer across"):
+        ask(client, 0, mask(3))
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,25 @@ def test_an_epoch_has_each_example_at_most_once_and_drops_the_short_last_batch()
     assert len({*first, *second}) == 8
 
 
+def test_a_batch_that_cannot_be_read_is_not_the_last_batch() -> None:
+    """Whoever is charged for the last batch must be in it."""
+
+    class Unreadable(Examples):
+        def batch(self, indices: np.ndarray) -> Example:
+            if unreadable.intersection(indices.tolist()):
+                raise OSError("no such file")
+            return super().batch(indices)
+
+    unreadable: set[int] = set()
+    batches = Batches(Unreadable(torch.arange(12).float(), torch.arange(12) % 3), 4)
+    inputs, _ = batches.next_batch(0, 0)
+    unreadable = set(range(12)) - set(inputs.int().tolist())
+    with pytest.raises(OSError, match="no such file"):
+        batches.next_batch(0, 0)
+    assert batches.indices.tolist() == inputs.int().tolist()
+    assert batches.drawn == 2  # the next one asked for is another
+
+
 def test_all_examples_are_used_in_the_long_run() -> None:
     assert {i for batch in drawn(Batches(numbered(11), 4), 20) for i in batch} == set(range(11))
 

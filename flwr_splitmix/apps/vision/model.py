@@ -10,7 +10,7 @@ from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.cutting import SPLITS, split_call
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.segments import SplitModel
-from flwr_splitmix.segments.batch_norm import has_batch_norm, needs_whole_batch
+from flwr_splitmix.segments.across_batch import needs_whole_batch
 
 
 @lru_cache(maxsize=2)
@@ -45,11 +45,11 @@ def segments_of(config: VisionConfig) -> SplitModel:
         raise ConfigError(
             f"run-config: pretrained weights of {config.model} could not be loaded: {reason}"
         ) from error
-    if config.max_epsilon and has_batch_norm(segments.lower):
+    if config.max_epsilon and (layer := needs_whole_batch(segments.lower)):
         raise ConfigError(
             f"run-config: max-epsilon is {config.max_epsilon}, but the lower segment of "
-            f"{config.model} has BatchNorm, through which an image moves its whole batch, so that "
-            "there is no epsilon; allowed with it are models without BatchNorm before the cut"
+            f"{config.model} has {layer}, through which an image moves its whole batch, so that "
+            f"there is no epsilon; allowed with it are models without {layer} before the cut"
         )
     if config.micro_batches != 1:
         for name, segment in (("lower", segments.lower), ("upper", segments.upper)):

@@ -37,7 +37,9 @@ CONTEXT_BYTES = 64_000_000
 FORGET_DAYS = 30.0
 """States of runs not used on this node for this many days are removed."""
 
-_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_RUN = re.compile(r"(?!.*\.(?i:jsonl))[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""Names of directories, except names like those of the node's ledger and logs beside them."""
+
 _KEY = "splitmix-state"
 
 

@@ -192,3 +192,53 @@ def test_a_policy_may_be_a_file(tmp_path: Path) -> None:
     file.write_text("max-epsilom = 0.25\n")
     with pytest.raises(LinkError, match="unknown key 'max-epsilom'; allowed are max-epsilon"):
         node.begin()
+
+
+def test_without_training_the_lower_segment_stays_as_it_came(tmp_path: Path) -> None:
+    """Gradients aimed at one record used to tell it through the uploads of the others."""
+    moved = {}
+    for allowed in (True, False):
+        node = Node(tmp_path / str(allowed), {"max-epsilon": 8.0, "allow-training": allowed})
+        node.begin(arrays=WEIGHTS)
+        reply = node.step([noisy()]).reply
+        assert reply is not None
+        node.step([noisy()], 1, [torch.full_like(reply["smashed"][0], 1e3)])
+        moved[allowed] = any(
+            not torch.equal(t, WEIGHTS[name]) for name, t in node.client.weights().items()
+        )
+        assert node.client.guard is not None
+        said = str(node.client.guard.ledger.statement(1e-5))
+        assert ("what a record did to the lower segment" in said) == allowed
+        node.end(finish=False)
+    assert moved == {True: True, False: False}
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("max_epsilon", "max-epsilon"),
+        ("Max-Epsilon", "max-epsilon"),
+        ("allow-avraging", "allow-averaging"),
+        ("privacy_policy", "privacy-policy"),
+    ],
+)
+def test_a_misspelt_key_is_not_taken_for_no_policy(tmp_path: Path, key: str, meant: str) -> None:
+    with pytest.raises(LinkError, match=f"'{key}' is no key of a policy.* did you mean '{meant}'"):
+        Node(tmp_path, {key: 1.0}).begin()
+
+
+def test_other_keys_of_a_node_are_left_alone(tmp_path: Path) -> None:
+    node = Node(tmp_path, {"num-partitions": 2, "dataset": "x", "link-via-ca": "y", "site": "z"})
+    node.begin()
+    node.end(finish=False)
+
+
+@pytest.mark.parametrize("config", [{"max-epsilon": 8.0}, {"allow-plain": False}])
+def test_noise_that_the_server_knows_is_none(tmp_path: Path, config: dict[str, Any]) -> None:
+    node = Node(tmp_path, config)
+    node.options = {"repeatable_secrets": True}
+    with pytest.raises(
+        ClientError, match="the run's seed, which the server knows: make it without"
+    ):
+        node.begin()
+    node.end(finish=False)

@@ -46,7 +46,7 @@ def run(nodes: Path, evaluation: Any = "none", **options: Any) -> None:
 def test_a_nodes_limit_ends_a_run_that_knows_nothing_of_it(tmp_path: Path) -> None:
     """Over real gRPC, the run has no budget of its own, but the node's operator has set one."""
     toy = Toy(clients=1, batch_norm=False)
-    app = toy_app(toy)
+    app = toy_app(toy, repeatable_secrets=False)
     sent = []
     for name in ("psl-1", "psl-2"):
         grid = FakeGrid(app, 1, **{"state-dir": str(tmp_path), "max-epsilon": 2.0})

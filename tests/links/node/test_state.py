@@ -53,7 +53,14 @@ def test_the_default_is_below_the_home_of_splitmix(
     assert (tmp_path / "nodes" / "psl-1").is_dir()
 
 
-@pytest.mark.parametrize("run", ["../other", "a/b", ".hidden", "a\0b", "x" * 200, "a b"])
+@pytest.mark.parametrize(
+    "run",
+    [
+        "../other", "a/b", ".hidden", "a\0b", "x" * 200, "a b",
+        # In the place of one of these files a directory kept the node from its own ledger.
+        "privacy-ledger-0.jsonl", "first-weights-0.jsonl", "audit-1.JSONL",
+    ],
+)  # fmt: skip
 def test_a_server_cannot_name_another_directory(run: str, tmp_path: Path) -> None:
     with pytest.raises(LinkError, match="the server's run id is no name of a directory"):
         open_store(run, context(**{"state-dir": str(tmp_path)}))

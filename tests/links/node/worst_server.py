@@ -78,7 +78,8 @@ class Node:
         return self.host.attach(ticket, make, arrays)
 
     def _client(self, context: Context) -> SplitClient:
-        (client,) = self.toy.make_clients(sgd(0.1), **self.options)
+        options = {"repeatable_secrets": False, **self.options}
+        (client,) = self.toy.make_clients(sgd(0.1), **options)
         if self.lower is not None:
             client.segment = self.lower
         return client

@@ -82,8 +82,10 @@ def test_tests_that_clients_declare_public_cost_nothing() -> None:
 def test_batch_norm_in_the_lower_segment_ends_every_bound_on_both_sides() -> None:
     outcome = run(noised(DPSL), replace(TOY, batch_norm=True))
     assert outcome.by_server(0) == outcome.by_client(0) == math.inf
-    assert "no epsilon: BatchNorm in the lower segment" in outcome.said(0)
-    with pytest.raises(LinkError, match="what is asked of it has no epsilon: BatchNorm in the low"):
+    assert "no epsilon: BatchNorm, or another layer across the batch" in outcome.said(0)
+    with pytest.raises(
+        LinkError, match="what is asked of it has no epsilon: BatchNorm, or another layer"
+    ):
         run(noised(DPSL), replace(TOY, batch_norm=True), budgets=limits(*[1e6] * 4))
 
 
