@@ -9,10 +9,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.flop_counter import FlopCounterMode
 
 from flwr_splitmix.schedule import OptimizerFactory
+
+Shape = Sequence[int]
+
+_as_usual = sdpa_kernel(
+    [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+)
+"""Attention as torch computes it by default, whatever this process has chosen for speed."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,7 @@ class ClientCosts:
         return {**asdict(self), "memory_bytes": self.memory_bytes}
 
 
+@_as_usual
 def measure(
     module: nn.Module, inputs: Tensor, optimizer: OptimizerFactory, *, averages: bool
 ) -> ClientCosts:
@@ -124,6 +133,7 @@ class StageCosts:
         return self.parameter_bytes + 3 * learning + round(batch * self.activation_bytes)
 
 
+@_as_usual
 def measure_stages(stages: Sequence[nn.Module], inputs: Tensor) -> list[StageCosts]:
     """Measure the consecutive stages of a model in one pass over all of them.
 
@@ -141,7 +151,7 @@ def measure_stages(stages: Sequence[nn.Module], inputs: Tensor) -> list[StageCos
     ledger = _Kept({_place_of(p) for m in stages for p in m.parameters()})
     costs: list[StageCosts] = []
     passing: Any = inputs
-    with FlopCounterMode(display=False) as counter:
+    with _counter() as counter:
         for stage in stages:
             kept_before, flops_before = ledger.nbytes, counter.get_total_flops()
             with ledger.counting():
@@ -206,8 +216,34 @@ class _Kept:
         return detached.requires_grad_(output.requires_grad)
 
 
+def _counter() -> FlopCounterMode:
+    """Make a counter that also counts attention on the CPU, which torch before 2.15 leaves out."""
+    aten = torch.ops.aten
+    return FlopCounterMode(
+        display=False,
+        custom_mapping={
+            aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
+            aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
+        },
+    )
+
+
+def _attention_flops(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
+    """Count the products of queries with keys, and of their weights with values."""
+    batch, heads, length, width = query
+    return 2 * batch * heads * length * key[2] * (width + value[3])
+
+
+def _attention_backward_flops(
+    _out: Shape, query: Shape, key: Shape, value: Shape, *_: Any, **__: Any
+) -> int:
+    """Count, as torch does elsewhere: the weights anew, and two products for each of theirs."""
+    batch, heads, length, width = query
+    return 2 * batch * heads * length * key[2] * (3 * width + 2 * value[3])
+
+
 def _macs(module: nn.Module, sample: Tensor) -> tuple[int, int]:
-    with FlopCounterMode(display=False) as counter:
+    with _counter() as counter:
         output = module(sample)
         forward = counter.get_total_flops()
         _backward(output)
