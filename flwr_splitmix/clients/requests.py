@@ -64,7 +64,13 @@ def check_range(kind: str, start: int, stop: int, size: int) -> None:
         )
 
 
-def check_numbers(what: str, tensors: Mapping[str, Tensor], *, bounded: bool) -> None:
+def check_numbers(
+    what: str,
+    tensors: Mapping[str, Tensor],
+    *,
+    bounded: bool,
+    own: Mapping[str, Tensor] | None = None,
+) -> None:
     """Raise ClientError if numbers from a server are NaN, infinite, or absurdly large.
 
     Parameters
@@ -73,9 +79,13 @@ def check_numbers(what: str, tensors: Mapping[str, Tensor], *, bounded: bool) ->
         Description of the tensors, for the message.
     bounded
         Whether to reject finite numbers beyond `LARGEST` too.
+    own
+        The client's tensors of these names: what equals them passes, such as a mask of -inf.
     """
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or not tensor.numel():
+            continue
+        if own is not None and torch.equal(tensor, own[name].to(tensor.device)):
             continue
         least, most = tensor.aminmax()
         if not bool(torch.isfinite(least) & torch.isfinite(most)):

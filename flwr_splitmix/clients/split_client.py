@@ -132,7 +132,12 @@ class SplitClient(GuardedClient):
         if self.guard is not None:
             self.guard.admit_round(order, arrays)
         if arrays is not None:
-            check_numbers("the server's lower segment:", arrays, bounded=self._limited)
+            check_numbers(
+                "the server's lower segment:",
+                arrays,
+                bounded=self._limited,
+                own=self.segment.state_dict(),
+            )
             load_segment(self.segment, arrays)
         smashed = describe_segment(self.segment, fetch(self.batches.data, np.arange(1))[0])
         self._numbers = (smashed["prefix"] + smashed["patches"]) * smashed["width"]

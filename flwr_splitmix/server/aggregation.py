@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
@@ -21,7 +21,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from torch import Tensor
 
-from flwr_splitmix.links.ticket import to_numpy
 from flwr_splitmix.server.messages import messages_to
 from flwr_splitmix.server.strategy_state import RefusedStateError, restore_state, state_of
 from flwr_splitmix.storage import under
@@ -199,17 +198,33 @@ class LowerAggregator:
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate sorted replies; return (None, None) without aggregator or replies.
 
-        A server optimizer takes its step on the weights; what BatchNorm has measured is averaged.
-        A step on a running variance can make it negative, and then every output is NaN.
+        A server optimizer takes its step on the weights; what BatchNorm has measured and whole
+        numbers are averaged. A step on a running variance can make it negative, and then every
+        output is NaN. Whole numbers stay whole: an average of equal indices can lie just below
+        them.
         """
         if self.strategy is None or not replies:
             return None, None
         self._put_in_order(replies[0])
+        # Before the strategy sees them: some of Flower's take the arrays out of the replies.
+        whole = {
+            name: np.dtype(array.dtype)
+            for name, array in next(iter(replies[0].content.array_records.values())).items()
+            if np.dtype(array.dtype).kind in "biu"
+        }
+        means: Mapping[str, Array] = {}
+        if isinstance(self.strategy, _SERVER_OPTIMIZERS):
+            means = _means_of_measured(replies, whole)
         arrays, metrics = self.strategy.aggregate_train(server_round, replies)
-        if arrays is not None and isinstance(self.strategy, _SERVER_OPTIMIZERS):
-            means = _mean_statistics(replies)
-            arrays = ArrayRecord({name: means.get(name, array) for name, array in arrays.items()})
-        return arrays, metrics
+        if arrays is None:
+            raise AggregatorError(
+                f"{type(self.strategy).__name__} made nothing of {len(replies)} lower segments, so "
+                "that none of them would learn; it may need more clients, or fewer that it takes "
+                "for malicious"
+            )
+        made = {name: means.get(name, array) for name, array in arrays.items()}
+        made |= {name: _rounded(made[name], dtype) for name, dtype in whole.items() if name in made}
+        return ArrayRecord(made), metrics
 
     def _put_in_order(self, reply: Message) -> None:
         """Order FedAvgM's current arrays like the replies: a checkpoint does not keep the order."""
@@ -258,17 +273,26 @@ class LowerAggregator:
             ) from error
 
 
-def _mean_statistics(replies: Sequence[Message]) -> dict[str, Array]:
-    """Return the means of BatchNorm's measurements by name, weighted by examples."""
-    sent = [to_numpy(next(iter(reply.content.array_records.values()))) for reply in replies]
+def _rounded(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Return an aggregated array as the whole numbers that were sent."""
+    return Array(np.asarray(np.rint(array.numpy().astype(np.float64))).astype(dtype))
+
+
+def _means_of_measured(replies: Sequence[Message], whole: Collection[str]) -> dict[str, Array]:
+    """Return the means of what is no weight, weighted by examples."""
+    sent = [next(iter(reply.content.array_records.values())) for reply in replies]
     weights = [
         cast(int, next(iter(reply.content.metric_records.values()))["num-examples"])
         for reply in replies
     ]
     return {
-        name: Array(np.asarray(np.average([own[name] for own in sent], axis=0, weights=weights)))
+        name: Array(
+            np.asarray(np.average([own[name].numpy() for own in sent], axis=0, weights=weights))
+        )
         for name in sent[0]
         if name.rpartition(".")[2] in _STATISTICS
+        or name in whole
+        or not np.isfinite(sent[0][name].numpy()).all()  # a mask of -inf, which has no update
     }
 
 

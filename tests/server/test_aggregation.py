@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, get_args
 
@@ -290,6 +291,49 @@ def test_a_lower_segment_without_weights_cannot_be_averaged() -> None:
     with pytest.raises(AggregatorError, match="no weights that could be averaged; take a strategy"):
         SFL(upper, num_classes=2, device="cpu").fit(clients, 1)
     assert PSL(upper, num_classes=2, device="cpu").fit(clients, 1).train_metrics_clientapp
+
+
+class Permuting(nn.Module):
+    """A lower segment with a table of indices, and a mask of -inf, as attention has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 256)
+        self.order: torch.Tensor
+        self.register_buffer("order", torch.arange(256).flip(0))
+        self.mask: torch.Tensor
+        self.register_buffer("mask", torch.full((4, 4), -torch.inf).triu(1))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        smashed: torch.Tensor = self.linear(inputs)[..., self.order]
+        return smashed + self.mask.softmax(-1).sum()
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedAvgM", "FedAdam", "FedMedian"])
+@pytest.mark.parametrize("clients", [3, 6])
+def test_tables_and_masks_come_back_as_they_were(name: AggregatorName, clients: int) -> None:
+    """An average of 7, 7 and 7 was 6.9999999, which became the index 6."""
+    data: Any = TensorDataset(torch.randn(8, 4, 3), torch.arange(8) % 2)
+    segment, upper = Permuting(), nn.Sequential(nn.Flatten(), nn.Linear(4 * 256, 2))
+    own = [SplitClient(deepcopy(segment), data, batch_size=4) for _ in range(clients)]
+    strategy = SFL(upper, num_classes=2, device="cpu", aggregator=make_aggregator(name))
+    result = strategy.fit(own, 2)
+    before = segment.state_dict()
+    for after in (client.segment.state_dict() for client in own):
+        assert torch.equal(after["order"], before["order"])
+        assert torch.equal(after["mask"], before["mask"])
+        assert not torch.equal(after["linear.weight"], before["linear.weight"])
+    assert to_tensors(result.arrays)["order"].dtype == torch.int64
+
+
+def test_an_aggregator_that_makes_nothing_of_its_clients_is_an_error() -> None:
+    """Of too few clients Bulyan returned nothing, and every round began with the first weights."""
+    toy = Toy(clients=4)
+    strategy = SFL(
+        toy.upper(), device="cpu", aggregator=flower.Bulyan(num_malicious_nodes=1, **ANY_NODES)
+    )
+    with pytest.raises(AggregatorError, match="Bulyan made nothing of 4 lower segments"):
+        strategy.fit(toy.make_clients(sgd(0.1)), 1)
 
 
 def test_nothing_is_averaged_without_an_aggregator() -> None:

@@ -56,7 +56,9 @@ def robust() -> list[tuple[str, flower.Strategy, int]]:
 def test_numbers_that_would_overflow_are_not_averaged(value: float) -> None:
     """Before: the honest clients refused the average, and round 2 ended the run with no client."""
     seen = fit(liar(everywhere(value)))
-    assert seen.failures == {LIAR: "returned a lower segment with numbers beyond 1e+06"}
+    assert seen.failures == {
+        LIAR: "returned a lower segment with numbers beyond 1e+06 in 'position'"
+    }
     assert seen.accuracy > SOUND
 
 
@@ -284,7 +286,20 @@ def test_counters_may_be_large_and_weights_may_not() -> None:
     large = {**LIKE, "count": np.array(2_000_000)}
     hidden = {**LIKE, "a": np.full((2, 3), 2_000_000)}  # integers in the place of weights
     clients = checked(reply_of(large, TEN), reply_of(hidden, TEN))
-    assert clients.failures == {1: "returned a lower segment with numbers beyond 1e+06"}
+    assert clients.failures == {1: "returned a lower segment with numbers of another kind"}
+
+
+@pytest.mark.parametrize("dtype", [np.longdouble, np.float64, np.float16])
+def test_one_clients_width_of_numbers_is_not_everybodys(dtype: Any) -> None:
+    """A longdouble in one reply used to make an average that no node could read."""
+    odd = {name: value.astype(dtype) for name, value in LIKE.items() if value.dtype.kind == "f"}
+    clients = checked(reply_of({**LIKE, **odd}, TEN), reply_of(LIKE, TEN))
+    assert clients.failures == {}
+    for reply in clients.replies:
+        arrays = next(iter(reply.content.array_records.values()))
+        assert {name: array.numpy().dtype for name, array in arrays.items()} == {
+            name: value.dtype for name, value in LIKE.items()
+        }
 
 
 def test_the_run_is_as_long_as_others_make_it() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.ticket import to_numpy
@@ -31,8 +31,8 @@ _Kind = tuple[str, int | None]
 class ReplyIntake:
     """Checks what clients return at the end of a round, so that no single one spoils the average.
 
-    A reply that passes is rebuilt for the aggregator: names in the server's order, the metrics
-    that most clients have, and a capped weight.
+    A reply that passes is rebuilt for the aggregator: names in the server's order, the dtypes that
+    the run started with, the metrics that most clients have, and a capped weight.
 
     Parameters
     ----------
@@ -41,7 +41,8 @@ class ReplyIntake:
     """
 
     def __init__(self, initial: ArrayRecord) -> None:
-        self._counters = {name for name, array in to_numpy(initial).items() if _is_counter(array)}
+        self._dtypes = {name: array.dtype for name, array in to_numpy(initial).items()}
+        self._counters = {name for name, dtype in self._dtypes.items() if dtype.kind in "biu"}
         self._exaggerates: set[int] = set()
 
     def check(self, clients: Clients, like: ArrayRecord) -> dict[int, float]:
@@ -50,8 +51,9 @@ class ReplyIntake:
         Parameters
         ----------
         like
-            The lower segment that the round started with: names and shapes must match it, and
-            every number must be finite and at most `LARGEST`. The number of examples must be the
+            The lower segment that the round started with: names and shapes must match it, kinds
+            of numbers the run's first one, and every number must be finite and at most `LARGEST`.
+            The number of examples must be the
             one in the client's description.
 
         Returns
@@ -63,6 +65,7 @@ class ReplyIntake:
         common = _common_metrics(list(replies.values()))
         norms: dict[int, float] = {}
         metrics: dict[int, dict[str, Any]] = {}
+        checked: dict[int, Arrays] = {}
         for client, reply in replies.items():
             try:
                 arrays = self._read_arrays(reply, began)
@@ -72,9 +75,10 @@ class ReplyIntake:
                 clients.fail(client, str(error))
                 continue
             norms[client] = self._norm(arrays, began)
+            checked[client] = arrays
         self._cap_examples(metrics)
         for client, own in metrics.items():
-            _rebuild(replies[client], list(began), own)
+            _rebuild(replies[client], {name: checked[client][name] for name in began}, own)
         clients.replies = [replies[client] for client in metrics]
         _name_outliers(clients.server_round, norms)
         return norms
@@ -88,17 +92,24 @@ class ReplyIntake:
         except Exception as error:  # numpy has many for bytes that are no array
             raise UploadError("returned a lower segment that cannot be read") from error
         for name, array in arrays.items():
-            readable = isinstance(array, np.ndarray) and array.dtype.kind in "biuf"
-            if not readable or array.shape != began[name].shape:
+            kind = array.dtype.kind if isinstance(array, np.ndarray) else ""
+            if kind not in "biuf" or kind != self._dtypes[name].kind:
+                raise UploadError("returned a lower segment with numbers of another kind")
+            if array.shape != began[name].shape:
                 raise UploadError("returned another lower segment than it was given")
-            if not array.size:
-                continue
+            if not array.size or np.array_equal(array, began[name]):
+                continue  # a mask of -inf, which nobody changes, is no mistake
             if not np.isfinite(array).all():
                 raise UploadError("returned a lower segment with NaN or infinite numbers")
             limit = MOST if name in self._counters else LARGEST
             if max(-float(array.min()), float(array.max())) > limit:
-                raise UploadError(f"returned a lower segment with numbers beyond {limit:g}")
-        return arrays
+                raise UploadError(
+                    f"returned a lower segment with numbers beyond {limit:g} in {name!r}"
+                )
+        # One client's longdouble made an average that no node could read.
+        return {
+            name: array.astype(self._dtypes[name], copy=False) for name, array in arrays.items()
+        }
 
     def _norm(self, arrays: Arrays, began: Arrays) -> float:
         names = [name for name in began if name not in self._counters]
@@ -187,9 +198,8 @@ def _read_metrics(reply: Message, common: set[_Kind], examples: int) -> dict[str
     return {**kept, "num-examples": examples}
 
 
-def _rebuild(reply: Message, names: Sequence[str], metrics: Mapping[str, Any]) -> None:
+def _rebuild(reply: Message, arrays: Arrays, metrics: Mapping[str, Any]) -> None:
     """Replace a reply's arrays and metrics by the checked ones, under standard names."""
-    (record,) = reply.content.array_records.values()
     others = {
         key: value
         for key, value in reply.content.items()
@@ -198,7 +208,7 @@ def _rebuild(reply: Message, names: Sequence[str], metrics: Mapping[str, Any]) -
     reply.content = RecordDict(
         {
             **others,
-            "arrays": ArrayRecord({name: record[name] for name in names}),
+            "arrays": ArrayRecord({name: Array(array) for name, array in arrays.items()}),
             "metrics": MetricRecord(dict(metrics)),
         }
     )
@@ -217,10 +227,6 @@ def _name_outliers(server_round: int, norms: Mapping[int, float]) -> None:
             max(norms.values()),
             median,
         )
-
-
-def _is_counter(array: np.ndarray) -> bool:
-    return array.dtype.kind in "biu"
 
 
 def _squared_distance(array: np.ndarray, other: np.ndarray) -> float:
