@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import Mixer, SmashedShape
+from flwr_splitmix.server.intake.checks import plausible
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -44,6 +45,13 @@ class Remarks:
         self._say(
             [c for c, n in full.items() if 0 < n < batches],
             "has fewer batches than the mean and starts over within an epoch",
+        )
+        sizes = {client: int(d["num-examples"]) for client, d in known.items()}
+        counted = dict(zip(sizes, plausible(list(sizes.values())), strict=True))
+        self._say(
+            [c for c, n in sizes.items() if counted[c] < n],
+            f"has far more examples than most and counts as {max(counted.values(), default=0)} in "
+            "the length of a round; steps_per_round sets it",
         )
         self._say(
             [c for c, d in known.items() if int(d["state-round"]) < trained.get(c, 0)],

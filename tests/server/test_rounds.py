@@ -213,6 +213,16 @@ def test_a_client_left_over_is_said_every_round_small_data_once(
     assert lines.count("client 2 has less than one batch of 4 and draws with replacement") == 1
 
 
+def test_a_client_that_counts_less_in_the_length_of_a_round_is_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing was said where nothing is averaged: 2 steps, where the mean was 83."""
+    run(PSL, Toy(clients=3, examples=(4, 4, 500)), 2)
+    lines = [record.getMessage() for record in caplog.records]
+    said = "client 2 has far more examples than most and counts as 400 in the length of a round"
+    assert [line.startswith(said) for line in lines].count(True) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -12,6 +12,7 @@ from flwr.app import MetricRecord
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.server.intake.checks import UploadError, check_number, plausible
+from flwr_splitmix.server.remarks import name_clients
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -69,7 +70,17 @@ def sizes_of_tests(clients: Clients, kind: Kind) -> dict[int, int]:
             kind,
             given,
         )
-    return dict(zip(sizes, plausible(list(sizes.values())), strict=True))
+    asked = dict(zip(sizes, plausible(list(sizes.values())), strict=True))
+    cut = [client for client in sizes if asked[client] < sizes[client]]
+    if cut:
+        log.warning(
+            "%s evaluated on the first %d examples of far more, up to %d: one client must not keep "
+            "the others waiting",
+            f"{name_clients(cut)} is",
+            asked[cut[0]],
+            max(sizes[client] for client in cut),
+        )
+    return asked
 
 
 def batches_of_tests(
