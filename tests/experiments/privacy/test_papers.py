@@ -111,6 +111,18 @@ def test_a_table_stands_beside_the_papers_numbers_and_judges_its_claims(tmp_path
     assert json.loads(json.dumps(to_json(made)))["lines"][0]["values"] == [0.01, 0.012]
 
 
+def test_a_claim_compares_the_seeds_that_both_places_have(tmp_path: Path) -> None:
+    """The mean of both seeds of Mixup is above Patch CutMix's; of seed 0 alone it is below."""
+    experiment = PRIVACY_EXPERIMENTS["dp-cutmix-workshop-table2"]
+    place = Place(tmp_path, SIZES["smoke"], "fashion-mnist-small")
+    values = {("Mixup", 0): 0.010, ("Mixup", 1): 0.030, ("Patch CutMix", 0): 0.015}
+    for entry, cell in experiment.cells([0, 1]):
+        if entry.column == "10 %" and (entry.row, cell.seed) in values:
+            write_json(cell.file(place), done(cell, values[entry.row, cell.seed]))
+    claims = {str(claim): rest for claim, *rest in make_table(experiment, place, range(5)).claims}
+    assert claims["Mixup < Patch CutMix (10 %)"] == ["agrees", pytest.approx(0.005)]
+
+
 def done(cell: MatrixCell, value: float) -> dict[str, object]:
     metric = {"metric": "MSE", "value": value, "floor": 0.07}
     return {"state": "done", "metrics": [metric]}
