@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from flwr_splitmix.experiments.cell_runs import find_runs
 from flwr_splitmix.experiments.experiment import (
     Entry,
     Experiment,
+    Measure,
     Ordering,
     Place,
     TableScore,
@@ -19,9 +19,8 @@ from flwr_splitmix.experiments.experiment import (
 )
 from flwr_splitmix.experiments.measured import Measured, of_run
 from flwr_splitmix.experiments.scales import Scale
+from flwr_splitmix.experiments.verdicts import BySeed, Verdict, judged
 from flwr_splitmix.runs import Run
-
-Verdict = Literal["agrees", "disagrees", "not run", "not offered"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +36,11 @@ class TableLine:
         seed, in the order of `seeds`.
     begun
         Number of seeds that are begun and not finished.
-    uplink, downlink
-        Bytes of all clients per epoch, with those of averaged models, averaged over seeds; None if
-        no seed is finished.
+    uplinks
+        Bytes that all clients send up per epoch, with those of averaged models, in the order of
+        `seeds`.
+    downlink
+        Bytes that they receive, averaged over seeds; None if no seed is finished.
     client
         Costs of one client, see `ClientCosts`; None if not measured.
     epsilon
@@ -51,7 +52,7 @@ class TableLine:
     seeds: tuple[int, ...]
     values: tuple[float, ...]
     begun: int
-    uplink: float | None
+    uplinks: tuple[float, ...]
     downlink: float | None
     client: Mapping[str, int] | None
     epsilon: float | None = None
@@ -62,6 +63,16 @@ class TableLine:
     def mean(self) -> float | None:
         """Mean over seeds, in the units of `values`; None if no seed is finished."""
         return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def uplink(self) -> float | None:
+        """Mean of `uplinks`; None if no seed is finished."""
+        return statistics.fmean(self.uplinks) if self.uplinks else None
+
+    def by_seed(self, measure: Measure = "accuracy") -> BySeed:
+        """Return what orderings compare, by seed: `values`, or bytes sent up."""
+        compared = self.uplinks if measure == "uplink" else self.values
+        return dict(zip(self.seeds, compared, strict=True))
 
     @property
     def spread(self) -> float | None:
@@ -81,7 +92,10 @@ class TableLine:
 
 @dataclass(frozen=True)
 class Claim:
-    """An ordering and whether it holds for the means; `margin` is their difference plus slack."""
+    """An ordering and whether it holds for means over the same seeds, see `judged`.
+
+    `margin` is their difference plus slack, None if it is not judged.
+    """
 
     ordering: Ordering
     verdict: Verdict
@@ -205,7 +219,7 @@ def _line(
         seeds=tuple(one.seed for one in done),
         values=shown[0],
         begun=begun,
-        uplink=statistics.fmean(one.uplink for one in done) if done else None,
+        uplinks=tuple(one.uplink for one in done),
         downlink=statistics.fmean(one.downlink for one in done) if done else None,
         client=done[-1].client if done else None,
         epsilon=max((one.epsilon for one in done if one.epsilon is not None), default=None),
@@ -226,12 +240,5 @@ def _claims(experiment: Experiment, lines: Sequence[TableLine], dataset: str) ->
         if low.entry.variant is None or high.entry.variant is None:
             yield Claim(ordering, "not offered", None)
             continue
-        values = [
-            line.uplink if ordering.measure == "uplink" else line.mean for line in (low, high)
-        ]
-        below, above = values
-        if below is None or above is None:
-            yield Claim(ordering, "not run", None)
-        else:
-            margin = above + ordering.slack - below
-            yield Claim(ordering, "agrees" if margin > 0 else "disagrees", margin)
+        below, above = low.by_seed(ordering.measure), high.by_seed(ordering.measure)
+        yield Claim(ordering, *judged(below, above, ordering.slack))

@@ -102,6 +102,8 @@ class Scale:
         own = dict(variant.options)
         if variant.method == "SpectralShuffleSL":
             own.setdefault("spectrum", "embedding")  # older cells without it are of pixels
+        if variant.method == "MixGuard":
+            own.setdefault("sampler", "skewed")  # older cells without it are of rotated secrets
         if variant.method == "SpectralShuffleSL" and recipe.head_lr is not None:
             # Spectra need twice the learning rates (Patch Shuffling, section V-A).
             recipe = replace(recipe, lr=2 * recipe.lr, head_lr=2 * recipe.head_lr)

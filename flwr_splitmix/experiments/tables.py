@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flwr_splitmix.experiments.experiment import TableScore
-from flwr_splitmix.experiments.report import Claim, Table, TableLine, Verdict
+from flwr_splitmix.experiments.report import Claim, Table, TableLine
+from flwr_splitmix.experiments.verdicts import Verdict
 
 NOTHING = "-"
 

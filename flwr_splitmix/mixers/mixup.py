@@ -48,8 +48,8 @@ class Mixup(GroupMixer):
     ValueError
         If `k` < 2 or `alpha` <= 0.
 
-    Source: CutMixSL, table 1; DP-CutMixSL, section 3. The ratios are distributed as in patch
-    CutMix, without rounding to patches.
+    Source: CutMixSL, equations 7 and 8 (appendix B) and Table 1; DP-CutMixSL, Tables 1 and 4. The
+    ratios are distributed as in patch CutMix, without rounding to patches.
     """
 
     cover = "weighted"

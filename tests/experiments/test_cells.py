@@ -123,6 +123,16 @@ def test_spectra_of_embeddings_are_no_cell_that_was_run_with_those_of_pixels() -
     assert len({old.id, now.id, pixels.id}) == 3
 
 
+def test_cells_of_mixguard_name_their_sampler_as_older_ones_had_another_default() -> None:
+    made = variant("MixGuard", {"k": 3}, model="MiniLM-L6", clients=1)
+    now = CPU.cell(made, track="cola")
+    assert dict(now.options) == {"k": 3, "sampler": "skewed"}
+    old = replace(now, options=made.options)
+    rotated = CPU.cell(replace(made, options=(("sampler", "rotated"),)), track="cola")
+    assert dict(rotated.options)["sampler"] == "rotated"
+    assert old.id != now.id
+
+
 def test_an_unknown_model_is_one_clear_error() -> None:
     with pytest.raises(ExperimentError, match=r"no model 'BERT'.*ViT-Tiny"):
         CPU.cell(variant("PSL", model="BERT"))

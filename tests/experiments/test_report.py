@@ -103,11 +103,32 @@ def test_bytes_are_those_of_an_epoch_with_what_is_averaged(table: Table) -> None
 def test_claims_agree_disagree_or_wait(table: Table) -> None:
     verdicts = {str(claim.ordering): (claim.verdict, claim.margin) for claim in table.claims}
     assert verdicts == {
-        "PSL < SFL (n = 2)": ("disagrees", pytest.approx(-0.5)),
+        "PSL < SFL (n = 2)": ("agrees", pytest.approx(1.0)),
         "uplink of SFL < PSL (n = 2)": ("disagrees", pytest.approx(-1_000_000)),
         "PSL < CutMixSL (n = 2)": ("not run", None),
         "PSL < other (n = 2)": ("not offered", None),
     }, "a claim for another data set does not count"
+
+
+def test_a_claim_compares_the_seeds_that_both_places_have(tmp_path: Path) -> None:
+    """The mean of both seeds of PSL, 45, is above SFL's 42; of seed 0 alone PSL is below."""
+    finish(tmp_path, cell_of("PSL"), 0.40)
+    finish(tmp_path, cell_of("PSL", seed=1), 0.50, uplink_bytes=80_000_000)
+    finish(tmp_path, cell_of("SFL"), 0.42)
+    (made,) = make_tables(TOY, SMOKE, tmp_path)
+    accuracy, uplink, *_ = made.claims
+    assert accuracy.verdict == "agrees"
+    assert accuracy.margin == pytest.approx(2.0)
+    assert (uplink.ordering.measure, uplink.margin) == ("uplink", 0.0)
+
+
+def test_places_without_a_seed_in_common_are_compared_by_their_own_means(tmp_path: Path) -> None:
+    finish(tmp_path, cell_of("PSL"), 0.40)
+    finish(tmp_path, cell_of("PSL", seed=1), 0.50)
+    finish(tmp_path, cell_of("SFL", seed=2), 0.42)
+    (made,) = make_tables(TOY, SMOKE, tmp_path)
+    assert made.claims[0].verdict == "disagrees"
+    assert made.claims[0].margin == pytest.approx(-3.0)
 
 
 def test_every_data_set_and_length_that_was_begun_is_a_table(tmp_path: Path) -> None:
@@ -138,18 +159,18 @@ def test_a_table_shows_the_scores_that_its_experiment_names(tmp_path: Path) -> N
     )
     finish(tmp_path, cell_of("PSL"), 0.9, eval_matthews=0.30, error=0.25)
     finish(tmp_path, cell_of("PSL", seed=1), 0.9, eval_matthews=0.32, error=0.35)
-    finish(tmp_path, cell_of("SFL"), 0.9, eval_matthews=0.28)
+    finish(tmp_path, cell_of("SFL"), 0.9, eval_matthews=0.2750)
     (made,) = make_tables(scored, SMOKE, tmp_path)
     assert tables.headings(made)[2:5] == ["Matthews", "error", "seeds"]
     assert tables.rows(made)[0][2:5] == ["31.00 ± 1.41", "0.300 ± 0.071", "2 seeds"]
-    assert tables.rows(made)[1][2:5] == ["28.00", "-", "1 seed"]
+    assert tables.rows(made)[1][2:5] == ["27.50", "-", "1 seed"]
     assert tables.rows(made)[2][2:5] == ["-", "-", "not run"]
     verdicts: dict[str, tuple[str, Any]] = {
         str(claim.ordering): (claim.verdict, claim.margin) for claim in made.claims
     }
     assert verdicts == {
-        "PSL < SFL + 5 (n = 2)": ("agrees", pytest.approx(2.0)),
-        "PSL < SFL + 2 (n = 2)": ("disagrees", pytest.approx(-1.0)),
+        "PSL < SFL + 5 (n = 2)": ("agrees", pytest.approx(2.5)),
+        "PSL < SFL + 2 (n = 2)": ("disagrees", pytest.approx(-0.5)),
     }
     (plain,) = json.loads(json.dumps(tables.to_json([made])))
     assert plain["lines"][0]["further_scores"] == [[0.25, 0.35]]
@@ -164,14 +185,14 @@ def test_text_has_our_number_beside_the_papers(table: Table) -> None:
     assert tables.cost_rows(table) == [
         ["PSL, SFL", "n = 2", "1.00 MB", "2.00 MB", "3.00 MB", "4.00", "5.00"]
     ]
-    assert tables.tally(table.claims) == "2 disagree, 1 not run, 1 not offered"
+    assert tables.tally(table.claims) == "1 agree, 1 disagree, 1 not run, 1 not offered"
 
 
 def test_markdown_is_tables_of_equal_width(table: Table) -> None:
     text = tables.to_markdown([table])
     assert "### toy: a toy (nowhere); scale smoke, fashion-mnist-small, 2 epochs" in text
     assert "| PSL | n = 2 | 41.50 ± 2.12 | 2 seeds | 50.00 | 60.00 | 4.00 MB | 2.00 MB |" in text
-    assert "| PSL < SFL (n = 2) | disagrees | -0.50 |" in text
+    assert "| PSL < SFL (n = 2) | agrees | +1.00 |" in text
     for block in text.split("\n\n"):
         widths = {line.count("|") for line in block.splitlines() if line.startswith("|")}
         assert len(widths) <= 1
@@ -183,7 +204,7 @@ def test_json_has_every_seed(table: Table) -> None:
     assert (psl["seeds"], psl["values"], psl["paper"]) == (
         [0, 1], [40.0, 43.0], {CIFAR: 50.0, FASHION: 60.0},
     )  # fmt: skip
-    assert report["orderings"][0]["verdict"] == "disagrees"
+    assert [each["verdict"] for each in report["orderings"][:2]] == ["agrees", "disagrees"]
     assert psl["client_costs"]["forward_macs"] == 4_000_000
 
 

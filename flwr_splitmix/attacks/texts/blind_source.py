@@ -51,7 +51,8 @@ def blind_source(
     ImportError
         Without scikit-learn (extra `attacks`).
 
-    Source: FastICA, Hyvärinen and Oja 2000, with the log cosh contrast; our section 6.
+    Source: FastICA, Hyvärinen and Oja 2000, with the log cosh contrast; measured in
+    docs/mixguard.md, "Five attacks".
     """
     with needed_for("FastICA"):
         from sklearn.decomposition import FastICA

@@ -11,8 +11,9 @@ from flwr_splitmix.experiments.experiment import Experiment, Place
 from flwr_splitmix.experiments.measured import Measured, of_run
 from flwr_splitmix.experiments.pages.results import Results
 from flwr_splitmix.experiments.pages.table_block import table_block
-from flwr_splitmix.experiments.report import Table, Verdict, table_of
+from flwr_splitmix.experiments.report import Table, table_of
 from flwr_splitmix.experiments.scales import Scale
+from flwr_splitmix.experiments.verdicts import Verdict
 from flwr_splitmix.runs import Run
 
 

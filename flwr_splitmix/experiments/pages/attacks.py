@@ -19,7 +19,7 @@ from flwr_splitmix.experiments.privacy.tables_of_papers import (
     reached,
     table_of,
 )
-from flwr_splitmix.experiments.report import Verdict
+from flwr_splitmix.experiments.verdicts import Verdict
 
 _SEEDS = range(100)
 

@@ -15,8 +15,8 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from flwr_splitmix.experiments.experiment import Experiment, Place
 from flwr_splitmix.experiments.privacy.kinds import AnySize
 from flwr_splitmix.experiments.privacy.tables_of_papers import PrivacyExperiment
-from flwr_splitmix.experiments.report import Verdict
 from flwr_splitmix.experiments.scales import Scale
+from flwr_splitmix.experiments.verdicts import Verdict
 
 AnyExperiment = Experiment | PrivacyExperiment
 

@@ -18,6 +18,7 @@ from flwr_splitmix.experiments.tables import (
     shown_scores,
     tally,
 )
+from flwr_splitmix.experiments.verdicts import common_seeds
 
 
 def table_block(table: Table, versions: Sequence[str], link: str) -> str:
@@ -132,9 +133,10 @@ def _agreeing(table: Table, claim: Claim) -> str:
     """Return the share of the seeds at both places for which the ordering holds: "2 of 3"."""
     if claim.ordering.measure == "uplink":
         return NOTHING
-    by_place = {
-        line.entry.place: dict(zip(line.seeds, line.values, strict=True)) for line in table.lines
-    }
+    by_place = {line.entry.place: line.by_seed() for line in table.lines}
     low, high = by_place[claim.ordering.low], by_place[claim.ordering.high]
-    both = [low[seed] < high[seed] + claim.ordering.slack for seed in low if seed in high]
-    return f"{sum(both)} of {len(both)}"
+    seeds = common_seeds(low, high)
+    if not seeds:
+        return "none in common"
+    agreeing = [low[seed] < high[seed] + claim.ordering.slack for seed in seeds]
+    return f"{sum(agreeing)} of {len(seeds)}"

@@ -72,7 +72,8 @@ MIXGUARD_COLA = Experiment(
     "the |cos| of the best message, or of their sum, with a public text. Light "
     "secrets have supports of less weight and distort little, as the paper's need not. The budgets "
     "of DP-SGD, DP-Forward and SnD, which the paper does not state, are this package's defaults. "
-    "Local: all parts at the client, nothing mixed.",
+    "Local: all parts at the client, nothing mixed. MixGuard without further words has the default "
+    "secrets, skewed with supports of weight 1, and the paper's mask, the union of all.",
     track="cola",
     scores=(
         TableScore("Matthews (x 100)", "eval_matthews"),

@@ -134,7 +134,9 @@ def _kept(at: str) -> Ordering:
 _DIFFERENCES = (
     "One client. The paper's secrets, its defences' budgets and its strengths of noise are not "
     "known; the rows have this package's defaults, and refine every 8 steps, where the paper does "
-    "so in each. Local: all parts at the client, nothing mixed. "
+    "so in each. Local: all parts at the client, nothing mixed. MixGuard without further words has "
+    "the default secrets, skewed with supports of weight 1, and the paper's mask, the union of "
+    "all. "
 )
 
 

@@ -13,8 +13,8 @@ from flwr_splitmix.experiments.privacy import cells as matrix
 from flwr_splitmix.experiments.privacy.cells import MatrixCell
 from flwr_splitmix.experiments.privacy.columns import Column
 from flwr_splitmix.experiments.privacy.rows import Row
-from flwr_splitmix.experiments.report import Verdict
 from flwr_splitmix.experiments.tables import counted, grid
+from flwr_splitmix.experiments.verdicts import BySeed, Verdict, judged
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,17 @@ def reached(entry: PrivacyEntry, cell: MatrixCell, place: matrix.Place) -> Reach
 
 @dataclass(frozen=True)
 class PrivacyLine:
-    """An entry with its values, one per seed, and their mean floor."""
+    """An entry with its values by seed, and their mean floor."""
 
     entry: PrivacyEntry
-    values: tuple[float, ...]
+    by_seed: BySeed
     floor: float | None = None
     reason: str = ""
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The values, one per seed."""
+        return tuple(self.by_seed.values())
 
     @property
     def mean(self) -> float | None:
@@ -125,7 +130,10 @@ class PrivacyLine:
 
 @dataclass(frozen=True)
 class PrivacyTable:
-    """An experiment with its results and verdicts on its claims: (claim, verdict, margin)."""
+    """An experiment with its results and verdicts on its claims: (claim, verdict, margin).
+
+    Claims are judged by means over the same seeds, see `judged`.
+    """
 
     experiment: PrivacyExperiment
     place: matrix.Place
@@ -157,16 +165,14 @@ def table_of(
         below, above = (by_place[at] for at in (ordering.low, ordering.high))
         if below.entry.victim is None or above.entry.victim is None:
             claims.append((ordering, "not offered", None))
-        elif below.mean is None or above.mean is None:
-            claims.append((ordering, "not run", None))
         else:
-            margin = above.mean + ordering.slack - below.mean
-            claims.append((ordering, "agrees" if margin > 0 else "disagrees", margin))
+            verdict = judged(below.by_seed, above.by_seed, ordering.slack)
+            claims.append((ordering, *verdict))
     return PrivacyTable(experiment, place, lines, tuple(claims))
 
 
 def _line(entry: PrivacyEntry, every: Sequence[Reached]) -> PrivacyLine:
-    values = tuple(one.value for one in every if one.value is not None)
+    values = {one.seed: one.value for one in every if one.value is not None}
     floors = [one.floor for one in every if one.floor is not None]
     floor = statistics.fmean(floors) if floors else None
     return PrivacyLine(entry, values, floor, next((one.reason for one in every if one.reason), ""))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +14,13 @@ from flwr_splitmix.experiments.cell_runs import held_run
 from flwr_splitmix.experiments.pages import __main__ as pages
 from flwr_splitmix.experiments.pages.__main__ import main, renew_pages
 from flwr_splitmix.experiments.pages.papers import PAGES, paper_of
-from flwr_splitmix.experiments.pages.result_files import every_experiment, keep_results
-from flwr_splitmix.experiments.pages.results import AnyExperiment
+from flwr_splitmix.experiments.pages.result_files import (
+    FOLDER,
+    every_experiment,
+    keep_results,
+    read_results,
+)
+from flwr_splitmix.experiments.pages.results import AnyExperiment, Results
 from flwr_splitmix.experiments.running import run_cell
 from tests.experiments.pages.toy import SMALL, SMOKE, finish, toy
 
@@ -153,6 +160,13 @@ def test_committed_pages_are_what_the_command_makes_of_the_committed_files(tmp_p
     renew_pages(tmp_path / "docs", None)
     after = contents(tmp_path / "docs")
     assert [name for name in after if after[name] != before.get(name)] == []
+
+
+@pytest.mark.parametrize("result", read_results(DOCS / FOLDER), ids=lambda each: str(each.name))
+def test_every_result_file_is_shown_on_the_page_of_its_paper(result: Results[Any]) -> None:
+    page = DOCS / PAGES[paper_of(result.experiment)]
+    link = os.path.relpath(DOCS / FOLDER / result.name, page.parent)
+    assert f"([result file]({link}))" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("experiment", every_experiment().values(), ids=lambda each: each.name)

@@ -41,12 +41,20 @@ def test_orderings_have_a_verdict_a_margin_and_the_seeds_that_agree(lines: list[
     assert "The paper's orderings: 1 agree, 2 disagree, 5 not run." in lines
     at = lines.index("| ordering | here | margin, points | seeds that agree |")
     assert lines[at + 2 :] == [
-        "| PSL < SFL (n = 2) | agrees | +3.00 | 1 of 2 |",
+        "| PSL < SFL (n = 2) | agrees | +0.50 | 1 of 2 |",
         "| uplink of SFL < PSL (n = 2) | disagrees | -1.00 MB | - |",
-        "| PSL: n = 2 < n = 4 | disagrees | -12.00 | 0 of 1 |",
+        "| PSL: n = 2 < n = 4 | disagrees | -10.00 | 0 of 1 |",
         "| PSL < SFL (n = 3, n = 4) | not run | - | - |",
         "| SFL < CutMixSL (n = 2, n = 3, n = 4) | not run | - | - |",
     ]
+
+
+def test_of_places_without_a_seed_in_common_that_is_said(tmp_path: Path) -> None:
+    finish(tmp_path, "PSL", "n = 2", 0, 0.40)
+    finish(tmp_path, "SFL", "n = 2", 1, 0.42)
+    (result,) = export(tmp_path)
+    lines = result.block("data/file.json").splitlines()
+    assert "| PSL < SFL (n = 2) | agrees | +2.00 | none in common |" in lines
 
 
 def test_what_was_not_run_is_said(lines: list[str]) -> None:

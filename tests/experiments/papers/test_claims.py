@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flwr_splitmix.experiments import EXPERIMENTS
+from flwr_splitmix.experiments.experiment import CIFAR, FASHION
 
 
 def test_claims_of_the_texts_are_all_there() -> None:
@@ -14,12 +15,35 @@ def test_claims_of_the_texts_are_all_there() -> None:
     rows = {entry.row for entry in EXPERIMENTS["cutmixsl-table2"].entries}
     assert {f"{row}: n = 2 < n = 10" for row in rows} <= claims("cutmixsl-table2")
     assert "Patch CutMix: sigma = 0.1 < sigma = 0" in claims("cutmixsl-fig9")
+    for segments in ("SL", "SFL"):  # Figure 2: random positions improve "to a certain extent"
+        assert f"{segments}, random positions: lam = 1 < lam = 0.8" in claims("cutmixsl-fig2")
     assert claims("dp-cutmixsl-fig10b") == {
         *(f"alpha = {alpha}: k = 3 < k = 2" for alpha in (2, 6, "inf")),
         *(f"alpha = {alpha}: k = 5 < k = 3" for alpha in (2, 6)),
         "alpha = inf: k = 4 < k = 3",
         "alpha = inf: k = 5 < k = 4",
     }
+
+
+def test_the_proposed_method_is_best_but_for_mixup_at_vgg_on_cifar() -> None:
+    """DP-CutMixSL, Table 4; the workshop paper prints the same numbers as its Table 1."""
+    for name, mixup in (
+        ("dp-cutmixsl-table4", "PSL w. Mixup"),
+        ("dp-cutmix-workshop-table1", "SL w. Mixup"),
+    ):
+        experiment, proposed = EXPERIMENTS[name], "CutMixSL (proposed)"
+        claimed = {
+            (str(ordering), dataset)
+            for ordering in experiment.orderings
+            for dataset in ordering.datasets or (CIFAR, FASHION)
+        }
+        for entry in experiment.entries:
+            for dataset in (CIFAR, FASHION):
+                below = f"{entry.row} < {proposed} ({entry.column})"
+                exception = (entry.row, entry.column, dataset) == (mixup, "VGG-16", CIFAR)
+                expected = entry.row != proposed and not exception
+                assert ((below, dataset) in claimed) == expected
+        assert (f"{proposed} < {mixup} (VGG-16)", CIFAR) in claimed
 
 
 def test_the_workshops_noise_is_where_its_equations_add_it() -> None:
