@@ -284,6 +284,12 @@ class SplitClient(GuardedClient):
         """Run the lower segment in training mode and keep its graph."""
         self.segment.train()
         smashed: Tensor = self.segment(inputs.to(self.device))
+        if not smashed.requires_grad and any(p.requires_grad for p in self.segment.parameters()):
+            raise ClientError(
+                "the lower segment has weights to train, but its output has no gradient: its "
+                "forward pass detaches it, or runs without gradients; if nothing is to be trained, "
+                "freeze the weights (requires_grad_(False))"
+            )
         return smashed
 
     def batch(self, number: int) -> Example:

@@ -84,12 +84,14 @@ class RunRecorder:
 
         A run that was interrupted before its first checkpoint begins anew.
         """
-        if self.run is None:
-            return None
-        if not self.run.checkpoints.rounds():
+        if self.run is not None and self.run.checkpoints.rounds():
+            return self.run.checkpoints.load()
+        # A strategy may be run for the second time.
+        self.metrics.rows, self._ends = [], []
+        self._began = time.monotonic()
+        if self.run is not None:
             self.run.rewind(0)
-            return None
-        return self.run.checkpoints.load()
+        return None
 
     def go_on(self, checkpoint: Checkpoint, num_rounds: int) -> None:
         """Continue the run after a checkpoint that was restored; discard what came after it.

@@ -133,6 +133,11 @@ class RoundLoop(Shape):
             before the first). It gets the averaged lower segment; if the strategy does not
             average, the initial one, and a warning says so.
 
+        Returns
+        -------
+        Flower's result. Its `arrays` are the averaged lower segment; without an aggregator they are
+        the initial one, as each client keeps its own.
+
         Raises
         ------
         LinkError
@@ -164,10 +169,15 @@ class RoundLoop(Shape):
         initial_arrays
             The lower segment that all clients start from; None uses the first client's.
 
+        Returns
+        -------
+        Flower's result, as from `start`; `clients[i].segment` is a client's own lower segment.
+
         Raises
         ------
         AggregatorError
-            If the aggregator needs a grid of nodes.
+            If the aggregator needs a grid of nodes, makes nothing of the clients' lower segments,
+            or they have no weights.
         LinkError
             If fewer than `min_nodes` clients are given, or are left in a round.
         """

@@ -156,7 +156,7 @@ def test_an_exaggerated_number_of_examples_is_capped_and_said(
     expected = honest.mean(0) * 4 / 104
     averaged = torch.tensor(result.arrays["position"].numpy())
     torch.testing.assert_close(averaged, expected)
-    said = [r.getMessage() for r in caplog.records if "examples" in r.getMessage()]
+    said = [r.getMessage() for r in caplog.records if "in averages" in r.getMessage()]
     assert (
         f"client {LIAR} says that it has {MANY} examples; in averages it counts as 4800"
         in (said[0])

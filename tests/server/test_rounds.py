@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.events import Exchange, RoundDone, StepDone
@@ -260,6 +261,28 @@ def test_numbers_of_numpy_are_whole_numbers() -> None:
 def test_a_fraction_of_a_round_is_refused() -> None:
     with pytest.raises(ValueError, match=r"num_rounds is 2\.5; it must be a whole number"):
         run(CutMixSL, Toy(), 2.5)  # type: ignore[arg-type]
+
+
+def test_a_second_fit_has_rows_of_its_own() -> None:
+    toy = Toy()
+    strategy = PSL(toy.upper(), device="cpu", steps_per_round=2)
+    for rounds in (3, 2):
+        strategy.fit(toy.make_clients(sgd(0.1)), rounds)
+        rows = strategy.recorder.metrics.rows
+        assert [row["round"] for row in rows] == list(range(1, rounds + 1))
+
+
+def test_a_lower_segment_that_detaches_is_an_error_not_untrained() -> None:
+    class Detached(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(inputs).detach()
+
+    data: Any = TensorDataset(torch.randn(8, 4, 3), torch.arange(8) % 2)
+    upper = nn.Sequential(nn.Flatten(), nn.Linear(4 * 3, 2))
+    frozen = Detached(3, 3).requires_grad_(False)
+    PSL(upper, num_classes=2, device="cpu").fit([SplitClient(frozen, data, batch_size=4)], 1)
+    with pytest.raises(LinkError, match="weights to train, but its output has no gradient"):
+        PSL(upper, num_classes=2, device="cpu").fit([SplitClient(Detached(3, 3), data)], 1)
 
 
 def test_fit_without_clients_says_so() -> None:

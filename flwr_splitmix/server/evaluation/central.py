@@ -33,7 +33,8 @@ def central_evaluation(
     upper
         The strategy's server segment.
     lower
-        A lower segment like the clients'; its weights are overwritten.
+        A lower segment like the clients'. Its weights are overwritten, so that it is the trained
+        one in the end: give no client's own, and none that another run is to start from.
     data
         Test examples (input, label).
 
