@@ -13,6 +13,7 @@ from flwr_splitmix.events import (
     RunStarted,
     StepDone,
 )
+from flwr_splitmix.storage import json_values
 
 
 class Observer:
@@ -77,7 +78,11 @@ class Audience:
 
     def facts(self) -> dict[str, Any]:
         """Return what all observers add to the run's summary."""
-        return {name: fact for each in self.observers for name, fact in each.facts().items()}
+        return {
+            name: fact
+            for each in self.observers
+            for name, fact in json_values(each.facts(), f"{type(each).__name__}.facts()").items()
+        }
 
     def on_start(self, event: RunStarted) -> None:
         """Notify all observers."""
