@@ -78,11 +78,12 @@ class Audience:
 
     def facts(self) -> dict[str, Any]:
         """Return what all observers add to the run's summary."""
-        return {
-            name: fact
-            for each in self.observers
-            for name, fact in json_values(each.facts(), f"{type(each).__name__}.facts()").items()
-        }
+        return {name: fact for each in self.observers for name, fact in each.facts().items()}
+
+    def check_facts(self) -> None:
+        """Raise TypeError, with the observer's name, for facts that cannot be written."""
+        for observer in self.observers:
+            json_values(observer.facts(), f"{type(observer).__name__}.facts()")
 
     def on_start(self, event: RunStarted) -> None:
         """Notify all observers."""

@@ -210,6 +210,8 @@ class RoundLoop(Shape):
             name = type(self).__name__
             self.audience.on_start(self.recorder.started(name, num_rounds, self._finished + 1))
             self._rounds(job)
+            if self.recorder.run is not None:
+                self.audience.check_facts()
             self.recorder.finish(self._facts)
         except BaseException as failure:
             error = sentence(failure)
