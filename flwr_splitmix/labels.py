@@ -129,9 +129,14 @@ def tally(logits: Tensor, labels: Tensor) -> Tally:
 
 
 def wrong_labels(
-    labels: Tensor, num_classes: int, *, multi_label: bool, batch: int | None = None
+    labels: Tensor,
+    num_classes: int,
+    *,
+    multi_label: bool,
+    batch: int | None = None,
+    ids: bool = False,
 ) -> str | None:
-    """Return what is wrong with labels, as a clause; None if nothing is.
+    """Return what is wrong with labels, as a clause with the remedy; None if nothing is.
 
     Parameters
     ----------
@@ -139,6 +144,8 @@ def wrong_labels(
         int64 (b,) in 0..L-1 is right, or with `multi_label` int64 (b, L) of 0 and 1.
     batch
         Expected number b of examples; None for any.
+    ids
+        Whether they are ids of examples instead, 0..L-1: for them there is no remedy.
     """
     if batch is None:
         batch = len(labels) if labels.dim() else 1
@@ -147,7 +154,25 @@ def wrong_labels(
     if labels.dtype != torch.int64 or tuple(labels.shape) != shape:
         return (
             f"have shape {tuple(labels.shape)} of {labels.dtype}, expected {shape} of torch.int64"
+            + ("" if ids else _reshaped(labels, multi_label=multi_label))
         )
     if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) <= most:
-        return f"lie in {int(labels.min())}..{int(labels.max())}, allowed are 0..{most}"
+        least, largest = int(labels.min()), int(labels.max())
+        more = not (ids or multi_label) and largest > most
+        return f"lie in {least}..{largest}, allowed are 0..{most}" + (
+            f" (classes start at 0; for more of them pass num_classes={largest + 1})"
+            if more
+            else ""
+        )
     return None
+
+
+def _reshaped(labels: Tensor, *, multi_label: bool) -> str:
+    """Return how labels become ones of the expected shape."""
+    if multi_label:
+        return " (of one class each: leave out multi_label)" if labels.dim() == 1 else ""
+    if labels.dim() == 2 and labels.shape[1] == 1:
+        return " (take .squeeze(1))"
+    if labels.dim() == 2:
+        return " (one-hot: take .argmax(1); several labels each: multi_label=True)"
+    return ""

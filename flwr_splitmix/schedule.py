@@ -74,11 +74,35 @@ class WarmupCosine:
 
 
 class ScheduledOptimizer:
-    """An optimizer whose learning rates follow a schedule of the global round."""
+    """An optimizer whose learning rates follow a schedule of the global round.
+
+    Raises
+    ------
+    TypeError
+        If the factory or the schedule is no function, or the factory makes no optimizer that can
+        step after one backward pass.
+    """
 
     def __init__(self, module: nn.Module, factory: OptimizerFactory, schedule: Schedule) -> None:
+        if isinstance(factory, torch.optim.Optimizer):
+            kind = type(factory).__name__
+            raise TypeError(
+                f"optimizer is a torch.optim.{kind}; needed is a function that makes one from the "
+                f"segment's weights: lambda parameters: torch.optim.{kind}(parameters, lr=...)"
+            )
+        if not callable(factory):
+            raise TypeError(
+                f"optimizer is {factory!r}; needed is a function that makes one, such as "
+                "adamw(lr=1e-3)"
+            )
+        if isinstance(schedule, type) or not callable(schedule):
+            given = schedule.__name__ if isinstance(schedule, type) else type(schedule).__name__
+            raise TypeError(
+                f"schedule is {given}; needed is a function (progress in rounds, number of "
+                "rounds) -> factor on the learning rate, such as WarmupCosine() or constant"
+            )
         parameters = [p for p in module.parameters() if p.requires_grad]
-        self.optimizer = factory(parameters) if parameters else None
+        self.optimizer = _optimizer(factory(parameters)) if parameters else None
         self.schedule = schedule
         self.base_lrs = [g["lr"] for g in self.optimizer.param_groups] if self.optimizer else []
 
@@ -109,3 +133,16 @@ class ScheduledOptimizer:
         """Restore `state`, which may be part of a larger state."""
         if self.optimizer is not None:
             unpack_optimizer(self.optimizer, tensors, meta[name], name)
+
+
+def _optimizer(made: object) -> torch.optim.Optimizer:
+    if isinstance(made, torch.optim.LBFGS):
+        raise TypeError(
+            "optimizer makes LBFGS, which runs the model several times in a step; split learning "
+            "has one backward pass for each: take SGD, AdamW or the like"
+        )
+    if not isinstance(made, torch.optim.Optimizer):
+        raise TypeError(
+            f"optimizer makes a {type(made).__name__}; needed is a torch.optim.Optimizer"
+        )
+    return made

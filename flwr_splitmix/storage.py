@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -16,6 +18,9 @@ from torch import Tensor
 from flwr_splitmix.files import write_atomic
 
 _META = "splitmix"
+
+_NEEDS = {"amsgrad": "max_exp_avg_sq", "centered": "grad_avg", "momentum": "momentum_buffer"}
+"""Options of torch's optimizers, and what those that have them keep for each parameter."""
 
 DIGEST = "splitmix-sha256"
 """Key of the digest among a file's plain values; files from before there was one lack it."""
@@ -105,7 +110,42 @@ def pack_optimizer(
                 tensors[f"{prefix}.{index}.{name}"] = value
             else:
                 plain.setdefault(str(index), {})[name] = value
-    return tensors, {"groups": state["param_groups"], "state": plain}
+    whose = f"the state of {type(optimizer).__name__}"
+    meta = {"groups": state["param_groups"], "state": plain}
+    return tensors, json_values(meta, whose)
+
+
+def json_values(values: Any, whose: str) -> Any:
+    """Return values as ones that can be written as JSON: NumPy's numbers and 0-d tensors as plain.
+
+    Raises
+    ------
+    TypeError
+        If there is anything else; the message begins with `whose`.
+    """
+    try:
+        json.dumps(values)
+    except TypeError:
+        return _json_values(values, whose, "")
+    return values
+
+
+def _json_values(values: Any, whose: str, at: str) -> Any:
+    if isinstance(values, np.generic) or (isinstance(values, Tensor) and values.ndim == 0):
+        values = values.item()
+    if values is None or isinstance(values, (bool, int, float, str)):
+        return values
+    if isinstance(values, Mapping):
+        return {
+            _json_values(name, whose, at): _json_values(value, whose, f"{at}[{name!r}]")
+            for name, value in values.items()
+        }
+    if isinstance(values, (list, tuple)):
+        return [_json_values(value, whose, f"{at}[{i}]") for i, value in enumerate(values)]
+    raise TypeError(
+        f"{whose} has a {type(values).__name__}{at and f' at {at}'}; it must consist of JSON "
+        "values: numbers, text, lists, dictionaries (of a tensor or an array take .tolist())"
+    )
 
 
 def unpack_optimizer(
@@ -116,10 +156,13 @@ def unpack_optimizer(
 ) -> None:
     """Put what `pack_optimizer` took apart into an optimizer of the same kind and parameters.
 
+    The optimizer keeps the options that it was made with: a run may go on with others.
+
     Raises
     ------
     ValueError
-        If the parameters are others, or an option of this kind of optimizer is missing.
+        If the parameters are others, an option of this kind of optimizer is missing, or one of
+        its options needs a state that there is not.
     """
     state: dict[int, dict[str, Any]] = {
         int(index): dict(entries) for index, entries in meta["state"].items()
@@ -127,8 +170,21 @@ def unpack_optimizer(
     for name, tensor in under(prefix, tensors).items():
         index, entry = name.split(".", 1)
         state.setdefault(int(index), {})[entry] = tensor.clone()
-    options = [set(group) for group in optimizer.param_groups]
+    own = [dict(group) for group in optimizer.param_groups]
+    # What is no argument of the optimizer is part of its state, though it is kept in a group.
+    makers = [
+        vars(kind)["__init__"] for kind in type(optimizer).__mro__ if "__init__" in vars(kind)
+    ]
+    options = {name for maker in makers for name in inspect.signature(maker).parameters}
     optimizer.load_state_dict({"state": state, "param_groups": meta["groups"]})
-    for wanted, group in zip(options, optimizer.param_groups, strict=True):
-        if missing := sorted(wanted - set(group)):
+    for wanted, group in zip(own, optimizer.param_groups, strict=True):
+        if missing := sorted(wanted.keys() - group.keys()):
             raise ValueError(f"this state of an optimizer has no {missing[0]!r}")
+        group.update({name: value for name, value in wanted.items() if name in options})
+        for option, entry in _NEEDS.items():
+            kept = [optimizer.state[p] for p in group["params"] if p in optimizer.state]
+            if group.get(option) and any(entry not in entries for entries in kept):
+                raise ValueError(
+                    f"this state of an optimizer has no {entry!r}, needed for {option}="
+                    f"{group[option]!r}"
+                )

@@ -80,6 +80,10 @@ def test_losses_of_mixed_targets_are_linear_in_them() -> None:
         (SEVERAL + 1, True, "lie in 1..2, allowed are 0..1"),
         (-SEVERAL, True, "lie in -1..0, allowed are 0..1"),
         (ONE + 1, False, "lie in 1..3, allowed are 0..2"),
+        (ONE + 1, False, "0..2 (classes start at 0; for more of them pass num_classes=4)"),
+        (ONE[:, None], False, "expected (4,) of torch.int64 (take .squeeze(1))"),
+        (SEVERAL, False, "(one-hot: take .argmax(1); several labels each: multi_label=True)"),
+        (ONE, True, "(of one class each: leave out multi_label)"),
         (torch.tensor(1), False, "have shape () of torch.int64, expected (1,) of torch.int64"),
     ],
 )
@@ -88,3 +92,10 @@ def test_wrong_labels_are_described(
 ) -> None:
     said = wrong_labels(labels, 3, multi_label=multi_label)
     assert said == sentence or (sentence is not None and said is not None and sentence in said)
+
+
+def test_ids_have_no_remedy() -> None:
+    said = wrong_labels(ONE + 1, 3, multi_label=False, ids=True)
+    assert said == "lie in 1..3, allowed are 0..2"
+    said = wrong_labels(ONE[:, None], 3, multi_label=False, ids=True)
+    assert said == "have shape (4, 1) of torch.int64, expected (4,) of torch.int64"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -86,3 +88,36 @@ def test_frozen_weights_have_no_optimizer() -> None:
     assert optimizer.optimizer is None
     optimizer.zero_grad()
     optimizer.step(0.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("factory", "schedule", "said"),
+    [
+        (
+            torch.optim.Adam([nn.Parameter(torch.zeros(1))]),
+            constant,
+            r"is a torch.optim.Adam; .*: lambda parameters: torch.optim.Adam\(parameters, lr=...\)",
+        ),
+        ("adam", constant, "optimizer is 'adam'; needed is a function that makes one"),
+        (torch.optim.LBFGS, constant, "LBFGS, which runs the model several times in a step"),
+        (lambda parameters: None, constant, "optimizer makes a NoneType; needed is a torch.optim"),
+        (adamw(), torch.optim.lr_scheduler.StepLR, "schedule is StepLR; needed is a function"),
+        (adamw(), WarmupCosine, r"schedule is WarmupCosine; .* such as WarmupCosine\(\)"),
+        (adamw(), 0.1, "schedule is float; needed is a function"),
+    ],
+)
+def test_what_is_no_factory_or_no_schedule_is_refused(
+    factory: Any, schedule: Any, said: str
+) -> None:
+    with pytest.raises(TypeError, match=said):
+        ScheduledOptimizer(nn.Linear(2, 2), factory, schedule)
+
+
+def test_a_rate_may_be_a_tensor() -> None:
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=torch.tensor(0.1))
+
+    optimizer = ScheduledOptimizer(nn.Linear(2, 2), make, WarmupCosine(final_factor=0.0))
+    optimizer.step(1.0, 2)
+    _, meta = optimizer.state()
+    assert json.loads(json.dumps(meta))["optimizer"]["groups"][0]["lr"] == pytest.approx(0.05)

@@ -6,7 +6,9 @@ import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from flwr_splitmix.storage import (
     StorageError,
+    json_values,
     load_tensors,
     pack_optimizer,
     save_tensors,
@@ -170,7 +173,6 @@ def test_training_goes_on_bit_for_bit_after_a_round_trip(tmp_path: Path, make: O
 
     resumed_parameters = copy.deepcopy(parameters)
     resumed = make(resumed_parameters)
-    resumed.param_groups[0]["lr"] = 123.0  # the file's learning rate counts, not this one
     unpack_optimizer(resumed, *load_tensors(tmp_path / "file"))
     for at in range(3, 6):
         step(optimizer, parameters, gradients[at])
@@ -202,3 +204,57 @@ def test_two_optimizers_share_a_file_by_prefix(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
     unpack_optimizer(optimizer, loaded, meta["upper"], "upper")
     assert torch.equal(optimizer.state[parameter]["momentum_buffer"], torch.full((2,), 2.0))
+
+
+@pytest.mark.parametrize("tensor", [False, True])
+def test_a_resumed_optimizer_keeps_its_own_options_and_takes_the_state(tensor: bool) -> None:
+    first, second = torch.zeros(2), torch.zeros(2)
+    began = torch.optim.AdamW([first], lr=torch.tensor(0.1) if tensor else 0.1)
+    step(began, [first], [torch.ones(2)])
+    tensors, meta = pack_optimizer(began)
+    resumed = torch.optim.AdamW([second], lr=1e-5, weight_decay=5.0, betas=(0.1, 0.2))
+    unpack_optimizer(resumed, tensors, json.loads(json.dumps(meta)))
+    (group,) = resumed.param_groups
+    assert (group["lr"], group["weight_decay"], group["betas"]) == (1e-5, 5.0, (0.1, 0.2))
+    assert torch.equal(resumed.state[second]["exp_avg"], began.state[first]["exp_avg"])
+
+
+def test_what_is_no_option_comes_from_the_file() -> None:
+    """Some optimizers count their steps in a group."""
+    first, second = torch.zeros(2), torch.zeros(2)
+    began, resumed = torch.optim.SGD([first], lr=0.1), torch.optim.SGD([second], lr=0.1)
+    began.param_groups[0]["k"], resumed.param_groups[0]["k"] = 7, 0
+    unpack_optimizer(resumed, *pack_optimizer(began))
+    assert resumed.param_groups[0]["k"] == 7
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [(torch.optim.AdamW, {"amsgrad": True}), (torch.optim.RMSprop, {"momentum": 0.9})],
+)
+def test_an_option_that_needs_another_state_is_refused(make: Any, options: dict[str, Any]) -> None:
+    first, second = torch.zeros(2), torch.zeros(2)
+    began = make([first], lr=0.1)
+    step(began, [first], [torch.ones(2)])
+    (option,) = options
+    with pytest.raises(ValueError, match=f"has no '.*', needed for {option}="):
+        unpack_optimizer(make([second], lr=0.1, **options), *pack_optimizer(began))
+
+
+def test_numbers_of_numpy_and_torch_become_plain() -> None:
+    values = {"a": np.float32(0.5), "b": [torch.tensor(2)], "c": (1, None, "x"), np.int64(3): True}
+    plain = json_values(values, "it")
+    assert json.dumps(plain) == '{"a": 0.5, "b": [2], "c": [1, null, "x"], "3": true}'
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"a": [torch.ones(2)]}, r"it has a Tensor at \['a'\]\[0\]; .* take .tolist\(\)"),
+        ({"a": np.ones(2)}, r"it has a ndarray at \['a'\]; "),
+        ({1, 2}, "it has a set; it must consist of JSON values"),
+    ],
+)
+def test_what_cannot_be_written_is_named(value: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        json_values(value, "it")

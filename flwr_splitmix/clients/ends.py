@@ -58,7 +58,7 @@ class Ends:
             If the hidden states are not (b, T, d).
         """
         head = self.segments["head"].eval()
-        with torch.inference_mode():
+        with torch.no_grad():  # what a head caches may need a graph
             hidden: Tensor = head(batch.ids, batch.mask)
         if hidden.dim() != 3:
             raise ClientError(

@@ -106,7 +106,7 @@ class GraphlessExchanges(Client):
             texts would reveal their labels, and a text that is mixed twice becomes readable.
         """
         self.segments.eval()
-        with torch.inference_mode():
+        with torch.no_grad():
             return self._send_test(self._evaluation.begin(kind, start, stop))
 
     def _send_test(self, batch: TextBatch) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class GraphlessExchanges(Client):
         """
         sent = self._expected(self._evaluation.sent, outputs)
         self.segments.eval()
-        with torch.inference_mode():
+        with torch.no_grad():
             hidden = self.recover([output.to(self.device) for output in outputs], sent)
             following = self._evaluation.add(self.hiding.logits(hidden, sent), sent.batch)
             self._evaluation.sent = None

@@ -3,15 +3,70 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.map_style import check_map_style
+from flwr_splitmix.segments.geometry import Geometry
+
+_OF_DTYPES = re.compile(r"type|implemented for")
+"""What torch's messages about dtypes have in common."""
+
+
+def check_segment(segment: nn.Module) -> None:
+    """Refuse a lower segment whose weights cannot be sent or kept.
+
+    Raises
+    ------
+    ClientError
+        If some have no shape yet, or if its state has entries that are no tensors.
+    """
+    state = segment.state_dict(keep_vars=True)
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise ClientError(
+                f"the lower segment's state_dict has {name}, a {type(value).__name__}; only "
+                "tensors can be sent and kept: let get_extra_state return a tensor, or register "
+                "a buffer"
+            )
+        if is_lazy(value):
+            raise ClientError(
+                f"the lower segment's {name} has no shape yet (a lazy module): run one batch "
+                "through the lower segment first"
+            )
+
+
+@contextmanager
+def explained(segment: nn.Module, inputs: Tensor) -> Iterator[None]:
+    """Name the dtypes if a forward pass on inputs of another dtype than the weights' fails.
+
+    Raises
+    ------
+    ClientError
+        If it fails and the dtypes differ; a segment may convert its inputs itself.
+    """
+    try:
+        yield
+    except (RuntimeError, TypeError) as error:
+        dtypes = (p.dtype for p in segment.parameters() if p.dtype.is_floating_point)
+        weights = next(dtypes, inputs.dtype)
+        if weights == inputs.dtype or not _OF_DTYPES.search(str(error)):
+            raise
+        short = str(weights).removeprefix("torch.")
+        convert = ".float()" if weights == torch.float32 else f".to({weights})"
+        raise ClientError(
+            f"inputs are {str(inputs.dtype).removeprefix('torch.')}, the lower segment {short}: "
+            f"convert them in the data set with {convert}"
+        ) from error
 
 
 def load_segment(segment: nn.Module, arrays: Mapping[str, Tensor]) -> None:
@@ -60,7 +115,7 @@ def check_fits(own: Mapping[str, Tensor], arrays: Mapping[str, Tensor], what: st
 
 
 def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
-    """Describe a lower segment's output for an example (1, ...).
+    """Describe a lower segment's output for an example or two (b, ...).
 
     Returns
     -------
@@ -75,10 +130,26 @@ def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
     prefix, patches, width = _geometry(segment, example)
     description: dict[str, Any] = {"prefix": prefix, "patches": patches, "width": width}
     edge = getattr(segment, "edge", None)
-    if edge is not None:
+    if isinstance(edge, Mapping):  # other modules may mean something else by these names
         description["edge"] = json.dumps(edge, sort_keys=True)
         description["trainable"] = any(p.requires_grad for p in segment.parameters())
     return description
+
+
+def tests_of(
+    test_data: Dataset[Example] | None, benchmark_data: Dataset[Example] | None
+) -> dict[str, Dataset[Example] | None]:
+    """Return a client's test sets by kind of evaluation.
+
+    Raises
+    ------
+    TypeError
+        If one is no map-style data set.
+    """
+    for name, data in {"test_data": test_data, "benchmark_data": benchmark_data}.items():
+        if data is not None:
+            check_map_style(name, data)
+    return {"federated": test_data, "benchmark": benchmark_data}
 
 
 def describe_tests(tests: Mapping[str, Dataset[Example] | None]) -> dict[str, int]:
@@ -91,17 +162,17 @@ def describe_tests(tests: Mapping[str, Dataset[Example] | None]) -> dict[str, in
 
 def _geometry(segment: nn.Module, example: Tensor) -> tuple[int, int, int]:
     expected = getattr(segment, "input_shape", None)
-    if expected is not None and tuple(example.shape[1:]) != tuple(expected):
+    if _is_shape(expected) and tuple(example.shape[1:]) != tuple(expected):
         raise ClientError(
             f"images have shape {tuple(example.shape[1:])}, "
             f"the lower segment expects {tuple(expected)} (channels, height, width)"
         )
     geometry = getattr(segment, "geometry", None)
-    if geometry is not None:
+    if isinstance(geometry, Geometry):
         return geometry.prefix, geometry.patches, geometry.width
     segment.eval()
     device = next((p.device for p in segment.parameters()), torch.device("cpu"))
-    with torch.inference_mode():
+    with torch.no_grad(), explained(segment, example):  # what a segment caches may need a graph
         smashed = segment(example.to(device))
     if not isinstance(smashed, Tensor):
         raise ClientError(
@@ -112,6 +183,15 @@ def _geometry(segment: nn.Module, example: Tensor) -> tuple[int, int, int]:
     if len(shape) != 3:
         raise ClientError(f"smashed data must be (batch, patches, width), got shape {shape}")
     return 0, shape[1], shape[2]
+
+
+def _is_shape(value: object) -> TypeGuard[Sequence[int]]:
+    """Return whether a value is a shape of inputs (channels, height, width)."""
+    return (
+        isinstance(value, (tuple, list))
+        and len(value) == 3
+        and all(isinstance(length, int) for length in value)
+    )
 
 
 def _shapes(arrays: Mapping[str, Tensor]) -> str:

@@ -15,10 +15,13 @@ from flwr_splitmix.clients.graphs import backward, upload
 from flwr_splitmix.clients.guarded_client import GuardedClient
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.clients.lower import (
+    check_segment,
     describe_segment,
     describe_tests,
+    explained,
     fitted,
     load_segment,
+    tests_of,
     without_bfloat16,
 )
 from flwr_splitmix.clients.parts import PartedBatch, Pending, WireShares
@@ -80,9 +83,9 @@ class SplitClient(GuardedClient):
     Raises
     ------
     ClientError
-        If there is no training example.
+        If there is no training example, or the segment's weights cannot be sent.
     TypeError
-        If `data` has no length or no items, or `batch_size` is no integer.
+        If data have no length or no items, or `batch_size` is no integer.
     ValueError
         If `batch_size` < 1.
     """
@@ -104,11 +107,12 @@ class SplitClient(GuardedClient):
     ) -> None:
         super().__init__()
         self.device = pick_device(device)
+        check_segment(segment)
         self.segment = segment.to(self.device)
         self.batches = Batches(data, batch_size)
         if not self.batches.examples:
             raise ClientError(NO_DATA)
-        self.tests = {"federated": test_data, "benchmark": benchmark_data}
+        self.tests = tests_of(test_data, benchmark_data)
         self.shares = (*SHARES, *shares)
         self.repeatable_secrets = repeatable_secrets
         self._begin_guard(privacy)
@@ -139,7 +143,9 @@ class SplitClient(GuardedClient):
                 own=self.segment.state_dict(),
             )
             load_segment(self.segment, arrays)
-        smashed = describe_segment(self.segment, fetch(self.batches.data, np.arange(1))[0])
+        # BatchNorm without running statistics needs two.
+        few = min(2 if needs_whole_batch(self.segment) else 1, self.batches.examples)
+        smashed = describe_segment(self.segment, fetch(self.batches.data, np.arange(few))[0])
         self._numbers = (smashed["prefix"] + smashed["patches"]) * smashed["width"]
         return {
             "num-examples": self.batches.examples,
@@ -283,7 +289,8 @@ class SplitClient(GuardedClient):
     def _smashed(self, inputs: Tensor) -> Tensor:
         """Run the lower segment in training mode and keep its graph."""
         self.segment.train()
-        smashed: Tensor = self.segment(inputs.to(self.device))
+        with explained(self.segment, inputs):
+            smashed: Tensor = self.segment(inputs.to(self.device))
         if not smashed.requires_grad and any(p.requires_grad for p in self.segment.parameters()):
             raise ClientError(
                 "the lower segment has weights to train, but its output has no gradient: its "
@@ -341,7 +348,7 @@ class SplitClient(GuardedClient):
             self.guard.admit_evaluation()
         inputs, labels = fetch(data, np.arange(start, stop))
         self.segment.eval()
-        with torch.inference_mode():
+        with torch.no_grad(), explained(self.segment, inputs):
             # One memory layout, so that the upper segment gets the same from every link.
             smashed = self.segment(inputs.to(self.device)).contiguous()
             return {"smashed": [smashed], "labels": labels}

@@ -15,7 +15,7 @@ from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.first_weights import FirstWeights
 from flwr_splitmix.clients.graphless import GraphlessExchanges
-from flwr_splitmix.clients.lower import describe_tests
+from flwr_splitmix.clients.lower import describe_tests, tests_of
 from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.clients.text_evaluation import AskedTexts, TextEvaluation
 from flwr_splitmix.data.batches import Batches, Example, fetch
@@ -105,7 +105,7 @@ class UShapeClient(GraphlessExchanges):
         if not self.batches.examples:
             raise ClientError(NO_DATA)
         self.hiding = hiding or Hiding()
-        self.tests = {"federated": test_data, "benchmark": benchmark_data}
+        self.tests = tests_of(test_data, benchmark_data)
         self.scores = scores or TextScores
         self.repeatable_secrets = repeatable_secrets
         self._asked: AskedTexts | None = None

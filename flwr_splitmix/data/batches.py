@@ -125,7 +125,8 @@ def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
 
 def _is_batched(data: object) -> TypeGuard[Batched]:
     # Hugging Face's data sets have a `batch`, too, which makes another data set.
-    return isinstance(data, Batched) and type(data).__module__.partition(".")[0] != "datasets"
+    named = isinstance(data, Batched) and callable(data.batch)  # not a mere number of that name
+    return named and type(data).__module__.partition(".")[0] != "datasets"
 
 
 def _is_map_style(data: object) -> bool:

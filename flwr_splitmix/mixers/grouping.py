@@ -30,7 +30,7 @@ class GroupMixer(Mixer):
     Raises
     ------
     ValueError
-        If `k` < 2 or `regroup` is not one of those allowed.
+        If `k` is no whole number, or < 2, or `regroup` is not one of those allowed.
 
     Source: CutMixSL, algorithm 2 and "communication efficiency".
     """
@@ -38,6 +38,8 @@ class GroupMixer(Mixer):
     min_members = 2
 
     def __init__(self, k: int = 2, *, regroup: Regroup = "step") -> None:
+        if isinstance(k, bool) or not hasattr(k, "__index__"):
+            raise ValueError(f"k is {k!r}; it must be a whole number of at least 2")
         if k < 2:
             raise ValueError(f"k is {k}; a mixing group needs at least 2 clients")
         check_choice("regroup", regroup, get_args(Regroup))

@@ -135,6 +135,7 @@ class PatchShare(MaskShare):
 class _LaterPatchShare(PatchShare):
     """The share of the later samples of a batch; it is never sent."""
 
+    name: ClassVar[str] = "later-patches"
     first: int
 
     def positions(self, batch: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.mixers.mixture import Mixed, Source, Upload
-from flwr_splitmix.mixers.plan import Plan, SmashedShape
+from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape
 from flwr_splitmix.mixers.share import Share
 
 Cover = Literal["partition", "weighted", "partial"]
@@ -129,6 +130,8 @@ class Mixer(ABC):
         ------
         EmptyMixtureError
             If no patch arrived at all.
+        ValueError
+            If a group of the plan makes no mixture.
         """
         sources = self._sources(uploads, plan)
         if not sources:
@@ -160,12 +163,29 @@ class Mixer(ABC):
         sources = []
         for index, groups in enumerate(plan.passes):
             for group in groups:
+                self._check_group(group)
                 came = tuple(m for m in group.members if m.client in uploads)
                 if len(came) == len(group.members):
                     sources.append(Source(index, came, 1.0))
                 elif (ratio := sum(m.share.lam for m in came)) >= LEAST_RATIO:
                     sources.append(Source(index, came, ratio))
         return sources
+
+    def _check_group(self, group: Group) -> None:
+        """Raise ValueError if ratios do not sum to 1, or a share overwrites the others'."""
+        ratios = [member.share.lam for member in group.members]
+        if not math.isclose(sum(ratios), 1.0, abs_tol=LEAST_RATIO):
+            raise ValueError(
+                f"the ratios (lam) of a group of {self} are {', '.join(f'{r:g}' for r in ratios)}; "
+                "they must sum to 1, as its labels are weighted by them"
+            )
+        for share in (member.share for member in group.members if len(group.members) > 1):
+            if share.overwrites:
+                raise ValueError(
+                    f"share {share.name!r} fills the whole mixture, but {self} has put it in a "
+                    f"group of {len(group.members)} clients: it must be alone there; weighted "
+                    "sums are of WeightedShare"
+                )
 
     def renormalise(self, mixed: Tensor, ratio: float, shape: SmashedShape) -> None:
         """Compensate for missing members, in place: divide weighted sums by `ratio`.

@@ -130,6 +130,11 @@ class NoisyShare(Share):
         return noisy_labels(hard, self.lam, self.noise).to(dtype)
 
     @property
+    def overwrites(self) -> bool:
+        """Whether the inner share does: several of them would make no mixture."""
+        return self.inner.overwrites
+
+    @property
     def labels_clamped(self) -> bool:
         """Whether the client clamps its noisy labels."""
         return self.noise.clamp_labels

@@ -92,7 +92,13 @@ class Plan:
         shares: dict[int, list[Share | None]] = {}
         for index, groups in enumerate(self.passes):
             for member in (member for group in groups for member in group.members):
-                shares.setdefault(member.client, [None] * len(self.passes))[index] = member.share
+                own = shares.setdefault(member.client, [None] * len(self.passes))
+                if own[index] is not None:
+                    raise ValueError(
+                        f"client {member.client} has two shares in one pass of the plan, but "
+                        "uploads once: put it in one group, or make a further pass"
+                    )
+                own[index] = member.share
         return shares
 
     def only(self, group: int) -> Self:

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
+import numpy as np
 from torch import Tensor
 
+from flwr_splitmix.mixers.plain import check_fields, fits, kind_of
 from flwr_splitmix.privacy.events import Family
 
 Plain = bool | int | float | str | list[Any] | dict[str, Any]
@@ -21,12 +23,8 @@ T = TypeVar("T")
 MAX_CLASSES = 10**6
 """Limit for soft labels: more classes would exhaust a client's memory."""
 
-_PLAIN: dict[str, tuple[type, ...]] = {
-    "int": (int,),
-    "float": (int, float),
-    "bool": (bool,),
-    "str": (str,),
-}
+_ACTS = ("upload", "upload_shape", "place", "pick", "positions", "count")
+"""Methods by which kinds of shares differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +33,8 @@ class Share(ABC):
 
     A share is a frozen dataclass of plain values. Only these values are sent; both sides compute
     the rest from them. `upload` runs at the client, inside its autograd graph; `place` and `pick`
-    run at the mixer.
+    run at the mixer. A subclass that acts otherwise needs a `name` of its own, by which clients
+    recognise it.
 
     Parameters
     ----------
@@ -52,6 +51,26 @@ class Share(ABC):
     """Whether equal smashed data give equal uploads."""
     lam: float = 1.0
     learns: bool = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Check the name and the fields of a kind of share.
+
+        Raises
+        ------
+        TypeError
+            If it acts otherwise than the share whose name it has, or a field cannot be sent.
+        """
+        super().__init_subclass__(**options)
+        own = [act for act in _ACTS if act in vars(cls)]
+        for base in cls.__mro__[1:]:
+            if own and vars(base).get("name") == getattr(cls, "name", ""):
+                raise TypeError(
+                    f"share {cls.__name__} has its own {own[0]}, but the name {cls.name!r} of "
+                    f"{base.__name__}, which a client would take it for; give it a new one, such "
+                    f"as name: ClassVar[str] = {cls.__name__.lower()!r}"
+                )
+        if cls.from_wire.__func__ is Share.from_wire.__func__:  # type: ignore[attr-defined]
+            check_fields(cls)
 
     def __post_init__(self) -> None:
         if not 0 <= self.lam <= 1:
@@ -96,6 +115,11 @@ class Share(ABC):
         """Whether the upload itself already mixes several examples."""
         return False
 
+    @property
+    def overwrites(self) -> bool:
+        """Whether `place` overwrites what others have placed, so that it must be alone."""
+        return False
+
     def part(self, first: int) -> Share:
         """Return the share for the part of the batch that begins at sample `first`.
 
@@ -129,16 +153,21 @@ class Share(ABC):
         """
         for field in fields(cls):
             if field.name in values:
-                # With `from __future__ import annotations` the annotation is a string.
-                kind = getattr(field.type, "__name__", str(field.type))
-                value = values[field.name]
-                wrong_bool = isinstance(value, bool) and kind != "bool"
-                if not isinstance(value, _PLAIN[kind]) or wrong_bool:
-                    raise ValueError(f"{field.name} of share {cls.name!r} must be {kind}")
+                kind, value = kind_of(field.type), values[field.name]
+                if not fits(value, kind):
+                    raise ValueError(
+                        f"{field.name} of share {cls.name!r} must be {kind}, here is "
+                        f"{type(value).__name__}" + _convert(value, kind)
+                    )
         try:
             return cls(**values)
         except TypeError as error:
             raise ValueError(f"share {cls.name!r}: {error}") from error
+
+
+def _convert(value: Any, kind: str) -> str:
+    """Return how a mixer makes a plain number of a NumPy one."""
+    return f": convert it with {kind}(...)" if isinstance(value, np.generic) else ""
 
 
 def grow(value: Any, kind: type[T], **more: Any) -> T:
@@ -173,6 +202,11 @@ class FullShare(Share):
 
     name: ClassVar[str] = "full"
     family: ClassVar[Family | None] = "full"
+
+    @property
+    def overwrites(self) -> bool:
+        """True, unless a subclass places its upload otherwise."""
+        return type(self).place is FullShare.place
 
     def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
         """Upload the smashed data itself."""

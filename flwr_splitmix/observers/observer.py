@@ -13,6 +13,7 @@ from flwr_splitmix.events import (
     RunStarted,
     StepDone,
 )
+from flwr_splitmix.storage import json_values
 
 
 class Observer:
@@ -78,6 +79,11 @@ class Audience:
     def facts(self) -> dict[str, Any]:
         """Return what all observers add to the run's summary."""
         return {name: fact for each in self.observers for name, fact in each.facts().items()}
+
+    def check_facts(self) -> None:
+        """Raise TypeError, with the observer's name, for facts that cannot be written."""
+        for observer in self.observers:
+            json_values(observer.facts(), f"{type(observer).__name__}.facts()")
 
     def on_start(self, event: RunStarted) -> None:
         """Notify all observers."""

@@ -14,7 +14,7 @@ from flwr_splitmix.observers import Observer
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint
 from flwr_splitmix.server.aggregation import LowerAggregator
-from flwr_splitmix.storage import under
+from flwr_splitmix.storage import json_values, under
 
 _LOWER = "lower"
 
@@ -56,9 +56,14 @@ def pack(
         _METHOD: method,
         "trained": {str(client): done for client, done in trained.items()},
         "observers": [
-            {"kind": type(observer).__name__, "state": observer.state()} for observer in observers
+            {"kind": type(observer).__name__, "state": _state_of(observer)}
+            for observer in observers
         ],
     }
+
+
+def _state_of(observer: Observer) -> Any:
+    return json_values(observer.state(), f"{type(observer).__name__}.state()")
 
 
 @contextmanager

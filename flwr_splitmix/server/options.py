@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
-from typing import Any, TypedDict, get_args
+from typing import TypedDict, get_args
 
 from flwr.serverapp import strategy as flower
 
+from flwr_splitmix.clients import Client
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import Link
 from flwr_splitmix.observers import Observer
@@ -15,6 +15,7 @@ from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.server.evaluation.over_link import Evaluation
+from flwr_splitmix.server.numbers import whole_number as whole_number
 from flwr_splitmix.server.pace import Pace
 from flwr_splitmix.server.part_count import PartsAsked
 from flwr_splitmix.server.segments.upper import ServerUpdate
@@ -70,22 +71,6 @@ class UShapeOptions(RoundOptions, total=False):
     min_nodes: int
 
 
-def whole_number(name: str, value: Any) -> int:
-    """Return a whole number, NumPy's included, as an int.
-
-    Raises
-    ------
-    ValueError
-        With the name, for anything else: floats, truth values, None.
-    """
-    try:
-        if not isinstance(value, bool):
-            return operator.index(value)
-    except TypeError:
-        pass
-    raise ValueError(f"{name} is {value!r}; it must be a whole number")
-
-
 def check_counts(**counts: int | None) -> None:
     """Raise ValueError, with the name, for what is no whole number of at least 1, or None."""
     for name, value in counts.items():
@@ -102,4 +87,43 @@ def check_options(fraction_train: float, evaluation: str, **counts: int) -> None
         raise ValueError(
             f"evaluation is {evaluation!r}; allowed are {', '.join(get_args(Evaluation))} "
             "(central evaluation is an evaluate_fn)"
+        )
+
+
+def check_kind(name: str, value: object, kind: type, needed: str) -> None:
+    """Raise TypeError, with the name and what is `needed`, for an object of another kind."""
+    if isinstance(value, kind):
+        return
+    if isinstance(value, type):
+        given = f"the class {value.__name__}"
+        needed = f"an object, {value.__name__}(...)" if issubclass(value, kind) else needed
+    else:
+        given = repr(value) if isinstance(value, (str, bytes)) else f"a {type(value).__name__}"
+    raise TypeError(f"{name} is {given}; needed is {needed}")
+
+
+def check_observers(observers: Sequence[object]) -> None:
+    """Raise TypeError if an argument is no sequence of observers."""
+    check_kind("observers", observers, Sequence, "a list of observers, observers=[...]")
+    for place, observer in enumerate(observers):
+        check_kind(f"observers[{place}]", observer, Observer, "an object of a subclass of Observer")
+
+
+def check_parts(aggregator: object, observers: Sequence[object], run: object) -> None:
+    """Raise TypeError if a part of a strategy is an object of another kind."""
+    if aggregator is not None:
+        needed = "a Flower strategy, such as FedAvg()"
+        check_kind("aggregator", aggregator, flower.Strategy, needed)
+    check_observers(observers)
+    if run is not None:
+        needed = "a Run, such as Run.create(config, name=...) or Run.open(id)"
+        check_kind("run", run, Run, needed)
+
+
+def check_live_clients(clients: Sequence[object]) -> None:
+    """Raise TypeError if an argument of `fit` is no sequence of clients."""
+    check_kind("clients", clients, Sequence, "a list of clients, such as SplitClient objects")
+    for place, client in enumerate(clients):
+        check_kind(
+            f"clients[{place}]", client, Client, "a client, such as SplitClient(lower, data)"
         )

@@ -20,6 +20,7 @@ from flwr_splitmix.links.host import sentence
 from flwr_splitmix.observers import ClientTimes, MessageKinds, Metrics, Observer, progress_line
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.checkpoints import Checkpoint
+from flwr_splitmix.storage import json_values
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -214,7 +215,7 @@ class RunRecorder:
         if self._unsaved is not None:
             kept = self._unsaved
             self.run.checkpoints.save(kept.round, kept.tensors, kept.meta)
-        self.run.write_summary(self.summary(facts))
+        self.run.write_summary(json_values(self.summary(facts), "the summary"))
         log.info("run %s: %s", self.run.id, self.run.path)
 
     def summary(self, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,12 @@ from flwr_splitmix.server.intake.checks import name_reasons, reasons
 from flwr_splitmix.server.intake.replies import ReplyIntake, client_means
 from flwr_splitmix.server.job import Job
 from flwr_splitmix.server.messages import messages_to, with_tickets
-from flwr_splitmix.server.options import check_options, whole_number
+from flwr_splitmix.server.options import (
+    check_live_clients,
+    check_options,
+    check_parts,
+    whole_number,
+)
 from flwr_splitmix.server.recording import RunRecorder
 from flwr_splitmix.server.shape import Shape
 from flwr_splitmix.server.without_data import WithoutData
@@ -87,6 +92,7 @@ class RoundLoop(Shape):
         run: Run | None = None,
         metrics: Metrics | None = None,
     ) -> None:
+        check_parts(aggregator, observers, run)
         check_options(
             fraction_train,
             evaluation,
@@ -181,6 +187,7 @@ class RoundLoop(Shape):
         LinkError
             If fewer than `min_nodes` clients are given, or are left in a round.
         """
+        check_live_clients(clients)
         if not clients:
             raise LinkError(f"there are 0 clients, min-nodes is {self.min_nodes}")
         self.aggregator.check_works_without_grid()
@@ -213,6 +220,8 @@ class RoundLoop(Shape):
             name = type(self).__name__
             self.audience.on_start(self.recorder.started(name, num_rounds, self._finished + 1))
             self._rounds(job)
+            if self.recorder.run is not None:
+                self.audience.check_facts()
             self.recorder.finish(self._facts)
         except BaseException as failure:
             error = sentence(failure)

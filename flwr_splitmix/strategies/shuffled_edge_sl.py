@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack
 
 from torch import Tensor, nn
@@ -40,7 +40,8 @@ class _ShuffledEdgeSL(SplitStrategy):
         if options.get("aggregator") is not None:
             raise ValueError(f"{name} has frozen edges: there is nothing to aggregate")
         asked: dict[str, Any] = {"method": self.method, "kappa": kappa}
-        made_for = dict(getattr(upper, "edge", asked))
+        described = getattr(upper, "edge", None)
+        made_for = dict(described) if isinstance(described, Mapping) else asked
         if {key: made_for.get(key) for key in asked} != asked:
             raise ValueError(
                 f"{name} needs an upper segment made for {asked}, this one is for {made_for}"

@@ -24,7 +24,12 @@ from flwr_splitmix.server.evaluation.split import evaluate_clients
 from flwr_splitmix.server.intake.split import UploadIntake, agree_on_shape
 from flwr_splitmix.server.micro_batches import MicroBatchSteps
 from flwr_splitmix.server.mixing.elsewhere import mix_elsewhere
-from flwr_splitmix.server.options import RoundOptions, check_counts
+from flwr_splitmix.server.options import (
+    RoundOptions,
+    check_counts,
+    check_kind,
+    check_observers,
+)
 from flwr_splitmix.server.pace import Pace
 from flwr_splitmix.server.part_count import PartCount, PartsAsked
 from flwr_splitmix.server.planning import Planner, RoundLength
@@ -142,7 +147,9 @@ class SplitStrategy(RoundLoop):
             raise ValueError(f"{name} needs noise=GaussianNoise(sigma_s=..., sigma_y=...)")
         if multi_label and noise is not None and noise.sigma_y:
             raise ValueError(NO_LABEL_NOISE)
-        mixer = mixer or NoMixing()
+        mixer = NoMixing() if mixer is None else mixer
+        check_kind("mixer", mixer, Mixer, "a Mixer, such as PatchCutMix(k=2)")
+        check_observers(options.get("observers", ()))
         self._check_positions(upper, mixer)
         self.ledger: PrivacyLedger | None = None
         self.ledger_elsewhere: LedgerElsewhere | None = None

@@ -79,6 +79,17 @@ def split_vision_model(
         If the model is unknown or cannot be cut, has no such cut, or a size does not fit; the
         message lists the allowed values.
     """
+    _check_numbers(
+        num_classes=num_classes,
+        channels=channels,
+        image_size=image_size,
+        patch_size=patch_size,
+        depth=depth,
+        cell=cell,
+    )
+    for theirs, ours in {"img_size": "image_size", "in_chans": "channels"}.items():
+        if theirs in timm_options:
+            raise ValueError(f"timm's {theirs} is {ours} here: {ours}={timm_options[theirs]!r}")
     if positions not in ("lower", "upper"):
         raise ValueError(f"positions is {positions!r}; allowed are 'lower' and 'upper'")
     request = Request(
@@ -88,6 +99,14 @@ def split_vision_model(
     seeded = contextlib.nullcontext() if seed is None else torch_seed(torch.device("cpu"), seed)
     with seeded:
         return open_vision_model(request).cut()
+
+
+def _check_numbers(**numbers: int | None) -> None:
+    for name, value in numbers.items():
+        if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__")):
+            raise ValueError(
+                f"{name} is {value!r}; it must be a whole number: images and patches are square"
+            )
 
 
 def open_vision_model(request: Request) -> Cuttable:

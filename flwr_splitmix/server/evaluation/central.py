@@ -15,6 +15,7 @@ from flwr_splitmix.data.batches import Example, fetch
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.labels import Tally, wrong_labels
 from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.server.evaluation.arguments import check_central, loads_into
 from flwr_splitmix.server.segments.upper import ServerSegment
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -40,14 +41,19 @@ def central_evaluation(
 
     Raises
     ------
+    TypeError
+        If `upper` is no server segment, or `data` no map-style data set.
     ValueError
-        If the test set is empty, or (when evaluating) its labels are not the upper segment's.
+        If the test set is empty, or (when evaluating) its labels are not the upper segment's or
+        the clients' weights do not fit `lower`.
     """
+    check_central(upper, lower, data)
     size = len(data)  # type: ignore[arg-type]
     if size == 0:
         raise ValueError("the test set is empty")
     lower = lower.to(upper.device)
 
+    @loads_into(lower)
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         own = lower.state_dict()
         lower.load_state_dict({k: t.to(own[k].dtype) for k, t in to_tensors(arrays).items()})

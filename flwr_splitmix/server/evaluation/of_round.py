@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from typing import Any
 
+import numpy as np
+from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result
+from torch import Tensor
 
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import LinkError
@@ -36,10 +41,15 @@ def evaluate_model(
     Returns
     -------
     The central evaluation, or else the one over the link, or else None.
+
+    Raises
+    ------
+    TypeError
+        If `evaluate_fn` returns something else than metrics.
     """
     central = measured = None
     if evaluate_fn is not None:
-        record = evaluate_fn(server_round, result.arrays)
+        record = _metrics(evaluate_fn(server_round, result.arrays))
         if record is not None:
             result.evaluate_metrics_serverapp[server_round] = record
         central = central_result(record)
@@ -51,3 +61,27 @@ def evaluate_model(
     if measured is not None:
         result.evaluate_metrics_clientapp[server_round] = to_record(measured)
     return central or measured
+
+
+def _metrics(returned: Any) -> MetricRecord | None:
+    """Return what an `evaluate_fn` returned as Flower's metrics, which are plain numbers."""
+    if returned is None or isinstance(returned, MetricRecord):
+        return returned
+    if not isinstance(returned, Mapping):
+        raise TypeError(
+            f"evaluate_fn returned a {type(returned).__name__}; needed is a MetricRecord with an "
+            "'accuracy', or None"
+        )
+    return MetricRecord({name: _number(name, value) for name, value in returned.items()})
+
+
+def _number(name: str, value: Any) -> int | float | list[int] | list[float]:
+    if isinstance(value, (Tensor, np.ndarray)) and value.ndim == 0:
+        value = value.item()
+    if isinstance(value, Real):
+        return int(value) if isinstance(value, Integral) else float(value)
+    if isinstance(value, list):
+        return value
+    raise TypeError(
+        f"evaluate_fn returned {name!r} as a {type(value).__name__}; metrics are numbers"
+    )

@@ -218,7 +218,8 @@ def _check_integers(
 ) -> Tensor:
     if not isinstance(values, Tensor):
         raise UploadError(f"uploaded no {what}")
-    if wrong := wrong_labels(values, limit, batch=batch, multi_label=multi_label):
+    ids = what == "ids"
+    if wrong := wrong_labels(values, limit, batch=batch, multi_label=multi_label, ids=ids):
         raise UploadError(f"{what} {wrong}")
     return values
 
@@ -254,7 +255,10 @@ def agree_on_shape(
     chosen = Counter(fitting).most_common(1)[0][0]
     for client in clients.alive:
         if shapes[client] != chosen:
-            clients.fail(client, _differs(shapes[client], f"most clients make {chosen.size}"))
+            others = f"most clients make {chosen.size}"
+            if shapes[client].batch != chosen.batch:
+                others += f": give all of them one batch_size, here {chosen.batch}"
+            clients.fail(client, _differs(shapes[client], others))
     sizes = [int(clients.descriptions[c]["num-examples"]) for c in clients.alive]
     batches = [size // chosen.batch for size in plausible(sizes)]
     chosen = replace(chosen, grid=getattr(geometry, "grid", None), classes=num_classes)

@@ -16,6 +16,7 @@ from flwr_splitmix.mixers import Mixed
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import torch_seed
 from flwr_splitmix.segments.geometry import Geometry
+from flwr_splitmix.server.numbers import whole_number
 from flwr_splitmix.server.segments.base import TrainedSegment
 
 log = logging.getLogger("flwr.splitmix")
@@ -71,16 +72,15 @@ class ServerSegment(TrainedSegment):
                 f"{', '.join(get_args(ServerUpdate))}"
             )
         classes = num_classes or getattr(module, "num_classes", None)
-        if isinstance(classes, np.integer):
-            classes = int(classes)
-        if not isinstance(classes, int) or classes < 2:
+        if classes is None or (classes := whole_number("num_classes", classes)) < 2:
             raise ValueError(f"num_classes is {classes!r}; the upper segment needs at least 2")
         super().__init__(
             module, optimizer=optimizer, schedule=schedule, device=device, precision=precision
         )
         self.num_classes = classes
         self.multi_label = multi_label
-        self.geometry: Geometry | None = getattr(module, "geometry", None)
+        geometry = getattr(module, "geometry", None)  # another module may mean something else
+        self.geometry = geometry if isinstance(geometry, Geometry) else None
         self.server_update = server_update
         self.waits = self.device.type == "cpu"
 
@@ -167,7 +167,7 @@ class ServerSegment(TrainedSegment):
         with autocast(self.device, self.dtype):
             # A copy, because the module may overwrite its input, as an activation in place does.
             logits = self.module(inputs.clone())
-        self._check_logits(logits, targets)
+        self._check_logits(logits, len(targets))
         # CutMixSL eq. 3, summed over groups of equal size.
         loss = target_loss(logits.to(targets.dtype), targets, multi_label=self.multi_label) * groups
         if loss.requires_grad:
@@ -179,16 +179,17 @@ class ServerSegment(TrainedSegment):
             )
         return loss.detach(), inputs.grad.nan_to_num_(0.0, 0.0, 0.0)
 
-    def _check_logits(self, logits: object, targets: Tensor) -> None:
+    def _check_logits(self, logits: object, samples: int) -> None:
+        needed = (samples, self.num_classes)
         if not isinstance(logits, Tensor):
             raise ValueError(
                 f"the upper segment returns a {type(logits).__name__}; needed are logits "
-                f"{tuple(targets.shape)}, one tensor"
+                f"{needed}, one tensor"
             )
-        if logits.shape != targets.shape:
+        if tuple(logits.shape) != needed:
             raise ValueError(
                 f"the upper segment returns {tuple(logits.shape)}; needed are logits "
-                f"{tuple(targets.shape)}, one for each of num_classes = {self.num_classes}"
+                f"{needed}, one for each of num_classes = {self.num_classes}"
             )
 
     def _keep_finite(self) -> None:
@@ -204,10 +205,11 @@ class ServerSegment(TrainedSegment):
             log.warning("the upper segment takes no step: gradients overflow in it")
             self.optimizer.zero_grad()
 
-    @torch.inference_mode()
+    @torch.no_grad()  # what a module caches may need a graph in training
     def score(self, smashed: Tensor, labels: Tensor) -> Tally:
         """Score unmixed smashed data with labels (b,) or, multi-label, (b, L)."""
         self.module.eval()
         with autocast(self.device, self.dtype):
             logits = self.module(smashed.to(self.device))
+        self._check_logits(logits, len(smashed))
         return tally(logits, labels.to(self.device))

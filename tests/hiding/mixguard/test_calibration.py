@@ -92,7 +92,7 @@ def test_resumed_equals_uninterrupted() -> None:
     for _ in range(3):
         first.step(decoded, plain, mask)
     tensors, meta = first.state()
-    second = Calibration(Calibrator(16, blocks=2, dropout=0.0), learning_rate=0.5)
+    second = Calibration(Calibrator(16, blocks=2, dropout=0.0))
     second.restore({name: tensor.clone() for name, tensor in tensors.items()}, meta)
     for _ in range(3):
         assert first.step(decoded, plain, mask) == second.step(decoded, plain, mask)

@@ -248,3 +248,30 @@ def test_a_module_that_detaches_its_input_is_refused(frozen: bool) -> None:
     segment = ServerSegment(module, num_classes=3, device="cpu")
     with pytest.raises(ValueError, match=r"no gradient .* smashed data; it must not detach them"):
         segment.learn_part(mixture(), B, seed=0, first=True)
+
+
+def test_a_module_that_returns_something_else_in_evaluation_is_refused_there() -> None:
+    class Both(nn.Sequential):
+        def forward(self, smashed: Tensor) -> Any:
+            logits: Tensor = self[0](smashed)
+            return logits if self.training else (logits, smashed)
+
+    segment = ServerSegment(Both(TOY.upper()), num_classes=3, device="cpu")
+    with pytest.raises(ValueError, match=r"returns a tuple; needed are logits \(12, 3\), one"):
+        segment.score(mixture().smashed, torch.zeros(12, dtype=torch.int64))
+
+
+def test_what_a_module_keeps_of_an_evaluation_serves_in_training() -> None:
+    class Scaled(nn.Sequential):
+        scale: Tensor | None = None
+
+        def forward(self, smashed: Tensor) -> Tensor:
+            if self.scale is None:
+                self.scale = torch.ones_like(smashed[:1])
+            logits: Tensor = self[0](smashed * self.scale)
+            return logits
+
+    segment = ServerSegment(Scaled(TOY.upper()), num_classes=3, device="cpu")
+    mixed = mixture()
+    segment.score(mixed.smashed, torch.zeros(12, dtype=torch.int64))
+    assert segment.learn_part(mixed, B, seed=0, first=True).gradient.abs().sum() > 0

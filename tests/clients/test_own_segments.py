@@ -1,0 +1,205 @@
+"""Lower segments and data sets of somebody's own: what works, and what is refused in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from flwr_splitmix.clients import ClientError, Order, SplitClient
+from flwr_splitmix.clients.ends import Ends
+from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.mixers import FullShare
+from flwr_splitmix.segments import Geometry
+
+ORDER = Order(client=0, seed=9, server_round=1, num_rounds=2)
+INPUTS, LABELS = torch.randn(8, 5), torch.arange(8) % 3
+DATA: Any = TensorDataset(INPUTS, LABELS)
+
+
+class Lower(nn.Module):
+    """Inputs (b, 5) to smashed data (b, 2, 3)."""
+
+    def __init__(self, first: nn.Module | None = None, **named: Any) -> None:
+        super().__init__()
+        self.first = first or nn.Identity()
+        self.linear = nn.Linear(5, 6)
+        for name, value in named.items():
+            setattr(self, name, value)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        smashed: Tensor = self.linear(self.first(inputs))
+        return smashed.view(len(inputs), 2, 3)
+
+
+class Scaled(Lower):
+    """Makes its scale on first use."""
+
+    scale: Tensor | None = None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.scale is None:
+            self.scale = torch.full((3,), 2.0)
+        return super().forward(inputs) * self.scale
+
+
+class Converting(Lower):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs.float())
+
+
+class Failing(Lower):
+    def forward(self, inputs: Tensor) -> Tensor:
+        raise RuntimeError("no such patient")
+
+
+def smashed_of(segment: nn.Module, data: Any = DATA, **options: Any) -> tuple[Any, Tensor]:
+    """Return a client's description and its first upload."""
+    client = SplitClient(segment, data, batch_size=4, device="cpu", **options)
+    described = client.attach(ORDER, None)
+    arguments = {"number": 0, "progress": 0.0, "gradient": None, "plan": [FullShare().to_wire()]}
+    return described, client.run("step", arguments)["smashed"][0]
+
+
+def test_a_segment_may_keep_a_tensor_of_its_first_forward_pass() -> None:
+    segment = Scaled()
+    _, smashed = smashed_of(segment)
+    assert smashed.shape == (4, 2, 3)
+    assert segment(INPUTS).requires_grad
+
+
+def test_so_may_one_whose_first_forward_pass_is_an_evaluation() -> None:
+    client = SplitClient(
+        Scaled(geometry=Geometry(2, 3)), DATA, batch_size=4, test_data=DATA, device="cpu"
+    )
+    client.attach(ORDER, None)
+    client.run("encode_test", {"kind": "federated", "start": 0, "stop": 2})
+    assert client.segment(INPUTS).requires_grad
+
+
+def test_so_may_a_head_of_the_u_shape() -> None:
+    class Head(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(9, 4)
+            self.scale: Tensor | None = None
+
+        def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+            if self.scale is None:
+                self.scale = torch.ones(4)
+            hidden: Tensor = self.embedding(ids) * self.scale
+            return hidden
+
+    ends = Ends(Head(), nn.Linear(4, 9))
+    ids = torch.ones(1, 3, dtype=torch.int64)
+    batch = TextBatch.of((ids, torch.zeros(1)), torch.device("cpu"))
+    assert ends.width(batch) == 4
+    assert ends.segments["head"](ids, ids).requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.uint8, torch.int64])
+def test_inputs_of_another_dtype_are_named_with_the_remedy(dtype: torch.dtype) -> None:
+    data = TensorDataset(INPUTS.to(dtype), LABELS)
+    name = str(dtype).removeprefix("torch.")
+    said = rf"inputs are {name}, the lower segment float32: convert .* with \.float\(\)$"
+    with pytest.raises(ClientError, match=said):
+        smashed_of(Lower(), data)
+    _, smashed = smashed_of(Converting(), data)
+    assert smashed.dtype == torch.float32
+
+
+def test_other_errors_of_a_segment_are_its_own() -> None:
+    """Only a client's own words reach a server: a segment's message might hold data."""
+    with pytest.raises(RuntimeError, match="no such patient"):
+        smashed_of(Failing(), TensorDataset(INPUTS.double(), LABELS))
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"edge": nn.Linear(2, 2)},
+        {"edge": "mean"},
+        {"geometry": (2, 3)},
+        {"geometry": "grid"},
+        {"input_shape": 5},
+        {"input_shape": "five"},
+        {"prefix": nn.Linear(2, 2)},
+    ],
+    ids=str,
+)
+def test_attributes_that_mean_something_else_are_left_alone(named: dict[str, Any]) -> None:
+    described, smashed = smashed_of(Lower(**named))
+    assert {**described, "smashed": tuple(smashed.shape)}.items() >= {
+        "prefix": 0,
+        "patches": 2,
+        "width": 3,
+        "smashed": (4, 2, 3),
+    }.items()
+    assert "edge" not in described
+
+
+def test_batch_norm_without_running_statistics_is_probed_with_two_examples() -> None:
+    described, _ = smashed_of(Lower(nn.BatchNorm1d(5, track_running_stats=False)))
+    assert described["width"] == 3
+
+
+def test_weights_without_a_shape_are_refused_at_once() -> None:
+    segment = nn.Sequential(nn.LazyLinear(6), nn.Unflatten(1, (2, 3)))
+    with pytest.raises(ClientError, match=r"0\.weight has no shape yet .* run one batch through"):
+        SplitClient(segment, DATA)
+    segment(INPUTS)
+    smashed_of(segment)
+
+
+def test_state_that_is_no_tensor_is_refused_at_once() -> None:
+    class Extra(Lower):
+        def get_extra_state(self) -> Any:
+            return {"calls": 1}
+
+    with pytest.raises(ClientError, match="state_dict has _extra_state, a dict; only tensors"):
+        SplitClient(Extra(), DATA)
+
+
+class Sized(Dataset[Example]):
+    """A data set with a number named batch."""
+
+    batch = 16
+
+    def __len__(self) -> int:
+        return len(LABELS)
+
+    def __getitem__(self, index: int) -> Example:
+        return INPUTS[index], LABELS[index]
+
+
+def test_a_data_set_may_have_a_number_named_batch() -> None:
+    described, smashed = smashed_of(Lower(), Sized())
+    assert (described["num-examples"], len(smashed)) == (8, 4)
+
+
+class Streamed(IterableDataset[Example]):
+    def __iter__(self) -> Any:
+        return iter(DATA)
+
+
+@pytest.mark.parametrize("name", ["test_data", "benchmark_data"])
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (DataLoader(DATA), r" is DataLoader; needed is a map-style .* \w+=loader.dataset"),
+        (Streamed(), " is Streamed; needed is a map-style data set"),
+        ((INPUTS, LABELS), r": .* gives Tensor; .*TensorDataset\(inputs, labels\)"),
+        ([INPUTS.numpy(), np.asarray(LABELS)], r": .* gives ndarray; .*TensorDataset"),
+    ],
+)
+def test_test_sets_are_checked_at_once_like_training_data(name: str, data: Any, said: str) -> None:
+    given: dict[str, Any] = {name: data}
+    with pytest.raises(TypeError, match=f"^{name}{said}"):
+        SplitClient(Lower(), DATA, **given)
+    given = {name: list(zip(INPUTS, LABELS, strict=True))}
+    assert SplitClient(Lower(), DATA, **given).tests  # a list of pairs is a data set

@@ -1,0 +1,150 @@
+"""Plans and shares of somebody's own that would silently train something else are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from flwr_splitmix.mixers import (
+    SHARES,
+    FullShare,
+    Group,
+    MaskShare,
+    Member,
+    NoisyShare,
+    NoMixing,
+    PatchShare,
+    Plan,
+    Share,
+    SmashedShape,
+    Upload,
+    WeightedShare,
+    share_from_wire,
+)
+from flwr_splitmix.privacy import GaussianNoise
+
+B, N, D, L = 2, 4, 3, 2
+SHAPE = SmashedShape(B, N, D)
+
+
+def patches(start: int, stop: int, **options: Any) -> PatchShare:
+    return PatchShare(patches=N, seed=3, start=start, stop=stop, **options)
+
+
+def plan_of(*groups: dict[int, Share]) -> Plan:
+    made = tuple(Group(tuple(Member(*pair) for pair in group.items())) for group in groups)
+    return Plan(SHAPE, (made,))
+
+
+def merge(*shares: Share, arrived: Sequence[int] = (0, 1)) -> Tensor:
+    """Return the targets of a group of clients 0, 1, ..., of which some arrived."""
+    plan = plan_of(dict(enumerate(shares)))
+    one = torch.ones(B, N, D)
+    uploads = {
+        c: Upload([shares[c].upload(one)[0]], torch.zeros(B, dtype=torch.int64)) for c in arrived
+    }
+    return NoMixing().merge(uploads, plan, num_classes=L).targets
+
+
+def test_a_client_has_one_share_in_a_pass() -> None:
+    half = {"lam": 0.5}
+    plan = plan_of(
+        {0: patches(0, 2, **half), 1: patches(2, 4, **half)},
+        {1: patches(0, 2, **half), 2: patches(2, 4, **half)},
+    )
+    with pytest.raises(ValueError, match="client 1 has two shares in one pass"):
+        plan.for_node(0)
+
+
+@pytest.mark.parametrize("arrived", [(0, 1), (0,)])
+def test_the_ratios_of_a_group_sum_to_1_whoever_arrives(arrived: Sequence[int]) -> None:
+    with pytest.raises(ValueError, match="are 1, 1; they must sum to 1"):
+        merge(patches(0, 2), patches(2, 4), arrived=arrived)
+    targets = merge(patches(0, 2, lam=0.5), patches(2, 4, lam=0.5), arrived=arrived)
+    torch.testing.assert_close(targets.sum(1), torch.ones(B))
+
+
+def test_a_share_that_fills_the_mixture_is_alone_in_its_group() -> None:
+    half = FullShare(lam=0.5)
+    with pytest.raises(ValueError, match="'full' fills the whole mixture, but NoMixing has put"):
+        merge(half, half)
+    assert NoisyShare.around(half, GaussianNoise(sigma_s=1.0, sigma_y=1.0), L).overwrites
+    weighted = WeightedShare(lam=0.5)
+    torch.testing.assert_close(merge(weighted, weighted).sum(1), torch.ones(B))
+
+
+@pytest.mark.parametrize("named", [{}, {"name": "patches"}])
+def test_a_share_that_acts_otherwise_needs_a_name_of_its_own(named: dict[str, str]) -> None:
+    acts = {"positions": lambda self, batch: torch.arange(2)}
+    with pytest.raises(TypeError, match="its own positions, but the name 'patches' of PatchShare"):
+        type("Turned", (PatchShare,), acts | named)
+    type("Turned", (PatchShare,), acts | {"name": "turned"})
+
+
+def kept_share(annotation: Any) -> type[Share]:
+    """Return a share whose field `kept` has a type."""
+
+    class Kept(MaskShare):
+        name: ClassVar[str] = "kept"
+        __annotations__ = {"name": ClassVar[str], "kept": annotation}
+
+        def positions(self, batch: int) -> Tensor:
+            return torch.tensor(vars(self)["kept"])
+
+        def count(self) -> int:
+            return len(vars(self)["kept"])
+
+    return dataclass(frozen=True, kw_only=True)(Kept)
+
+
+@pytest.mark.parametrize("annotation", [list[int], "list[int]", list, "list"])
+def test_a_share_may_hold_lists(annotation: Any) -> None:
+    kind = kept_share(annotation)
+    share = kind(patches=N, kept=[3, 1])  # type: ignore[call-arg]
+    sent = json.loads(json.dumps(share.to_wire()))
+    assert share_from_wire(sent, (*SHARES, kind)) == share
+    for wrong in ("31", {"3": 1}, 3):
+        with pytest.raises(ValueError, match="kept of share 'kept' must be list"):
+            share_from_wire({**sent, "kept": wrong}, (kind,))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "wrong"),
+    [
+        ("list[int]", [1], [True]),
+        ("list[list[float]]", [[1, 0.5]], [1.0]),
+        ("dict[str, int]", {"a": 1}, {"a": "b"}),
+        (dict[str, list[str]], {"a": ["b"]}, {"a": [1]}),
+        ("dict[str, Any]", {"a": [1, "b"]}, []),
+    ],
+    ids=str,
+)
+def test_what_is_in_lists_and_dictionaries_is_checked(
+    annotation: Any, value: Any, wrong: Any
+) -> None:
+    kind = kept_share(annotation)
+    sent = {"share": "kept", "lam": 1.0, "patches": N, "kept": value}
+    assert share_from_wire(sent, (kind,)).kept == value  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="kept of share 'kept' must be"):
+        share_from_wire({**sent, "kept": wrong}, (kind,))
+
+
+@pytest.mark.parametrize(
+    "annotation", [tuple[int, ...], Sequence[int], Any, Tensor, "int | None", "list[Tensor]"]
+)
+def test_a_field_that_cannot_be_sent_is_named_where_the_share_is_defined(annotation: Any) -> None:
+    with pytest.raises(TypeError, match=r"kept of share Kept is annotated .*int, float, bool, str"):
+        kept_share(annotation)
+
+
+def test_numpys_numbers_are_to_be_converted() -> None:
+    share = patches(0, np.int64(2))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"here is int64: convert it with int\(...\)"):
+        share_from_wire(share.to_wire(), SHARES)

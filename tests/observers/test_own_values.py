@@ -1,0 +1,69 @@
+"""What an observer of one's own keeps is written to the run, or refused under its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flwr_splitmix import Run
+from flwr_splitmix.observers import Observer, RunEnded
+from flwr_splitmix.strategies import PSL
+from flwr_splitmix.testing.toy import Toy
+
+TOY = Toy(clients=1)
+
+
+class Own(Observer):
+    """Keeps a value, as its state or as a fact."""
+
+    def __init__(self, **kept: Any) -> None:
+        self.kept = kept
+
+    def state(self) -> dict[str, Any]:
+        return dict(self.kept.get("state", {}))
+
+    def facts(self) -> dict[str, Any]:
+        return dict(self.kept.get("facts", {}))
+
+    def on_end(self, event: RunEnded) -> None:
+        self.kept["error"] = event.error
+
+    def restore(self, state: Any) -> None:
+        self.kept["restored"] = state
+
+
+def fit(home: Path, rounds: int, observer: Own, run: Run | None = None) -> Run:
+    run = run or Run.create({}, name="x", home=home)
+    strategy = PSL(TOY.upper(), device="cpu", steps_per_round=1, run=run, observers=[observer])
+    strategy.fit(TOY.make_clients(), rounds)
+    return Run.open(run.id, home=home)
+
+
+def test_numbers_of_numpy_and_torch_are_kept(tmp_path: Path) -> None:
+    values = {"mean": np.float32(0.5), "seen": [torch.tensor(3)]}
+    run = fit(tmp_path, 1, Own(state=values, facts=values))
+    assert run.summary is not None
+    assert (run.summary["mean"], run.summary["seen"]) == (0.5, [3])
+    later = Own()
+    fit(tmp_path, 2, later, run)
+    assert later.kept["restored"] == {"mean": 0.5, "seen": [3]}
+
+
+@pytest.mark.parametrize("kept", ["state", "facts"])
+def test_what_cannot_be_written_names_the_observer(tmp_path: Path, kept: str) -> None:
+    observer = Own(**{kept: {"weights": torch.ones(2)}})
+    with pytest.raises(TypeError, match=rf"Own\.{kept}\(\) has a Tensor at \['weights'\]"):
+        fit(tmp_path, 1, observer)
+    assert "has a Tensor" in observer.kept["error"]
+
+
+def test_without_a_run_nothing_is_written() -> None:
+    observer = Own(facts={"weights": torch.ones(2)})
+    PSL(TOY.upper(), device="cpu", steps_per_round=1, observers=[observer]).fit(
+        TOY.make_clients(), 1
+    )
+    assert observer.kept["error"] == ""

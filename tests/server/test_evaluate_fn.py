@@ -1,0 +1,80 @@
+"""What an evaluate_fn may return, and of what central evaluation is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import MetricRecord
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from flwr_splitmix.strategies import SFL, central_evaluation
+from flwr_splitmix.testing.toy import Toy
+
+TOY = Toy(clients=2, tests=4)
+
+
+def rows(evaluate: Callable[..., Any]) -> tuple[Any, Any]:
+    """Return the metrics of the last round in Flower's result, and its row."""
+    strategy = SFL(TOY.upper(), device="cpu", steps_per_round=1)
+    result = strategy.fit(TOY.make_clients(), 1, evaluate_fn=evaluate)
+    return result.evaluate_metrics_serverapp[1], strategy.recorder.metrics.rows[-1]
+
+
+@pytest.mark.parametrize(
+    "accuracy", [0.25, np.float32(0.25), torch.tensor(0.25), np.array(0.25)], ids=repr
+)
+def test_an_accuracy_of_any_kind_of_number_is_kept(accuracy: Any) -> None:
+    metrics, row = rows(lambda server_round, arrays: {"accuracy": accuracy, "correct": np.int64(3)})
+    assert isinstance(metrics, MetricRecord)
+    assert dict(metrics) == {"accuracy": 0.25, "correct": 3}
+    assert (row["accuracy"], row["accuracy_kind"]) == (0.25, "central")
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ((0.5, {"accuracy": 0.3}), "evaluate_fn returned a tuple; needed is a MetricRecord with"),
+        (0.3, "evaluate_fn returned a float; needed is a MetricRecord"),
+        ({"accuracy": torch.zeros(2)}, "evaluate_fn returned 'accuracy' as a Tensor; metrics are"),
+        ({"accuracy": "0.3"}, "evaluate_fn returned 'accuracy' as a str; metrics are numbers"),
+    ],
+)
+def test_what_is_no_metric_is_named(returned: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        rows(lambda server_round, arrays: returned)
+
+
+class Streamed(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"upper": TOY.upper()}, "upper is ToyUpper; needed is .* strategy.upper"),
+        ({"lower": dict(TOY.lower().state_dict())}, "lower is dict; needed is a module like"),
+        ({"data": DataLoader(TOY.data(0))}, "data is DataLoader; .* data=loader.dataset"),
+        ({"data": Streamed()}, "data is Streamed; needed is a map-style data set"),
+        ({"data": (TOY.data(0).inputs, TOY.data(0).labels)}, r"^data: .*TensorDataset\(inputs"),
+    ],
+)
+def test_arguments_of_central_evaluation(changes: dict[str, Any], said: str) -> None:
+    given = {"upper": SFL(TOY.upper()).upper, "lower": TOY.lower(), "data": TOY.test_data(0)}
+    with pytest.raises(TypeError, match=said):
+        central_evaluation(**{**given, **changes})
+
+
+@pytest.mark.parametrize("lower", [nn.Sequential(TOY.lower()), Toy(width=5).lower()])
+def test_another_lower_segment_than_the_clients_is_named(lower: nn.Module) -> None:
+    strategy = SFL(TOY.upper(), device="cpu", steps_per_round=1)
+    data = TOY.test_data(0)
+    assert data is not None
+    evaluate = central_evaluation(strategy.upper, lower, data)
+    with pytest.raises(ValueError, match="central_evaluation's lower segment must be like the cli"):
+        strategy.fit(TOY.make_clients(), 1, evaluate_fn=evaluate)

@@ -1,0 +1,110 @@
+"""Arguments of another kind are refused where they are given, with the name and what is needed."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from flwr.serverapp.strategy import FedAvg
+from torch import nn
+
+from flwr_splitmix.mixers import PatchCutMix
+from flwr_splitmix.observers import Observer
+from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.segments import split_vision_model
+from flwr_splitmix.strategies import DPSL, PSL, SFL, CutMixSL, SplitStrategy, VanillaCutMixSL
+from flwr_splitmix.testing.toy import Toy
+
+TOY = Toy(clients=2)
+
+
+class Own(Observer):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"observers": [Own]}, r"observers\[0\] is the class Own; needed is an object, Own\(...\)"),
+        ({"observers": Own()}, r"observers is a Own; needed is a list of observers, observers=\["),
+        ({"observers": [print]}, r"observers\[0\] is a builtin_\w+; .* subclass of Observer"),
+        ({"run": "runs/x"}, r"run is 'runs/x'; needed is a Run, such as Run.create\("),
+        ({"aggregator": FedAvg}, r"aggregator is the class FedAvg; needed is an object, FedAvg\("),
+        ({"aggregator": "FedAvg"}, "aggregator is 'FedAvg'; needed is a Flower strategy, such as"),
+        ({"mixer": PatchCutMix}, r"mixer is the class PatchCutMix; .* object, PatchCutMix\(...\)"),
+        ({"mixer": "cutmix"}, r"mixer is 'cutmix'; needed is a Mixer, such as PatchCutMix\(k=2\)"),
+    ],
+)
+def test_parts_of_a_strategy(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        SplitStrategy(TOY.upper(), **options)
+
+
+def test_observers_are_checked_before_a_ledger_joins_them() -> None:
+    wrong: Any = Own()
+    with pytest.raises(TypeError, match="observers is a Own; needed is a list"):
+        DPSL(TOY.upper(), noise=GaussianNoise(sigma_s=1.0, sigma_y=1.0), observers=wrong)
+
+
+@pytest.mark.parametrize(
+    ("clients", "said"),
+    [
+        (dict(enumerate(TOY.make_clients())), "clients is a dict; needed is a list of clients"),
+        (iter(TOY.make_clients()), "clients is a list_iterator; needed is a list of clients"),
+        (TOY.make_clients()[0], "clients is a SplitClient; needed is a list of clients"),
+        ([TOY.lower()], r"clients\[0\] is a ToyLower; needed is a client, such as SplitClient\("),
+    ],
+)
+def test_clients(clients: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        PSL(TOY.upper()).fit(clients, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        (PSL, {"num_classes": 3.0}, "num_classes is 3.0; it must be a whole number"),
+        (CutMixSL, {"k": 2.0}, "k is 2.0; it must be a whole number of at least 2"),
+        (CutMixSL, {"k": "2"}, "k is '2'; it must be a whole number of at least 2"),
+        (VanillaCutMixSL, {"k": 2.0}, "k is 2.0; it must be a whole number of at least 2"),
+    ],
+)
+def test_numbers_that_are_not_whole(kind: Any, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        kind(TOY.upper(), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"image_size": (32, 64)}, r"image_size is \(32, 64\); it must be a whole number: images"),
+        ({"patch_size": 4.0}, "patch_size is 4.0; it must be a whole number"),
+        ({"depth": True}, "depth is True; it must be a whole number"),
+        ({"img_size": 64}, "timm's img_size is image_size here: image_size=64"),
+        ({"in_chans": 3}, "timm's in_chans is channels here: channels=3"),
+    ],
+)
+def test_sizes_of_a_model(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        split_vision_model("resnet18", **options)
+
+
+@pytest.mark.parametrize("geometry", ["grid", (2, 3)])
+def test_an_upper_segment_may_mean_something_else_by_geometry(geometry: Any) -> None:
+    upper = nn.Sequential(TOY.upper())
+    upper.geometry = geometry
+    strategy = SFL(upper, num_classes=3, device="cpu")
+    strategy.fit(TOY.make_clients(), 1)
+    assert strategy.upper.geometry is None
+    assert [row["clients_alive"] for row in strategy.recorder.metrics.rows] == [2]
+
+
+def test_clients_of_other_batch_sizes_are_told_the_option(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clients = [*TOY.make_clients(), *Toy(clients=1, batch=6).make_clients()]
+    with caplog.at_level(logging.WARNING, logger="flwr.splitmix"):
+        PSL(TOY.upper(), device="cpu").fit(clients, 1)
+    assert "without client 2: its smashed data are 6 x (6 patches) x 3, " in caplog.text
+    assert "most clients make (4, 6, 3): give all of them one batch_size, here 4" in caplog.text
