@@ -52,7 +52,7 @@ class FirstWeights:
         ClientError
             If these are not the first ones, or the node's file cannot be read or written.
         """
-        digest = _digest(arrays)
+        digest = digest_of(arrays)
         try:
             first = self._recorded(digest)
         except (OSError, JournalError) as error:
@@ -81,7 +81,8 @@ class FirstWeights:
             return digest
 
 
-def _digest(arrays: Mapping[str, Tensor]) -> str:
+def digest_of(arrays: Mapping[str, Tensor]) -> str:
+    """Return a digest of weights by name."""
     digest = blake2b(digest_size=16)
     for name in sorted(arrays):
         digest.update(name.encode())

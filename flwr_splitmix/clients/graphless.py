@@ -102,8 +102,9 @@ class GraphlessExchanges(Client):
         Raises
         ------
         ClientError
-            If it is not these texts' turn. Each is sent once a round, in order: scores of single
-            texts would reveal their labels, and a text that is mixed twice becomes readable.
+            If it is not these texts' turn. Each is sent once a round, in order, and on a node once
+            under the same head and tail: scores of single texts would reveal their labels, and a
+            text that is mixed twice becomes readable.
         """
         self.segments.eval()
         with torch.no_grad():
@@ -134,7 +135,9 @@ class GraphlessExchanges(Client):
     def score(self, *, kind: str) -> dict[str, Any]:
         """Return the result of an evaluation: {"examples": number, "scores": numbers by name}.
 
-        Only these means leave the client, never the score of a single text.
+        Only these means leave the client, never the score of a single text. They hide the labels
+        from a server that follows the protocol: one that chooses the trunk's outputs can write
+        the labels as digits of the mean loss.
         """
         scores = self._evaluation.finish(kind)
         return {"examples": scores.examples, "scores": scores.result()}

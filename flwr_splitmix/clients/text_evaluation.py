@@ -1,9 +1,10 @@
-"""A client's evaluations in a round: each test text is sent once, and only means are reported."""
+"""A client's evaluations: each test text is sent once, and only means are reported."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,12 +21,17 @@ from flwr_splitmix.scoring.texts import Scores, TextScores
 class AskedTexts:
     """A node's record of the test texts already sent; it outlives the process of a single message.
 
+    It goes by head and tail, which the client knows, and not by the round, which the server says.
+    All runs stay on record, as a server could begin another one in between.
+
     Parameters
     ----------
     path
         The file.
     run
         Identifies the run.
+    weights
+        Returns a digest of the client's head and tail as they are now.
 
     Raises
     ------
@@ -33,38 +39,43 @@ class AskedTexts:
         If the file cannot be written, or is damaged.
     """
 
-    def __init__(self, path: Path, run: str) -> None:
-        self._run = run
+    def __init__(self, path: Path, run: str, weights: Callable[[], str]) -> None:
+        self._run, self._weights = run, weights
+        self._stops: dict[tuple[str, str, str], int] = {}
         try:
-            self._entries = read_journal(path) if path.exists() else []
+            entries = read_journal(path) if path.exists() else []
+            for entry in entries:
+                if "weights" in entry:  # version 0.1.0 recorded rounds
+                    self._stops[entry["run"], entry["weights"], entry["kind"]] = entry["stop"]
             self._journal = Journal(path, durable=False)
+            if len(entries) > len(self._stops):  # only the last entry of a pass counts
+                self._journal.replace([self._entry(key) for key in self._stops])
         except (OSError, JournalError) as error:
             raise ClientError(f"test texts cannot be noted on this node: {error}") from None
 
-    def at(self, place: tuple[int, int]) -> dict[str, int]:
-        """Return how many texts of each kind were sent at a place of the run."""
-        here = [e for e in self._entries if (e["run"], e["place"]) == (self._run, list(place))]
-        return {entry["kind"]: entry["stop"] for entry in here}
+    def sent(self, kind: str) -> int:
+        """Return how many texts of a kind were sent in this run under this head and tail."""
+        return self._stops.get((self._run, self._weights(), kind), 0)
 
-    def note(self, place: tuple[int, int], kind: str, stop: int) -> None:
-        """Record that texts up to `stop` are sent; records of other places are dropped.
+    def note(self, kind: str, stop: int) -> None:
+        """Record that texts up to `stop` are sent.
 
         Raises
         ------
         ClientError
             If the file cannot be written: then nothing may be sent.
         """
-        entry = {"run": self._run, "place": list(place), "kind": kind, "stop": stop}
+        key = self._run, self._weights(), kind
+        self._stops[key] = stop
         try:
-            if self._entries and self._entries[-1]["place"] != list(place):
-                self._journal.replace([entry])
-                self._entries = []
-            else:
-                self._journal.append(entry)
+            self._journal.append(self._entry(key))
         except OSError as error:
             reason = error.strerror or error
             raise ClientError(f"test texts cannot be noted on this node: {reason}") from None
-        self._entries.append(entry)
+
+    def _entry(self, key: tuple[str, str, str]) -> dict[str, Any]:
+        run, weights, kind = key
+        return {"run": run, "weights": weights, "kind": kind, "stop": self._stops[key]}
 
     def close(self) -> None:
         """Close the file, so that another process may write it."""
@@ -80,7 +91,7 @@ class TextEvaluation:
     Parameters
     ----------
     place
-        The round, and the number of batches drawn so far, which identify the state of the model.
+        The round, and the number of batches drawn so far.
     tests
         Test sets by the kind of evaluation; None if the client has none.
     scores
@@ -88,7 +99,7 @@ class TextEvaluation:
     device
         Device of the batches.
     kept
-        Where a node records what was sent; None keeps the record in this process.
+        Where a node records what was sent; None: a simulation, which keeps no record.
 
     Attributes
     ----------
@@ -97,7 +108,7 @@ class TextEvaluation:
     going
         The kind of the texts being sent, and their indices: int64 (b,).
     asked
-        By kind, how many texts have been sent.
+        By kind, how many texts this object has sent.
     """
 
     def __init__(
@@ -114,7 +125,7 @@ class TextEvaluation:
         self.device = device
         self.sent: Sent | None = None
         self.going: tuple[str, np.ndarray] = ("", np.empty(0, dtype=np.int64))
-        self.asked: dict[str, int] = {} if kept is None else kept.at(place)
+        self.asked: dict[str, int] = {}
         self._kept = kept
         self._scores: dict[str, TextScores] = {}
         self._current: TextScores | None = None
@@ -131,13 +142,15 @@ class TextEvaluation:
         if data is None:
             raise ClientError(f"this client has no {kind} test data")
         size, following = len(data), self.asked.get(kind, 0)  # type: ignore[arg-type]
+        if self._kept is not None:
+            following = max(following, self._kept.sent(kind))
         if self.sent is not None or start != following or not start < stop <= size:
             raise ClientError(
                 f"the server asks for {kind} test texts {start} to {stop}; "
                 f"next is {following} of {size}"
             )
         if self._kept is not None:
-            self._kept.note(self.place, kind, stop)
+            self._kept.note(kind, stop)
         self.asked[kind] = stop
         if kind not in self._scores:
             self._scores[kind] = self.scores()

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
 from flwr_splitmix.clients.ends import Ends
-from flwr_splitmix.clients.first_weights import FirstWeights
+from flwr_splitmix.clients.first_weights import FirstWeights, digest_of
 from flwr_splitmix.clients.graphless import GraphlessExchanges
 from flwr_splitmix.clients.lower import describe_tests, tests_of
 from flwr_splitmix.clients.requests import check_received
@@ -110,6 +110,7 @@ class UShapeClient(GraphlessExchanges):
         self.repeatable_secrets = repeatable_secrets
         self._asked: AskedTexts | None = None
         self._first_weights: FirstWeights | None = None
+        self._digest = ""
         self._evaluation = self._new_evaluation((0, 0))
         self._forget_round()
 
@@ -126,7 +127,7 @@ class UShapeClient(GraphlessExchanges):
         return TextEvaluation(place, self.tests, self.scores, self.device, self._asked)
 
     def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
-        """Apply the node's policy; the node records which test texts have been sent.
+        """Apply the node's policy; the node records which test texts were sent by which weights.
 
         If it does not allow averaging, it also records the run's first head and tail.
         """
@@ -134,7 +135,16 @@ class UShapeClient(GraphlessExchanges):
         if policy.allow_averaging is False:
             self._first_weights = FirstWeights.on_node(folder, index, run)
         if folder is not None:
-            self._asked = AskedTexts(folder / f"test-texts-{index}.jsonl", run)
+            self._asked = AskedTexts(
+                folder / f"test-texts-{index}.jsonl", run, self._digest_of_weights
+            )
+
+    def _digest_of_weights(self) -> str:
+        """Return a digest of the trainable weights as they are now."""
+        self._digest = self._digest or digest_of(
+            {n: p for n, p in self.segments.named_parameters() if p.requires_grad}
+        )
+        return self._digest
 
     def close(self) -> None:
         """Close the node's file."""
@@ -157,6 +167,7 @@ class UShapeClient(GraphlessExchanges):
             if self._first_weights is not None:
                 self._first_weights.admit(arrays, "allow_averaging = false")
             self.ends.load(arrays)
+            self._digest = ""
         example = TextBatch.of(fetch(self.batches.data, np.arange(1)), self.device)
         width = self.ends.width(example)
         self.hiding.attach(
@@ -278,6 +289,7 @@ class UShapeClient(GraphlessExchanges):
             )
         self.hiding.before_update()
         self.ends.optimizer.step(self._progress, self.order.num_rounds)
+        self._digest = ""
         self.steps += 1
 
     @exchange
@@ -350,5 +362,6 @@ class UShapeClient(GraphlessExchanges):
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Restore `state`, for the same segments, optimizer, data and hiding."""
         self.ends.restore(tensors, meta)
+        self._digest = ""
         self.batches.drawn = int(meta["drawn"])
         self.hiding.restore(tensors, meta)

@@ -24,6 +24,8 @@ class MissingColumnError(DataError):
         The requested column.
     there
         The existing columns.
+    hint
+        What else may be wrong, as the end of a sentence.
     """
 
     def __init__(self, where: str, column: str, there: Sequence[str], hint: str = "") -> None:
@@ -32,6 +34,7 @@ class MissingColumnError(DataError):
         self.where = where
         self.column = column
         self.there = tuple(there)
+        self.hint = hint
 
 
 def not_there(source: str) -> str:

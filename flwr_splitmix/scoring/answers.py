@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from flwr_splitmix.extras import needed_for
 
-_NUMBER = re.compile(r"####\s*\$?(-?[\d.,]*\d)")
+_NUMBER = re.compile(r"####\s*(-?\$?-?)([\d.,]*\d)")
 
 
 def final_number(answer: str) -> str | None:
     """Return the first number that follows ####; None if there is none.
 
-    Commas, and trailing zeros after a decimal point, are removed.
+    A number has one form: without commas and a dollar sign, without zeros before it or at the end
+    of its decimals, and with a digit before the point.
 
     Source: Cobbe et al., "Training Verifiers to Solve Math Word Problems" (2021), the answer
     format of GSM8K.
@@ -21,10 +22,11 @@ def final_number(answer: str) -> str | None:
     match = _NUMBER.search(answer)
     if match is None:
         return None
-    number = match[1].replace(",", "")
-    if "." in number:
-        number = number.rstrip("0").rstrip(".")
-    return number
+    whole, _, decimals = match[2].replace(",", "").partition(".")
+    number = whole.lstrip("0") or "0"
+    if decimals := decimals.rstrip("0").rstrip("."):
+        number += f".{decimals}"
+    return f"-{number}" if "-" in match[1] and number != "0" else number
 
 
 def exact_match(said: str, right: str) -> bool:

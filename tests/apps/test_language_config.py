@@ -53,6 +53,14 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"lora_rank": -1}, ["lora-rank is -1", "greater than or equal to 0"]),
     ({"lora_alpha": 0.0}, ["lora-alpha is 0.0", "greater than 0"]),
     ({"lora_parts": "head,neck"}, ["lora-parts is 'head,neck'", "head, trunk, tail"]),
+    (
+        {"lora_rank": 4, "head_layers": 0},
+        ["lora-rank is 4 and lora-parts names 'head'", "head-layers is 0", "leave 'head' out"],
+    ),
+    (
+        {"learns": "tail", "lora_rank": 4, "lora_parts": "trunk"},
+        ["lora-parts is 'trunk', but learns is 'tail'", "lora-parts with 'tail', or lora-rank 0"],
+    ),
     ({"lora_parts": "head,head"}, ["lora-parts is 'head,head'", "each once"]),
     ({"learns": "head"}, ["learns is 'head'", "'all' or 'tail'"]),
     ({"dtype": "float16"}, ["dtype is 'float16'", "'float32' or 'bfloat16'"]),
@@ -98,6 +106,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         {"calibration_epochs": 0},
         ["perturbation 'adaptive'", "calibration-epochs is 0", "'constant' and 'none'"],
     ),
+    ({"max_leak": 1.5}, ["max-leak is 1.5", "less than 1"]),
     ({"strength": -0.1}, ["strength is -0.1", "greater than or equal to 0"]),
     ({"gradients": "all"}, ["gradients is 'all'", "'target', 'all-sources' or 'one-message'"]),
     ({"gradients": "all-sources", "k": 4}, ["'all-sources' needs m >= k", "m is 3 and k is 4"]),

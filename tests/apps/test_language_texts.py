@@ -59,7 +59,14 @@ def rows(path: Path, *texts: dict[str, Any]) -> str:
             r"text 0 has \d+ tokens, but at most 18 are allowed; raise max-length, or .*'cut'",
         ),
         ({"client_device": "gpu"}, "there is no device 'gpu' here"),
-        ({"max_length": 9, "long_texts": "drop"}, "this client has no training data"),
+        (
+            {"max_length": 9, "long_texts": "drop"},
+            "no training data: none of its 8 rows has at most 7 tokens .max-length is 9, .* raise",
+        ),
+        (
+            {"dataset": "SEMICOLONS", "task": "classification"},
+            "run-config: text-column .* the first line of .* separated by ',', but here by ';'",
+        ),
     ],
 )
 def test_a_client_says_what_is_wrong_with_its_texts(
@@ -67,9 +74,11 @@ def test_a_client_says_what_is_wrong_with_its_texts(
 ) -> None:
     (tmp_path / "empty.txt").write_text("two words", encoding="utf-8")
     answered = ({"question": "who?", "answer": answer} for answer in ("a dog", "", "a cat"))
+    (tmp_path / "semicolons.csv").write_text("sentence;label\na;1\n", encoding="utf-8")
     labelled = ({"sentence": "a b c", "label": label} for label in (0, 2, 1))
     files = {
         "FILE": rows(tmp_path / "rows.jsonl", *labelled),
+        "SEMICOLONS": str(tmp_path / "semicolons.csv"),
         "EMPTY": str(tmp_path / "empty.txt"),
         "EMPTY_ANSWER": rows(tmp_path / "answers.jsonl", *answered),
     }
@@ -105,6 +114,33 @@ def test_rows_of_a_node_are_said_to_be_the_nodes() -> None:
     node = {"dataset": "/nowhere.tsv"}
     with pytest.raises(DataError, match=r"^node-config: dataset is '/nowhere\.tsv', but there is"):
         client_rows(read(**TINY), node)
+
+
+def test_a_class_has_one_number_on_all_nodes_that_have_their_own_rows(tmp_path: Path) -> None:
+    config = read(**TINY, task="classification", num_labels=3)
+    known: dict[str, int] = {}
+    for words in (("bad", "good"), ("so so", "good")):
+        numbers = {"bad": 0, "so so": 1, "good": 2}
+        made = [{"sentence": words[i % 2], "label": words[i % 2]} for i in range(20)]
+        node = {"dataset": rows(tmp_path / "words.jsonl", *made)}
+        with pytest.raises(DataError, match=r"node-config: .* own dataset must be whole numbers"):
+            client_rows(config, node)
+        path = rows(
+            tmp_path / f"{words[0]}.jsonl", *({**r, "label": numbers[r["label"]]} for r in made)
+        )
+        train, _ = client_rows(config, {"dataset": path})
+        for text, label in zip(train.texts, train.labels.tolist(), strict=True):
+            assert known.setdefault(text, label) == label
+    assert len(set(known.values())) == 3
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_run_tests_on_a_row_that_another_trains_on(seed: int, tmp_path: Path) -> None:
+    """A server may ask for test texts over and over: they must stay a tenth."""
+    path = rows(tmp_path / "own.jsonl", *({"question": f"q{i}", "answer": "a"} for i in range(40)))
+    values = {**TINY, "samples_per_client": 0, "test_samples_per_client": 0}
+    first, other = (client_rows(read(**values, seed=s), {"dataset": path}) for s in (0, seed))
+    assert not set(first[0].texts) & set(other[1].texts)
 
 
 def test_rows_without_an_answer_are_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
@@ -151,9 +187,13 @@ def test_a_tokenizer_without_padding_token_is_refused(tmp_path: Path) -> None:
     tokenizer.pad_token = None
     tokenizer.save_pretrained(tmp_path)
     values = {**TINY, "model": str(tmp_path)}
-    with pytest.raises(ValueError, match=r"has no padding token; .* padding-token='<end>'"):
+    with pytest.raises(
+        ValueError, match=r"run-config: .* has no padding token; .* padding-token='<end>'"
+    ):
         client(0, 2, **values)
     assert client(0, 2, **values, padding_token="<end>").batches.examples == 8
+    with pytest.raises(ValueError, match=r"^run-config: padding-token is '<foo>', but"):
+        client(0, 2, **values, padding_token="<foo>")
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from transformers import Phi3Config
 from typer.testing import CliRunner
 
 from flwr_splitmix.apps.language.advice import traffic_of as text_traffic
@@ -21,6 +22,7 @@ from flwr_splitmix.mixers import SmashedShape
 from tests.apps import language_app, vision_fit
 from tests.apps.app_config import APPS
 from tests.apps.language_app import read as read_language
+from tests.segments.language.tiny_models import GROUPED, whole_model
 
 NETWORK = (
     "--uplink", "20mbit", "--downlink", "100mbit", "--rtt", "40ms",
@@ -55,12 +57,27 @@ def advised() -> dict[str, Any]:
             "5 x 5 square cells; the patches' grid must divide image-size, and patch-size, cut-at "
             "and cell set it",
         ),
+        (
+            "language",
+            "lora-rank=4 head-layers=0",
+            "lora-parts names 'head', but head-layers is 0, so that it has no layer to adapt",
+        ),
         ("language", "support-texts=400", "support-texts is 400, of 400 public texts"),
         ("language", "samples-per-client=1001", "(samples-per-client); allowed are up to 1000"),
     ],
 )
 def test_what_would_end_a_run_is_named_by_its_key(app: str, keys: str, said: str) -> None:
     done = check(APPS / app, "--no-cuts", "--nodes", "2", "--run-config", keys)
+    assert (done.exit_code, said in done.stderr) == (1, True), done.output
+
+
+def test_layers_of_other_names_get_no_adapters(tmp_path: Path) -> None:
+    """Phi-3 has queries, keys and values in one layer."""
+    config = Phi3Config(**GROUPED)
+    whole_model(config, dtype="float32").save_pretrained(tmp_path)
+    keys = f"model='{tmp_path}' lora-rank=4 max-length=64"
+    done = check(APPS / "language", "--no-cuts", "--run-config", keys)
+    said = "lora-parts names 'head', which has no layer named q_proj, v_proj to adapt; leave it out"
     assert (done.exit_code, said in done.stderr) == (1, True), done.output
 
 

@@ -227,33 +227,6 @@ def test_outputs_and_gradients_that_are_not_finite_change_nothing(bad: float) ->
     assert all(torch.equal(before[name], tensor) for name, tensor in client.weights().items())
 
 
-def asked_again(client: UShapeClient, order: Order) -> None:
-    client.attach(order, None)
-    with pytest.raises(ClientError, match="test texts 0 to 4; next is 4 of 8"):
-        client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
-
-
-def test_test_texts_are_asked_for_once_a_round_however_often_a_client_attaches(
-    tmp_path: Path,
-) -> None:
-    """A text that is mixed twice under one head is readable."""
-    toy = TextToy(clients=1, tests=8)
-    (client,) = toy.clients_for()
-    client.govern(NodePolicy(), tmp_path, 0, "run")
-    client.attach(ORDER, None)
-    sent = client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
-    client.run("decode_test", {"outputs": sent["messages"]})
-    asked_again(client, ORDER)
-    client.close()
-    (another,) = toy.clients_for()  # another process of the same node
-    another.govern(NodePolicy(), tmp_path, 0, "run")
-    asked_again(another, ORDER)
-    another.close()
-    client.govern(NodePolicy(), tmp_path, 0, "run")
-    client.attach(Order(0, 7, 2, 2), None)
-    assert client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})["messages"]
-
-
 def test_a_node_that_allows_no_averaging_keeps_to_a_runs_first_weights(tmp_path: Path) -> None:
     """A server used to be able to replace head and tail in every round."""
     policy = NodePolicy(allow_averaging=False)

@@ -9,7 +9,7 @@ from typing import Any
 from flwr_splitmix.apps.findings import check_devices, check_enough, describe_clients, passes
 from flwr_splitmix.apps.language.advice import advise, open_run_model
 from flwr_splitmix.apps.language.config import LanguageConfig
-from flwr_splitmix.apps.language.model import unusable
+from flwr_splitmix.apps.language.model import check_adapted, unusable
 from flwr_splitmix.apps.language.placing import BALANCED
 from flwr_splitmix.apps.language.texts import (
     client_rows,
@@ -73,6 +73,7 @@ def _check_model(config: LanguageConfig, report: Report, checked: _Checked) -> N
     except (OSError, ValueError) as error:
         raise unusable(config, error) from None
     parts = checked.model[1]
+    check_adapted(config, parts)
     if config.width > parts.max_length:
         key = "pad-to" if config.pad_to else "max-length"
         raise ConfigError(

@@ -17,8 +17,8 @@ from flwr_splitmix.apps.language.texts import (
     client_rows,
     public_set,
     run_test_set,
-    run_token_set,
     tokenizer_of,
+    training_set,
 )
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.clients import UShapeClient
@@ -55,7 +55,7 @@ def client_fn(context: Context) -> UShapeClient:
         config.strategy,
         parts.head,
         parts.tail,
-        run_token_set(config, train),
+        training_set(config, train),
         sources={
             **{name: partial(getattr, config, name) for name in LanguageConfig.model_fields},
             "public": lambda: public_set(config),

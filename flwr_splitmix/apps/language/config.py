@@ -93,7 +93,7 @@ class LanguageConfig(AppConfig):
     sampler: Sampler
     support_scale: Positive
     max_distortion: NotNegative
-    max_leak: NotNegative
+    max_leak: Annotated[float, Field(ge=0, lt=1)]
     max_amplification: NotNegative
     decoding: Decoding
     mask: TrunkMask
@@ -137,6 +137,22 @@ class LanguageConfig(AppConfig):
                 raise ValueError(
                     f"head-layers is {self.head_layers} and tail-layers {self.tail_layers}: {error}"
                 ) from None
+        return self
+
+    @model_validator(mode="after")
+    def _adapters_have_a_place(self) -> LanguageConfig:
+        for part, layers in (("head", self.head_layers), ("tail", self.tail_layers)):
+            if part in self.adapted and not layers:
+                raise ValueError(
+                    f"lora-rank is {self.lora_rank} and lora-parts names {part!r}, but "
+                    f"{part}-layers is 0, so that it has no layer to adapt; leave {part!r} out of "
+                    "lora-parts"
+                )
+        if self.learns == "tail" and self.adapted and "tail" not in self.adapted:
+            raise ValueError(
+                f"lora-parts is {self.lora_parts!r}, but learns is 'tail', so that no adapter "
+                "would learn; allowed are lora-parts with 'tail', or lora-rank 0"
+            )
         return self
 
     @model_validator(mode="after")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.segments.language import LanguageParts, add_lora, build_language_parts
+from flwr_splitmix.segments.language.lora import has_targets
 
 HEAD_SIZE = 16
 """Width of the small model's attention heads."""
@@ -49,9 +50,12 @@ def build_parts(
             gradient_checkpointing=config.gradient_checkpointing,
             device_map=device_map,
         )
+        check_adapted(config, built)
         for part in config.adapted:
             if (segment := getattr(built, part)) is not None:
                 add_lora(segment, config.lora_rank, config.lora_alpha, seed=config.seed)
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:
         raise unusable(config, error) from error
     if config.width > built.max_length:
@@ -64,6 +68,18 @@ def build_parts(
         # A new classifier has random weights: adapters elsewhere are useless if it stays frozen.
         built.tail.output.requires_grad_(True)
     return built
+
+
+def check_adapted(config: LanguageConfig, built: LanguageParts) -> None:
+    """Raise ConfigError unless every built part that gets adapters has layers for them."""
+    for part in config.adapted:
+        segment = getattr(built, part)
+        if segment is not None and not has_targets(segment, segment.layout.lora_targets):
+            raise ConfigError(
+                f"run-config: lora-rank is {config.lora_rank} and lora-parts names {part!r}, which "
+                f"has no layer named {', '.join(segment.layout.lora_targets)} to adapt; leave it "
+                "out of lora-parts"
+            )
 
 
 def unusable(config: LanguageConfig, error: Exception) -> ConfigError:

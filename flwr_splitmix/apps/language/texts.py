@@ -9,6 +9,7 @@ from typing import Any
 
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.apps.run_config import ConfigError
+from flwr_splitmix.clients import NO_DATA, ClientError
 from flwr_splitmix.data.errors import DataError, MissingColumnError
 from flwr_splitmix.data.texts import token_sets
 from flwr_splitmix.data.texts.batch import TextSet
@@ -39,7 +40,7 @@ def client_rows(config: LanguageConfig, node: Mapping[str, Any]) -> tuple[TextRo
         If the node's configuration has neither `dataset` nor `num-partitions`.
     """
     if own := str(node.get("dataset", "")):
-        sets = _load(config, own, str(node.get("test-dataset", "")), named_in="node-config")
+        sets = _load(config, own, str(node.get("test-dataset", "")), own=True)
         return (
             sets.train.first(config.samples_per_client),
             sets.test.first(config.test_samples_per_client),
@@ -72,9 +73,7 @@ def text_sets(config: LanguageConfig) -> TextSets:
     return _load(config, config.dataset, config.test_dataset)
 
 
-def _load(
-    config: LanguageConfig, source: str, test: str, *, named_in: str = "run-config"
-) -> TextSets:
+def _load(config: LanguageConfig, source: str, test: str, *, own: bool = False) -> TextSets:
     try:
         return load_text_sets(
             source,
@@ -84,14 +83,16 @@ def _load(
             num_labels=config.num_labels,
             seed=config.seed,
             empty_texts=config.empty_texts,
+            own=own,
         )
     except MissingColumnError as error:
         raise DataError(
             f"run-config: {_key_of(config, error.column)} is {error.column!r}, but {error.where} "
             f"has no such column; it has {', '.join(map(repr, error.there))}, of which it must "
-            "name one"
+            f"name one{error.hint}"
         ) from None
     except DataError as error:
+        named_in = "node-config" if own else "run-config"
         raise DataError(f"{named_in}: dataset is {source!r}, but {error}") from None
 
 
@@ -118,10 +119,19 @@ def class_names(config: LanguageConfig) -> tuple[str, ...]:
 
 @lru_cache(maxsize=2)
 def tokenizer_of(config: LanguageConfig) -> Any:
-    """Return the model's tokenizer; the small model's is trained on the public texts."""
+    """Return the model's tokenizer; the small model's is trained on the public texts.
+
+    Raises
+    ------
+    DataError
+        If it cannot be opened, or has no token to pad with.
+    """
     if config.model == SMALL:
         return train_tokenizer(public_texts(config), config.small_vocabulary)
-    return open_tokenizer(config.model, padding=config.padding_token)
+    try:
+        return open_tokenizer(config.model, padding=config.padding_token)
+    except DataError as error:
+        raise DataError(f"run-config: {error}") from error
 
 
 def public_texts(config: LanguageConfig) -> tuple[str, ...]:
@@ -185,6 +195,24 @@ def run_test_set(config: LanguageConfig, rows: TextRows) -> TextSet:
     return tests
 
 
+def training_set(config: LanguageConfig, rows: TextRows, on_long: OnLong | None = None) -> TextSet:
+    """Convert training rows to tokens and labels, as `run_token_set`.
+
+    Raises
+    ------
+    ClientError
+        If there are rows, but all are too long and left out; the message names the keys.
+    """
+    texts = run_token_set(config, rows, on_long)
+    if len(rows) and not len(texts):
+        key, room = _room(config)
+        raise ClientError(
+            f"{NO_DATA}: none of its {len(rows)} rows has at most {room}, and long-texts is "
+            f"{config.long_texts!r}; raise {key}"
+        )
+    return texts
+
+
 def run_token_set(
     config: LanguageConfig,
     rows: TextRows,
@@ -223,8 +251,6 @@ def long_texts_sentence(
 
     `whole` is as for `run_token_set`.
     """
-    key = "pad-to" if config.pad_to else "max-length"
-    secret = f", of which {config.secrets} are secret tokens" if config.secrets else ""
     cut = count.longer - count.dropped
     why = f"long-texts is {config.long_texts!r}"
     if whole:
@@ -233,6 +259,13 @@ def long_texts_sentence(
     if count.dropped:
         done.append(f"{count.dropped} left out")
     return (
-        f"{count.longer} of {count.texts} texts have more than {config.text_length} tokens "
-        f"({key} is {config.width}{secret}): {' and '.join(done)} ({why})"
+        f"{count.longer} of {count.texts} texts have more than {_room(config)[1]}: "
+        f"{' and '.join(done)} ({why})"
     )
+
+
+def _room(config: LanguageConfig) -> tuple[str, str]:
+    """Return the key that limits the tokens of a text, and the limit in words."""
+    key = "pad-to" if config.pad_to else "max-length"
+    secret = f", of which {config.secrets} are secret tokens" if config.secrets else ""
+    return key, f"{config.text_length} tokens ({key} is {config.width}{secret})"

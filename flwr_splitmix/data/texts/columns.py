@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.texts.files import Columns
+from flwr_splitmix.data.texts.labels import class_of
 from flwr_splitmix.data.texts.rows import TextRows, TextTask
 
 log = logging.getLogger("flwr.splitmix")
@@ -21,12 +22,6 @@ Role = Literal["text", "second", "label", "question", "answer", "group"]
 
 EmptyTexts = Literal["refuse", "drop"]
 """Treatment of a row with an empty text."""
-
-_SECRET = (
-    "-1 is none of them, and stands in GLUE's test splits where labels are secret; test-dataset "
-    "may name another split or file"
-)
-"""What is said of the label -1."""
 
 
 @dataclass(frozen=True)
@@ -63,45 +58,6 @@ class TextColumns:
         )
         columns["group"] = self.group
         return {role: column for role, column in columns.items() if column}
-
-
-def classes_of(labels: Sequence[Any], num_labels: int, source: str) -> Mapping[str, int]:
-    """Return the class of each label, by the label as text.
-
-    Integers are their own classes, 0 to `num_labels` - 1; other labels are numbered in sorted
-    order. Values that are no label, which `rows_of` refuses, do not count.
-
-    Raises
-    ------
-    DataError
-        If there are more labels that are not integers than classes.
-    """
-    distinct = {_label(label) for label in labels if _is_label(label)}
-    if all(re.fullmatch(r"-?\d+", label) for label in distinct):
-        return {str(label): label for label in range(num_labels)}
-    if len(distinct) > num_labels:
-        raise DataError(
-            f"{source!r} has {len(distinct)} labels ({', '.join(map(repr, sorted(distinct)[:5]))}, "
-            f"...), but the head has {num_labels} classes; num-labels says how many"
-        )
-    return {label: number for number, label in enumerate(sorted(distinct))}
-
-
-def _label(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(int(value))
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def _is_label(value: Any) -> bool:
-    return isinstance(value, (str, int, float)) and not _is_empty(value)
-
-
-def names_of(classes: Mapping[str, int], num_labels: int) -> tuple[str, ...]:
-    """Return the names of all classes, by label; () if there are none."""
-    if not classes:
-        return ()
-    return (*classes, *(f"class {i}" for i in range(len(classes), num_labels)))
 
 
 def rows_of(
@@ -160,21 +116,16 @@ def rows_of(
     def column(role: Role) -> list[Any]:
         return [of[role][row] for row in kept] if role in of else []
 
-    labels = []
-    for row, value in zip(kept, column("label"), strict=False):
-        where = f"row {row + 1} of {source}"
-        if not _is_label(value):
-            raise DataError(
-                f"{where} has in column {roles['label']!r} no label but {value!r}; each row must "
-                "have one"
-            )
-        if _label(value) not in classes:
-            remedy = _SECRET if _label(value) == "-1" else "num-labels says how many"
-            raise DataError(
-                f"{where} has the label {value!r}; the head has {num_labels} classes: "
-                f"{', '.join(list(classes)[:10])}; {remedy}"
-            )
-        labels.append(classes[_label(value)])
+    labels = [
+        class_of(
+            value,
+            classes,
+            where=f"row {row + 1} of {source}",
+            column=roles["label"],
+            num_labels=num_labels,
+        )
+        for row, value in zip(kept, column("label"), strict=False)
+    ]
     first, second = column(needed[0]), column("second")
     if second and not pairs:
         first = [
@@ -208,4 +159,6 @@ def _check_text(value: Any, where: str, column: str) -> None:
     if _is_empty(value):
         what = "an empty text" if isinstance(value, str) else "no text"
         remedy = "; such rows can be left out (empty-texts='drop')"
+    elif isinstance(value, (int, float)):
+        remedy = f'; a text has quotes around it: "{json.dumps(value)}"'
     raise DataError(f"{where} has in column {column!r} {what}{remedy}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -42,7 +43,12 @@ def read_text(path: Path) -> str:
             content = gzip.decompress(content)
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8: byte {error.start} is no part of it") from error
+        why = "is no part of it"
+        if error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            why = "begins UTF-16"
+        raise DataError(
+            f"{path} is not UTF-8: byte {error.start} {why}; save the file as UTF-8"
+        ) from error
     except (OSError, EOFError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
 
@@ -53,8 +59,9 @@ def read_columns(path: Path, columns: Sequence[str]) -> Columns:
     A .tsv file has no quoting: a `"` is an ordinary character; a .txt file, such as MRPC's, is
     read in the same way. A .csv file is quoted as by spreadsheets. If all columns are integers,
     they are counted from 1 and the file has no header line; otherwise they are names in its first
-    line. In a .jsonl file they are keys of the objects; a .json file is a list of such objects, an
-    object with one such list among its values, or one object per line, as `datasets` writes it.
+    line. In a .jsonl file they are keys of the objects; a key that a row lacks is null there. A
+    .json file is a list of such objects, an object with one such list among its values, or one
+    object per line, as `datasets` writes it.
 
     Parameters
     ----------
@@ -71,8 +78,8 @@ def read_columns(path: Path, columns: Sequence[str]) -> Columns:
     Raises
     ------
     DataError
-        If the file cannot be read or has no row, or a column is missing; the message names the
-        line.
+        If the file cannot be read or has no row, a column is missing, or a line has more values
+        than the first; the message names the line.
     """
     kind, text = kind_of(path), read_text(path)
     if kind not in KINDS:
@@ -123,15 +130,16 @@ def _json_list(path: Path, text: str) -> Iterator[tuple[str, Any]]:
 
 
 def _of_objects(items: Iterator[tuple[str, Any]], columns: Sequence[str]) -> list[list[Any]]:
-    rows = []
-    for where, row in items:
+    """Return the values of the columns; a key that some rows lack is null there."""
+    rows = list(items)
+    for where, row in rows:
         if not isinstance(row, dict):
             raise DataError(f"{where} is no JSON object, which each row must be")
-        missing = [column for column in columns if column not in row]
-        if missing:
-            raise MissingColumnError(where, missing[0], list(row))
-        rows.append([row[column] for column in columns])
-    return rows
+    for column in columns:
+        if rows and not any(column in row for _, row in rows):
+            where, first = rows[0]
+            raise MissingColumnError(where, column, list(first))
+    return [[row.get(column) for column in columns] for _, row in rows]
 
 
 def _lines(path: Path, text: str, columns: Sequence[str]) -> list[list[str]]:
@@ -146,18 +154,27 @@ def _lines(path: Path, text: str, columns: Sequence[str]) -> list[list[str]]:
     )
     rows = []
     places: list[int] | None = None
+    first: list[str] = []
     try:
         for line in reader:
             if not line:
                 continue
             if places is None:
-                places = _places(path, line, columns)
+                places, first = _places(path, line, columns), line
                 if not _numbered(columns):
                     continue
             if len(line) <= max(places):
                 raise DataError(
                     f"line {reader.line_num} of {path} has {len(line)} columns, but column "
-                    f"{max(places) + 1} is asked for"
+                    f"{max(places) + 1} is asked for{_other_separator(path, line)}"
+                )
+            # Without names, a first line that is too long shows only in a later, shorter one.
+            spare = first[len(line) :] if _numbered(columns) and not tabs else []
+            if any(value.strip() for value in [*line[len(first) :], *spare]):
+                raise DataError(
+                    f"line {reader.line_num} of {path} has {len(line)} columns, but the first line "
+                    f"has {len(first)}; "
+                    + ("no value can contain a tab" if tabs else "quote values that contain ','")
                 )
             rows.append([line[place] for place in places])
     except csv.Error as error:
@@ -176,10 +193,22 @@ def _places(path: Path, first: Sequence[str], columns: Sequence[str]) -> list[in
         return [int(column) - 1 for column in columns]
     missing = [column for column in columns if column not in first]
     if missing:
+        hint = _other_separator(path, first)
         raise MissingColumnError(
             f"the first line of {path}",
             missing[0],
             first,
-            hint="; of a file without names all columns are numbers, counted from 1",
+            hint=hint or "; of a file without names all columns are numbers, counted from 1",
         )
     return [first.index(column) for column in columns]
+
+
+def _other_separator(path: Path, line: Sequence[str]) -> str:
+    """Return the hint that a line of one value seems to have another separator; else ""."""
+    kind = kind_of(path)
+    used = "tabs" if kind in _TABS else "','"
+    names = {"\t": "tabs", ";": "';'", ",": "','"}
+    other = [name for separator, name in names.items() if separator in line[0] and name != used]
+    if len(line) > 1 or not other:
+        return ""
+    return f"; values in a {kind} file are separated by {used}, but here by {other[0]}"

@@ -14,9 +14,10 @@ import numpy as np
 from flwr_splitmix.data.errors import DataError, MissingColumnError, not_there
 from flwr_splitmix.data.images.arrow_sets import load_hub, load_saved
 from flwr_splitmix.data.images.sets import TEST_SPLITS
-from flwr_splitmix.data.texts.columns import EmptyTexts, TextColumns, classes_of, names_of, rows_of
+from flwr_splitmix.data.texts.columns import EmptyTexts, TextColumns, rows_of
 from flwr_splitmix.data.texts.files import Columns, read_columns
 from flwr_splitmix.data.texts.generated import GENERATED, generated_sets
+from flwr_splitmix.data.texts.labels import classes_of, names_of
 from flwr_splitmix.data.texts.rows import TextRows, TextSets, TextTask, check_task
 from flwr_splitmix.seeding import derive_seed, frozen_generator
 
@@ -38,6 +39,7 @@ def load_text_sets(
     num_labels: int = 2,
     seed: int = 0,
     empty_texts: EmptyTexts = "refuse",
+    own: bool = False,
 ) -> TextSets:
     """Load a training and a test set of texts; the latest results are cached in the process.
 
@@ -65,13 +67,17 @@ def load_text_sets(
         of the rows. For a data set: the name of its test split; "" takes the first of test,
         validation, val and valid that exists.
     num_labels : int
-        Number of classes. Integer labels are the classes 0..num_labels-1; other labels are
+        Number of classes. Labels that are whole numbers are the classes 0..num_labels-1; words are
         numbered in sorted order.
     seed : int
         Seed of the held-out rows and of generated texts.
     empty_texts : "refuse" or "drop"
         Treatment of rows with an empty or null text or answer: raise, or leave them out and log
         their number.
+    own : bool
+        Whether `source` is one node's own, while other nodes have theirs. Then its labels must be
+        whole numbers, as each node would number words by itself; and the same rows are held out
+        whatever the seed, as otherwise test rows of enough runs were all rows.
 
     Returns
     -------
@@ -88,7 +94,8 @@ def load_text_sets(
     check_task(task)
     if num_labels < 2 and task == "classification":
         raise DataError(f"num_labels is {num_labels}; at least 2 classes are needed")
-    return _load(source, task, columns or TextColumns(), test, num_labels, seed, empty_texts)
+    chosen = columns or TextColumns()
+    return _load(source, task, chosen, test, num_labels, seed, empty_texts, own)
 
 
 @functools.lru_cache(maxsize=4)
@@ -100,16 +107,18 @@ def _load(
     num_labels: int,
     seed: int,
     empty_texts: EmptyTexts,
+    own: bool,
 ) -> TextSets:
     if source == GENERATED:
         return generated_sets(task, seed=seed)
     roles = columns.roles(task)
     train, other = _read(source, list(roles.values()), test)
-    classes = classes_of(train[columns.label], num_labels, source) if "label" in roles else {}
+    labels = train[columns.label] if "label" in roles else []
+    classes = classes_of(labels, num_labels, source, own=own) if "label" in roles else {}
     named = names_of(classes, num_labels)
     rows = rows_of(train, roles, classes, repr(source), num_labels, empty_texts)
     if other is None:
-        return _hold_out(rows, named, source, seed)
+        return _hold_out(rows, named, source, 0 if own else seed)
     where = f"the test part of {source!r}"
     tested = rows_of(other, roles, classes, where, num_labels, empty_texts)
     return TextSets(rows, tested, named, source)

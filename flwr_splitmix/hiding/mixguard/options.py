@@ -207,6 +207,10 @@ class MixGuardOptions:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} is {value}; it must be positive and finite")
+        if self.max_leak is not None and self.max_leak >= 1:
+            raise ValueError(
+                f"max_leak is {self.max_leak}; it bounds a cosine, so it must be below 1"
+            )
         if not 0 <= self.strength < math.inf:
             raise ValueError(f"strength is {self.strength}; it must be at least 0 and finite")
         if self.pad_to is not None and self.pad_to > self.max_length:

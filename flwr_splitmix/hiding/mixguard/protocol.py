@@ -169,10 +169,11 @@ class MixGuard(Hiding):
         secret, stacked = as_mixtures(sent).secret, torch.stack(list(outputs))
         if self.kernel is not None:
             mixtures = as_mixtures(sent)
-            mixtures.local, added = self.kernel.decode(
+            known, added = self.kernel.decode(
                 stacked, torch.stack(sent.messages), mixtures.hidden, mixtures.own_mask, secret
             )
-            return mixtures.local + added
+            mixtures.local = known.to(stacked.dtype)
+            return (known + added).to(stacked.dtype)
         return secret.decode_sources(stacked) if self._reads_supports else secret.decode(stacked)
 
     @property

@@ -128,14 +128,17 @@ class ResidualKernel:
 
         Returns
         -------
-        `h_tau - sum_l v_l S_l`, in the head's graph, and `sum_l v_l G_l`, in the trunk's.
+        `h_tau - sum_l v_l S_l`, in the head's graph, and `sum_l v_l G_l`, in the trunk's; both in
+        float32 or better, as the caller rounds their sum once.
         """
         weights = self.weights(messages.unbind(), target, mask)
         if weights is None:
             own = secret.decoding
             weights = own.T if own.ndim == 2 else own[:, None]
-        weights = weights.to(outputs.device, outputs.dtype)[..., None, None]
-        return target - (weights * messages).sum(0), (weights * outputs).sum(0)
+        exact = torch.promote_types(outputs.dtype, torch.float32)
+        weights = weights.to(outputs.device, exact)[..., None, None]
+        known = target.to(exact) - (weights * messages.to(exact)).sum(0)
+        return known, (weights * outputs.to(exact)).sum(0)
 
     def state(self) -> dict[str, Tensor]:
         """Return what was learned, from public texts only."""

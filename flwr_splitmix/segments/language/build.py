@@ -12,7 +12,7 @@ from transformers import initialization
 
 from flwr_splitmix.segments.language.cut import LanguageCut
 from flwr_splitmix.segments.language.cutting import PARTS, cut_language_model
-from flwr_splitmix.segments.language.families import model_class
+from flwr_splitmix.segments.language.families import cannot_make, model_class
 from flwr_splitmix.segments.language.layout import Layout, Task
 from flwr_splitmix.segments.language.parts import LanguageParts
 from flwr_splitmix.segments.language.placement import PLANS, devices_of, dispatch
@@ -106,13 +106,35 @@ def build_language_parts(
 
 
 def skeleton(made_by: type[Any], config: Any, dtype: str, attn_implementation: str) -> Any:
-    """Return a model without weights, on the meta device."""
+    """Return a model without weights, on the meta device.
+
+    Where a model has no "sdpa", its attention is "eager".
+
+    Raises
+    ------
+    ValueError
+        If transformers makes no model of this configuration.
+    """
     # The fused matrix product for mixtures of experts does not support float64.
     experts = {"experts_implementation": "eager"} if dtype == "float64" else {}
-    with torch.device("meta"), initialization.no_init_weights():
-        model = made_by._from_config(
-            config, dtype=getattr(torch, dtype), attn_implementation=attn_implementation, **experts
-        )
+
+    def made(attention: str) -> Any:
+        with torch.device("meta"), initialization.no_init_weights():
+            return made_by._from_config(
+                config, dtype=getattr(torch, dtype), attn_implementation=attention, **experts
+            )
+
+    try:
+        try:
+            model = made(attn_implementation)
+        except ValueError as error:
+            if attn_implementation != "sdpa" or "scaled_dot_product_attention" not in str(error):
+                raise
+            model = made("eager")
+    except Exception as error:
+        if attn_implementation not in ("sdpa", "eager"):  # the package of another may be missing
+            raise
+        raise cannot_make(made_by, config, error) from error
     model.tie_weights()
     return model
 

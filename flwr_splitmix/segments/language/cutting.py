@@ -18,7 +18,8 @@ def cut_language_model(
     """Cut a transformers model into head, trunk and tail.
 
     The parts hold the model's own modules and weights, with its attention implementation,
-    gradient checkpointing and training mode: their outputs equal the model's bit for bit.
+    gradient checkpointing and training mode: their outputs equal the model's bit for bit (in
+    training mode those of a model that fills no cache, `use_cache=False`).
 
     Parameters
     ----------

@@ -78,14 +78,17 @@ class DecoderLayers(Layers):
 
 
 def attention_kind(config: Any, index: int) -> str:
-    """Return a layer's kind of attention, a key of `MASKS`."""
+    """Return a layer's kind of attention, a key of `MASKS`.
+
+    A window counts only if the configuration's class declares one: Llama and others keep a stray
+    `sliding_window`, and their models ignore it.
+    """
     kinds = getattr(config, "layer_types", None)
     if kinds is not None:
         return str(kinds[index])
+    declared = hasattr(type(config), "sliding_window")
     return (
-        "sliding_attention"
-        if getattr(config, "sliding_window", None) is not None
-        else "full_attention"
+        "sliding_attention" if declared and config.sliding_window is not None else "full_attention"
     )
 
 

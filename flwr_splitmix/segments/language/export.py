@@ -28,8 +28,8 @@ def export(parts: LanguageParts, folder: str | Path, tokenizer: Any = None) -> N
     folder
         Created if it does not exist.
     tokenizer
-        Written beside the model. Its padding token becomes the configuration's if that has none:
-        a decoder for classification needs one for batches.
+        Written beside the model. Its padding token becomes the configuration's: a decoder for
+        classification looks for a text's last token by it.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def export(parts: LanguageParts, folder: str | Path, tokenizer: Any = None) -> N
         raise ValueError(f"{folder} is no folder; the model needs one, or a name that is free")
     generation = _generation_settings(parts)
     config = copy.deepcopy(parts.config)
-    if tokenizer is not None and getattr(config, "pad_token_id", None) is None:
+    if tokenizer is not None and tokenizer.pad_token_id is not None:
         config.pad_token_id = tokenizer.pad_token_id
     head, trunk, tail = parts.all_here()
     dtype = str(next(head.parameters()).dtype).removeprefix("torch.")

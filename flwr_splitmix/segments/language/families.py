@@ -73,12 +73,29 @@ def task_of(model: Any) -> Task:
     ValueError
         If the model's class is for neither task, such as one without an output layer.
     """
+    return task_of_class(type(model), type(model.config))
+
+
+def task_of_class(made: type[Any], configured: type[Any]) -> Task:
+    """Return the task of a model's class with a configuration's class; raises as `task_of`."""
     for task, classes in CLASSES.items():
-        if type(model.config) in classes and isinstance(model, classes[type(model.config)]):
+        if configured in classes and issubclass(made, classes[configured]):
             return task
     raise ValueError(
-        f"{type(model).__name__} has no output layer that a tail can have; allowed are models of "
+        f"{made.__name__} has no output layer that a tail can have; allowed are models of "
         "AutoModelForCausalLM and AutoModelForSequenceClassification"
+    )
+
+
+def cannot_make(made: type[Any], config: Any, error: Exception) -> ValueError:
+    """Return the error of a model that transformers cannot make, because of `error`."""
+    task = task_of_class(made, type(config))
+    if _known(config.model_type) is None:
+        return ValueError(_cannot_cut(config.model_type, task))
+    said = " ".join(str(error).split())[:200]
+    return ValueError(
+        f"no model of type {config.model_type!r} can be made with this configuration "
+        f"({type(error).__name__}: {said})"
     )
 
 

@@ -51,7 +51,7 @@ def add_lora(
     if has_lora(part):
         raise ValueError(f"the {name} has adapters already; merge_lora(part) first")
     wanted = list(part.layout.lora_targets if targets is None else targets)
-    if not any(f".{key}".endswith(f".{w}") for key, _ in part.named_modules() for w in wanted):
+    if not has_targets(part, wanted):
         raise ValueError(
             f"the {name} has no layer named {', '.join(wanted)} to adapt; it has {_linear(part)}"
         )
@@ -65,6 +65,11 @@ def add_lora(
     with torch_seed(torch.device("cpu"), derive_seed(seed, f"adapters of the {name}")):
         inject_adapter_in_model(config, part)
     part.train(part.training)
+
+
+def has_targets(part: Part, targets: Sequence[str]) -> bool:
+    """Return whether a part has layers of these names, to which adapters can be added."""
+    return any(f".{key}".endswith(f".{t}") for key, _ in part.named_modules() for t in targets)
 
 
 def has_lora(part: nn.Module) -> bool:

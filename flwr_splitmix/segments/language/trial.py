@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from flwr_splitmix.seeding import torch_seed
 from flwr_splitmix.segments.language.layers import positions_of
@@ -21,31 +22,37 @@ SMALL = {
 
 TOKENS = 9
 LAYERS = 8
+DROPOUT = 0.3
 
 
 def agrees(model: Any, layout: Layout) -> bool:
     """Return whether a small model of this class and configuration computes the same as its parts.
 
     Its weights are random and large, so that a scaled embedding, capped logits or another order of
-    layers shows in float64. The answer for a model that cannot be made small is no.
+    layers shows in float64. In training mode both draw the same dropout, so that one that a part
+    lacks shows, too. The answer for a model that cannot be made small is no.
     """
-    config = _shrunk(model.config)
     try:
+        config = _shrunk(model.config)
         with torch_seed(torch.device("cpu"), 0), torch.no_grad():
-            small = (
-                type(model)
-                ._from_config(config, dtype=torch.float64, experts_implementation="eager")
-                .eval()
+            small = type(model)._from_config(
+                config, dtype=torch.float64, experts_implementation="eager"
             )
             for weight in small.parameters():
                 weight.normal_(std=0.5)
             ids = torch.randint(config.vocab_size, (1, TOKENS))
-            whole = small(input_ids=ids).logits
-            hidden = layout.embedding(small)(ids, positions_of(ids, None, None, 0))
-            layers = layout.span(small, range(config.num_hidden_layers))
-            parts = layout.output(small)(layers(hidden))
+            return all(_agrees(small.train(training), layout, ids) for training in (False, True))
     except Exception:  # whatever an unknown model raises, it does not have this layout
         return False
+
+
+def _agrees(small: Any, layout: Layout, ids: Tensor) -> bool:
+    with torch_seed(torch.device("cpu"), 1):
+        whole = small(input_ids=ids, use_cache=False).logits
+    with torch_seed(torch.device("cpu"), 1):
+        hidden = layout.embedding(small)(ids, positions_of(ids, None, None, 0))
+        layers = layout.span(small, range(small.config.num_hidden_layers))
+        parts = layout.output(small)(layers.train(small.training)(hidden))
     return torch.allclose(parts, whole, rtol=1e-9, atol=1e-9)
 
 
@@ -54,6 +61,9 @@ def _shrunk(config: Any) -> Any:
     for name, value in SMALL.items():
         if isinstance(getattr(small, name, None), int):
             setattr(small, name, value)
+    for name, value in vars(config).items():
+        if "drop" in name and isinstance(value, float) and value > 0:
+            setattr(small, name, DROPOUT)
     small.num_hidden_layers = min(LAYERS, config.num_hidden_layers)
     if getattr(small, "layer_types", None) is not None:
         small.layer_types = list(small.layer_types)[: small.num_hidden_layers]

@@ -102,6 +102,20 @@ def test_a_text_may_be_very_long(write: Writer, name: str, comma: str) -> None:
     assert load_text_sets(path, "classification", test=path).train.texts == (text, text)
 
 
+def test_empty_columns_at_the_end_of_a_line_say_nothing(write: Writer) -> None:
+    path = write("a.csv", "label,sentence\n1,a,,\n0,b\n")
+    assert load_text_sets(path, "classification", test=path).train.texts == ("a", "b")
+
+
+def test_a_key_that_one_object_lacks_is_null_there(write: Writer) -> None:
+    rows = [{"question": f"q{i}"} | ({"answer": "a"} if i else {}) for i in range(3)]
+    path = write("a.jsonl", lines(*rows))
+    kept = load_text_sets(path, "generation", test=path, empty_texts="drop")
+    assert kept.train.texts == ("q1", "q2")
+    with pytest.raises(DataError, match=r"row 1 of .* in column 'answer' no text; .*'drop'"):
+        load_text_sets(path, "generation", test=path)
+
+
 @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])
 def test_columns_by_name(write: Writer, name: str) -> None:
     rows = "source\tlabel\tsentence\n" + "".join(f"s{i}\t{i % 2}\ttext {i}\n" for i in range(20))
@@ -127,14 +141,6 @@ def test_labels_in_words_count_in_sorted_order(write: Writer) -> None:
     assert sets.classes[:3] == ("maybe", "no", "yes")
     named = {text: rows[int(text[1:])]["label"] for text in sets.train.texts}
     assert [sets.classes[i] for i in sets.train.labels] == list(named.values())
-
-
-@pytest.mark.parametrize("values", [[True, False], [1.0, 0.0], ["1", "0"], [1, 0]])
-def test_whole_numbers_count_for_themselves(write: Writer, values: list[Any]) -> None:
-    rows = [{"sentence": f"t{i}", "label": values[i % 2]} for i in range(10)]
-    path = write("a.jsonl", lines(*rows))
-    sets = load_text_sets(path, "classification", test=path)
-    assert list(sets.train.labels) == [1, 0] * 5
 
 
 def test_a_saved_dataset_has_its_own_test_split(tmp_path: Path) -> None:
@@ -230,33 +236,28 @@ def test_made_up_text_follows_from_the_seed(task: Any) -> None:
 
 
 WRONG: list[tuple[str, str | bytes, dict[str, Any], str]] = [
+    ("a.csv", "label,sentence\n1,a, b, no\n0,b\n", {}, "line 2 .* 4 .* has 2; quote .*','"),
+    (
+        "a.csv",
+        "1,hello, world\n0,b\n",
+        {"columns": TextColumns("2", "1")},
+        "line 2 .* has 2 columns, but the first line has 3; quote",
+    ),
+    ("a.tsv", "label\tsentence\n1\ta\tb\n", {}, "line 2 .* 3 .* has 2; no value can contain a tab"),
+    ("a.csv", "label;sentence\n1;a\n", {}, "separated by ',', but here by ';'"),
+    ("a.tsv", "1,a\n", {"columns": TextColumns("2", "1")}, "separated by tabs, but here by ','"),
     ("a.tsv", "x\t1\t\ta\nx\t0\t\n", {"columns": COLA}, "line 2 of .* has 3 columns, but column 4"),
     ("a.tsv", "a\tb\n", {}, "has no column 'sentence'; it has 'a', 'b'; .* counted from 1"),
     ("a.tsv", "a\tb\n", {"columns": TextColumns("0", "1")}, "there is no column 0 in .* from 1"),
     ("a.tsv", "", {}, "a.tsv holds no row"),
-    ("a.tsv", b"\xff\xfe\x00", {}, "a.tsv is not UTF-8: byte 0"),
+    ("a.tsv", b"\xff\xfe\x00", {}, "not UTF-8: byte 0 begins UTF-16; save .* as UTF-8"),
+    ("a.tsv", "café".encode("latin-1"), {}, "not UTF-8: byte 3 is no part of it; save .* as UTF-8"),
     ("a.parquet", "", {}, "ends in '.parquet'; .* files that end in .tsv, .txt, .csv"),
     ("a.jsonl", '{"sentence": "a", "label": 1}\n{"sentence": ', {}, "line 2 of .* is no JSON"),
     ("a.jsonl", "[1]\n", {}, "line 1 of .* is no JSON object"),
     ("a.jsonl", lines({"sentence": "a"}), {}, "line 1 of .* has no column 'label'; it has"),
-    ("a.jsonl", lines({"sentence": 3, "label": 1}), {}, "row 1 of .* in column 'sentence' no text"),
+    ("a.jsonl", lines({"sentence": 3, "label": 1}), {}, "no text but 3; .* quotes around it: .3."),
     ("a.jsonl", lines({"sentence": " ", "label": 1}), {}, "row 1 of .* an empty text"),
-    ("a.jsonl", lines({"sentence": "a", "label": 2}), {}, "row 1 .* label 2; .* 2 classes: 0, 1"),
-    ("a.jsonl", lines({"sentence": "a", "label": -1}), {}, "row 1 .* label -1; .* 2 classes"),
-    (
-        "a.jsonl",
-        lines(*({"sentence": "a", "label": x} for x in ("no", "yes", None))),
-        {},
-        "row 3 of .* has in column 'label' no label but None; each row must have one",
-    ),
-    ("a.tsv", "sentence\tlabel\na\t0\nb\t\n", {}, "row 2 of .* 'label' no label but ''"),
-    ("a.jsonl", lines({"sentence": "a", "label": [1, 0]}), {}, r"row 1 .* label but \[1, 0\]"),
-    (
-        "a.jsonl",
-        lines(*({"sentence": "a", "label": x} for x in "abc")),
-        {},
-        "has 3 labels .*, but the head has 2 classes",
-    ),
     ("a.jsonl", lines({"sentence": "a", "label": 1}), {}, "has 1 rows, too few to hold a tenth"),
     (
         "a.jsonl",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from flwr_splitmix.clients import MixGuardClient
+from flwr_splitmix.clients import MixGuardClient, Order
+from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding.mixguard import MixGuardOptions, ResidualKernel, draw_secret
+from flwr_splitmix.hiding.mixguard.mixtures import Mixtures
 from flwr_splitmix.hiding.mixguard.residual import DEGREE
 from flwr_splitmix.strategies import MixGuard
 from flwr_splitmix.testing.laws import TextToy, check_ushape_equals_whole
@@ -48,6 +51,29 @@ def test_the_kernel_decodes_a_pre_norm_trunk_better_than_the_sum() -> None:
     assert float(torch.stack(ratios).log().mean().exp()) < 0.9
     assert kernel.coefficients is not None
     assert (kernel.coefficients >= 0).all()
+
+
+def test_bfloat16_is_rounded_once() -> None:
+    """Weights, products and sums were each rounded to 8 bits, the paper's decoding only at last."""
+    torch.manual_seed(0)
+    options = MixGuardOptions(secret_tokens=0, max_length=32, decoding="residual")
+    toy = TextToy(kind=MixGuardClient, clients=1, options=options, width=64, dropout=0.0)
+    (client,) = toy.clients_for()
+    client.attach(Order(0, 7, 1, 1), None)
+    sent = client.obfuscate(TextBatch.of(toy.texts(0, 4).batch(np.arange(4)), client.device))
+    assert isinstance(sent, Mixtures)
+    sent.messages = [message.bfloat16() for message in sent.messages]
+    sent.hidden = sent.hidden.bfloat16()
+    outputs = [(message + 0.1 * message.tanh()).bfloat16() for message in sent.messages]
+    decoded = client.recover(outputs, sent)
+    assert decoded.dtype == torch.bfloat16
+    assert sent.local is not None
+    assert sent.local.dtype == torch.bfloat16
+    sent.messages = [message.double() for message in sent.messages]
+    sent.hidden = sent.hidden.double()
+    exact = client.recover([output.double() for output in outputs], sent)
+    rounding = (exact.bfloat16() - exact).norm()
+    assert (decoded - exact).norm() < 1.01 * rounding
 
 
 def test_what_was_learned_survives() -> None:

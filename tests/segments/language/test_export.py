@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from flwr_splitmix.data.texts.tokens import train_tokenizer
 from flwr_splitmix.segments.language import (
     LanguageCut,
     add_lora,
@@ -67,6 +68,24 @@ def test_the_tokenizer_goes_along_and_gives_its_padding_token(tmp_path: Path) ->
     model = AUTO["classification"].from_pretrained(tmp_path)
     assert model.config.pad_token_id == tokenizer.pad_token_id
     assert parts.config.pad_token_id is None
+
+
+@pytest.mark.parametrize("padding", [None, 5, -1])
+def test_an_exported_classifier_reads_the_batches_of_its_tokenizer(
+    padding: int | None, tmp_path: Path
+) -> None:
+    """Whatever token its configuration named before."""
+    tokenizer = train_tokenizer(["what crosses the cut is mixed"], 300)
+    config = config_of("llama")
+    config.vocab_size, config.pad_token_id = len(tokenizer), padding
+    parts = build_language_parts(config, LanguageCut(1, 1), task="classification", dtype="float64")
+    for part in parts.all_here():
+        part.eval()
+    batch = tokenizer(["what crosses", "the cut is mixed"], padding=True, return_tensors="pt")
+    expected = joined(parts, batch["input_ids"], batch["attention_mask"])
+    export(parts, tmp_path, tokenizer)
+    loaded = AUTO["classification"].from_pretrained(tmp_path)
+    torch.testing.assert_close(loaded(**batch, use_cache=False).logits, expected)
 
 
 def test_how_a_decoder_writes_goes_along(tmp_path: Path) -> None:

@@ -1,0 +1,108 @@
+"""A node sends its test texts once under one head and tail, whatever the server calls the round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flwr_splitmix.clients import ClientError, Order, UShapeClient
+from flwr_splitmix.privacy.journal import read_journal
+from flwr_splitmix.privacy.policy import NodePolicy
+from flwr_splitmix.testing.laws import TextToy
+
+TOY = TextToy(clients=1, tests=8)
+FIRST = TOY.clients_for()[0].weights()
+
+
+@contextmanager
+def process(
+    folder: Path, server_round: int = 1, weights: Any = None, run: str = "run"
+) -> Iterator[UShapeClient]:
+    """Yield the client of a node for one round, with the run's first weights or others."""
+    (client,) = TOY.clients_for()
+    client.govern(NodePolicy(), folder, 0, run)
+    client.attach(Order(0, 7, server_round, 9), weights)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def ask(client: UShapeClient, start: int = 0, stop: int = 4) -> dict[str, Any]:
+    sent = client.run("encode_test", {"kind": "federated", "start": start, "stop": stop})
+    client.run("decode_test", {"outputs": sent["messages"]})
+    return sent
+
+
+def test_texts_are_sent_once_however_often_a_client_attaches(tmp_path: Path) -> None:
+    """A text that is mixed twice under one head is readable."""
+    with process(tmp_path) as client:
+        ask(client)
+        client.attach(Order(0, 7, 1, 9), None)
+        with pytest.raises(ClientError, match="test texts 0 to 4; next is 4 of 8"):
+            ask(client)
+    with (
+        process(tmp_path) as another,
+        pytest.raises(ClientError, match="test texts 0 to 4; next is 4 of 8"),
+    ):
+        ask(another)
+
+
+def test_a_server_that_only_counts_on_gets_no_text_again(tmp_path: Path) -> None:
+    """The record went by the round, which is the server's word, and forgot other rounds."""
+    others = {name: tensor + 1 for name, tensor in FIRST.items()}
+    # Round 2 under other weights and another run come between.
+    for number, weights, run, refused in (
+        (1, FIRST, "run", False), (1, FIRST, "run", True), (2, others, "run", False),
+        (2, FIRST, "run", True), (3, others, "run", True), (1, FIRST, "another", False),
+        (4, FIRST, "run", True), (2, FIRST, "run", True),
+    ):  # fmt: skip
+        with process(tmp_path, number, weights, run) as client:
+            if refused:
+                with pytest.raises(ClientError, match="test texts 0 to 4; next is 4 of 8"):
+                    ask(client)
+            else:
+                assert ask(client)["messages"]
+
+
+def test_texts_are_sent_again_once_head_and_tail_have_learned(tmp_path: Path) -> None:
+    with process(tmp_path) as client:
+        ask(client)
+        kept = client.state()
+    with process(tmp_path, 2) as client:
+        client.restore(*kept)
+        gradient = None
+        for number in range(2):
+            with pytest.raises(ClientError, match="test texts 0 to 4; next is 4 of 8"):
+                ask(client)
+            sent = client.run("encode", {"number": number, "progress": 0.0, "gradient": gradient})
+            gradient = client.run("decode", {"number": number, "outputs": sent["messages"]})[
+                "gradients"
+            ]
+        assert ask(client)["messages"]
+
+
+def test_the_record_grows_by_a_line_a_pass(tmp_path: Path) -> None:
+    for number in range(1, 4):
+        weights = {name: tensor + number for name, tensor in FIRST.items()}
+        with process(tmp_path, number, weights) as client:
+            for start in range(8):
+                ask(client, start, start + 1)
+    with process(tmp_path, 4):
+        entries = read_journal(tmp_path / "test-texts-0.jsonl")
+    assert [entry["stop"] for entry in entries] == [8, 8, 8]
+
+
+def test_what_an_older_version_recorded_is_no_error(tmp_path: Path) -> None:
+    from flwr_splitmix.privacy.journal import Journal
+
+    journal = Journal(tmp_path / "test-texts-0.jsonl")
+    journal.append({"run": "run", "place": [1, 0], "kind": "federated", "stop": 4})
+    journal.close()
+    with process(tmp_path) as client:
+        assert torch.is_tensor(ask(client)["messages"][0])

@@ -1,0 +1,80 @@
+"""Which models can be cut, beyond the listed ones; what is said of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    GptOssConfig,
+    LlamaConfig,
+    Starcoder2Config,
+)
+
+from flwr_splitmix.segments.language import LanguageCut, cut_language_model
+from flwr_splitmix.segments.language.costs import open_skeleton
+from tests.segments.language.tiny_models import GROUPED, joined, logits_of, texts, whole_model
+
+ONE_EACH = LanguageCut(1, 1)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        AutoConfig.for_model("llama", **GROUPED, sliding_window=3),
+        AutoConfig.for_model("olmo2", **GROUPED, sliding_window=3),
+        # It has two kinds of layers, sinks and experts, and no "sdpa".
+        GptOssConfig(
+            **{**GROUPED, "num_hidden_layers": 4}, head_dim=8, sliding_window=3,
+            num_local_experts=4, num_experts_per_tok=2,
+        ),
+    ],
+    ids=lambda config: config.model_type,
+)  # fmt: skip
+def test_a_window_counts_where_the_model_reads_it(config: Any) -> None:
+    model, batch = whole_model(config), texts()
+    assert torch.equal(
+        joined(cut_language_model(model, ONE_EACH), *batch), logits_of(model, *batch)
+    )
+    open_skeleton(config, ONE_EACH, task="generation", num_labels=2, dtype="float32")
+
+
+def test_a_dropout_that_no_part_has_is_found() -> None:
+    """Starcoder2 drops embeddings, which the head does not."""
+    model = whole_model(Starcoder2Config(**GROUPED, embedding_dropout=0.1))
+    with pytest.raises(ValueError, match=r"'starcoder2' cannot be cut"):
+        cut_language_model(model, ONE_EACH)
+    config = Starcoder2Config(**GROUPED, embedding_dropout=0.0, residual_dropout=0.3)
+    model, batch = whole_model(config).train(), texts()
+    parts = cut_language_model(model, ONE_EACH)
+    torch.manual_seed(1)
+    expected = logits_of(model, *batch)
+    torch.manual_seed(1)
+    assert torch.equal(joined(parts, *batch), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        # They have no "sdpa".
+        ("bloom", "generation"), ("gptj", "generation"), ("mamba", "generation"),
+        ("deberta-v2", "classification"),
+        # Their configuration cannot be made small.
+        ("gemma4_text", "generation"), ("cwm", "generation"),
+        # Of their configuration transformers makes no model for texts alone.
+        ("qwen3_5", "generation"), ("llama4", "generation"), ("emu3", "generation"),
+        ("dbrx", "generation"),
+    ],
+)  # fmt: skip
+def test_another_model_is_refused_with_those_that_are_not(name: str, task: Any) -> None:
+    config = AutoConfig.for_model(name)
+    with pytest.raises(ValueError, match=f"type '{name}' cannot be cut for {task}; allowed are ll"):
+        open_skeleton(config, ONE_EACH, task=task, num_labels=2, dtype="float32")
+
+
+def test_a_listed_model_with_a_wrong_configuration_is_not_said_to_be_another() -> None:
+    config = LlamaConfig(**GROUPED, hidden_act="nothing")
+    with pytest.raises(ValueError, match=r"no model of type 'llama' .* configuration .*'nothing'"):
+        open_skeleton(config, ONE_EACH, task="generation", num_labels=2, dtype="float32")
