@@ -14,8 +14,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.data.batches import Example
-from flwr_splitmix.data.map_style import check_map_style
+from flwr_splitmix.data.batches import Example, check_map_style
 from flwr_splitmix.segments.geometry import Geometry
 
 _OF_DTYPES = re.compile(r"type|implemented for")

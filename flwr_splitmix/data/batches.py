@@ -49,11 +49,7 @@ class Batches:
             raise TypeError(f"batch_size is {size!r}; it must be an integer of at least 1")
         if size < 1:
             raise ValueError(f"batch_size is {size}; it must be at least 1")
-        if not _is_map_style(data):
-            raise TypeError(
-                f"data is {type(data).__name__}; needed is a map-style data set with a length "
-                "(__len__ and __getitem__)"
-            )
+        check_map_style("data", data)
         self.data = data
         self.size = index(size)
         self.examples = len(data)  # type: ignore[arg-type]
@@ -121,6 +117,32 @@ def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
             "of 0 and 1, int64 (batch, labels)"
         )
     return inputs, labels.long()
+
+
+def check_map_style(name: str, data: Any) -> None:
+    """Refuse an argument that is no map-style data set.
+
+    Raises
+    ------
+    TypeError
+        If it has no length or cannot be indexed, or if it is a tuple or list of whole arrays
+        instead of (input, label) pairs; the message begins with the argument's name.
+    """
+    if not _is_map_style(data):
+        kind = type(data).__name__
+        inside = f": give its data set, {name}=loader.dataset" if kind == "DataLoader" else ""
+        raise TypeError(
+            f"{name} is {kind}; needed is a map-style data set with a length (__len__ and "
+            f"__getitem__){inside}"
+        )
+    if isinstance(data, (tuple, list)) and data:
+        try:
+            _pair(data[0])
+        except TypeError as error:
+            raise TypeError(
+                f"{name}: {error}; of arrays of inputs and labels make "
+                "torch.utils.data.TensorDataset(inputs, labels)"
+            ) from error
 
 
 def _is_batched(data: object) -> TypeGuard[Batched]:

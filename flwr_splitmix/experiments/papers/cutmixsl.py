@@ -172,7 +172,7 @@ TABLE_2 = Experiment(
 
 TABLE_2_DIRICHLET_1 = Experiment(
     "cutmixsl-table2-dirichlet1",
-    "scalability: accuracy by the number of clients; 'uniform' as uniform on the simplex",
+    "accuracy by the number of clients; 'uniform' as uniform on the simplex",
     "CutMixSL, Table 2",
     *_table_2(DIRICHLET_1),
     _NOTE.replace("lam = 1/k", "Dirichlet(1)"),
@@ -184,7 +184,7 @@ def joint(experiment: Experiment, note: str) -> Experiment:
     return replace(
         experiment,
         name=experiment.name.removesuffix("-dirichlet1") + "-joint",
-        title=f"{experiment.title}; one joint update of the server a step",
+        title=f"{experiment.title}; one joint server update a step",
         entries=tuple(
             replace(entry, variant=replace(entry.variant, server_update="sum"))
             for entry in experiment.entries
