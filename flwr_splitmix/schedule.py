@@ -106,6 +106,12 @@ class ScheduledOptimizer:
         self.schedule = schedule
         self.base_lrs = [g["lr"] for g in self.optimizer.param_groups] if self.optimizer else []
 
+    def knows(self, module: nn.Module) -> bool:
+        """Return whether all trainable parameters of a module are this optimizer's."""
+        groups = self.optimizer.param_groups if self.optimizer is not None else []
+        own = {id(parameter) for group in groups for parameter in group["params"]}
+        return all(id(p) in own for p in module.parameters() if p.requires_grad)
+
     def zero_grad(self) -> None:
         """Discard the gradients of the last step."""
         if self.optimizer is not None:

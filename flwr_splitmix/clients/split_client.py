@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,8 @@ from flwr_splitmix.schedule import (
 )
 from flwr_splitmix.segments.across_batch import needs_whole_batch
 from flwr_splitmix.storage import under
+
+log = logging.getLogger("flwr.splitmix")
 
 
 class SplitClient(GuardedClient):
@@ -131,6 +134,13 @@ class SplitClient(GuardedClient):
         self._order = order
         self._pending = self._parted = self._drawn = None
         self.steps = 0
+        if not self.optimizer.knows(self.segment):
+            log.warning(
+                "client %d: its lower segment has weights to train that were frozen, or another's, "
+                "when the client was made: its optimizer does not know them and leaves them as "
+                "they are; make the client anew",
+                order.client,
+            )
         if arrays is not None:
             arrays = fitted(self.segment, arrays)
         if self.guard is not None:

@@ -139,7 +139,7 @@ def _open_locked(path: Path) -> int:
             pass  # replaced just now: the next one is another file
         except BlockingIOError:
             os.close(file)
-            raise JournalError(f"{path} is being written by another process") from None
+            raise JournalError(f"{path.name} is being written by another process") from None
         os.close(file)
 
 
@@ -154,11 +154,11 @@ def _entries(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
                 entry = json.loads(line)
                 written = entry.pop(CHECK)
             except (ValueError, KeyError, AttributeError, TypeError) as error:
-                raise JournalError(f"line {number} of {path} is damaged") from error
+                raise JournalError(f"line {number} of {path.name} is damaged") from error
             check = _digest(check, entry)
             if written != check:
                 raise JournalError(
-                    f"line {number} of {path} was changed, or a line before it is missing"
+                    f"line {number} of {path.name} was changed, or a line before it is missing"
                 )
             end += len(line)
             yield entry, end
@@ -189,7 +189,7 @@ def _last(path: Path) -> tuple[str, int]:
     try:
         check = json.loads(whole.rpartition(b"\n")[2])[CHECK]
     except (ValueError, KeyError, TypeError) as error:
-        raise JournalError(f"the last line of {path} is damaged") from error
+        raise JournalError(f"the last line of {path.name} is damaged") from error
     return str(check), size - len(unfinished)
 
 

@@ -60,7 +60,7 @@ class LedgerFile:
         head = {"version": VERSION, "run": run, "records": records}
         past, *charges = read_journal(self.journal.path) or [head]
         if past.get("version") != VERSION:
-            raise JournalError(f"{self.journal.path} is no ledger of version {VERSION}")
+            raise JournalError(f"{self.journal.path.name} is no ledger of version {VERSION}")
         ledger = Ledger(RELATION, past["records"])
         for entry in charges:
             if "key" not in entry:  # early ledgers also noted a run's first weights

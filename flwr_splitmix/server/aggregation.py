@@ -107,17 +107,26 @@ class LowerAggregator:
         """Whether lower segments are aggregated at all."""
         return self.strategy is not None
 
-    def check_works_without_grid(self) -> None:
-        """Reject a `configure_train` other than Flower's, which may need a Flower run.
+    def check_works_without_grid(self, clients: int) -> None:
+        """Reject what `fit` cannot do with so many clients, and a Flower run can.
 
         Raises
         ------
         AggregatorError
-            If the strategy has its own; the message names the strategy.
+            If the strategy has a `configure_train` other than Flower's, which may need a Flower
+            run, draws a fraction of the nodes, or waits for more than there are.
         """
+        self._check_enough(clients)
+        for own in _with_wrapped(self.strategy):
+            fraction = getattr(own, "fraction_train", 1.0)
+            if fraction != 1:
+                raise AggregatorError(
+                    f"{type(own).__name__} has fraction_train {fraction:g}, by which fit() draws "
+                    "no clients; give fraction_train to the strategy of split learning instead"
+                )
         kind = type(self.strategy)
-        own = getattr(kind, "configure_train", None)
-        if self.strategy is not None and own not in _CONFIGURED:
+        configured = getattr(kind, "configure_train", None)
+        if self.strategy is not None and configured not in _CONFIGURED:
             raise AggregatorError(
                 f"{kind.__name__} configures its rounds through a Flower grid, which fit() has "
                 f"not; allowed there are {', '.join(get_args(AggregatorName))}, Krum, MultiKrum "

@@ -190,7 +190,7 @@ class RoundLoop(Shape):
         check_live_clients(clients)
         if not clients:
             raise LinkError(f"there are 0 clients, min-nodes is {self.min_nodes}")
-        self.aggregator.check_works_without_grid()
+        self.aggregator.check_works_without_grid(len(clients))
         self.prepare(clients)
         run = None if self.states_in_checkpoint else self.recorder.run
         self.link = LocalLink(clients, None if run is None else run.clients_dir)

@@ -66,6 +66,19 @@ def smashed_of(segment: nn.Module, data: Any = DATA, **options: Any) -> tuple[An
     return described, client.run("step", arguments)["smashed"][0]
 
 
+def test_weights_unfrozen_after_the_client_was_made_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """They stayed as they were, without a word."""
+    data: Any = TensorDataset(torch.randn(8, 4, 3), torch.arange(8) % 2)
+    client = SplitClient(nn.Linear(3, 3).requires_grad_(False), data, batch_size=4, device="cpu")
+    client.attach(Order(0, 1, 1, 1), None)
+    assert not caplog.records
+    client.segment.requires_grad_(True)
+    client.attach(Order(0, 1, 1, 1), None)
+    assert "client 0: its lower segment has weights to train that were frozen" in caplog.text
+
+
 def test_a_segment_may_keep_a_tensor_of_its_first_forward_pass() -> None:
     segment = Scaled()
     _, smashed = smashed_of(segment)

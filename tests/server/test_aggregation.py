@@ -293,6 +293,23 @@ def test_a_lower_segment_without_weights_cannot_be_averaged() -> None:
     assert PSL(upper, num_classes=2, device="cpu").fit(clients, 1).train_metrics_clientapp
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"fraction_train": 0.5}, "FedAvg has fraction_train 0.5, by which fit"),
+        ({"min_available_nodes": 9}, "FedAvg waits for more nodes than the 2 that take part"),
+    ],
+)
+def test_fit_refuses_what_an_aggregator_asks_of_a_grid(
+    options: dict[str, Any], sentence: str
+) -> None:
+    """It ignored both, and a Flower run with the same strategy did not."""
+    toy = Toy(clients=2)
+    strategy = SFL(toy.upper(), device="cpu", aggregator=flower.FedAvg(**{**ANY_NODES, **options}))
+    with pytest.raises(AggregatorError, match=sentence):
+        strategy.fit(toy.make_clients(sgd(0.1)), 1)
+
+
 class Permuting(nn.Module):
     """A lower segment with a table of indices, and a mask of -inf, as attention has them."""
 
