@@ -135,14 +135,11 @@ def check_map_style(name: str, data: Any) -> None:
             f"{name} is {kind}; needed is a map-style data set with a length (__len__ and "
             f"__getitem__){inside}"
         )
-    if isinstance(data, (tuple, list)) and data:
-        try:
-            _pair(data[0])
-        except TypeError as error:
-            raise TypeError(
-                f"{name}: {error}; of arrays of inputs and labels make "
-                "torch.utils.data.TensorDataset(inputs, labels)"
-            ) from error
+    if isinstance(data, (tuple, list)) and data and isinstance(data[0], (Tensor, np.ndarray)):
+        raise TypeError(
+            f"{name} is a {type(data).__name__} of arrays; needed are (input, label) pairs: of "
+            "arrays of inputs and labels make torch.utils.data.TensorDataset(inputs, labels)"
+        )
 
 
 def _is_batched(data: object) -> TypeGuard[Batched]:
