@@ -206,8 +206,8 @@ class Streamed(IterableDataset[Example]):
     [
         (DataLoader(DATA), r" is DataLoader; needed is a map-style .* \w+=loader.dataset"),
         (Streamed(), " is Streamed; needed is a map-style data set"),
-        ((INPUTS, LABELS), r": .* gives Tensor; .*TensorDataset\(inputs, labels\)"),
-        ([INPUTS.numpy(), np.asarray(LABELS)], r": .* gives ndarray; .*TensorDataset"),
+        ((INPUTS, LABELS), r" is a tuple of arrays; .*TensorDataset\(inputs, labels\)"),
+        ([INPUTS.numpy(), np.asarray(LABELS)], r" is a list of arrays; .*TensorDataset"),
     ],
 )
 def test_test_sets_are_checked_at_once_like_training_data(name: str, data: Any, said: str) -> None:
