@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,10 +11,8 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
-from torch import nn
-from torch.utils.data import TensorDataset
 
-from flwr_splitmix import Run, SplitClient
+from flwr_splitmix import Run
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.server.aggregation import (
@@ -284,15 +281,6 @@ def test_records_lists_and_numbers_survive_a_checkpoint() -> None:
     assert second.scalar == 0.25
 
 
-def test_a_lower_segment_without_weights_cannot_be_averaged() -> None:
-    data: Any = TensorDataset(torch.randn(8, 4, 3), torch.arange(8) % 2)
-    upper = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
-    clients = [SplitClient(nn.Identity(), data, batch_size=4) for _ in range(2)]
-    with pytest.raises(AggregatorError, match="no weights that could be averaged; take a strategy"):
-        SFL(upper, num_classes=2, device="cpu").fit(clients, 1)
-    assert PSL(upper, num_classes=2, device="cpu").fit(clients, 1).train_metrics_clientapp
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -308,39 +296,6 @@ def test_fit_refuses_what_an_aggregator_asks_of_a_grid(
     strategy = SFL(toy.upper(), device="cpu", aggregator=flower.FedAvg(**{**ANY_NODES, **options}))
     with pytest.raises(AggregatorError, match=sentence):
         strategy.fit(toy.make_clients(sgd(0.1)), 1)
-
-
-class Permuting(nn.Module):
-    """A lower segment with a table of indices, and a mask of -inf, as attention has them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3, 256)
-        self.order: torch.Tensor
-        self.register_buffer("order", torch.arange(256).flip(0))
-        self.mask: torch.Tensor
-        self.register_buffer("mask", torch.full((4, 4), -torch.inf).triu(1))
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        smashed: torch.Tensor = self.linear(inputs)[..., self.order]
-        return smashed + self.mask.softmax(-1).sum()
-
-
-@pytest.mark.parametrize("name", ["FedAvg", "FedAvgM", "FedAdam", "FedMedian"])
-@pytest.mark.parametrize("clients", [3, 6])
-def test_tables_and_masks_come_back_as_they_were(name: AggregatorName, clients: int) -> None:
-    """An average of 7, 7 and 7 was 6.9999999, which became the index 6."""
-    data: Any = TensorDataset(torch.randn(8, 4, 3), torch.arange(8) % 2)
-    segment, upper = Permuting(), nn.Sequential(nn.Flatten(), nn.Linear(4 * 256, 2))
-    own = [SplitClient(deepcopy(segment), data, batch_size=4) for _ in range(clients)]
-    strategy = SFL(upper, num_classes=2, device="cpu", aggregator=make_aggregator(name))
-    result = strategy.fit(own, 2)
-    before = segment.state_dict()
-    for after in (client.segment.state_dict() for client in own):
-        assert torch.equal(after["order"], before["order"])
-        assert torch.equal(after["mask"], before["mask"])
-        assert not torch.equal(after["linear.weight"], before["linear.weight"])
-    assert to_tensors(result.arrays)["order"].dtype == torch.int64
 
 
 def test_an_aggregator_that_makes_nothing_of_its_clients_is_an_error() -> None:
