@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import ArrayRecord
 from torch import nn
 
 from flwr_splitmix.clients import ClientError
@@ -14,8 +12,6 @@ from flwr_splitmix.clients.lower import check_fits
 from flwr_splitmix.data.batches import check_map_style
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.server.segments.upper import ServerSegment
-
-Evaluate = Callable[[int, ArrayRecord], MetricRecord]
 
 
 def check_central(upper: Any, lower: Any, data: Any) -> None:
@@ -38,19 +34,17 @@ def check_central(upper: Any, lower: Any, data: Any) -> None:
     check_map_style("data", data)
 
 
-def loads_into(lower: nn.Module) -> Callable[[Evaluate], Evaluate]:
-    """Make an evaluation say in words that the clients' weights do not fit its lower segment."""
+def load_weights(lower: nn.Module, arrays: ArrayRecord) -> None:
+    """Replace the weights of the lower segment that is evaluated by the clients'.
 
-    def checked(evaluate: Evaluate) -> Evaluate:
-        @wraps(evaluate)
-        def check_first(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-            what = "central_evaluation's lower segment must be like the clients'"
-            try:
-                check_fits(lower.state_dict(), to_tensors(arrays), what)
-            except ClientError as error:
-                raise ValueError(str(error)) from error
-            return evaluate(server_round, arrays)
-
-        return check_first
-
-    return checked
+    Raises
+    ------
+    ValueError
+        If names or shapes differ.
+    """
+    own, weights = lower.state_dict(), to_tensors(arrays)
+    try:
+        check_fits(own, weights, "central_evaluation's lower segment must be like the clients'")
+    except ClientError as error:
+        raise ValueError(str(error)) from error
+    lower.load_state_dict({name: weights[name].to(t.dtype) for name, t in own.items()})

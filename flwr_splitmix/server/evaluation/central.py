@@ -14,8 +14,7 @@ from torch.utils.data import Dataset
 from flwr_splitmix.data.batches import Example, fetch
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.labels import Tally, wrong_labels
-from flwr_splitmix.links.ticket import to_tensors
-from flwr_splitmix.server.evaluation.arguments import check_central, loads_into
+from flwr_splitmix.server.evaluation.arguments import check_central, load_weights
 from flwr_splitmix.server.segments.upper import ServerSegment
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -53,17 +52,15 @@ def central_evaluation(
         raise ValueError("the test set is empty")
     lower = lower.to(upper.device)
 
-    @loads_into(lower)
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        own = lower.state_dict()
-        lower.load_state_dict({k: t.to(own[k].dtype) for k, t in to_tensors(arrays).items()})
+        load_weights(lower, arrays)
         lower.eval()
         total = Tally()
         for start in range(0, size, BATCH):
             inputs, labels = fetch(data, np.arange(start, min(start + BATCH, size)))
             if wrong := wrong_labels(labels, upper.num_classes, multi_label=upper.multi_label):
                 raise ValueError(f"the labels of the test set {wrong}")
-            with torch.inference_mode():
+            with torch.no_grad():  # what a segment caches may need a graph
                 smashed = lower(inputs.to(upper.device))
             total += upper.score(smashed, labels)
         return MetricRecord(
