@@ -24,7 +24,8 @@ class Observer:
     stop
         Set it to a reason to end the run after the round in progress, as an exhausted privacy
         budget does: finished rounds are kept, and the run can be resumed. If it is set during a
-        round, that round is evaluated as the last one; in `on_round` it is too late for that.
+        round, that round is evaluated as the last one; in `on_round` it is too late for that. A
+        reason does not outlast its run: the next one begins without.
     """
 
     stop: str = ""
@@ -75,6 +76,11 @@ class Audience:
     def stop(self) -> str:
         """The first reason that an observer gives to end the run; "" if none does."""
         return next((observer.stop for observer in self.observers if observer.stop), "")
+
+    def forget_stops(self) -> None:
+        """Drop the reasons to stop that were given in an earlier run."""
+        for observer in self.observers:
+            vars(observer).pop("stop", None)
 
     def facts(self) -> dict[str, Any]:
         """Return what all observers add to the run's summary."""

@@ -203,6 +203,7 @@ class RoundLoop(Shape):
 
     def _run_held(self, job: Job, num_rounds: int) -> flower.Result:
         self.num_rounds, self.over = whole_number("num_rounds", num_rounds), ""
+        self.audience.forget_stops()
         self.trained, self._without_data = {}, WithoutData()
         self.aggregator.check_has_weights(job.initial)
         self._intake = ReplyIntake(job.initial)

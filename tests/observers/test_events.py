@@ -234,12 +234,12 @@ def test_an_observer_can_end_the_run_after_a_round(
     assert run.status == "finished"
 
 
-def test_a_stopped_strategy_can_be_fitted_again() -> None:
+def test_a_reason_to_stop_does_not_outlast_its_run() -> None:
     stopping = StopsAfter(1, "round")
     strategy = SFL(TOY.server(), device="cpu", observers=[stopping])
     strategy.fit(TOY.make_clients(), 3)
     assert strategy.over == "the loss is low enough"
-    stopping.round, stopping.stop = 9, ""
+    stopping.round = 9
     strategy.fit(TOY.make_clients(), 3)
     assert strategy.over == ""
     assert [row["round"] for row in strategy.recorder.metrics.rows] == [1, 2, 3]

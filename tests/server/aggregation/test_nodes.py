@@ -12,8 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
-from flwr_splitmix.server import aggregation
-from flwr_splitmix.server.aggregation import AggregatorError, LowerAggregator
+from flwr_splitmix.server.aggregation import AggregatorError, LowerAggregator, nodes
 
 
 class FakeGrid:
@@ -69,7 +68,7 @@ class Waiting(flower.FedAvg):
 def test_an_aggregator_that_waits_in_its_own_way_is_stopped_by_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(aggregation, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(nodes, "WAIT_SECONDS", 0.1)
     aggregator = LowerAggregator(Waiting(least=3))
     grid = cast(Grid, FakeGrid([1, 2]))
     with pytest.raises(AggregatorError, match="Waiting waits for more nodes than the 2 that take"):

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal, cast, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, cast, get_args
 
-import numpy as np
 from flwr.app import (
-    Array,
     ArrayRecord,
     ConfigRecord,
     Message,
@@ -21,8 +18,20 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from torch import Tensor
 
+from flwr_splitmix.server.aggregation.measured import (
+    means_of_measured,
+    whole_numbers,
+    with_whole_numbers,
+)
+from flwr_splitmix.server.aggregation.nodes import (
+    AggregatorError,
+    NodesWanted,
+    NoNodes,
+    SampledNodes,
+    waits_for_ever,
+)
+from flwr_splitmix.server.aggregation.state import RefusedStateError, restore_state, state_of
 from flwr_splitmix.server.messages import messages_to
-from flwr_splitmix.server.strategy_state import RefusedStateError, restore_state, state_of
 from flwr_splitmix.storage import under
 
 AggregatorName = Literal[
@@ -33,9 +42,6 @@ AggregatorName = Literal[
 PREFIX = "aggregator"
 
 _log = logging.getLogger(__name__)
-
-WAIT_SECONDS = 60.0
-"""How long an aggregator may keep asking for nodes: their number does not grow."""
 
 _REFUSED: dict[str, str] = {
     "FedProx": "its proximal term must be computed by matching client code",
@@ -52,13 +58,6 @@ _CONFIGURED = {getattr(flower, name).configure_train for name in get_args(Aggreg
 
 _SERVER_OPTIMIZERS = (flower.FedAvgM, flower.FedAdagrad, flower.FedAdam, flower.FedYogi)
 """Strategies whose result may lie far outside what the clients sent."""
-
-_STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}
-"""Last parts of the names of what BatchNorm has measured."""
-
-
-class AggregatorError(ValueError):
-    """A Flower strategy cannot aggregate lower segments here."""
 
 
 def make_aggregator(name: AggregatorName) -> flower.Strategy:
@@ -168,7 +167,7 @@ class LowerAggregator:
             content = RecordDict({"arrays": arrays, "config": config})
             return messages_to(nodes, content, MessageType.TRAIN, in_run=grid is not None)
         self._check_enough(len(nodes))
-        view = cast(Grid, _SampledNodes(grid, nodes, type(self.strategy).__name__))
+        view = cast(Grid, SampledNodes(grid, nodes, type(self.strategy).__name__))
         messages = list(self.strategy.configure_train(server_round, arrays, config, view))
         for message in messages:
             message.content = RecordDict(dict(message.content.items()))
@@ -188,8 +187,8 @@ class LowerAggregator:
         if self.strategy is None or own is flower.FedAvg.configure_train:
             return
         try:
-            self.strategy.configure_train(server_round, arrays, config, cast(Grid, _NoNodes()))
-        except _NodesWanted:
+            self.strategy.configure_train(server_round, arrays, config, cast(Grid, NoNodes()))
+        except NodesWanted:
             return
         raise AggregatorError(
             f"{type(self.strategy).__name__} asked no node to train in round {server_round}"
@@ -200,7 +199,7 @@ class LowerAggregator:
         for strategy in _sampling_as_flower(self.strategy):
             keys = ("min_train_nodes", "min_available_nodes")
             if any(getattr(strategy, key, 0) > nodes for key in keys):
-                raise _waits_for_ever(type(strategy).__name__, nodes)
+                raise waits_for_ever(type(strategy).__name__, nodes)
 
     def aggregate(
         self, server_round: int, replies: Sequence[Message]
@@ -209,21 +208,15 @@ class LowerAggregator:
 
         A server optimizer takes its step on the weights; what BatchNorm has measured and whole
         numbers are averaged. A step on a running variance can make it negative, and then every
-        output is NaN. Whole numbers stay whole: an average of equal indices can lie just below
-        them.
+        output is NaN. Whole numbers stay whole.
         """
         if self.strategy is None or not replies:
             return None, None
         self._put_in_order(replies[0])
         # Before the strategy sees them: some of Flower's take the arrays out of the replies.
-        whole = {
-            name: np.dtype(array.dtype)
-            for name, array in next(iter(replies[0].content.array_records.values())).items()
-            if np.dtype(array.dtype).kind in "biu"
-        }
-        means: Mapping[str, Array] = {}
-        if isinstance(self.strategy, _SERVER_OPTIMIZERS):
-            means = _means_of_measured(replies, whole)
+        whole = whole_numbers(replies[0])
+        optimizes = isinstance(self.strategy, _SERVER_OPTIMIZERS)
+        means = means_of_measured(replies, whole) if optimizes else {}
         arrays, metrics = self.strategy.aggregate_train(server_round, replies)
         if arrays is None:
             raise AggregatorError(
@@ -232,8 +225,7 @@ class LowerAggregator:
                 "for malicious"
             )
         made = {name: means.get(name, array) for name, array in arrays.items()}
-        made |= {name: _rounded(made[name], dtype) for name, dtype in whole.items() if name in made}
-        return ArrayRecord(made), metrics
+        return with_whole_numbers(made, whole), metrics
 
     def _put_in_order(self, reply: Message) -> None:
         """Order FedAvgM's current arrays like the replies: a checkpoint does not keep the order."""
@@ -282,29 +274,6 @@ class LowerAggregator:
             ) from error
 
 
-def _rounded(array: Array, dtype: np.dtype[Any]) -> Array:
-    """Return an aggregated array as the whole numbers that were sent."""
-    return Array(np.asarray(np.rint(array.numpy().astype(np.float64))).astype(dtype))
-
-
-def _means_of_measured(replies: Sequence[Message], whole: Collection[str]) -> dict[str, Array]:
-    """Return the means of what is no weight, weighted by examples."""
-    sent = [next(iter(reply.content.array_records.values())) for reply in replies]
-    weights = [
-        cast(int, next(iter(reply.content.metric_records.values()))["num-examples"])
-        for reply in replies
-    ]
-    return {
-        name: Array(
-            np.asarray(np.average([own[name].numpy() for own in sent], axis=0, weights=weights))
-        )
-        for name in sent[0]
-        if name.rpartition(".")[2] in _STATISTICS
-        or name in whole
-        or not np.isfinite(sent[0][name].numpy()).all()  # a mask of -inf, which has no update
-    }
-
-
 def _with_wrapped(strategy: flower.Strategy | None) -> Iterator[flower.Strategy]:
     """Yield a strategy and those that it wraps, such as one that adds noise to another's result."""
     while isinstance(strategy, flower.Strategy):
@@ -318,40 +287,3 @@ def _sampling_as_flower(strategy: flower.Strategy | None) -> Iterator[flower.Str
         if type(own).configure_train.__module__.split(".")[0] != "flwr":
             return
         yield own
-
-
-def _waits_for_ever(name: str, nodes: int) -> AggregatorError:
-    return AggregatorError(
-        f"{name} waits for more nodes than the {nodes} that take part in the round; lower its "
-        "min_train_nodes and min_available_nodes"
-    )
-
-
-class _NodesWanted(Exception):  # noqa: N818 - nothing is wrong
-    """Raised when a strategy is about to draw the nodes of a round."""
-
-
-class _NoNodes:
-    """Stands in for a missing grid: stops a strategy when it asks for nodes."""
-
-    def get_node_ids(self) -> list[int]:
-        raise _NodesWanted
-
-
-class _SampledNodes:
-    """The grid as an aggregator sees it: only the nodes sampled for the round."""
-
-    def __init__(self, grid: Grid, nodes: Sequence[int], name: str) -> None:
-        self._grid = grid
-        self._nodes = list(nodes)
-        self._name = name
-        self._deadline = time.monotonic() + WAIT_SECONDS
-
-    def get_node_ids(self) -> list[int]:
-        # An aggregator that samples by itself may wait without limit for enough nodes.
-        if time.monotonic() > self._deadline:
-            raise _waits_for_ever(self._name, len(self._nodes))
-        return list(self._nodes)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._grid, name)
