@@ -61,7 +61,9 @@ DataSet = Annotated[
 ]
 Epochs = Annotated[
     int | None,
-    typer.Option("--epochs", help="Number of epochs, instead of the scale's.", show_default=False),
+    typer.Option(
+        "--epochs", help="Number of epochs, instead of the experiment's.", show_default=False
+    ),
 ]
 
 

@@ -138,6 +138,8 @@ class Experiment:
         Track of the training recipe.
     scores
         Scores in the table; claims are about the first.
+    epochs
+        Numbers of epochs, by scale, that differ from the recipe's.
     """
 
     name: str
@@ -148,6 +150,11 @@ class Experiment:
     note: str = ""
     track: Track = "mixing"
     scores: tuple[TableScore, ...] = (TOP1,)
+    epochs: Mapping[str, int] = field(default_factory=dict)
+
+    def epochs_at(self, scale: Scale) -> int:
+        """Return the number of epochs of the experiment's cells at a scale."""
+        return self.epochs.get(scale.name, scale.recipes[self.track].epochs)
 
     def may_be_on(self, dataset: str) -> bool:
         """Return whether a data set can be the experiment's by its labels, as far as it is known.
@@ -169,18 +176,26 @@ class Experiment:
     ) -> Iterator[tuple[Entry, Cell]]:
         """Yield (entry, cell) for every entry that can be run, all of one seed before the next.
 
+        Parameters
+        ----------
+        seeds, source
+            Seeds; name or folder of the data set, None for the scale's.
+        epochs
+            Number of epochs; None for the experiment's.
+
         Raises
         ------
         ExperimentError
             Raised by `Scale.cell`.
         """
+        length = self.epochs.get(scale.name) if epochs is None else epochs
         for seed in seeds:
             for entry in self.entries:
                 if entry.variant is not None:
                     yield (
                         entry,
                         scale.cell(
-                            entry.variant, track=self.track, source=source, seed=seed, epochs=epochs
+                            entry.variant, track=self.track, source=source, seed=seed, epochs=length
                         ),
                     )
 

@@ -155,7 +155,7 @@ def make_tables(
                 tables.append(made)
     if tables:
         return tables
-    length = epochs or scale.recipes[experiment.track].epochs
+    length = epochs or experiment.epochs_at(scale)
     name = dataset or scale.source(experiment.track)
     return [_table(experiment, scale, {}, name, length, [])]
 

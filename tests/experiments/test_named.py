@@ -203,8 +203,8 @@ def test_every_table_and_figure_that_was_asked_for_is_there() -> None:
         "dp-cutmixsl-fig5a", "dp-cutmixsl-fig5c", "dp-cutmixsl-fig11a", "dp-cutmixsl-table5",
         "cutmixsl-fig9", "dp-cutmix-workshop-table1", "patch-shuffling-table1",
         "patch-shuffling-table2", "baselines", "mixguard-cola", "mixguard-curve",
-        "mixguard-curve-stories15m", "mixguard-table4", "mixguard-table6", "mixguard-table7",
-        "mixguard-table8", "mixguard-fig3b", "mixguard-fig3c", "mixguard-fig4",
+        "mixguard-cola-3000", "mixguard-curve-stories15m", "mixguard-table4", "mixguard-table6",
+        "mixguard-table7", "mixguard-table8", "mixguard-fig3b", "mixguard-fig3c", "mixguard-fig4",
         "mixguard-fig5",
     }  # fmt: skip
     assert asked <= EXPERIMENTS.keys()

@@ -19,7 +19,7 @@ from flwr_splitmix.runs import Run
 
 @dataclass(frozen=True)
 class AccuracyResults(Results[Measured]):
-    """Measurements of an experiment's runs, over the scale's own number of epochs."""
+    """Measurements of an experiment's runs, over its own number of epochs."""
 
     experiment: Experiment
     scale: Scale
@@ -27,7 +27,7 @@ class AccuracyResults(Results[Measured]):
     @property
     def table(self) -> Table:
         """The results beside the paper's numbers, with verdicts on its claims."""
-        epochs = self.scale.recipes[self.experiment.track].epochs
+        epochs = self.experiment.epochs_at(self.scale)
         return table_of(self.experiment, self.scale, self.dataset, epochs, self.measured_at)
 
     @property
@@ -90,8 +90,8 @@ def accuracy_results(
 ) -> Iterator[AccuracyResults]:
     """Yield the results of finished runs, for each scale, data set and experiment that has any.
 
-    Runs with another number of epochs than the scale's are left out, and so are those on a data set
-    of other labels than the experiment's.
+    Runs with another number of epochs than the experiment's are left out, and so are those on a
+    data set of other labels than the experiment's.
 
     Parameters
     ----------
