@@ -20,7 +20,10 @@ EXTRAS: dict[str, str] = {
     "sacrebleu": "language",
     "tokenizers": "language",
     "transformers": "language",
+    "psutil": "simulation",
+    "scipy": "attacks",
     "sklearn": "attacks",
+    "torchmetrics": "attacks",
     "matplotlib": "report",
     "opacus": "dpsgd",
     "onnx": "onnx",
@@ -28,6 +31,11 @@ EXTRAS: dict[str, str] = {
     "onnxscript": "onnx",
 }
 """For each package that is imported where it is needed, the extra that installs it."""
+
+
+def how_to_install(extra: str) -> str:
+    """Return the command that installs an extra; the package is in no index yet."""
+    return f"pip install '.[{extra}]' in a checkout of flwr-splitmix"
 
 
 class MissingExtraError(ImportError):
@@ -57,7 +65,6 @@ def needed_for(purpose: str, extra: str | None = None) -> Iterator[None]:
         if package not in EXTRAS:
             raise
         raise MissingExtraError(
-            f"{purpose} needs the package {package!r}: pip install "
-            f"'flwr-splitmix[{extra or EXTRAS[package]}]'",
+            f"{purpose} needs the package {package!r}: {how_to_install(extra or EXTRAS[package])}",
             name=package,
         ) from error

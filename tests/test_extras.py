@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import flwr_splitmix
 from flwr_splitmix import cli, runs, strategies
-from flwr_splitmix.extras import EXTRAS, MissingExtraError, needed_for
+from flwr_splitmix.extras import EXTRAS, MissingExtraError, how_to_install, needed_for
 from flwr_splitmix.scoring.answers import bleu, meteor, rouge_l
 from flwr_splitmix.segments import split_vision_model
 
@@ -63,14 +63,14 @@ def test_a_missing_package_is_said_with_its_extra(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError) as caught:
         call()
-    assert str(caught.value).endswith(f": pip install 'flwr-splitmix[{extra}]'")
+    assert str(caught.value).endswith(f": {how_to_install(extra)}")
 
 
 def test_language_models_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("flwr_splitmix.segments.lang")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingExtraError, match=r"'transformers': pip install 'flwr-splitmix\[la"):
+    with pytest.raises(MissingExtraError, match=r"'transformers': pip install '\.\[la"):
         importlib.import_module("flwr_splitmix.segments.language")
 
 
@@ -87,7 +87,8 @@ def test_the_command_line_says_it_in_one_sentence(monkeypatch: pytest.MonkeyPatc
     said = CliRunner().invoke(cli.app, ["runs"])
     assert said.exit_code == 1
     assert said.stderr == (
-        "this command needs the package 'timm': pip install 'flwr-splitmix[vision]'\n"
+        "this command needs the package 'timm': "
+        "pip install '.[vision]' in a checkout of flwr-splitmix\n"
     )
 
 

@@ -31,10 +31,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "privacy": {"seeding", "files"},
     "mixers": {"seeding", "labels", "privacy"},  # noise is a part of a share
     "segments": {"seeding", "schedule", "extras", "pretrained"},
-    "data": {"seeding", "registries", "pretrained"},
+    "data": {"seeding", "registries", "pretrained", "extras"},
     "scoring": {"data", "extras"},
     "hiding": {"data", "scoring", "privacy", *NEUTRAL},
-    "runs": {"files", "storage", "segments", "data", "methods"},  # an exported model, and its card
+    "runs": {"files", "storage", "segments", "data", "methods", "extras"},  # exports, their cards
     "clients": {"segments", "mixers", "hiding", "privacy", "data", "scoring", *NEUTRAL},
     "links": {"clients", "events", "privacy", "runs", *NEUTRAL},
     "observers": {"events", "privacy", "mixers", "runs", *NEUTRAL},

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from flwr_splitmix.extras import how_to_install
+
 if TYPE_CHECKING:
     from flwr_splitmix.apps.report import Advice
     from flwr_splitmix.segments.advice import CutCosts
@@ -29,7 +31,7 @@ def plot_cuts(advice: Advice, path: Path) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        typer.echo("a plot needs matplotlib: pip install 'flwr-splitmix[report]'", err=True)
+        typer.echo(f"a plot needs matplotlib: {how_to_install('report')}", err=True)
         raise typer.Exit(1) from None
     cuts = list(advice.cuts)
     figure = Figure(figsize=(10, 1.4 + 0.24 * len(cuts)), layout="constrained")

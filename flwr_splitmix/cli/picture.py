@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from flwr_splitmix.extras import how_to_install
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.reports.curves import new_figure
 
@@ -81,6 +82,6 @@ def draw_reconstructions(shown: Sequence[Sequence[Reconstructions]], output: Pat
     except ValueError as error:
         raise RunError(str(error)) from error
     except ImportError:
-        raise RunError("pictures need matplotlib: pip install 'flwr-splitmix[report]'") from None
+        raise RunError(f"pictures need matplotlib: {how_to_install('report')}") from None
     save(figure, output)
     typer.echo(f"wrote {output}", err=True)

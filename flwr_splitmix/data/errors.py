@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flwr_splitmix.extras import how_to_install
+
 
 class DataError(ValueError):
     """A data set, or a part of one, cannot be provided; the message says why."""
@@ -73,5 +75,5 @@ def import_extra(module: str, purpose: str, extra: str = "vision") -> Any:
     except ImportError as error:
         raise DataError(
             f"{purpose} needs the package {module.split('.')[0]!r}, which cannot be imported "
-            f"({error}); install it with: pip install 'flwr-splitmix[{extra}]'"
+            f"({error}); install it with: {how_to_install(extra)}"
         ) from error

@@ -16,6 +16,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from flwr_splitmix.extras import how_to_install
 from flwr_splitmix.links.in_run import RunLink
 from flwr_splitmix.links.link import Clients, LinkError, Observe, Outcome
 from flwr_splitmix.links.polling import refusal, release_record, send_and_wait
@@ -227,9 +228,7 @@ class RayLink(RunLink):
         try:
             import ray
         except ImportError as error:
-            raise LinkError(
-                "link = 'ray' needs Ray: pip install 'flwr-splitmix[simulation]'"
-            ) from error
+            raise LinkError(f"link = 'ray' needs Ray: {how_to_install('simulation')}") from error
         deadline = time.monotonic() + self._patience
         while not ray.is_initialized():
             if time.monotonic() > deadline:

@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import NamedTuple
 
+from flwr_splitmix.extras import how_to_install
 from flwr_splitmix.observers.mixtures import KeptMixtures
 from flwr_splitmix.observers.trackers.tracker import Tracker
 
@@ -77,7 +78,7 @@ def make_trackers(names: str, mixtures: KeptMixtures | None = None) -> list[Trac
         if known.package and find_spec(known.package) is None:
             raise TrackerError(
                 f"tracker {name!r} needs {known.package}, which is not installed: "
-                f"pip install 'flwr-splitmix[{known.extra}]'"
+                f"{how_to_install(known.extra)}"
             )
         module = import_module(f"flwr_splitmix.observers.trackers.{known.module}")
         make: Callable[[], Tracker] = getattr(module, known.make)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.data.images.preprocessing import Preprocessing
+from flwr_splitmix.extras import how_to_install
 from flwr_splitmix.runs.export.folder import ExportError
 from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle
 
@@ -65,7 +66,7 @@ def check_packages() -> None:
             import_module(package)
         except ImportError:
             raise ExportError(
-                f"--onnx needs the package {package!r}: pip install 'flwr-splitmix[onnx]'"
+                f"--onnx needs the package {package!r}: {how_to_install('onnx')}"
             ) from None
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
+from flwr_splitmix.extras import how_to_install
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.reports.comparison import Comparison, Group, mean_and_deviation
 from flwr_splitmix.runs.run import Run
@@ -101,7 +102,7 @@ def new_figure(width: float, height: float) -> Figure:
         # Slow to load, and only needed here. Without pyplot: no display, no global state.
         from matplotlib.figure import Figure
     except ImportError:
-        raise RunError("pictures need matplotlib: pip install 'flwr-splitmix[report]'") from None
+        raise RunError(f"pictures need matplotlib: {how_to_install('report')}") from None
     return Figure(figsize=(width, height), layout="constrained")
 
 

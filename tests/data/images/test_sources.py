@@ -157,4 +157,4 @@ for call in (
     assert len(lines) == 3
     for line, package in zip(lines, ("flwr_datasets", "PIL", "datasets"), strict=True):
         assert f"needs the package '{package}'" in line
-        assert "pip install 'flwr-splitmix[vision]'" in line
+        assert "pip install '.[vision]'" in line
