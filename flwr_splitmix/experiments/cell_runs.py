@@ -13,6 +13,7 @@ from pathlib import Path
 
 from flwr_splitmix.experiments.cells import Cell, ExperimentError
 from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.places import runs_directory
 
 
 def find_runs(home: str | Path | None) -> dict[str, Run]:
@@ -59,17 +60,20 @@ def held_run(cell: Cell, home: str | Path | None, source: str) -> Iterator[Run]:
 
 
 def _create(cell: Cell, home: str | Path | None, source: str) -> Run:
+    """Create the cell's run, or return the one that another process has created meanwhile."""
     import fcntl  # imported here: missing on Windows, where results can still be shown
 
-    run = Run.create({**cell.config, "source": source}, name=cell.id, home=home)
-    with (run.path.parent / ".cells.lock").open("w") as lock:
+    runs = runs_directory(home)
+    runs.mkdir(parents=True, exist_ok=True)
+    with (runs / ".cells.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # Another process may have made a run in the meantime; under the lock, ours is removed.
-        others = [r for r in Run.list(home) if r.config.get("cell") == cell.id and r.id != run.id]
-        if others:
-            shutil.rmtree(run.path)
-            return others[0]
-    return run
+        created = find_runs(home).get(cell.id)
+        return created or Run.create({**cell.config, "source": source}, name=cell.id, home=home)
+
+
+def is_complete(run: Run) -> bool:
+    """Return whether a run is finished and cleared: its summary then has the cell's own values."""
+    return run.status == "finished" and not run.checkpoints.rounds()
 
 
 def clear(run: Run) -> None:

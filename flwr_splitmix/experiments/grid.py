@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal
 
-from flwr_splitmix.experiments.cell_runs import clear, find_runs, held_run
+from flwr_splitmix.experiments.cell_runs import clear, find_runs, held_run, is_complete
 from flwr_splitmix.experiments.cells import Cell
 from flwr_splitmix.experiments.processes import Processes, reason_of
 from flwr_splitmix.runs import Run
@@ -75,7 +75,7 @@ def unfinished(cells: Sequence[Cell], home: Path | None) -> list[Cell]:
     return [
         cell
         for cell in dict.fromkeys(cells)
-        if cell.id not in runs or runs[cell.id].status != "finished"
+        if cell.id not in runs or not is_complete(runs[cell.id])
     ]
 
 
@@ -136,7 +136,7 @@ def run_one(cell: Cell, place: Workplace, tell: OnProgress) -> None:
 
     try:
         with held_run(cell, place.home, place.source) as run:
-            if run.status != "finished":  # another process may have finished it
+            if not is_complete(run):  # another process may have finished it
                 rounds = max(run.checkpoints.rounds(), default=0)
                 tell(Progress(cell, "begun", rounds))
                 try:

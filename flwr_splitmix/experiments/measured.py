@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flwr_splitmix.experiments.cell_runs import is_complete
 from flwr_splitmix.experiments.cells import Cell
 from flwr_splitmix.experiments.experiment import Entry, TableScore
 from flwr_splitmix.runs import Run
@@ -58,7 +59,7 @@ def of_run(entry: Entry, scores: Sequence[TableScore], cell: Cell, run: Run) -> 
     RunError
         If the run's summary or metrics cannot be read.
     """
-    summary = run.summary
+    summary = run.summary if is_complete(run) else None
     if summary is None or scores[0].value(summary) is None:
         return None
     values = {score.key: score.value(summary) for score in scores}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from typing import Literal
@@ -36,6 +37,8 @@ def judged(low: BySeed, high: BySeed, slack: float = 0.0) -> tuple[Verdict, floa
     below = statistics.fmean(low[seed] for seed in both or low)
     above = statistics.fmean(high[seed] for seed in both or high)
     margin = above + slack - below
+    if math.isnan(margin):
+        return "not run", None
     return "agrees" if margin > 0 else "disagrees", margin
 
 

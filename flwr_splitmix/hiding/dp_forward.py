@@ -54,6 +54,7 @@ class DPForward(Hiding):
     as labels stay with the client.
     """
 
+    accounts = True
     warning = (
         "DP-Forward's epsilon is about messages; gradients that go back to the trunk are without "
         "noise, and tell of texts and labels: docs/language.md"

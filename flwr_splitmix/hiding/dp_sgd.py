@@ -56,6 +56,7 @@ class DPSGD(Hiding):
     Source: Abadi et al., Deep Learning with Differential Privacy (2016).
     """
 
+    accounts = True
     warning = (
         "DP-SGD covers the weights of heads and tails; messages carry texts without noise, and "
         "the server reads them as the plain U shape's: docs/language.md"

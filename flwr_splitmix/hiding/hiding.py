@@ -114,11 +114,14 @@ class Hiding:
     ----------
     warning
         A warning for the user who starts a run, "" for none; the strategy logs it.
+    accounts
+        Whether clients account for an epsilon, so that a round must not be repeated for free.
 
     Source: split learning's U shape (Vepakomma et al., 2018).
     """
 
     warning: ClassVar[str] = ""
+    accounts: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._side: ClientSide | None = None

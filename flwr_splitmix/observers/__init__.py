@@ -19,6 +19,7 @@ from flwr_splitmix.observers.message_kinds import MessageKinds
 from flwr_splitmix.observers.metrics import Metrics, progress_line
 from flwr_splitmix.observers.mixtures import KeptMixtures
 from flwr_splitmix.observers.observer import Audience, Observer
+from flwr_splitmix.observers.unfinished import UnfinishedRounds
 
 __all__ = [
     "Audience",
@@ -39,5 +40,6 @@ __all__ = [
     "RunStarted",
     "StepDone",
     "StepResult",
+    "UnfinishedRounds",
     "progress_line",
 ]

@@ -164,7 +164,12 @@ class PrivacyLedger(Observer):
                 continue
             batch, examples, prefix, patches, width = sizes
             per_epoch = examples // max(batch, 1)
+            known = client in self._passes
             place = self._passes.setdefault(client, _Pass())
+            drawn = described.get("drawn")
+            begun = drawn % max(per_epoch, 1) if type(drawn) is int else state_round
+            if not known and begun:
+                place.aligned = False  # this ledger meets it in the middle of a pass
             ledger = self._ledger_of(client)
             resized = (batch, per_epoch) != (place.batch, place.per_epoch)
             if place.finished and (resized or state_round < place.finished):

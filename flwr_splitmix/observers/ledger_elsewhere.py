@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any
@@ -46,7 +45,6 @@ class LedgerElsewhere(Observer):
         self.relation: Relation = relation
         self._begun: set[int] = set()
         self._account: RunAccount | None = None
-        self._unfinished: Counter[int] = Counter()
         self._said: tuple[str, ...] = ()
 
     @property
@@ -91,19 +89,12 @@ class LedgerElsewhere(Observer):
             return (missing, *because), outside
         return because, outside
 
-    def unfinished(self, client: int) -> int:
-        """Return how often a client has begun a round since the last one that it finished."""
-        return self._unfinished[client]
-
     def on_begin(self, event: RoundBegun) -> None:
         """Record that nodes may upload from now on."""
         self._begun.add(event.server_round)
-        self._unfinished.update(event.nodes)
 
     def on_round(self, event: RoundDone) -> None:
-        """Record who finished; log the report whenever what no number covers changes."""
-        for client in [c for c in self._unfinished if c not in event.failures]:
-            del self._unfinished[client]
+        """Log the report whenever what no number covers changes."""
         because, outside = self._words()
         if because + outside != self._said:
             self._said = because + outside
@@ -118,7 +109,7 @@ class LedgerElsewhere(Observer):
         }
 
     def state(self) -> dict[str, Any]:
-        """Return the rounds begun, the newest account, and the counts of unfinished rounds."""
+        """Return the rounds begun and the newest account."""
         account = self._account
         plain = None if account is None else account.to_plain()
         if plain is not None and math.isinf(plain["epsilon"]):
@@ -126,7 +117,6 @@ class LedgerElsewhere(Observer):
         return {
             "begun": sorted(self._begun),
             "account": plain,
-            "unfinished": {str(client): n for client, n in self._unfinished.items()},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -136,7 +126,6 @@ class LedgerElsewhere(Observer):
             plain = {**plain, "epsilon": float(plain["epsilon"])}
         self._account = None if plain is None else RunAccount.from_plain(plain)
         self._begun = set(state["begun"])
-        self._unfinished = Counter({int(c): n for c, n in state["unfinished"].items()})
 
 
 def _ranges(numbers: Iterable[int]) -> str:

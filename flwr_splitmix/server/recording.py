@@ -17,7 +17,14 @@ from torch import Tensor
 
 from flwr_splitmix.events import RoundDone, RunStarted
 from flwr_splitmix.links.host import sentence
-from flwr_splitmix.observers import ClientTimes, MessageKinds, Metrics, Observer, progress_line
+from flwr_splitmix.observers import (
+    ClientTimes,
+    MessageKinds,
+    Metrics,
+    Observer,
+    UnfinishedRounds,
+    progress_line,
+)
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.checkpoints import Checkpoint
 from flwr_splitmix.storage import json_values
@@ -53,6 +60,7 @@ class RunRecorder:
         self.metrics = metrics or Metrics()
         self.clients = ClientTimes()
         self.messages = MessageKinds()
+        self.unfinished = UnfinishedRounds()
         self._unsaved: Checkpoint | None = None
         self._ends: list[float] = []
         self._began = time.monotonic()
@@ -122,13 +130,17 @@ class RunRecorder:
         if self.run is not None:
             self.attempt = self.run.begun.get(server_round, 0)
 
-    def begin_round(self, server_round: int) -> None:
+    def begin_round(self, server_round: int, *, required: bool) -> None:
         """Record that the round begins, before a client is asked for anything about its data.
 
         A round that no clients attach to has not begun: nothing was released in it, so it costs
         nothing when it is repeated.
         """
-        if self.run is not None:
+        if self.run is None:
+            return
+        if required:  # unrecorded uploads would be free in a repeated round
+            self.run.begin(server_round)
+        else:
             self._try("round's beginning", lambda run: run.begin(server_round))
 
     @property
@@ -142,7 +154,7 @@ class RunRecorder:
     @property
     def observers(self) -> list[Observer]:
         """The observers that record for the run's directory, in the order used by checkpoints."""
-        return [self.metrics, self.clients, self.messages]
+        return [self.metrics, self.clients, self.messages, self.unfinished]
 
     @property
     def wall_seconds(self) -> float:

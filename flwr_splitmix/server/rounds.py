@@ -251,13 +251,11 @@ class RoundLoop(Shape):
     def _round(self, job: Job, server_round: int) -> None:
         result, averages = job.result, self.aggregator.averages
         began = time.perf_counter()
-        if self.keeps_ledger:
-            self.recorder.count_attempts(server_round)
+        self.recorder.count_attempts(server_round)
         messages = self.configure_train(server_round, result.arrays, job.train_config, job.grid)
         with self._open_link.round(job.grid, messages, self.audience.on_exchange) as clients:
             self.require(clients)
-            if self.keeps_ledger:
-                self.recorder.begin_round(server_round)
+            self.recorder.begin_round(server_round, required=self.keeps_ledger)
             self.audience.on_begin(
                 RoundBegun(
                     server_round,
@@ -329,7 +327,7 @@ class RoundLoop(Shape):
             server_round, arrays, config, grid, list(nodes.values())
         )
         ticket = self._ticket(server_round, server_round - 1)
-        attempts = {client: ticket.attempt + self.unfinished(client) for client in nodes}
+        attempts = {c: ticket.attempt + self.recorder.unfinished.of(c) for c in nodes}
         return with_tickets(messages, nodes, ticket, attempts)
 
     def aggregate_train(

@@ -58,10 +58,6 @@ class Shape(flower.Strategy):
         """Return the largest epsilon that a client has spent; None without a ledger."""
         return max(self.epsilons().values(), default=None)
 
-    def unfinished(self, client: int) -> int:
-        """Return how many rounds a client has begun since the last one it finished."""
-        return 0
-
     def check_clients(self, n: int) -> None:
         """Raise ValueError if a round cannot have `n` clients."""
 

@@ -151,6 +151,8 @@ class SplitStrategy(RoundLoop):
         check_kind("mixer", mixer, Mixer, "a Mixer, such as PatchCutMix(k=2)")
         check_observers(options.get("observers", ()))
         self._check_positions(upper, mixer)
+        if noise is None and isinstance(mixer, Noisy):  # the same as `noise`, which has a ledger
+            noise, mixer = mixer.noise, mixer.mixer
         self.ledger: PrivacyLedger | None = None
         self.ledger_elsewhere: LedgerElsewhere | None = None
         if noise is not None:
@@ -253,10 +255,6 @@ class SplitStrategy(RoundLoop):
     def epsilon(self) -> float | None:
         """Return the largest epsilon of any client, which a mixer reports too."""
         return super().epsilon() if (there := self.ledger_elsewhere) is None else there.epsilon
-
-    def unfinished(self, client: int) -> int:
-        """Return how many rounds a client has begun since the last one it finished."""
-        return 0 if (ledger := self._any_ledger) is None else ledger.unfinished(client)
 
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train for one round and return the number of steps.

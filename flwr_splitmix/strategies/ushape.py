@@ -115,6 +115,11 @@ class UShapeStrategy(RoundLoop):
         self.steps_per_round = steps_per_round
         self.epochs_per_round = epochs_per_round
 
+    @property
+    def keeps_ledger(self) -> bool:
+        """Whether the clients account for an epsilon."""
+        return self.hiding.accounts
+
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train for one round and return the number of steps.
 

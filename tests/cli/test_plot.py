@@ -67,5 +67,5 @@ def test_a_run_without_rounds_cannot_be_plotted(
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(RunError, match=r"pictures need matplotlib: pip install 'flwr-splitmix\[r"):
+    with pytest.raises(RunError, match=r"pictures need matplotlib: pip install '\.\[r"):
         two_panels(lambda left, right: None)

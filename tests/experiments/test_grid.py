@@ -6,6 +6,7 @@ import fcntl
 import os
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,11 +82,39 @@ def test_a_run_that_another_process_made_meanwhile_is_taken(
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = Run.create({"cell": FIRST.id}, name="other", home=place.home)
+    seen = iter([{}, find_runs(place.home)])  # the other process was quicker to the lock
     with monkeypatch.context() as patch:
-        patch.setattr("flwr_splitmix.experiments.cell_runs.find_runs", lambda home: {})
+        patch.setattr("flwr_splitmix.experiments.cell_runs.find_runs", lambda home: next(seen))
         with held_run(FIRST, place.home, SMALL) as run:
             assert run.id == other.id
     assert [run.id for run in Run.list(place.home)] == [other.id]
+
+
+def test_a_cell_that_ended_before_its_last_scores_is_not_finished(
+    place: Workplace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`fit` writes a summary, which the cell then completes with what averaging sends."""
+    whole = Workplace(tmp_path / "whole", SMALL, "cpu")
+    run_grid([SECOND], whole, on_progress=lambda progress: None)
+    write, written = Run.write_summary, list[Run]()
+
+    def killed(run: Run, summary: Any) -> None:
+        written.append(run)
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        write(run, summary)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "write_summary", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_grid([SECOND], place, on_progress=lambda progress: None)
+    assert unfinished([SECOND], place.home) == [SECOND]
+    run_grid([SECOND], place, on_progress=lambda progress: None)
+    (ours,), (theirs,) = Run.list(place.home), Run.list(whole.home)
+    assert ours.summary is not None
+    assert theirs.summary is not None
+    for key in ("averaging_bytes", "client-costs", "top1"):
+        assert ours.summary[key] == theirs.summary[key]
 
 
 def test_a_run_is_held_until_the_block_ends(place: Workplace) -> None:

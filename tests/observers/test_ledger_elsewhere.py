@@ -116,19 +116,6 @@ def test_words_are_logged_when_they_change(caplog: pytest.LogCaptureFixture) -> 
     assert said(3, 3) == [f"privacy of {ledger.report()}"]
 
 
-def test_who_has_not_finished_is_counted_by_node() -> None:
-    ledger = LedgerElsewhere()
-    for server_round in (1, 2):
-        begin(ledger, server_round)
-        end(ledger, server_round, failures=[1])
-    assert [ledger.unfinished(client) for client in (0, 1, 7)] == [0, 2, 0]
-    begin(ledger, 3)  # and it is lost
-    assert [ledger.unfinished(client) for client in (0, 1)] == [1, 3]
-    begin(ledger, 4)
-    end(ledger, 4)
-    assert [ledger.unfinished(client) for client in (0, 1)] == [0, 0]
-
-
 @pytest.mark.parametrize("epsilon", [1.5, math.inf])
 @pytest.mark.parametrize("heard", [False, True])
 def test_a_restored_one_goes_on_where_it_was(heard: bool, epsilon: float) -> None:
@@ -141,7 +128,6 @@ def test_a_restored_one_goes_on_where_it_was(heard: bool, epsilon: float) -> Non
     other.restore(state)
     assert other.state() == ledger.state()
     assert (other.epsilon, other.report()) == (ledger.epsilon, ledger.report())
-    assert other.unfinished(3) == 1
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flwr_splitmix.experiments.cell_runs import is_complete
 from flwr_splitmix.experiments.experiment import Experiment, Place
 from flwr_splitmix.experiments.measured import Measured, of_run
 from flwr_splitmix.experiments.pages.results import Results
@@ -56,12 +57,12 @@ class AccuracyResults(Results[Measured]):
             "seed": one.seed,
             "cell": one.cell,
             "version": one.version,
-            "scores": dict(one.scores),
+            "scores": {name: _in_json(value) for name, value in one.scores.items()},
             "uplink_bytes_per_epoch": one.uplink,
             "downlink_bytes_per_epoch": one.downlink,
         }
         if one.epsilon is not None:
-            values["epsilon"] = "inf" if one.epsilon == math.inf else one.epsilon
+            values["epsilon"] = _in_json(one.epsilon)
         return values
 
     @classmethod
@@ -103,7 +104,7 @@ def accuracy_results(
     RunError
         If a run cannot be read.
     """
-    by_cell = {run.config["cell"]: run for run in runs if run.status == "finished"}
+    by_cell = {run.config["cell"]: run for run in runs if is_complete(run)}
     every = list(experiments)
     for scale in scales:
         own = [run for run in by_cell.values() if run.config.get("scale") == scale.name]
@@ -120,13 +121,18 @@ def accuracy_results(
                     yield AccuracyResults(experiment, scale, dataset, some)
 
 
+def _in_json(value: float) -> float | str:
+    """Return a number as it is stored: JSON has no infinity, and no NaN."""
+    return value if math.isfinite(value) else str(value)
+
+
 def _measured(one: Mapping[str, Any]) -> Measured:
     epsilon = one.get("epsilon")
     return Measured(
         cell=one["cell"],
         seed=one["seed"],
         version=one["version"],
-        scores=one["scores"],
+        scores={name: float(value) for name, value in one["scores"].items()},
         uplink=one["uplink_bytes_per_epoch"],
         downlink=one["downlink_bytes_per_epoch"],
         epsilon=None if epsilon is None else float(epsilon),

@@ -16,6 +16,7 @@ from flwr_splitmix.experiments.pages.results import AnyExperiment, Results
 from flwr_splitmix.experiments.privacy.matrices import IMAGES
 from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
 from flwr_splitmix.experiments.scales import SCALES, scale_named
+from flwr_splitmix.files import write_atomic
 
 FOLDER = "results/data"
 """Folder of the result files, below that of the pages."""
@@ -79,8 +80,8 @@ def keep_results(docs: Path, home: Path | None, scales: Iterable[str]) -> list[s
         file, text = docs / FOLDER / name, result.to_json()
         if file.exists() and file.read_text(encoding="utf-8") == text:
             continue
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        write_atomic(file, text.encode())  # it may hold seeds whose runs are elsewhere
+        file.chmod(0o644)
         said.append(f"{file}: {result.count} runs, {result.count - (old.count if old else 0)} new")
     return said
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from flwr_splitmix.links import LinkError
+from flwr_splitmix.links.frames.codec import MAX_BODY
 from flwr_splitmix.links.frames.feedback import Feedback
 from flwr_splitmix.links.mixer.service import SMALL_CALL, RefusedError
 from flwr_splitmix.links.stream.clients import Changes, StreamClients
@@ -196,7 +197,9 @@ class MixingRoom:
         for client in () if ledger is None else ledger.begin(descriptions):
             clients.fail(client, "described itself in numbers that no ledger can count with")
         steps = make_steps(clients, ledger)
-        self.longest_call += steps.gradient_bytes
+        if SMALL_CALL + steps.gradient_bytes > MAX_BODY:
+            raise RefusedError("a step's mixtures would be larger than a frame may be")
+        self.longest_call = SMALL_CALL + steps.gradient_bytes
 
         def step(arguments: Mapping[str, Any]) -> dict[str, Any]:
             mixtures = steps.take(arguments)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.experiments import experiment_named
-from flwr_splitmix.experiments.cell_runs import held_run
+from flwr_splitmix.experiments.cell_runs import clear, held_run
 from flwr_splitmix.experiments.pages import __main__ as pages
 from flwr_splitmix.experiments.pages.__main__ import main, renew_pages
 from flwr_splitmix.experiments.pages.papers import PAGES, paper_of
@@ -55,6 +55,7 @@ def test_a_finished_run_comes_into_a_file_and_onto_the_page(tmp_path: Path) -> N
     )
     with held_run(cell, tmp_path, SMALL) as run:
         run_cell(cell, run, SMALL, device="cpu", on_round=lambda event: None)
+        clear(run)
     top1 = 100 * (run.summary or {})["top1"]
     page = page_of(tmp_path, "table: cutmixsl-table2 smoke", "experiments: CutMixSL")
     call(tmp_path, "--run-dir", str(tmp_path))

@@ -194,7 +194,7 @@ def test_a_missing_package_names_the_extra(
         "flwr_splitmix.observers.trackers.choice.find_spec",
         lambda name: None if name == package else there(name),
     )
-    said = rf"{tracker}' needs {package}, .*: pip install 'flwr-splitmix\[{extra}\]'"
+    said = rf"{tracker}' needs {package}, .*: pip install '\.\[{extra}\]'"
     with pytest.raises(TrackerError, match=said):
         make_trackers(f"csv,{tracker}")
 

@@ -193,5 +193,5 @@ def test_without_matplotlib_the_extra_is_named(
     toy_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(RunError, match=r"pip install 'flwr-splitmix\[report\]'"):
+    with pytest.raises(RunError, match=r"pip install '\.\[report\]'"):
         page(compare(select(["plain"], toy_home)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,7 @@ import pytest
 
 from flwr_splitmix.clients import ClientError
 from flwr_splitmix.links import LinkError
+from flwr_splitmix.mixers import Noisy, NoMixing
 from flwr_splitmix.runs import Run
 from flwr_splitmix.strategies import (
     DPSL,
@@ -23,6 +25,7 @@ from tests.strategies.noise.honest import (
     E_S,
     E_Y,
     FORMS,
+    NOISE,
     TOY,
     Outcome,
     Prepare,
@@ -184,3 +187,45 @@ def test_budgets_hold_over_an_interruption(form: str, tmp_path: Path) -> None:
     assert home is not None
     run(noised(kind), TOY, 9, run=Run.open(home.id, home=tmp_path), sent=sent, budgets=budgets)
     assert {client: len(batches) for client, batches in sent.items()} == batches
+
+
+@pytest.mark.parametrize("limit", [None, 2.5])
+def test_a_noisy_mixer_is_accounted_for_as_noise_is(limit: float | None, tmp_path: Path) -> None:
+    def kind(upper: Any, **options: Any) -> SplitStrategy:
+        return SplitStrategy(upper, mixer=Noisy(NoMixing(), NOISE), **options)
+
+    sent = Sent()
+    budgets = limits(*[limit] * 4)
+    outcome = interrupted(kind, TOY, new_run(tmp_path), 4, stop=(3, 1), sent=sent, budgets=budgets)
+    check_order(outcome, range(4))
+    for client in range(4):
+        assert limit is None or truth(sent, client) <= limit
+
+
+def test_a_round_whose_beginning_cannot_be_recorded_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uploads of a round that nobody remembers would be free when it is repeated."""
+    home, sent, begin = new_run(tmp_path), Sent(), Run.begin
+
+    def full(own: Run, server_round: int) -> None:
+        if server_round == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        begin(own, server_round)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "begin", full)
+        with pytest.raises(OSError, match="No space left"):
+            run(noised(DPSL), TOY, 4, run=home, sent=sent)
+    again = Run.open(home.id, home=tmp_path)
+    check_order(run(noised(DPSL), TOY, 4, run=again, sent=sent), range(4))
+
+
+def test_a_ledger_that_first_meets_a_client_in_the_middle_of_a_pass() -> None:
+    """Three batches from there hold a record twice."""
+
+    def moved(clients: Sequence[Any]) -> None:
+        for client in clients:
+            client.batches.drawn = 2
+
+    check_order(run(noised(DPSL), TOY, 1, prepare=moved, steps_per_round=3), range(4))
