@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +18,13 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 Schedule = Callable[[float, int], float]
 """(progress in rounds, number of rounds) -> factor on the optimizer's learning rate."""
+
+UNKNOWN_WEIGHTS = (
+    "has weights to train that its optimizer does not know, and leaves as they are: they were "
+    "frozen, or another's, when the optimizer was made, or its function left them out; make the "
+    "optimizer of all weights that are to learn"
+)
+"""What is said of a module for which `ScheduledOptimizer.knows` is false."""
 
 
 def adamw(
@@ -81,6 +89,8 @@ class ScheduledOptimizer:
     TypeError
         If the factory or the schedule is no function, or the factory makes no optimizer that can
         step after one backward pass.
+    ValueError
+        If the optimizer has none of the module's parameters, or no learning rate.
     """
 
     def __init__(self, module: nn.Module, factory: OptimizerFactory, schedule: Schedule) -> None:
@@ -102,8 +112,9 @@ class ScheduledOptimizer:
                 "rounds) -> factor on the learning rate, such as WarmupCosine() or constant"
             )
         parameters = [p for p in module.parameters() if p.requires_grad]
-        self.optimizer = _optimizer(factory(parameters)) if parameters else None
+        self.optimizer = _optimizer(factory(parameters), parameters) if parameters else None
         self.schedule = schedule
+        self._module = module
         self.base_lrs = [g["lr"] for g in self.optimizer.param_groups] if self.optimizer else []
 
     def knows(self, module: nn.Module) -> bool:
@@ -113,15 +124,25 @@ class ScheduledOptimizer:
         return all(id(p) in own for p in module.parameters() if p.requires_grad)
 
     def zero_grad(self) -> None:
-        """Discard the gradients of the last step."""
-        if self.optimizer is not None:
-            self.optimizer.zero_grad(set_to_none=True)
+        """Discard the gradients of the last step, also those of weights without an optimizer."""
+        self._module.zero_grad(set_to_none=True)
 
     def step(self, progress: float, num_rounds: int) -> None:
-        """Take one step with the learning rate scheduled for `progress` rounds."""
+        """Take one step with the learning rate scheduled for `progress` rounds.
+
+        Raises
+        ------
+        ValueError
+            If the schedule returns no finite number.
+        """
         if self.optimizer is None:
             return
         factor = self.schedule(progress, num_rounds)
+        if not isinstance(factor, (int, float, np.number, Tensor)) or not math.isfinite(factor):
+            raise ValueError(
+                f"the schedule returned {factor!r} after {progress:g} of {num_rounds} rounds; "
+                "needed is a finite factor on the learning rate"
+            )
         for group, lr in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
             group["lr"] = lr * factor
         self.optimizer.step()
@@ -141,7 +162,7 @@ class ScheduledOptimizer:
             unpack_optimizer(self.optimizer, tensors, meta[name], name)
 
 
-def _optimizer(made: object) -> torch.optim.Optimizer:
+def _optimizer(made: object, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
     if isinstance(made, torch.optim.LBFGS):
         raise TypeError(
             "optimizer makes LBFGS, which runs the model several times in a step; split learning "
@@ -150,5 +171,16 @@ def _optimizer(made: object) -> torch.optim.Optimizer:
     if not isinstance(made, torch.optim.Optimizer):
         raise TypeError(
             f"optimizer makes a {type(made).__name__}; needed is a torch.optim.Optimizer"
+        )
+    own = {id(parameter) for parameter in parameters}
+    if not any(id(p) in own for group in made.param_groups for p in group["params"]):
+        raise ValueError(
+            f"optimizer makes a {type(made).__name__} of other weights than those it is given; "
+            "make it of its argument: lambda parameters: torch.optim.SGD(parameters, lr=...)"
+        )
+    if any(group.get("lr") is None for group in made.param_groups):
+        raise ValueError(
+            f"optimizer makes a {type(made).__name__} without a learning rate, which the schedule "
+            "would scale; give it lr=..."
         )
     return made

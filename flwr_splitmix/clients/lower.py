@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.data.batches import Example, check_map_style
 from flwr_splitmix.segments.geometry import Geometry
+from flwr_splitmix.segments.modules import check_module
 
 _OF_DTYPES = re.compile(r"type|implemented for")
 """What torch's messages about dtypes have in common."""
@@ -26,9 +27,12 @@ def check_segment(segment: nn.Module) -> None:
 
     Raises
     ------
+    TypeError
+        If it is no module, or one without values.
     ClientError
         If some have no shape yet, or if its state has entries that are no tensors.
     """
+    check_module("segment", segment)
     state = segment.state_dict(keep_vars=True)
     for name, value in state.items():
         if not isinstance(value, Tensor):

@@ -37,6 +37,7 @@ from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.mixers import SHARES, InputShare, Share, share_from_wire
 from flwr_splitmix.schedule import (
+    UNKNOWN_WEIGHTS,
     OptimizerFactory,
     Schedule,
     ScheduledOptimizer,
@@ -123,6 +124,7 @@ class SplitClient(GuardedClient):
             self.segment, optimizer or adamw(), schedule or WarmupCosine()
         )
         self.steps = 0
+        self._told_unknown = False
         self._numbers = 0  # of one example's smashed data
         self.peers: Sequence[SplitClient] | None = None
         self._pending: Pending | None = None
@@ -134,13 +136,9 @@ class SplitClient(GuardedClient):
         self._order = order
         self._pending = self._parted = self._drawn = None
         self.steps = 0
-        if not self.optimizer.knows(self.segment):
-            log.warning(
-                "client %d: its lower segment has weights to train that were frozen, or another's, "
-                "when the client was made: its optimizer does not know them and leaves them as "
-                "they are; make the client anew",
-                order.client,
-            )
+        if not self._told_unknown and not self.optimizer.knows(self.segment):
+            self._told_unknown = True
+            log.warning("client %d: its lower segment %s", order.client, UNKNOWN_WEIGHTS)
         if arrays is not None:
             arrays = fitted(self.segment, arrays)
         if self.guard is not None:

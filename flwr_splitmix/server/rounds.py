@@ -34,6 +34,7 @@ from flwr_splitmix.server.checkpointing import method_of, pack, restoring, unpac
 from flwr_splitmix.server.evaluation.central import EvaluateFn
 from flwr_splitmix.server.evaluation.of_round import evaluate_model
 from flwr_splitmix.server.evaluation.over_link import Evaluation
+from flwr_splitmix.server.fits import LastFit
 from flwr_splitmix.server.intake.checks import name_reasons, reasons
 from flwr_splitmix.server.intake.replies import ReplyIntake, client_means
 from flwr_splitmix.server.job import Job
@@ -68,6 +69,8 @@ class RoundLoop(Shape):
 
     Attributes
     ----------
+    draws
+        Seed of the server's random draws; `seed`, unless the same clients are fitted again.
     over
         Why the run ends after this round, if it does: set by a subclass within a round, or by an
         observer that asks to stop.
@@ -106,7 +109,9 @@ class RoundLoop(Shape):
         self.evaluation: Evaluation = evaluation
         self.evaluate_every = evaluate_every
         self.seed = whole_number("seed", seed)  # 1.0 or True would draw other numbers than 1
+        self.draws = self.seed
         self.link = link
+        self._last_fit: LastFit | None = None
         self.observers = [*observers, *self.recorder.observers]
         self.audience = Audience(self.observers)
         self.over = ""
@@ -153,6 +158,7 @@ class RoundLoop(Shape):
             aggregator, model or optimizer.
         """
         self.prepare(None)
+        self.draws = self.seed
         if self.link is None:
             self.link = default_link(self.recorder.run, min(timeout, 120.0))
         train, evaluate = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
@@ -173,7 +179,10 @@ class RoundLoop(Shape):
         clients
             Live clients; their position is their index.
         initial_arrays
-            The lower segment that all clients start from; None uses the first client's.
+            The lower segment that all clients start from. None uses the first client's; if they
+            are the clients of the last `fit`, they go on with what they have learned, by other
+            random draws, with the schedule from its beginning. With a `run` its newest checkpoint
+            decides, and `num_rounds` includes the rounds before.
 
         Returns
         -------
@@ -192,10 +201,17 @@ class RoundLoop(Shape):
             raise LinkError(f"there are 0 clients, min-nodes is {self.min_nodes}")
         self.aggregator.check_works_without_grid(len(clients))
         self.prepare(clients)
-        run = None if self.states_in_checkpoint else self.recorder.run
-        self.link = LocalLink(clients, None if run is None else run.clients_dir)
-        arrays = initial_arrays or to_arrays(clients[0].weights())
-        return self._run(Job(None, arrays, evaluate_fn), num_rounds)
+        last, self._last_fit = self._last_fit, None
+        if last is not None and initial_arrays is None and last.has(clients):
+            self.link, arrays, self.draws = last.link, last.arrays, last.next_draws
+        else:
+            run = None if self.states_in_checkpoint else self.recorder.run
+            self.link = LocalLink(clients, None if run is None else run.clients_dir)
+            arrays, self.draws = initial_arrays or to_arrays(clients[0].weights()), self.seed
+        result = self._run(Job(None, arrays, evaluate_fn), num_rounds)
+        if self.recorder.run is None:
+            self._last_fit = LastFit(self.link, result.arrays, self.draws)
+        return result
 
     def _run(self, job: Job, num_rounds: int) -> flower.Result:
         with self.recorder.held():
@@ -357,7 +373,7 @@ class RoundLoop(Shape):
 
     def rng(self, purpose: str, *place: int) -> np.random.Generator:
         """Return the random generator for one purpose at one place of the run."""
-        return generator(self.seed, purpose, *place)
+        return generator(self.draws, purpose, *place)
 
     @property
     def _open_link(self) -> Link:

@@ -227,6 +227,7 @@ class SplitStrategy(RoundLoop):
         """
         if clients is not None and isinstance(self.mixer, MixedElsewhere):
             raise ValueError("a MixerLink reaches deployed nodes; fit mixes here: give it no link")
+        self.upper.warn_of_unknown_weights()
         if not self.mixer.raw_inputs_cross:
             return
         if clients is None:
@@ -269,7 +270,7 @@ class SplitStrategy(RoundLoop):
         self.require(clients)
         self._remarks.on_clients(clients, self.mixer, shape, batches, self.trained)
         length = RoundLength.of(batches, self.steps_per_round, self.epochs_per_round)
-        planner = Planner(self.mixer, shape, length, self.seed, server_round)
+        planner = Planner(self.mixer, shape, length, self.draws, server_round)
         steps = length.steps
         self.mixer.group_within(self.pace.classes(self._seconds))
         least = max(self.min_nodes, self.mixer.min_members)
@@ -309,7 +310,7 @@ class SplitStrategy(RoundLoop):
             self._uploads,
             self.pace,
             self.min_nodes,
-            self.seed,
+            self.draws,
             self.num_rounds,
             self.require,
         )

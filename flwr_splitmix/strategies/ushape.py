@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Unpack
 
 from flwr.serverapp import strategy as flower
 from torch import Tensor, nn
 
+from flwr_splitmix.clients import Client
 from flwr_splitmix.device import Precision
 from flwr_splitmix.events import EvaluationResult, Messages, StepDone
 from flwr_splitmix.hiding import Hiding
@@ -115,6 +116,10 @@ class UShapeStrategy(RoundLoop):
         self.steps_per_round = steps_per_round
         self.epochs_per_round = epochs_per_round
 
+    def prepare(self, clients: Sequence[Client] | None) -> None:
+        """Warn of a trunk that has weights without an optimizer."""
+        self.trunk.warn_of_unknown_weights()
+
     @property
     def keeps_ledger(self) -> bool:
         """Whether the clients account for an epsilon."""
@@ -135,7 +140,7 @@ class UShapeStrategy(RoundLoop):
             replies = self._encode(clients, number, progress, gradients)
             messages = self._read(clients, replies)
             outputs = self._forward(
-                clients, messages, derive_seed(self.seed, "trunk", server_round, number)
+                clients, messages, derive_seed(self.draws, "trunk", server_round, number)
             )
             public = self._look(clients, {c: replies[c] for c in outputs if "public" in replies[c]})
             answers = clients.call(

@@ -76,7 +76,10 @@ def test_weights_unfrozen_after_the_client_was_made_are_named(
     assert not caplog.records
     client.segment.requires_grad_(True)
     client.attach(Order(0, 1, 1, 1), None)
-    assert "client 0: its lower segment has weights to train that were frozen" in caplog.text
+    assert (
+        "client 0: its lower segment has weights to train that its optimizer does not know"
+        in caplog.text
+    )
 
 
 def test_a_segment_may_keep_a_tensor_of_its_first_forward_pass() -> None:

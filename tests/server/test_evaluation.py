@@ -13,6 +13,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients import SplitClient, exchange
 from flwr_splitmix.events import RoundDone
+from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.server.evaluation import split as module
@@ -93,12 +94,28 @@ def test_central_evaluation_scores_the_average() -> None:
     lower = TOY.lower()
     evaluate = central_evaluation(strategy.upper, lower, data)
     result = strategy.fit(TOY.make_clients(sgd(0.1)), 2, evaluate_fn=evaluate)
+    for own, fresh in zip(lower.parameters(), TOY.lower().parameters(), strict=True):
+        assert torch.equal(own, fresh)
+    lower.load_state_dict(to_tensors(result.arrays))
     hits, losses = score(lower, strategy.upper.module, data)
     record = result.evaluate_metrics_serverapp[2]
     assert record["accuracy"] == pytest.approx(float(hits.double().mean()))
     assert record["loss"] == pytest.approx(float(losses.mean()), rel=1e-5)
     assert seen.events[-1].evaluation is not None
     assert seen.events[-1].evaluation.kind == "central"
+
+
+def test_central_evaluation_with_a_clients_own_segment_undoes_nothing() -> None:
+    def trained(evaluated: bool) -> list[torch.Tensor]:
+        strategy = PSL(TOY.upper(), optimizer=sgd(0.1), device="cpu")
+        clients = TOY.make_clients(sgd(0.1))
+        data = TOY.test_data(0)
+        assert data is not None
+        own = central_evaluation(strategy.upper, clients[0].segment, data)
+        strategy.fit(clients, 2, evaluate_fn=own if evaluated else None)
+        return [p.detach().clone() for p in clients[0].segment.parameters()]
+
+    assert all(torch.equal(a, b) for a, b in zip(trained(True), trained(False), strict=True))
 
 
 @pytest.mark.parametrize("kind", [PSL, SFL])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from flwr.app import ArrayRecord
@@ -34,8 +36,11 @@ def check_central(upper: Any, lower: Any, data: Any) -> None:
     check_map_style("data", data)
 
 
-def load_weights(lower: nn.Module, arrays: ArrayRecord) -> None:
-    """Replace the weights of the lower segment that is evaluated by the clients'.
+@contextmanager
+def loaded(lower: nn.Module, arrays: ArrayRecord) -> Iterator[None]:
+    """Give a lower segment the clients' weights within the block, and its own back afterwards.
+
+    It may be a client's own, which is to go on with what it has learned.
 
     Raises
     ------
@@ -47,4 +52,9 @@ def load_weights(lower: nn.Module, arrays: ArrayRecord) -> None:
         check_fits(own, weights, "central_evaluation's lower segment must be like the clients'")
     except ClientError as error:
         raise ValueError(str(error)) from error
+    kept = {name: tensor.clone() for name, tensor in own.items()}
     lower.load_state_dict({name: weights[name].to(t.dtype) for name, t in own.items()})
+    try:
+        yield
+    finally:
+        lower.load_state_dict(kept)

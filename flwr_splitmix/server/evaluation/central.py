@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from flwr_splitmix.data.batches import Example, fetch
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.labels import Tally, wrong_labels
-from flwr_splitmix.server.evaluation.arguments import check_central, load_weights
+from flwr_splitmix.server.evaluation.arguments import check_central, loaded
 from flwr_splitmix.server.segments.upper import ServerSegment
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -33,8 +33,8 @@ def central_evaluation(
     upper
         The strategy's server segment.
     lower
-        A lower segment like the clients'. Its weights are overwritten, so that it is the trained
-        one in the end: give no client's own, and none that another run is to start from.
+        A lower segment like the clients'. It has their weights while it is evaluated, and its own
+        again afterwards.
     data
         Test examples (input, label).
 
@@ -52,8 +52,7 @@ def central_evaluation(
         raise ValueError("the test set is empty")
     lower = lower.to(upper.device)
 
-    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        load_weights(lower, arrays)
+    def score() -> Tally:
         lower.eval()
         total = Tally()
         for start in range(0, size, BATCH):
@@ -63,6 +62,11 @@ def central_evaluation(
             with torch.no_grad():  # what a segment caches may need a graph
                 smashed = lower(inputs.to(upper.device))
             total += upper.score(smashed, labels)
+        return total
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        with loaded(lower, arrays):
+            total = score()
         return MetricRecord(
             {
                 "accuracy": total.accuracy,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -10,14 +11,18 @@ from torch import Tensor, nn
 
 from flwr_splitmix.device import Precision, pick_device, pick_precision
 from flwr_splitmix.schedule import (
+    UNKNOWN_WEIGHTS,
     OptimizerFactory,
     Schedule,
     ScheduledOptimizer,
     WarmupCosine,
     adamw,
 )
+from flwr_splitmix.segments.modules import check_module
 from flwr_splitmix.server.intake.finite import squares_finite
 from flwr_splitmix.storage import under
+
+log = logging.getLogger("flwr.splitmix")
 
 PLACED = "placed"
 """The `device` of a module whose parts are already placed on several devices."""
@@ -53,6 +58,8 @@ class TrainedSegment:
         precision: Precision = "auto",
     ) -> None:
         placed = device == PLACED
+        if not placed:
+            check_module(self.name, module)
         self.device = _device_of(module) if placed else pick_device(device)
         self.dtype = pick_precision(precision, self.device)
         self.module = module if placed else module.to(self.device)
@@ -65,6 +72,11 @@ class TrainedSegment:
         """The dtype required of what clients send: that of the module's parameters."""
         dtypes = (p.dtype for p in self.module.parameters() if p.dtype.is_floating_point)
         return next(dtypes, torch.float32)
+
+    def warn_of_unknown_weights(self) -> None:
+        """Log a warning if there are weights to train that the optimizer does not know."""
+        if not self.optimizer.knows(self.module):
+            log.warning("the server's %s %s", self.name, UNKNOWN_WEIGHTS)
 
     def trained(self) -> list[nn.Parameter]:
         """Return the parameters that have a gradient."""

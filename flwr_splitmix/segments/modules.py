@@ -1,0 +1,31 @@
+"""What a segment must be before it can be moved, sent or trained."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+def check_module(name: str, segment: object) -> None:
+    """Refuse what is no torch module, or has weights without values.
+
+    Parameters
+    ----------
+    name
+        Name of the argument, with which the message begins.
+
+    Raises
+    ------
+    TypeError
+        For a function, a class, or a module on the device "meta".
+    """
+    needed = "needed is a torch.nn.Module with its weights"
+    if isinstance(segment, type):
+        raise TypeError(
+            f"{name} is the class {segment.__name__}; {needed}: {segment.__name__}(...)"
+        )
+    if not isinstance(segment, nn.Module):
+        raise TypeError(f"{name} is a {type(segment).__name__}; {needed}")
+    if any(p.is_meta for p in segment.parameters()):
+        raise TypeError(
+            f"{name} is on the device 'meta', without values; {needed}, on a real device"
+        )

@@ -1,0 +1,41 @@
+"""What another `fit` of the same clients goes on with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flwr.app import ArrayRecord
+
+from flwr_splitmix.clients import Client
+from flwr_splitmix.links import LocalLink
+from flwr_splitmix.seeding import derive_seed
+
+
+@dataclass(frozen=True)
+class LastFit:
+    """The end of a `fit`.
+
+    Parameters
+    ----------
+    link
+        The link to the clients, which knows that they have begun.
+    arrays
+        The lower segment that another round would start from.
+    draws
+        Seed of the server's random draws: groups, ratios, masks, the clients of a round.
+    """
+
+    link: LocalLink
+    arrays: ArrayRecord
+    draws: int
+
+    def has(self, clients: Sequence[Client]) -> bool:
+        """Return whether these are its clients: the same objects, in the same order."""
+        own = self.link.clients
+        return len(own) == len(clients) and all(a is b for a, b in zip(own, clients, strict=True))
+
+    @property
+    def next_draws(self) -> int:
+        """A seed of other draws, since rounds are counted from 1 again."""
+        return derive_seed(self.draws, "another fit")
