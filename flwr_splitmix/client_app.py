@@ -37,13 +37,30 @@ class SplitClientApp(ClientApp):
     client_fn
         Makes the node's client from the Flower context. In a simulation it is looked up by name
         in the host's process, so define it at the top level of a module of the app or of an
-        installed package.
+        installed package; what it writes to `context.state` is not kept there, and no lifespan
+        of this app surrounds it.
     mods
-        Flower mods around the train and evaluate messages.
+        Flower mods around the train and evaluate messages. In a simulation a `train` message
+        only begins the round, and the reply to `train.finish` has the arrays, so that mods which
+        change the arrays of one message and its reply (clipping, local DP, secure aggregation)
+        do not fit.
+
+    Raises
+    ------
+    ValueError
+        If a mod is one of Flower's that do not fit.
     """
 
     def __init__(self, client_fn: ClientFn, mods: list[Any] | None = None) -> None:
         super().__init__()
+        for mod in mods or ():
+            name = getattr(mod, "__name__", type(mod).__name__)
+            if name in _UNFIT:
+                raise ValueError(
+                    f"mods has {name}, which changes arrays of one train message and its reply; "
+                    "here the steps carry the training: take noise=GaussianNoise(...), or a "
+                    "server-side DP strategy as the aggregator"
+                )
         self.client_fn = client_fn
         self.train(mods=mods)(self._take_part)
         self.train("finish", mods=mods)(self._finish)
@@ -54,7 +71,7 @@ class SplitClientApp(ClientApp):
         ticket = Ticket.from_message(message)
         if ticket.run_config:
             context = copy.copy(context)
-            context.run_config = json.loads(ticket.run_config)
+            context.run_config = {**context.run_config, **json.loads(ticket.run_config)}
         if ticket.link == "stream":
             from flwr_splitmix.links.node.round import serve_round
 
@@ -113,6 +130,15 @@ class SplitClientApp(ClientApp):
                 content[RECORD] = ConfigRecord({"warning": reply["warning"]})
         return Message(content, reply_to=message)
 
+
+_UNFIT = {
+    "LocalDpMod",
+    "fixedclipping_mod",
+    "adaptiveclipping_mod",
+    "secagg_mod",
+    "secaggplus_mod",
+}
+"""Flower's mods that need the arrays of a round in one message and its reply."""
 
 _REAL = (
     "this node is a real one, and link 'ray' is for simulations: allowed are 'stream' and 'auto'"

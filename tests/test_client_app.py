@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod, message_size_mod
 from safetensors.torch import load_file
 
 from flwr_splitmix import Run, SplitClient, SplitClientApp, adamw
@@ -53,6 +54,32 @@ def test_a_partition_id_is_an_index(value: Any) -> None:
     config = {} if value is None else {"partition-id": value}
     reply = SplitClientApp(no_client)(message("query"), context(**config))
     assert "has no partition-id" in str(reply.content.config_records[RECORD]["error"])
+
+
+def test_flower_can_measure_a_ticket() -> None:
+    """Its `message_size_mod` does."""
+    assert TICKET.to_record().count_bytes() > 0
+    assert Ticket.from_message(message("train", TICKET)) == TICKET
+
+
+@pytest.mark.parametrize("mod", [LocalDpMod(1.0, 1.0, 1.0, 1e-5), fixedclipping_mod])
+def test_mods_that_need_the_arrays_of_a_round_in_one_message_are_refused(mod: Any) -> None:
+    with pytest.raises(ValueError, match=r"mod.*, which changes arrays of one train message and"):
+        SplitClientApp(no_client, mods=[message_size_mod, mod])
+
+
+def test_a_resumed_run_keeps_its_configuration_and_lacks_nothing_of_the_apps() -> None:
+    seen: list[dict[str, Any]] = []
+
+    def client_fn(context: Context) -> SplitClient:
+        seen.append(dict(context.run_config))
+        raise ValueError("that is all")
+
+    ticket = replace(TICKET, link="stream", address="127.0.0.1:1", run_config='{"lr": 0.5}')
+    own = context(**{"partition-id": 0})
+    own.run_config = {"lr": 0.1, "width": 8}
+    SplitClientApp(client_fn)(message("train", ticket), own)
+    assert seen == [{"lr": 0.5, "width": 8}]
 
 
 def test_an_unknown_link_is_refused() -> None:

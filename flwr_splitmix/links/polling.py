@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +22,9 @@ CLAIM_SECONDS = 15.0
 
 _TRACEBACK = 100_000
 """Characters at the end of a traceback that are searched for its last line."""
+
+_WRAPPED = re.compile(r"Exception ClientAppException occurred\. Message: (.*?)'?>?$", re.DOTALL)
+"""How a simulation's engine words an exception, whose type it does not tell."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.2
 
@@ -123,7 +127,8 @@ def release_record(reply: Message) -> None:
 def error_sentence(reply: Message) -> str:
     """Return the last line of an error reply: the exception, without the traceback."""
     text = (reply.error.reason or "").rstrip()[-_TRACEBACK:] or "no reason given"
-    return one_line(text.splitlines()[-1])
+    said = _WRAPPED.search(text)
+    return one_line(f"its ClientApp failed: {said[1]}" if said else text.splitlines()[-1])
 
 
 class Directory:
@@ -158,7 +163,8 @@ class Directory:
         LinkError
             If there are fewer than `min_nodes` nodes with distinct indices in time, or none.
         """
-        deadline = time.monotonic() + timeout
+        began = time.monotonic()
+        deadline = began + timeout
         refusals: dict[int, str] = {}
         while True:
             nodes = set(grid.get_node_ids())
@@ -174,12 +180,16 @@ class Directory:
             known = {c: n for n, c in self._clients.items() if n in present}
             if len(known) >= min_nodes and known:
                 return dict(sorted(known.items()))
-            if time.monotonic() > deadline:
+            # A simulation's nodes never grow in number; they are there from its beginning.
+            virtual = bool(nodes) and all(self.simulated.get(node) for node in nodes)
+            limit = min(timeout, _VIRTUAL) if virtual else timeout
+            if time.monotonic() > began + limit:
                 refusals |= {n: why for n, why in self._left_out.items() if n in nodes}
                 why = "; ".join(sorted(set(refusals.values()))[:3])
                 raise LinkError(
-                    f"{len(known)} nodes answered within {timeout:g} s, min-nodes is {min_nodes}"
+                    f"{len(known)} nodes answered within {limit:g} s, min-nodes is {min_nodes}"
                     + (f": {why}" if why else "")
+                    + (_MORE_VIRTUAL.format(min_nodes) if virtual and not why else "")
                 )
             time.sleep(0.5)
 
@@ -244,6 +254,11 @@ class Directory:
                 self._clients[node] = self._claims.pop(node)
                 self._left_out.pop(node, None)
 
+
+_VIRTUAL = 5.0
+"""Seconds to wait for further nodes of a simulation."""
+
+_MORE_VIRTUAL = "; give the simulation more: flwr run ... --federation-config 'num-supernodes={}'"
 
 _OWN = "it says partition-id"
 _REMEDY = "each SuperNode needs its own in --node-config"

@@ -103,8 +103,9 @@ class Ticket:
         )
 
     def to_record(self) -> ConfigRecord:
-        """Return the ticket as a ConfigRecord."""
-        return ConfigRecord({"version": VERSION, **asdict(self)})
+        """Return the ticket as a ConfigRecord; Flower cannot measure empty values, so it has none."""
+        values = {name: value for name, value in asdict(self).items() if value not in ("", [])}
+        return ConfigRecord({"version": VERSION, **values})
 
     @classmethod
     def from_message(cls, message: Message) -> Ticket:

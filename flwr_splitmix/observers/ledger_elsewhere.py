@@ -38,6 +38,8 @@ class LedgerElsewhere(Observer):
         If delta is not strictly between 0 and 1, or the relation is unknown.
     """
 
+    replaces = frozenset({"epsilon"})
+
     def __init__(self, delta: float = 1e-5, *, relation: Relation = "replace") -> None:
         check_delta(delta)
         check_relation(relation)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar
 
 from flwr_splitmix.events import (
     Exchange,
@@ -26,9 +26,12 @@ class Observer:
         budget does: finished rounds are kept, and the run can be resumed. If it is set during a
         round, that round is evaluated as the last one; in `on_round` it is too late for that. A
         reason does not outlast its run: the next one begins without.
+    replaces
+        Entries of a run's summary for which `facts` has better values.
     """
 
     stop: str = ""
+    replaces: ClassVar[frozenset[str]] = frozenset()
 
     def on_start(self, event: RunStarted) -> None:
         """Observe that the run begins, or continues from a checkpoint."""
@@ -86,10 +89,24 @@ class Audience:
         """Return what all observers add to the run's summary."""
         return {name: fact for each in self.observers for name, fact in each.facts().items()}
 
-    def check_facts(self) -> None:
-        """Raise TypeError, with the observer's name, for facts that cannot be written."""
+    def check_facts(self, own: Collection[str]) -> None:
+        """Refuse facts that cannot be written, or have a name of the run's `own` entries.
+
+        Raises
+        ------
+        TypeError
+            With the observer's name, for what is no JSON value.
+        ValueError
+            With the observer's name, for a name that is taken.
+        """
         for observer in self.observers:
-            json_values(observer.facts(), f"{type(observer).__name__}.facts()")
+            whose, facts = f"{type(observer).__name__}.facts()", observer.facts()
+            json_values(facts, whose)
+            for name in sorted((facts.keys() & own) - observer.replaces):
+                raise ValueError(
+                    f"{whose} has {name!r}, which the summary has of the run itself; give it "
+                    "another name"
+                )
 
     def on_start(self, event: RunStarted) -> None:
         """Notify all observers."""

@@ -40,6 +40,7 @@ from flwr_splitmix.server.intake.replies import ReplyIntake, client_means
 from flwr_splitmix.server.job import Job
 from flwr_splitmix.server.messages import messages_to, with_tickets
 from flwr_splitmix.server.options import (
+    check_counts,
     check_live_clients,
     check_options,
     check_parts,
@@ -151,12 +152,15 @@ class RoundLoop(Shape):
 
         Raises
         ------
+        AggregatorError
+            If the aggregator draws nodes by itself.
         LinkError
             If clients cannot be reached, or fewer than `min_nodes` are left.
         RunError
             If another process executes the run, or its checkpoint is of another strategy,
             aggregator, model or optimizer.
         """
+        self.aggregator.check_draws_no_nodes()
         self.prepare(None)
         self.draws = self.seed
         if self.link is None:
@@ -218,6 +222,7 @@ class RoundLoop(Shape):
             return self._run_held(job, num_rounds)
 
     def _run_held(self, job: Job, num_rounds: int) -> flower.Result:
+        check_counts(num_rounds=num_rounds)
         self.num_rounds, self.over = whole_number("num_rounds", num_rounds), ""
         self.audience.forget_stops()
         self.trained, self._without_data = {}, WithoutData()
@@ -238,7 +243,7 @@ class RoundLoop(Shape):
             self.audience.on_start(self.recorder.started(name, num_rounds, self._finished + 1))
             self._rounds(job)
             if self.recorder.run is not None:
-                self.audience.check_facts()
+                self.audience.check_facts(self.recorder.summary(self._own_facts))
             self.recorder.finish(self._facts)
         except BaseException as failure:
             error = sentence(failure)
@@ -384,12 +389,15 @@ class RoundLoop(Shape):
     @property
     def _facts(self) -> dict[str, Any]:
         """The summary's entries besides those from the rows."""
+        return {**self._own_facts, **self.audience.facts()}
+
+    @property
+    def _own_facts(self) -> dict[str, Any]:
         return {
             "strategy": type(self).__name__,
             "clients": len(self.trained),
             **self._without_data.facts,
             "seed": self.seed,
-            **self.audience.facts(),
         }
 
     def _sample(self, grid: Grid | None, server_round: int, purpose: str) -> dict[int, int]:

@@ -5,10 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from flwr_splitmix.links import LinkError, polling
-from flwr_splitmix.links.polling import Directory, Mail, Online, refusal, send_and_wait
+from flwr_splitmix.links.polling import (
+    Directory,
+    Mail,
+    Online,
+    error_sentence,
+    refusal,
+    send_and_wait,
+)
 from flwr_splitmix.links.ticket import RECORD
 from flwr_splitmix.testing.toy import Toy
 from tests.links.fake_grid import NEVER, FakeGrid, question, toy_app
@@ -32,6 +39,30 @@ def test_only_connected_nodes_are_listed() -> None:
     assert directory.update(grid.grid, 2, 60) == {0: 100, 2: 102}
     with pytest.raises(LinkError, match="2 nodes answered within 0 s, min-nodes is 3"):
         directory.update(grid.grid, 3, 0)
+
+
+def test_a_simulation_with_too_few_nodes_does_not_wait_for_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def virtual(message: Message, context: Context) -> Message:
+        reply = APP(message, context)
+        record = {**reply.content.config_records[RECORD], "simulated": True}
+        reply.content[RECORD] = ConfigRecord(record)
+        return reply
+
+    monkeypatch.setattr(polling, "_VIRTUAL", 0.1)
+    with pytest.raises(LinkError, match=r"1 nodes answered within 0\.1 s, .*'num-supernodes=2'"):
+        Directory().update(FakeGrid(virtual, 1).grid, 2, 60)
+
+
+def test_the_engines_words_around_an_error_are_left_out() -> None:
+    wrapped = (
+        "<class 'flwr.ClientAppException'>:<'\nException ClientAppException occurred. Message: "
+        "the first line\nlist index out of range'>"
+    )
+    reply = Message(Error(3, wrapped), reply_to=question(100))
+    assert error_sentence(reply).startswith("its ClientApp failed: the first line")
+    assert error_sentence(reply).endswith("list index out of range")
 
 
 def test_a_node_that_was_started_again_takes_the_place_of_its_old_self(

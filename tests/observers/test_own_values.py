@@ -67,3 +67,9 @@ def test_without_a_run_nothing_is_written() -> None:
         TOY.make_clients(), 1
     )
     assert observer.kept["error"] == ""
+
+
+@pytest.mark.parametrize("name", ["loss", "top1", "seed", "epsilon", "versions"])
+def test_facts_do_not_replace_what_the_summary_has_of_the_run(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"Own\.facts\(\) has '{name}', which the summary has"):
+        fit(tmp_path, 1, Own(facts={name: 1.0, "mine": 2.0}))

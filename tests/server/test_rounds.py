@@ -258,6 +258,12 @@ def test_numbers_of_numpy_are_whole_numbers() -> None:
     assert ours == theirs
 
 
+@pytest.mark.parametrize("rounds", [0, -2])
+def test_a_run_has_at_least_one_round(rounds: int) -> None:
+    with pytest.raises(ValueError, match=f"num_rounds is {rounds}; it must be at least 1"):
+        run(CutMixSL, Toy(), rounds)
+
+
 def test_a_fraction_of_a_round_is_refused() -> None:
     with pytest.raises(ValueError, match=r"num_rounds is 2\.5; it must be a whole number"):
         run(CutMixSL, Toy(), 2.5)  # type: ignore[arg-type]

@@ -113,16 +113,10 @@ class LowerAggregator:
         ------
         AggregatorError
             If the strategy has a `configure_train` other than Flower's, which may need a Flower
-            run, draws a fraction of the nodes, or waits for more than there are.
+            run, or waits for more nodes than there are; see also `check_draws_no_nodes`.
         """
         self._check_enough(clients)
-        for own in _with_wrapped(self.strategy):
-            fraction = getattr(own, "fraction_train", 1.0)
-            if fraction != 1:
-                raise AggregatorError(
-                    f"{type(own).__name__} has fraction_train {fraction:g}, by which fit() draws "
-                    "no clients; give fraction_train to the strategy of split learning instead"
-                )
+        self.check_draws_no_nodes()
         kind = type(self.strategy)
         configured = getattr(kind, "configure_train", None)
         if self.strategy is not None and configured not in _CONFIGURED:
@@ -131,6 +125,22 @@ class LowerAggregator:
                 f"not; allowed there are {', '.join(get_args(AggregatorName))}, Krum, MultiKrum "
                 "and Bulyan"
             )
+
+    def check_draws_no_nodes(self) -> None:
+        """Reject a strategy that draws a fraction of the nodes, by draws that do not repeat.
+
+        Raises
+        ------
+        AggregatorError
+            If its `fraction_train`, or that of a strategy which it wraps, is not 1.
+        """
+        for own in _sampling_as_flower(self.strategy):
+            fraction = getattr(own, "fraction_train", 1.0)
+            if fraction != 1:
+                raise AggregatorError(
+                    f"{type(own).__name__} has fraction_train {fraction:g}, whose draws no seed "
+                    "repeats; give fraction_train to the strategy of split learning instead"
+                )
 
     def check_has_weights(self, initial: ArrayRecord) -> None:
         """Reject lower segments that have nothing to average.

@@ -284,7 +284,7 @@ def test_records_lists_and_numbers_survive_a_checkpoint() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"fraction_train": 0.5}, "FedAvg has fraction_train 0.5, by which fit"),
+        ({"fraction_train": 0.5}, "FedAvg has fraction_train 0.5, whose draws no seed repeats"),
         ({"min_available_nodes": 9}, "FedAvg waits for more nodes than the 2 that take part"),
     ],
 )
@@ -296,6 +296,15 @@ def test_fit_refuses_what_an_aggregator_asks_of_a_grid(
     strategy = SFL(toy.upper(), device="cpu", aggregator=flower.FedAvg(**{**ANY_NODES, **options}))
     with pytest.raises(AggregatorError, match=sentence):
         strategy.fit(toy.make_clients(sgd(0.1)), 1)
+
+
+def test_a_flower_run_refuses_an_aggregator_that_draws_nodes_too() -> None:
+    """Flower's draws have no seed, so that the run would not repeat."""
+    aggregator = flower.FedAvg(**ANY_NODES, fraction_train=0.5)
+    strategy = SFL(Toy().upper(), device="cpu", aggregator=aggregator)
+    grid: Any = None
+    with pytest.raises(AggregatorError, match=r"has fraction_train 0\.5, whose draws no seed"):
+        strategy.start(grid, ArrayRecord(), 1)
 
 
 def test_an_aggregator_that_makes_nothing_of_its_clients_is_an_error() -> None:
