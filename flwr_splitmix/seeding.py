@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -68,6 +69,23 @@ def torch_seed(device: torch.device, seed: int) -> Iterator[None]:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         yield
+
+
+@contextmanager
+def seeded_as_torch() -> Iterator[None]:
+    """Seed Python's and NumPy's global generators inside the block, and restore them afterwards.
+
+    Their seed is the last one of torch's default generator. Augmentations draw from all three.
+    """
+    ours, theirs = random.getstate(), np.random.get_state(legacy=False)
+    seed = torch.initial_seed()
+    random.seed(seed)
+    np.random.seed(derive_seed(seed, "numpy") % 2**32)
+    try:
+        yield
+    finally:
+        random.setstate(ours)
+        np.random.set_state(theirs)
 
 
 _SEEDED_SECRETS: ContextVar[bool] = ContextVar("seeded_secrets", default=False)

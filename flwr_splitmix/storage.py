@@ -100,7 +100,11 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def pack_optimizer(
     optimizer: torch.optim.Optimizer, prefix: str = "optimizer"
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Take an optimizer's state apart into named tensors and JSON-able values."""
+    """Take an optimizer's state apart into named tensors and JSON-able values.
+
+    Options that JSON cannot hold, such as a dtype, are left out: the optimizer that goes on has
+    its own.
+    """
     state = optimizer.state_dict()
     tensors: dict[str, Tensor] = {}
     plain: dict[str, dict[str, Any]] = {}
@@ -111,8 +115,28 @@ def pack_optimizer(
             else:
                 plain.setdefault(str(index), {})[name] = value
     whose = f"the state of {type(optimizer).__name__}"
-    meta = {"groups": state["param_groups"], "state": plain}
-    return tensors, json_values(meta, whose)
+    options = _options(optimizer)
+    groups = [
+        {name: value for name, value in group.items() if name not in options or _is_json(value)}
+        for group in state["param_groups"]
+    ]
+    return tensors, json_values({"groups": groups, "state": plain}, whose)
+
+
+def _options(optimizer: torch.optim.Optimizer) -> set[str]:
+    """Return the names of an optimizer's arguments; what else a group has is part of its state."""
+    makers = [
+        vars(kind)["__init__"] for kind in type(optimizer).__mro__ if "__init__" in vars(kind)
+    ]
+    return {name for maker in makers for name in inspect.signature(maker).parameters}
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json_values(value, "")
+    except TypeError:
+        return False
+    return True
 
 
 def json_values(values: Any, whose: str) -> Any:
@@ -171,17 +195,26 @@ def unpack_optimizer(
         index, entry = name.split(".", 1)
         state.setdefault(int(index), {})[entry] = tensor.clone()
     own = [dict(group) for group in optimizer.param_groups]
-    # What is no argument of the optimizer is part of its state, though it is kept in a group.
-    makers = [
-        vars(kind)["__init__"] for kind in type(optimizer).__mro__ if "__init__" in vars(kind)
+    options = _options(optimizer)
+    left_out = [
+        {name: value for name, value in group.items() if name in options and not _is_json(value)}
+        for group in own
     ]
-    options = {name for maker in makers for name in inspect.signature(maker).parameters}
-    optimizer.load_state_dict({"state": state, "param_groups": meta["groups"]})
-    for wanted, group in zip(own, optimizer.param_groups, strict=True):
+    if len(meta["groups"]) != len(own):
+        raise ValueError(
+            f"this state of an optimizer has {len(meta['groups'])} groups of parameters, not "
+            f"{len(own)}"
+        )
+    groups = [{**ours, **kept} for ours, kept in zip(left_out, meta["groups"], strict=True)]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    for wanted, group, before in zip(own, optimizer.param_groups, meta["groups"], strict=True):
         if missing := sorted(wanted.keys() - group.keys()):
             raise ValueError(f"this state of an optimizer has no {missing[0]!r}")
         group.update({name: value for name, value in wanted.items() if name in options})
         for option, entry in _NEEDS.items():
+            # Other libraries' optimizers have other names for what they keep for an option.
+            if before.get(option):
+                continue
             kept = [optimizer.state[p] for p in group["params"] if p in optimizer.state]
             if group.get(option) and any(entry not in entries for entries in kept):
                 raise ValueError(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from timm.optim._optim_factory import create_optimizer_v2
 from torch import Tensor
 
 from flwr_splitmix.storage import (
@@ -258,3 +259,24 @@ def test_numbers_of_numpy_and_torch_become_plain() -> None:
 def test_what_cannot_be_written_is_named(value: Any, said: str) -> None:
     with pytest.raises(TypeError, match=said):
         json_values(value, "it")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("muon", {}), ("madgrad", {}), ("adabelief", {"amsgrad": True}), ("adafactorbv", {})],
+)
+def test_the_state_of_another_librarys_optimizer_is_taken(name: str, options: Any) -> None:
+    """They have other names for their moments, and options that JSON cannot hold."""
+
+    def made() -> tuple[Tensor, torch.optim.Optimizer]:
+        weight = torch.nn.Parameter(torch.ones(4, 4))
+        return weight, create_optimizer_v2([weight], opt=name, lr=0.1, **options)
+
+    (first, began), (second, resumed) = made(), made()
+    step(began, [first], [torch.full((4, 4), 0.5)])
+    tensors, meta = pack_optimizer(began)
+    unpack_optimizer(resumed, tensors, json.loads(json.dumps(meta)))
+    second.data.copy_(first.data)
+    for optimizer, weight in ((began, first), (resumed, second)):
+        step(optimizer, [weight], [torch.full((4, 4), 0.25)])
+    assert torch.equal(first, second)

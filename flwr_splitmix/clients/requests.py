@@ -21,6 +21,14 @@ LARGEST = 1e6
 """Largest weight or gradient that a server may send: no model has values far beyond it."""
 
 
+def largest(name: str) -> float:
+    """Return the largest number that weights or buffers of this name may have.
+
+    A running variance is a square.
+    """
+    return LARGEST**2 if name.rpartition(".")[2] == "running_var" else LARGEST
+
+
 def check_plan(plan: Sequence[Any]) -> None:
     """Raise ClientError unless a step's plan has at least one share, and not too many passes.
 
@@ -78,20 +86,21 @@ def check_numbers(
     what
         Description of the tensors, for the message.
     bounded
-        Whether to reject finite numbers beyond `LARGEST` too.
+        Whether to reject finite numbers beyond `largest` too.
     own
-        The client's tensors of these names: what equals them passes, such as a mask of -inf.
+        The client's tensors of these names: what equals them passes, such as a mask of -inf, or a
+        constant with NaN.
     """
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or not tensor.numel():
             continue
-        if own is not None and torch.equal(tensor, own[name].to(tensor.device)):
+        if own is not None and _same(tensor, own[name].to(tensor.device)):
             continue
         least, most = tensor.aminmax()
         if not bool(torch.isfinite(least) & torch.isfinite(most)):
             raise ClientError(f"{what} {name} has NaN or infinite numbers")
-        if bounded and max(-float(least), float(most)) > LARGEST:
-            raise ClientError(f"{what} {name} has numbers beyond {LARGEST:g}")
+        if bounded and max(-float(least), float(most)) > (limit := largest(name)):
+            raise ClientError(f"{what} {name} has numbers beyond {limit:g}")
 
 
 def check_received(what: str, tensors: Sequence[Tensor], *, bounded: bool = False) -> None:
@@ -104,6 +113,13 @@ def check_received(what: str, tensors: Sequence[Tensor], *, bounded: bool = Fals
     # Autograd takes integers for a gradient, too.
     floats = {i: t if t.is_floating_point() else t.double() for i, t in looked.items()}
     check_numbers(what, floats, bounded=bounded)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Return whether tensors are equal, NaN included."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def _shown(value: object) -> str:

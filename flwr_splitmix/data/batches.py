@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
-from flwr_splitmix.seeding import derive_seed, frozen_generator
+from flwr_splitmix.seeding import derive_seed, frozen_generator, seeded_as_torch
 
 Example = tuple[Tensor, Tensor]
 
@@ -106,7 +106,9 @@ def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
     elif type(data) is TensorDataset:  # a subclass may make its examples otherwise
         pair = _pair(data[torch.as_tensor(indices)], "tensors for ")
     else:
-        pair = default_collate([_pair(data[int(i)]) for i in indices])
+        with seeded_as_torch():
+            rows = [_pair(data[int(i)]) for i in indices]
+        pair = default_collate(rows)
     inputs, labels = pair
     if not isinstance(inputs, Tensor):
         raise TypeError(f"inputs are {_kind(inputs)}; needed is one tensor for each example")
@@ -125,8 +127,8 @@ def check_map_style(name: str, data: Any) -> None:
     Raises
     ------
     TypeError
-        If it has no length or cannot be indexed, or if it is a tuple or list of whole arrays
-        instead of (input, label) pairs; the message begins with the argument's name.
+        If it has no length or cannot be indexed, or if it is a mapping, or a tuple or list of
+        whole arrays, instead of (input, label) pairs; the message begins with the argument's name.
     """
     if not _is_map_style(data):
         kind = type(data).__name__
@@ -134,6 +136,12 @@ def check_map_style(name: str, data: Any) -> None:
         raise TypeError(
             f"{name} is {kind}; needed is a map-style data set with a length (__len__ and "
             f"__getitem__){inside}"
+        )
+    if isinstance(data, Mapping):
+        raise TypeError(
+            f"{name} is a {type(data).__name__} of {', '.join(map(repr, list(data)[:4]))}; needed "
+            "are (input, label) pairs: of arrays of inputs and labels make "
+            "torch.utils.data.TensorDataset(inputs, labels); of several splits give one"
         )
     if isinstance(data, (tuple, list)) and data and isinstance(data[0], (Tensor, np.ndarray)):
         raise TypeError(
@@ -143,9 +151,9 @@ def check_map_style(name: str, data: Any) -> None:
 
 
 def _is_batched(data: object) -> TypeGuard[Batched]:
-    # Hugging Face's data sets have a `batch`, too, which makes another data set.
+    # Hugging Face's data sets and torch's data pipes have a `batch`, too, which makes another one.
     named = isinstance(data, Batched) and callable(data.batch)  # not a mere number of that name
-    return named and type(data).__module__.partition(".")[0] != "datasets"
+    return named and type(data).__module__.partition(".")[0] not in ("datasets", "torch")
 
 
 def _is_map_style(data: object) -> bool:

@@ -113,7 +113,14 @@ class ClientHost:
             reply = client.run(method, payload)
         except Exception as error:
             # A client's failure costs its own contribution only; the traceback stays here.
-            log.exception("client %d failed in %s", index, one_line(method))
+            foreseen = isinstance(error, ClientError)  # its sentence says it all
+            log.error(
+                "client %d failed in %s: %s",
+                index,
+                one_line(method),
+                sentence(error),
+                exc_info=not foreseen,
+            )
             return Outcome(None, self.say(error), time.perf_counter() - began)
         return Outcome(reply, None, time.perf_counter() - began)
 

@@ -103,7 +103,7 @@ class Ticket:
         )
 
     def to_record(self) -> ConfigRecord:
-        """Return the ticket as a ConfigRecord; Flower cannot measure empty values, so it has none."""
+        """Return the ticket as a ConfigRecord without empty values: Flower cannot measure them."""
         values = {name: value for name, value in asdict(self).items() if value not in ("", [])}
         return ConfigRecord({"version": VERSION, **values})
 

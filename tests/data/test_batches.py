@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,9 +10,11 @@ import datasets as hugging_face
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from flwr_splitmix.data.batches import Batches, Example, fetch
+from flwr_splitmix.data.batches import Batches, Example, check_map_style, fetch
+from flwr_splitmix.seeding import torch_seed
 from flwr_splitmix.testing.toy import Examples
 
 
@@ -202,3 +205,37 @@ def test_labels_of_every_integer_type_are_classes(label: Any) -> None:
     labels = fetch([(X[0], label)] * 2, np.array([0, 1]))[1]  # type: ignore[arg-type]
     assert labels.dtype == torch.int64
     assert labels.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("data", [{"x": np.ones((4, 2)), "y": np.arange(4)}, {"train": []}])
+def test_a_mapping_is_no_data_set(data: Any) -> None:
+    with pytest.raises(TypeError, match=r"data is a dict of '\w+'.*; needed are \(input, label\)"):
+        check_map_style("data", data)
+
+
+class Augmented(Dataset[Example]):
+    """Draws from the generators of Python, NumPy and torch."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Example:
+        drawn = [random.random(), np.random.rand(), torch.rand(()).item()]
+        return torch.tensor([float(index), *drawn]), torch.tensor(0)
+
+
+def test_augmentations_repeat_with_the_seed_and_leave_the_callers_generators_alone() -> None:
+    def drawn(seed: int) -> Tensor:
+        with torch_seed(torch.device("cpu"), seed):
+            return fetch(Augmented(), np.arange(4))[0]
+
+    random.seed(0)
+    np.random.seed(0)
+    expected = [random.random(), np.random.rand()]
+    random.seed(0)
+    np.random.seed(0)
+    first = drawn(1)
+    assert [random.random(), np.random.rand()] == expected
+    assert torch.equal(drawn(1), first)
+    assert not torch.isclose(drawn(2)[:, 1:], first[:, 1:]).any()
+    assert len(set(first[:, 1:].flatten().tolist())) == 12

@@ -57,7 +57,8 @@ def test_numbers_that_would_overflow_are_not_averaged(value: float) -> None:
     """Before: the honest clients refused the average, and round 2 ended the run with no client."""
     seen = fit(liar(everywhere(value)))
     assert seen.failures == {
-        LIAR: "returned a lower segment with numbers beyond 1e+06 in 'position'"
+        LIAR: "returned a lower segment with numbers beyond 1e+06 in 'position'; "
+        "scale the inputs, or take a smaller learning rate"
     }
     assert seen.accuracy > SOUND
 

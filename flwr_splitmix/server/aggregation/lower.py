@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, cast, get_args
 
+import numpy as np
 from flwr.app import (
     ArrayRecord,
     ConfigRecord,
@@ -148,13 +149,19 @@ class LowerAggregator:
         Raises
         ------
         AggregatorError
-            If there is an aggregator, and `initial` has no arrays.
+            If there is an aggregator, and `initial` has no arrays, or some that no average is of.
         """
         if self.averages and not initial:
             raise AggregatorError(
                 "the lower segment has no weights that could be averaged; take a strategy that "
                 "does not average, such as CutMixSL instead of CutMixSFL, or no aggregator"
             )
+        for name, array in initial.items() if self.averages else ():
+            if np.dtype(array.dtype).kind not in "biuf":
+                raise AggregatorError(
+                    f"the lower segment's {name!r} is {array.dtype}, which cannot be averaged; "
+                    "keep its real and imaginary parts, or take a strategy that does not average"
+                )
 
     def configure(
         self,

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
+from flwr_splitmix.clients.requests import largest
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.ticket import to_numpy
-from flwr_splitmix.server.intake.checks import LARGEST, MOST, NAME, UploadError, plausible
+from flwr_splitmix.server.intake.checks import MOST, NAME, UploadError, plausible
 from flwr_splitmix.server.remarks import name_clients
 
 log = logging.getLogger("flwr.splitmix")
@@ -52,7 +53,7 @@ class ReplyIntake:
         ----------
         like
             The lower segment that the round started with: names and shapes must match it, kinds
-            of numbers the run's first one, and every number must be finite and at most `LARGEST`.
+            of numbers the run's first one, and every number must be finite and at most `largest`.
             The number of examples must be the
             one in the client's description.
 
@@ -97,14 +98,15 @@ class ReplyIntake:
                 raise UploadError("returned a lower segment with numbers of another kind")
             if array.shape != began[name].shape:
                 raise UploadError("returned another lower segment than it was given")
-            if not array.size or np.array_equal(array, began[name]):
-                continue  # a mask of -inf, which nobody changes, is no mistake
+            if not array.size or np.array_equal(array, began[name], equal_nan=kind == "f"):
+                continue  # a constant of -inf or NaN, which nobody changes, is no mistake
             if not np.isfinite(array).all():
                 raise UploadError("returned a lower segment with NaN or infinite numbers")
-            limit = MOST if name in self._counters else LARGEST
+            limit = MOST if name in self._counters else largest(name)
             if max(-float(array.min()), float(array.max())) > limit:
                 raise UploadError(
-                    f"returned a lower segment with numbers beyond {limit:g} in {name!r}"
+                    f"returned a lower segment with numbers beyond {limit:g} in {name!r}; scale "
+                    "the inputs, or take a smaller learning rate"
                 )
         # One client's longdouble made an average that no node could read.
         return {
