@@ -121,3 +121,39 @@ def test_a_rate_may_be_a_tensor() -> None:
     optimizer.step(1.0, 2)
     _, meta = optimizer.state()
     assert json.loads(json.dumps(meta))["optimizer"]["groups"][0]["lr"] == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("factor", [math.nan, math.inf, None, "1"])
+def test_a_schedule_returns_finite_numbers(factor: Any) -> None:
+    own = ScheduledOptimizer(nn.Linear(2, 2), adamw(), lambda progress, rounds: factor)
+    with pytest.raises(ValueError, match=r"schedule returned .* after 0\.5 of 3 rounds; needed"):
+        own.step(0.5, 3)
+
+
+def test_an_optimizer_has_weights_of_its_module_and_a_learning_rate() -> None:
+    other = nn.Linear(2, 2)
+
+    def of_another(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(other.parameters(), lr=0.1)
+
+    with pytest.raises(ValueError, match="optimizer makes a SGD of other weights than those it is"):
+        ScheduledOptimizer(nn.Linear(2, 2), of_another, constant)
+
+    def without_rate(parameters: Any) -> torch.optim.Optimizer:
+        made = torch.optim.SGD(parameters, lr=0.1)
+        made.param_groups[0]["lr"] = None
+        return made
+
+    with pytest.raises(ValueError, match="optimizer makes a SGD without a learning rate"):
+        ScheduledOptimizer(nn.Linear(2, 2), without_rate, constant)
+
+
+def test_gradients_of_weights_without_an_optimizer_do_not_pile_up() -> None:
+    module = nn.Linear(2, 2)
+    own = ScheduledOptimizer(
+        module, lambda parameters: torch.optim.SGD([module.bias], lr=0.1), constant
+    )
+    assert not own.knows(module)
+    module(torch.ones(1, 2)).sum().backward()
+    own.zero_grad()
+    assert module.weight.grad is None

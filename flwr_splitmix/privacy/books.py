@@ -78,8 +78,8 @@ class PassBook:
         self._epoch = int(epochs[-1])
 
     def charge_all(self, rho: float) -> None:
-        """Add to the total of every record."""
-        self._before[2] += rho
+        """Add to each slope of every record: the parts of what is charged are not known."""
+        self._before += rho
 
     def spent(self) -> Floats:
         """Return the worst slopes."""
@@ -137,14 +137,14 @@ class RecordBook:
             part += np.bincount(flat, np.repeat(cost, size), minlength=count)
 
     def charge_all(self, rho: float) -> None:
-        """Add to the total of every record."""
+        """Add to each slope of every record: the parts of what is charged are not known."""
         self._everywhere += rho
 
     def spent(self) -> Floats:
         """Return the worst slopes: each the maximum over the records."""
         smashed, labels = self._spent
-        worst = (smashed.max(), labels.max(), (smashed + labels).max() + self._everywhere)
-        return np.array(worst)
+        worst = (smashed.max(), labels.max(), (smashed + labels).max())
+        return np.array(worst) + self._everywhere
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as values that JSON has."""

@@ -266,8 +266,10 @@ class RoundLoop(Shape):
             if self.over:
                 log.warning("the run ends after round %d: %s", self._finished, self.over)
         finally:
-            self.recorder.save_unsaved()
-            link.close()
+            try:
+                self.recorder.save_unsaved()
+            finally:
+                link.close()
 
     def _round(self, job: Job, server_round: int) -> None:
         result, averages = job.result, self.aggregator.averages

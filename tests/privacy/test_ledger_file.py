@@ -94,3 +94,16 @@ def test_a_ledger_of_another_version_is_refused(tmp_path: Path) -> None:
     file.close()
     with pytest.raises(JournalError, match="version 1"):
         LedgerFile(tmp_path / "ledger", "a", 4)
+
+
+def test_what_an_earlier_run_spent_counts_against_every_adversary(tmp_path: Path) -> None:
+    file = LedgerFile(tmp_path / "ledger", "run-1", 4)
+    spend(file, [0, 1])
+    first = file.ledger.statement(DELTA)
+    file.close()
+    file = LedgerFile(tmp_path / "ledger", "run-2", 4)
+    second = file.ledger.statement(DELTA)
+    file.close()
+    assert second.epsilon == pytest.approx(first.epsilon)
+    assert second.smashed >= first.smashed > 0
+    assert second.labels >= first.labels > 0
