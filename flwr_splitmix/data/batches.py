@@ -127,8 +127,8 @@ def check_map_style(name: str, data: Any) -> None:
     Raises
     ------
     TypeError
-        If it has no length or cannot be indexed, or if it is a mapping, or a tuple or list of
-        whole arrays, instead of (input, label) pairs; the message begins with the argument's name.
+        If it has no length or cannot be indexed, or if it is a mapping of names, or a tuple or
+        list of whole arrays, instead of (input, label) pairs; the message begins with the argument's name.
     """
     if not _is_map_style(data):
         kind = type(data).__name__
@@ -137,7 +137,7 @@ def check_map_style(name: str, data: Any) -> None:
             f"{name} is {kind}; needed is a map-style data set with a length (__len__ and "
             f"__getitem__){inside}"
         )
-    if isinstance(data, Mapping):
+    if isinstance(data, Mapping) and 0 not in data:
         raise TypeError(
             f"{name} is a {type(data).__name__} of {', '.join(map(repr, list(data)[:4]))}; needed "
             "are (input, label) pairs: of arrays of inputs and labels make "
