@@ -129,7 +129,7 @@ READ = "the training data cannot be read, (input, label) pairs are needed: "
         ("TensorDataset(IMAGES, torch.eye(6))", READ + "TypeError: labels are torch.float32; "),
         ("[(image, 'cat') for image in IMAGES]", READ + "TypeError: labels are"),
         ("[{'pixels': image} for image in IMAGES]", READ + "TypeError: a data set must give"),
-        ("{1: 2}", "data is a dict of 1; needed are (input, label) pairs"),
+        ("{0: (IMAGES[0], 0), 5: 1}", READ + "KeyError: 1"),
         ("TensorDataset(IMAGES, CLASSES[:, None])", "labels have shape (4, 1) in a batch of 4; "),
         ("TensorDataset(IMAGES, CLASSES - 1)", "labels go down to -1; classes are numbered from"),
         ("TensorDataset(IMAGES, CLASSES[:, None] + torch.arange(2))", "are rows of numbers in 0.."),
