@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-LEVEL = 0.95
-RESAMPLES = 1000
+from flwr_splitmix.attacks.resampling import (
+    FEW,
+    draws,
+    mean_interval,
+    never_seen,
+    rows_by_group,
+    tail_of,
+)
+
+CURVE_FLOORS = {"AUC": 0.5, "TPR at 1 % FPR": 0.01, "TPR at 0.1 % FPR": 0.001}
 
 
 @dataclass(frozen=True)
@@ -20,7 +29,7 @@ class Measure:
     metric, value
         Its name, and the mean over samples, or a value without samples (an AUC).
     low, high
-        The 95 % bootstrap interval of the value.
+        The 95 % bootstrap interval of the value. With too few groups it reaches the floor.
     floor
         The best value reached without the victims' releases.
     median, worst
@@ -30,8 +39,9 @@ class Measure:
         Whether a low value means a strong attack, as for an error.
     main
         Whether the gate uses this metric.
-    samples
-        The number of samples.
+    samples, groups
+        The number of samples, and of groups of them that do not depend on each other: what is
+        resampled. 0 groups in results from before these were kept.
     """
 
     metric: str
@@ -44,6 +54,7 @@ class Measure:
     lower_is_stronger: bool = False
     main: bool = False
     samples: int = 0
+    groups: int = 0
 
     @property
     def beats_floor(self) -> bool:
@@ -73,11 +84,25 @@ def mean_measure(
     *,
     lower_is_stronger: bool = False,
     main: bool = False,
+    share: bool = False,
+    within: Sequence[Sequence[Hashable]] = (),
     seed: int = 0,
 ) -> Measure:
-    """Return the mean of samples (n,), n >= 1, with a bootstrap interval (SciPy, percentile)."""
+    """Return the mean of samples (n,), n >= 1, with a bootstrap interval (percentile).
+
+    Parameters
+    ----------
+    share
+        Whether samples are between 0 and 1.
+    within
+        Each entry names the group of every sample, of which whole groups are resampled; of
+        several entries the lowest and highest ends count. Without any, each sample is a group.
+    """
     values = np.asarray(samples, dtype=np.float64)
-    low, high = _interval(values, seed)
+    groupings = [rows_by_group(names) for names in within or [range(len(values))]]
+    ends = [mean_interval(values, rows, share=share, seed=seed) for rows in groupings]
+    groups = min(map(len, groupings))
+    low, high = _decided(min(e[0] for e in ends), max(e[1] for e in ends), floor, groups)
     return Measure(
         metric,
         float(values.mean()),
@@ -89,28 +114,22 @@ def mean_measure(
         lower_is_stronger=lower_is_stronger,
         main=main,
         samples=len(values),
+        groups=groups,
     )
 
 
-def _interval(values: np.ndarray, seed: int) -> tuple[float, float]:
-    from scipy.stats import bootstrap  # slow to load
-
-    if len(values) < 2 or np.ptp(values) == 0 or not np.isfinite(values).all():
-        return float(values.min()), float(values.max())
-    ends = bootstrap(
-        (values,),
-        np.mean,
-        confidence_level=LEVEL,
-        n_resamples=RESAMPLES,
-        method="percentile",
-        rng=np.random.default_rng(seed),
-        batch=100,
-    ).confidence_interval
-    return float(ends.low), float(ends.high)
+def _decided(low: float, high: float, floor: float, groups: int) -> tuple[float, float]:
+    """Return an interval that reaches the floor if its groups are too few to say otherwise."""
+    return (low, high) if groups >= FEW else (min(low, floor), max(high, floor))
 
 
 def curve_measures(
-    scores: np.ndarray, positive: np.ndarray, *, seed: int = 0, either_way: bool = False
+    scores: np.ndarray,
+    positive: np.ndarray,
+    *,
+    groups: Sequence[Hashable] | None = None,
+    seed: int = 0,
+    either_way: bool = False,
 ) -> list[Measure]:
     """Return AUC and true-positive rates at low false-positive rates of a binary attack.
 
@@ -120,9 +139,13 @@ def curve_measures(
         (n,), higher for the positive class.
     positive
         bool (n,); both classes must be present.
+    groups
+        The group of each example; within each class whole groups are resampled. None makes each
+        example a group.
     either_way
         Use max(AUC, 1 - AUC): the attacker does not know which side is positive. The side is
         chosen once, by all examples, so that the interval of an attack at chance contains 0.5.
+        It is wider for that choice: of 97.5 %, so that noise beats 0.5 no more often.
 
     Raises
     ------
@@ -145,20 +168,28 @@ def curve_measures(
         )
         return float(auc(false, true)), percent, thousandth
 
-    rng, classes = (
-        np.random.default_rng(seed),
-        [np.flatnonzero(positive), np.flatnonzero(~positive)],
-    )
-    drawn = [
-        reached(np.concatenate([rng.choice(own, len(own)) for own in classes])) for _ in range(200)
+    names = range(len(scores)) if groups is None else groups
+    classes = [
+        [at[own] for own in rows_by_group([names[i] for i in at])]
+        for at in (np.flatnonzero(positive), np.flatnonzero(~positive))
     ]
-    tail = (1 - LEVEL) / 2
-    lows, highs = np.quantile(np.array(drawn), [tail, 1 - tail], axis=0)
-    names = (("AUC", 0.5), ("TPR at 1 % FPR", 0.01), ("TPR at 0.1 % FPR", 0.001))
-    values = reached(np.arange(len(scores)))
-    return [
-        Measure(
-            name, value, float(low), float(high), floor, main=name == "AUC", samples=len(scores)
-        )
-        for (name, floor), value, low, high in zip(names, values, lows, highs, strict=True)
-    ]
+    fewest, sides = min(map(len, classes)), 2 if either_way else 1
+    tail = tail_of(fewest, sides)
+    number = min(max(200, round(5 / tail)), 2000)  # five values beyond each end
+    rng = np.random.default_rng(seed)
+    drawn = np.array([reached(rows) for rows in draws(classes, number, rng)])
+    lows, highs = np.quantile(drawn, [tail, 1 - tail], axis=0)
+    missed = never_seen(fewest, sides)
+    made = []
+    for i, (name, floor) in enumerate(CURVE_FLOORS.items()):
+        value, low, high = reached(np.arange(len(scores)))[i], float(lows[i]), float(highs[i])
+        if np.ptp(drawn[:, i]) == 0:
+            low, high = value * (1 - missed), value + (1 - value) * missed
+        low, high = _decided(low, high, floor, fewest)
+        made.append(
+            Measure(
+                name, value, low, high, floor, main=name == "AUC", samples=len(scores),
+                groups=sum(map(len, classes)),
+            )
+        )  # fmt: skip
+    return made

@@ -28,6 +28,12 @@ from flwr_splitmix.attacks.image_scores import (
     structures,
 )
 from flwr_splitmix.attacks.intervals import Measure, curve_measures, mean_measure
+from flwr_splitmix.attacks.patch_scores import (
+    attributed,
+    attributed_blindly,
+    in_place,
+    largest_share,
+)
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.vault import Truth
 from flwr_splitmix.files import write_atomic
@@ -204,34 +210,28 @@ def _images(
     if float(columns["prior_mse"].mean()) < float(columns[best].mean()):
         best = "prior_mse"
     floor = mean if best == "mean_image_mse" else prior
+
+    # An image may be released often, and one guess may be at several images.
+    within = [victims.tolist(), [guess.where[number] for number, _ in pairs]]
+
+    def measured(metric: str, samples: Tensor, reached: Tensor, **more: bool) -> Measure:
+        least = float(reached.double().mean())
+        return mean_measure(metric, samples.numpy(), least, within=within, seed=seed, **more)
+
+    others = public[: GALLERY - 1]
     measures = [
-        mean_measure(
-            "MSE", errors.numpy(), float(columns[best].mean()), lower_is_stronger=True, main=True,
-            seed=seed,
-        ),
-        mean_measure(
-            "PSNR", columns["psnr"].numpy(), float(peak_ratios(columns[best]).mean()), seed=seed
-        ),
-        mean_measure(
-            "SSIM", columns["ssim"].numpy(), float(structures(floor, images).mean()), seed=seed
-        ),
-        mean_measure(
-            "retrieval", columns["retrieved"].numpy(),
-            float(retrieved(floor, images, public[: GALLERY - 1]).double().mean()), seed=seed,
-        ),
-    ]  # fmt: skip
+        measured("MSE", errors, columns[best], lower_is_stronger=True, main=True),
+        measured("PSNR", columns["psnr"], peak_ratios(columns[best])),
+        measured("SSIM", columns["ssim"], structures(floor, images)),
+        measured("retrieval", columns["retrieved"], retrieved(floor, images, others), share=True),
+    ]
     if lpips is not None:
         reached = perceptual_distances(floor, images)
         assert reached is not None
-        measures.append(
-            mean_measure(
-                "LPIPS", lpips.numpy(), float(reached.mean()), lower_is_stronger=True, seed=seed
-            )
-        )
+        measures.append(measured("LPIPS", lpips, reached, lower_is_stronger=True))
     if classifier is not None:
-        reached = agreements(floor, labels, classifier).double()
-        agrees = columns["class_agrees"].numpy()
-        measures.append(mean_measure("class", agrees, float(reached.mean()), seed=seed))
+        reached = agreements(floor, labels, classifier)
+        measures.append(measured("class", columns["class_agrees"], reached, share=True))
     rows = _rows(guess, truth, pairs, columns)
     return Scored(rows, measures)
 
@@ -272,61 +272,71 @@ def _order(guess: Guess, truth: Truth, seed: int) -> Scored:
     pairs, right = [], []
     for number, victim in _first_victims(guess, truth):
         release, row = guess.where[number]
-        own = truth.origins[release].order
-        guessed = guess.values[number].cpu()
-        patches = len(guessed)
-        order = torch.arange(patches) if own is None else own[row] % patches
-        known = guessed >= 0
-        pairs.append((number, victim))
-        right.append(
-            float((guessed[known] == order[known]).double().mean()) if known.any() else 0.0
-        )
+        share = in_place(guess.values[number].cpu(), truth.origins[release], row)
+        if share is not None:
+            pairs.append((number, victim))
+            right.append(share)
+    if not pairs:
+        raise ValueError("no release has a patch: there is no order to find")
     values = torch.tensor(right, dtype=torch.float64)
-    chance = 1 / guess.values.shape[1]
-    measure = mean_measure("patches in place", values.numpy(), chance, main=True, seed=seed)
+    measure = mean_measure(
+        "patches in place", values.numpy(), 1 / guess.values.shape[1], main=True, share=True,
+        within=[_releases(guess, pairs)], seed=seed,
+    )  # fmt: skip
     return Scored(_rows(guess, truth, pairs, {"in_place": values}), [measure])
 
 
 def _owners(guess: Guess, truth: Truth, seed: int) -> Scored:
-    """Score owners up to their numbering; the floor is the largest owner's share of a row."""
-    pairs, right, largest = [], [], []
+    """Score owners up to their numbering, against the largest owner's share and blind guesses."""
+    pairs, guesses, owners = [], [], []
     for number, victim in _first_victims(guess, truth):
         release, row = guess.where[number]
-        owners = truth.origins[release].owners
-        if owners is None:
+        own = truth.origins[release].owners
+        if own is None or not bool((own[row] >= 0).any()):
             continue
-        own, guessed = owners[row], guess.values[number].cpu()
-        known = own >= 0
-        names, indices = torch.unique(own[known], return_inverse=True)
-        called, under = torch.unique(guessed[known], return_inverse=True)
-        table = torch.zeros(len(called), len(names))
-        table.index_put_((under, indices), torch.ones(len(indices)), accumulate=True)
-        rows, columns = linear_sum_assignment(-table.numpy())
         pairs.append((number, victim))
-        right.append(float(table[rows, columns].sum()) / len(indices))
-        largest.append(float(table.sum(0).max()) / len(indices))
+        guesses.append(guess.values[number].cpu().numpy())
+        owners.append(own[row].numpy())
     if not pairs:
         raise ValueError("no release is a mixture of patches: there are no owners to tell")
+    releases = _releases(guess, pairs)
+    right = [attributed(said, own) for said, own in zip(guesses, owners, strict=True)]
+    floor = max(
+        float(np.mean([largest_share(own) for own in owners])),
+        attributed_blindly(guesses, owners, releases, seed),
+    )
     values = torch.tensor(right, dtype=torch.float64)
-    floor = float(np.mean(largest))
-    measure = mean_measure("patches attributed", values.numpy(), floor, main=True, seed=seed)
+    measure = mean_measure(
+        "patches attributed", values.numpy(), floor, main=True, share=True, within=[releases],
+        seed=seed,
+    )  # fmt: skip
     return Scored(_rows(guess, truth, pairs, {"attributed": values}), [measure])
+
+
+def _releases(guess: Guess, pairs: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the release of each pair: its rows share a mask, and often a guess."""
+    return [guess.where[number][0] for number, _ in pairs]
 
 
 def _labels(guess: Guess, truth: Truth, seed: int) -> Scored:
     """Score classes by accuracy, and scores for two classes by max(AUC, 1 - AUC)."""
     pairs = _first_victims(guess, truth)
     numbers = [number for number, _ in pairs]
-    labels = truth.pictures.labels[[victim for _, victim in pairs]]
+    victims = [victim for _, victim in pairs]
+    labels = truth.pictures.labels[victims]
     values = guess.values.cpu()[numbers]
     if values.is_floating_point() and values.ndim == 1:
         positive = (labels == labels.max()).numpy()
-        measures = curve_measures(values.double().numpy(), positive, seed=seed, either_way=True)
+        measures = curve_measures(
+            values.double().numpy(), positive, groups=victims, seed=seed, either_way=True
+        )
         return Scored(_rows(guess, truth, pairs, {"score": values, "label": labels}), measures)
     said = values.argmax(1) if values.ndim == 2 else values
     right = said == labels
     most = float(labels.bincount().max()) / len(labels)
-    measure = mean_measure("labels read", right.numpy(), most, main=True, seed=seed)
+    measure = mean_measure(
+        "labels read", right.numpy(), most, main=True, share=True, within=[victims], seed=seed
+    )
     columns = {"read": said, "label": labels, "right": right}
     return Scored(_rows(guess, truth, pairs, columns), [measure])
 
@@ -334,6 +344,7 @@ def _labels(guess: Guess, truth: Truth, seed: int) -> Scored:
 def _membership(guess: Guess, truth: Truth, seed: int) -> Scored:
     pairs = _first_victims(guess, truth)
     scores = guess.values.cpu().double()[[number for number, _ in pairs]]
-    member = truth.trained[[victim for _, victim in pairs]]
-    measures = curve_measures(scores.numpy(), member.numpy(), seed=seed)
+    victims = [victim for _, victim in pairs]
+    member = truth.trained[victims]
+    measures = curve_measures(scores.numpy(), member.numpy(), groups=victims, seed=seed)
     return Scored(_rows(guess, truth, pairs, {"score": scores}), measures)
