@@ -170,7 +170,7 @@ def curve_measures(
 
     names = range(len(scores)) if groups is None else groups
     classes = [
-        [at[own] for own in rows_by_group([names[i] for i in at])]
+        [at[own] for own in rows_by_group([names[int(i)] for i in at])]
         for at in (np.flatnonzero(positive), np.flatnonzero(~positive))
     ]
     fewest, sides = min(map(len, classes)), 2 if either_way else 1

@@ -115,7 +115,7 @@ def test_owners_have_no_names() -> None:
     truth = truth_of(torch.zeros(2, 1, 32, 32), torch.tensor([[0, 1]]), owners=owners)
     scored = score_guess("owners", guess_of(torch.tensor([[1, 1, 0, 0, 0, 0]])), truth, floors())
     assert scored.main.value == 1
-    assert scored.main.floor == pytest.approx(0.6)
+    assert scored.main.floor >= 0.6
 
 
 def test_labels_and_membership() -> None:
@@ -145,7 +145,7 @@ def test_either_way_an_attack_at_chance_does_not_beat_its_floor() -> None:
         for seed in range(20)
     ]
     assert all(area.value >= 0.5 and area.low < area.value < area.high for area in drawn)
-    assert sum(area.beats_floor for area in drawn) <= 2
+    assert sum(area.beats_floor for area in drawn) <= 1
     told = curve_measures(-positive.astype(float), positive, either_way=True)[0]
     assert told.value == 1
     assert told.beats_floor

@@ -1,0 +1,140 @@
+"""Intervals cover the mean as often as they say, however samples depend on each other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import bootstrap
+
+from flwr_splitmix.attacks.base import Guess, Pictures
+from flwr_splitmix.attacks.intervals import curve_measures, mean_measure, passes_gate
+from flwr_splitmix.attacks.release import Origin
+from flwr_splitmix.attacks.scores import Floors, score_guess
+from flwr_splitmix.attacks.vault import Truth
+
+PUBLIC = Floors(Pictures(torch.full((20, 1, 16, 16), 0.25), torch.zeros(20, dtype=torch.int64)))
+
+
+@pytest.mark.parametrize("number", [30, 200])
+def test_a_group_for_each_of_many_samples_is_scipys_bootstrap(number: int) -> None:
+    values = np.random.default_rng(number).random(number)
+    ends = bootstrap(
+        (values,), np.mean, n_resamples=1000, method="percentile", rng=np.random.default_rng(7)
+    ).confidence_interval
+    measure = mean_measure("x", values, 0.0, seed=7)
+    assert (measure.low, measure.high) == (ends.low, ends.high)
+    named = mean_measure("x", values, 0.0, within=[[f"v{i}" for i in range(number)]], seed=7)
+    assert named == measure
+    assert (measure.samples, measure.groups) == (number, number)
+
+
+@pytest.mark.parametrize("groups", [8, 40])
+def test_groups_of_samples_that_are_alike_are_covered(groups: int) -> None:
+    covered = []
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        own = rng.normal(size=groups)
+        samples = np.repeat(own, 8) + 0.1 * rng.normal(size=8 * groups)
+        names = np.repeat(np.arange(groups), 8).tolist()
+        measure = mean_measure("x", samples, 0.0, within=[names], seed=seed)
+        assert (measure.samples, measure.groups) == (8 * groups, groups)
+        covered.append(measure.low <= 0 <= measure.high)
+    assert np.mean(covered) >= 0.88
+
+
+def test_of_several_groupings_the_widest_interval_counts() -> None:
+    samples = np.random.default_rng(0).normal(size=80)
+    names = np.repeat(np.arange(40), 2).tolist()
+    alone = mean_measure("x", samples, 0.0)
+    paired = mean_measure("x", samples, 0.0, within=[names])
+    both = mean_measure("x", samples, 0.0, within=[range(80), names])
+    assert both.low == min(alone.low, paired.low)
+    assert both.high == max(alone.high, paired.high)
+    assert both.groups == 40
+
+
+def test_many_releases_of_an_image_are_one_group_and_so_is_a_guess_at_several_images() -> None:
+    images = torch.rand(20, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    trained = torch.ones(20, dtype=torch.bool)
+    pictures = Pictures(images, torch.zeros(20, dtype=torch.int64))
+
+    def groups(sources: torch.Tensor, times: int) -> tuple[int, int]:
+        truth = Truth(pictures, trained, [Origin(sources, tuple(range(sources.shape[1])))] * times)
+        where = [(release, row) for release in range(times) for row in range(len(sources))]
+        guess = Guess(torch.rand(len(where), 1, 16, 16), torch.ones(len(where)), where)
+        main = score_guess("images", guess, truth, PUBLIC).main
+        return main.samples, main.groups
+
+    assert groups(torch.arange(20)[:, None], 8) == (160, 20)
+    assert groups(torch.arange(20).view(10, 2), 1) == (20, 10)
+
+
+def test_members_and_labels_are_resampled_by_victim() -> None:
+    scores = np.repeat(np.random.default_rng(0).normal(size=40), 8)
+    victims = np.repeat(np.arange(40), 8)
+    positive = victims < 20
+    alone, *_ = curve_measures(scores, positive)
+    grouped, *_ = curve_measures(scores, positive, groups=victims.tolist())
+    assert grouped.value == alone.value
+    assert (grouped.samples, grouped.groups) == (320, 40)
+    assert grouped.high - grouped.low > 2 * (alone.high - alone.low)
+    pictures = Pictures(torch.zeros(40, 1, 2, 2), torch.tensor([0, 1]).repeat(20))
+    truth = Truth(pictures, torch.arange(40) < 20, [Origin(torch.arange(40)[:, None], (0,))] * 3)
+    where = [(release, row) for release in range(3) for row in range(40)]
+    for goal, values in (("membership", torch.rand(120)), ("labels", torch.zeros(120).long())):
+        guess = Guess(values, torch.ones(120), where)
+        assert score_guess(goal, guess, truth, PUBLIC).main.groups == 40  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_too_few_groups_decide_nothing(number: int) -> None:
+    assert not passes_gate(mean_measure("x", np.ones(number), 0.5, share=True))
+    error = mean_measure("x", np.full(number, 0.05), 0.06, lower_is_stronger=True)
+    assert not passes_gate(error)
+    assert error.high == 0.06
+    many = mean_measure(
+        "x", np.ones(number * 50), 0.5, within=[[i % number for i in range(number * 50)]]
+    )
+    assert not passes_gate(many)
+    positive = np.arange(2 * number) < number
+    assert not curve_measures(positive.astype(float), positive)[0].beats_floor
+
+
+def test_outcomes_that_are_all_alike_have_the_interval_of_clopper_and_pearson() -> None:
+    right = mean_measure("x", np.ones(20), 0.5, share=True)
+    assert (right.low, right.high) == (pytest.approx(0.025 ** (1 / 20)), 1)
+    assert passes_gate(right)
+    wrong = mean_measure("x", np.zeros(20), 0.5, share=True)
+    assert (wrong.low, wrong.high) == (0, pytest.approx(1 - 0.025 ** (1 / 20)))
+    assert not passes_gate(mean_measure("x", np.ones(20), 0.9, share=True))
+
+
+def test_exact_reconstructions_of_many_victims_pass() -> None:
+    exact = mean_measure("MSE", np.full(64, 1e-17), 0.066, lower_is_stronger=True)
+    assert (exact.low, exact.high) == (1e-17, 1e-17)
+    assert passes_gate(exact)
+
+
+@pytest.mark.parametrize("number", [4, 6, 8, 12, 40])
+def test_coins_pass_as_seldom_as_intervals_say(number: int) -> None:
+    coins = [np.random.default_rng(seed).random(number) < 0.5 for seed in range(600)]
+    passed = [passes_gate(mean_measure("x", own, 0.5, share=True)) for own in coins]
+    assert np.mean(passed) <= 0.025 + 0.0125  # two standard errors
+
+
+def test_an_auc_pays_for_the_choice_of_its_side() -> None:
+    positive, widths = np.arange(60) < 30, []
+    for seed in range(10):
+        scores = np.random.default_rng(seed).normal(size=60)
+        widths.append(
+            [
+                area.high - area.low
+                for area in (
+                    curve_measures(scores, positive)[0],
+                    curve_measures(scores, positive, either_way=True)[0],
+                )
+            ]
+        )
+    told, chosen = np.mean(widths, axis=0)
+    assert chosen / told == pytest.approx(2.24 / 1.96, abs=0.1)  # 97.5 % beside 95 %
