@@ -15,6 +15,7 @@ from flwr_splitmix.attacks.intervals import Measure, mean_measure
 from flwr_splitmix.attacks.texts.releasing import TextOrigin
 from flwr_splitmix.attacks.texts.view import PublicTexts, TextGuess
 from flwr_splitmix.scoring.answers import meteor, rouge_l
+from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.segments.language import LanguageParts
 
 __all__ = ["TextFloors", "TextScored", "score_texts"]
@@ -25,14 +26,14 @@ Decode = Callable[[Sequence[int]], str]
 
 @dataclass(frozen=True)
 class TextFloors:
-    """Guesses without any release: random words, the most frequent one, a model's own text.
+    """Guesses without any release: random words, a frequent one, a model's own text.
 
     Parameters
     ----------
     parts
         All parts of the base model.
     public
-        Public texts, which give the most frequent word and the beginnings of sampled texts.
+        Public texts, which give the most frequent words and the beginnings of sampled texts.
     begin
         The token that begins every text; None if there is none.
     """
@@ -41,24 +42,34 @@ class TextFloors:
     public: PublicTexts
     begin: int | None = None
     seed: int = 0
-    _sampled: dict[int, Tensor] = field(default_factory=dict, repr=False)
+    _sampled: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
 
-    def guesses(self, length: int, number: int) -> dict[str, Tensor]:
-        """Return each floor's guess at a text of `length` tokens: int64 (length,)."""
+    def guesses(self, length: int, number: int, draw: int = 0) -> dict[str, Tensor]:
+        """Return each floor's guess at a text of `length` tokens: int64 (length,).
+
+        Parameters
+        ----------
+        number
+            The text's number.
+        draw
+            Which guess at this text: each has other random words, the next most frequent one (over
+            again after the last), and another text of the model.
+        """
         counted = Counter(int(i) for text in self.public for i in text if int(i) != self.begin)
-        (most, _), *_ = counted.most_common(1)
-        rng = torch.Generator().manual_seed(self.seed + number)
+        frequent = [token for token, _ in counted.most_common(draw + 1)]
+        seed = derive_seed(self.seed, "floor", number, draw) if draw else self.seed + number
+        rng = torch.Generator().manual_seed(seed)
         random = torch.randint(self.parts.vocab_size, (length,), generator=rng)
         return {
             "random token": random,
-            "most frequent token": torch.full((length,), most),
-            "language model": self._text(length, rng, number),
+            "most frequent token": torch.full((length,), frequent[draw % len(frequent)]),
+            "language model": self._text(length, rng, number, draw),
         }
 
-    def _text(self, length: int, rng: torch.Generator, number: int) -> Tensor:
-        kept = self._sampled.get(number)
+    def _text(self, length: int, rng: torch.Generator, number: int, draw: int) -> Tensor:
+        kept = self._sampled.get((number, draw))
         if kept is None or len(kept) < length:
-            kept = self._sampled[number] = self._sample(length, rng, number)
+            kept = self._sampled[number, draw] = self._sample(length, rng, number)
         return kept[:length]
 
     @torch.no_grad()
@@ -97,7 +108,9 @@ def score_texts(
     """Score guesses at texts.
 
     A text may have several guesses: from each message, their mean, or each direction. The best
-    one by ROUGE-L counts, as in the papers; the attack's most confident one is reported too.
+    one by ROUGE-L counts, as in the papers; the attack's most confident one is reported too. The
+    floor of the best one is the best of as many blind guesses, chosen in the same way; that of
+    the most confident one is a single blind guess.
 
     Parameters
     ----------
@@ -121,62 +134,82 @@ def score_texts(
     if not guesses:
         raise ValueError("the attack made no guess: there is nothing to score")
     rows: list[Row] = []
-    below: list[dict[str, tuple[float, float, float]]] = []
+    below: list[dict[str, _Score]] = []
+    alone: list[dict[str, _Score]] = []
     for number, origin in enumerate(origins):
         own = [guess for guess in guesses if guess.release == number]
         if not own:
             continue
         scored = [(_score(guess.ids, origin, floors.begin, decode), guess) for guess in own]
-        (accuracy, rouge, words), best = max(scored, key=lambda one: (one[0][1], one[0][0]))
+        reached, best = max(scored, key=lambda one: _rank(one[0]))
         picked, surest = max(scored, key=lambda one: one[1].confidence)
         rows.append(
             {
                 "text": number,
                 "tokens": len(origin.ids),
                 "way": best.way,
-                "token_accuracy": accuracy,
-                "rouge_l": rouge,
-                "meteor": words,
-                "exact": accuracy == 1.0,
+                "token_accuracy": reached.accuracy,
+                "rouge_l": reached.rouge_l,
+                "meteor": reached.meteor,
+                "exact": reached.exact,
                 "picked_way": surest.way,
-                "picked_token_accuracy": picked[0],
-                "picked_rouge_l": picked[1],
+                "picked_token_accuracy": picked.accuracy,
+                "picked_rouge_l": picked.rouge_l,
                 "confidence": surest.confidence,
             }
         )
         length = int(origin.places.max()) + 1
-        below.append(
+        blind = [
             {
                 name: _score(guess, origin, floors.begin, decode)
-                for name, guess in floors.guesses(length, number).items()
+                for name, guess in floors.guesses(length, number, draw).items()
             }
-        )
-    floor = [max(float(np.mean([b[n][i] for b in below])) for n in below[0]) for i in range(3)]
+            for draw in range(len(own))
+        ]
+        alone.append(blind[0])
+        below.append({name: max((drawn[name] for drawn in blind), key=_rank) for name in blind[0]})
 
-    def measured(metric: str, column: str, least: float, *, main: bool = False) -> Measure:
+    def measured(
+        metric: str, column: str, floor: Sequence[dict[str, _Score]], of: str, *, main: bool = False
+    ) -> Measure:
         values = np.array([float(row[column]) for row in rows])
-        return mean_measure(metric, values, least, main=main, seed=seed)
+        least = max(float(np.mean([getattr(b[name], of) for b in floor])) for name in floor[0])
+        return mean_measure(metric, values, least, main=main, share=True, seed=seed)
 
     return TextScored(
         rows,
         [
-            measured("token accuracy", "token_accuracy", floor[0], main=True),
-            measured("ROUGE-L", "rouge_l", floor[1]),
-            measured("METEOR", "meteor", floor[2]),
-            measured("exact", "exact", 0.0),
-            measured("token accuracy, picked", "picked_token_accuracy", floor[0]),
-            measured("ROUGE-L, picked", "picked_rouge_l", floor[1]),
+            measured("token accuracy", "token_accuracy", below, "accuracy", main=True),
+            measured("ROUGE-L", "rouge_l", below, "rouge_l"),
+            measured("METEOR", "meteor", below, "meteor"),
+            measured("exact", "exact", below, "exact"),
+            measured("token accuracy, picked", "picked_token_accuracy", alone, "accuracy"),
+            measured("ROUGE-L, picked", "picked_rouge_l", alone, "rouge_l"),
         ],
     )
 
 
-def _score(
-    guess: Tensor, origin: TextOrigin, begin: int | None, decode: Decode
-) -> tuple[float, float, float]:
-    """Return token accuracy, ROUGE-L and METEOR of a guess (T,) at the text's places."""
+@dataclass(frozen=True)
+class _Score:
+    accuracy: float
+    rouge_l: float
+    meteor: float
+
+    @property
+    def exact(self) -> bool:
+        return self.accuracy == 1.0
+
+
+def _rank(score: _Score) -> tuple[float, float]:
+    """Return what the best of several guesses is chosen by."""
+    return score.rouge_l, score.accuracy
+
+
+def _score(guess: Tensor, origin: TextOrigin, begin: int | None, decode: Decode) -> _Score:
+    """Score a guess (T,) at the text's places."""
     ids, read = origin.ids.cpu(), guess.cpu()[origin.places.cpu()]
     if begin is not None and int(ids[0]) == begin:
         ids, read = ids[1:], read[1:]
     right = float((read == ids).double().mean()) if len(ids) else 1.0
     said, true = [decode(read.tolist())], [decode(ids.tolist())]
-    return right, rouge_l(said, true), meteor(said, true)
+    return _Score(right, rouge_l(said, true), meteor(said, true))

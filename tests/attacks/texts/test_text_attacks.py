@@ -29,7 +29,7 @@ from tests.attacks.texts.tiny_decoder import (
     view_of,
 )
 
-PRIVATE = texts(4, 2)
+PRIVATE = texts(8, 2)  # with fewer than six nothing beats a floor
 
 
 @pytest.fixture(scope="module", params=[0, 1], ids=["cut 0", "cut 1"])
@@ -148,6 +148,42 @@ def test_scores_are_exact_for_known_guesses() -> None:
     assert scored.rows[0]["picked_token_accuracy"] == 0
     with pytest.raises(ValueError, match="no guess"):
         score_texts([], released.origins, TextFloors(parts, PUBLIC, BEGIN), decode)
+
+
+class Silent(TextFloors):
+    """Floors whose model writes nothing, which takes no time."""
+
+    def _sample(self, length: int, rng: torch.Generator, number: int) -> torch.Tensor:
+        return torch.zeros(length, dtype=torch.int64)
+
+
+@pytest.mark.parametrize("count", [1, 4, 8])
+def test_as_many_blind_guesses_as_one_likes_stay_at_their_floor(count: int) -> None:
+    parts, private = tiny_parts(0), texts(60, 5)
+    released = release_texts(parts, Hiding(), private)
+    frequent = torch.cat(PUBLIC).bincount()
+    frequent[BEGIN] = 0
+    guesses = [
+        TextGuess(number, torch.full_like(text, int(word)), -float(rank), f"word {rank}")
+        for number, text in enumerate(private)
+        for rank, word in enumerate(frequent.argsort(descending=True)[:count])
+    ]
+    scored = score_texts(guesses, released.origins, Silent(parts, PUBLIC, BEGIN), decode)
+    for metric in ("token accuracy", "ROUGE-L"):
+        assert scored.measure(metric).value > 0.1
+        assert not scored.measure(metric).beats_floor
+        assert scored.measure(metric).floor >= scored.measure(f"{metric}, picked").floor
+    assert not scored.measure("token accuracy, picked").beats_floor
+
+
+def test_more_draws_do_not_change_the_first_blind_guess() -> None:
+    floors = TextFloors(tiny_parts(0), PUBLIC, BEGIN)
+    first, again = floors.guesses(16, 3), floors.guesses(16, 3)
+    second = floors.guesses(16, 3, draw=1)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not any(torch.equal(first[name], second[name]) for name in first)
+    far = floors.guesses(16, 3, draw=10_000)["most frequent token"]
+    assert len(far) == 16
 
 
 def test_the_attacks_are_listed_by_their_modules() -> None:
