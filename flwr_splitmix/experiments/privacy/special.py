@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,9 @@ from flwr_splitmix.data.images.idx import IMAGE_FILES, LABEL_FILES, write_idx
 def some_classes(source: str, classes: tuple[int, ...], folder: Path, image_size: int) -> str:
     """Write the images of some classes of a grey data set to a folder, once, and return its path.
 
+    The files appear whole and the last one last, so several processes may call this at a time, and
+    a folder that one of them left unfinished is completed by the next.
+
     Raises
     ------
     DataError
@@ -34,12 +39,18 @@ def some_classes(source: str, classes: tuple[int, ...], folder: Path, image_size
     if sets.train.shape[0] != 1:
         raise DataError(f"two classes are taken of grey images; those of {source!r} have colours")
     place.mkdir(parents=True, exist_ok=True)
-    for split, data in (("train", sets.train), ("test", sets.test)):
-        rows = np.flatnonzero(np.isin(data.labels, classes))
-        pictures = Pictures.of(data, rows)
-        pixels = (pictures.images[:, 0] * 255).round().to(torch.uint8).numpy()
-        write_idx(place / f"{IMAGE_FILES[split]}.gz", pixels)
-        write_idx(place / f"{LABEL_FILES[split]}.gz", pictures.labels.numpy().astype(np.uint8))
+    with tempfile.TemporaryDirectory(dir=folder, prefix=f".{place.name}-") as beside:
+        made: list[Path] = []
+        for split, data in (("train", sets.train), ("test", sets.test)):
+            rows = np.flatnonzero(np.isin(data.labels, classes))
+            pictures = Pictures.of(data, rows)
+            pixels = (pictures.images[:, 0] * 255).round().to(torch.uint8).numpy()
+            labels = pictures.labels.numpy().astype(np.uint8)
+            for name, values in ((IMAGE_FILES[split], pixels), (LABEL_FILES[split], labels)):
+                made.append(Path(beside) / f"{name}.gz")
+                write_idx(made[-1], values)
+        for file in made:
+            os.replace(file, place / file.name)
     return str(place)
 
 
