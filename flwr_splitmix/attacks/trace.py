@@ -143,10 +143,10 @@ class DiskTrace(Trace):
         sizes = self._known()
         try:
             self.make()
-            # Drop the oldest steps before writing, so that the bound always holds.
-            self._drop_to(self.max_bytes - _nbytes(tensors), self.max_steps - 1)
+            # A disk that takes no new step keeps the old ones; for a moment both are there.
             save_tensors(self._file(key), tensors, meta, flush=False, digested=False)
             sizes[key] = self._file(key).stat().st_size
+            self._drop_oldest(key)
         except OSError as error:
             log.warning(
                 "a step could not be recorded in %s: %s", self.path, error.strerror or error
@@ -213,11 +213,12 @@ class DiskTrace(Trace):
             }
         return self._sizes
 
-    def _drop_to(self, max_bytes: int, max_steps: int) -> None:
+    def _drop_oldest(self, newest: tuple[int, int]) -> None:
+        """Drop steps beyond the bounds, but never the newest one."""
         sizes = self._known()
         total = sum(sizes.values())
-        for key in sorted(sizes):
-            if total <= max_bytes and len(sizes) <= max_steps:
+        for key in sorted(sizes.keys() - {newest}):
+            if total <= self.max_bytes and len(sizes) <= self.max_steps:
                 return
             total -= sizes[key]
             self._remove(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import stat
 from pathlib import Path
 
@@ -118,6 +119,34 @@ def test_a_disk_that_takes_no_step_costs_a_warning_and_not_the_run(tmp_path: Pat
     (tmp_path / "trace").write_text("no directory")
     trace = DiskTrace(tmp_path / "trace" / "below")
     trace.add(recorded()[0])
+
+
+def test_a_full_disk_keeps_the_steps_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third, _ = recorded()
+    trace = DiskTrace(tmp_path / "trace", max_steps=2)
+    trace.add_segment(first.server_round, {"weight": torch.ones(2)})
+    trace.add(first)
+    trace.add(second)
+    with monkeypatch.context() as patch:
+        patch.setattr("flwr_splitmix.attacks.trace.save_tensors", _full)
+        trace.add(third)
+    assert places(trace) == [(1, 0), (1, 1)]
+    trace.add(third)
+    assert places(trace) == [(1, 1), (2, 0)]
+    assert places(DiskTrace(trace.path)) == places(trace)
+
+
+def _full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_step_larger_than_the_bound_is_kept_alone(tmp_path: Path) -> None:
+    trace = DiskTrace(tmp_path / "trace", max_bytes=1)
+    for step in recorded():
+        trace.add(step)
+    assert places(trace) == [(2, 1)]
 
 
 def test_bounds_must_be_positive() -> None:
