@@ -29,7 +29,7 @@ from tests.attacks.texts.tiny_decoder import (
     view_of,
 )
 
-PRIVATE = texts(8, 2)  # with fewer than six nothing beats a floor
+PRIVATE = texts(6, 2)  # with fewer nothing beats a floor
 
 
 @pytest.fixture(scope="module", params=[0, 1], ids=["cut 0", "cut 1"])

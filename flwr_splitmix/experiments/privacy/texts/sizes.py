@@ -105,8 +105,8 @@ TEXT_SIZES: dict[str, TextSize] = {
             test=16,
             supports=16,
             public=24,
-            trained=2,
-            held_out=2,
+            trained=3,
+            held_out=3,
         ),
         TextSize(
             name="cpu",
