@@ -45,6 +45,26 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
 
 
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If it is not JSON, is nested too deeply, or holds half a character (a lone surrogate).
+    """
+    text = path.read_text(encoding="utf-8")
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if "\\ud" in text.lower():  # else there is no surrogate, as UTF-8 has none
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
 def flush_folder(folder: Path) -> None:
     """Wait until the disk has the names in a folder: a new or renamed file is lost without.
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from flwr_splitmix.files import read_json
 from flwr_splitmix.runs.errors import RunError
 
 FACTS = "splitmix.json"
@@ -18,6 +20,16 @@ FACTS = "splitmix.json"
 
 FORMAT = 1
 """Version of that file's format. Readers refuse higher versions."""
+
+_TEMPLATES = "additional_chat_templates"
+"""The only folder in an export: of a tokenizer with several templates."""
+
+_WRITTEN = re.compile(
+    rf"{FACTS}|README\.md|model\.onnx(\.data)?|[\w-]+\.safetensors|[\w-]+\.safetensors\.index\.json"
+    r"|(generation_)?config\.json|(\w+_)?token\w*\.json|special_tokens_map\.json|merges\.txt"
+    rf"|vocab\.(json|txt)|[\w.]+\.model|chat_template\.\w+|{_TEMPLATES}"
+)
+"""Names that an export writes; no others are removed."""
 
 
 class ExportError(RunError):
@@ -39,6 +51,7 @@ def check_target(target: Path, *, force: bool) -> None:
             f"{target} is not empty{_of_what(target)}; choose another folder, or overwrite it with "
             "--force"
         )
+    _earlier(target)
 
 
 @contextlib.contextmanager
@@ -88,7 +101,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
     """
     file = folder / FACTS
     try:
-        facts = json.loads(file.read_text(encoding="utf-8"))
+        facts = read_json(file)
     except FileNotFoundError:
         raise ExportError(
             f"{folder} holds no exported model ({FACTS} is missing); write one with: splitmix "
@@ -106,16 +119,33 @@ def read_facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def _remove_earlier(target: Path) -> None:
-    """Remove the files listed by an earlier export."""
+def _earlier(target: Path) -> list[Path]:
+    """Return what an earlier export has left in a folder.
+
+    Raises
+    ------
+    ExportError
+        If the description there lists anything but names of files.
+    """
     if not (target / FACTS).is_file():
-        return
-    for name in read_facts(target).get("files", ()):
-        if isinstance(name, str) and Path(name).name == name:
-            if (target / name).is_dir():
-                shutil.rmtree(target / name)
-            else:
-                (target / name).unlink(missing_ok=True)
+        return []
+    files = read_facts(target).get("files", [])
+    for name in files if isinstance(files, list) else [files]:
+        if not isinstance(name, str) or name in ("", ".", "..") or re.search(r"[/\\\0]", name):
+            raise ExportError(
+                f"{target / FACTS} lists {name!r} among the files of an earlier export, which is "
+                "no file's name; choose another folder"
+            )
+    return [target / name for name in files if _WRITTEN.fullmatch(name)]
+
+
+def _remove_earlier(target: Path) -> None:
+    """Remove the files of an earlier export; of a link, only the link."""
+    for file in _earlier(target):
+        if file.name == _TEMPLATES and file.is_dir() and not file.is_symlink():
+            shutil.rmtree(file)
+        elif file.is_symlink() or not file.is_dir():
+            file.unlink(missing_ok=True)
 
 
 def _of_what(target: Path) -> str:

@@ -1,0 +1,54 @@
+"""An export's folder: what may be removed of it, and what its description must have."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flwr_splitmix.runs.export.folder import FACTS, ExportError, new_folder
+
+
+def described(folder: Path, **facts: Any) -> Path:
+    folder.mkdir()
+    (folder / FACTS).write_text(json.dumps({"format": 1, **facts}), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "../other", "/etc", "a\\b", 3, "sub/.."])
+def test_a_description_that_names_no_file_removes_nothing(name: object, tmp_path: Path) -> None:
+    target = described(tmp_path / "model", files=[name])
+    (target / "mine.txt").touch()
+    with (
+        pytest.raises(ExportError, match="no file's name; choose another folder"),
+        new_folder(target, force=True),
+    ):
+        pytest.fail("it began to export")
+    assert sorted(file.name for file in target.iterdir()) == ["mine.txt", FACTS]
+    assert [file.name for file in tmp_path.iterdir()] == ["model"]
+
+
+def test_only_what_an_export_writes_is_removed(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "mine.txt").touch()
+    names = ["mine.txt", "kept", "model.onnx", "vocab.json", "lower.safetensors",
+             "additional_chat_templates"]  # fmt: skip
+    target = described(tmp_path / "model", files=[*names, FACTS])
+    (target / "kept").mkdir()
+    for name in names[:1] + names[2:4]:
+        (target / name).touch()
+    for name in names[4:]:
+        (target / name).symlink_to(other)
+    with new_folder(target, force=True) as made:
+        (made / "README.md").touch()
+    assert sorted(file.name for file in target.iterdir()) == ["README.md", "kept", "mine.txt"]
+    assert [file.name for file in other.iterdir()] == ["mine.txt"]
+
+
+def test_files_that_are_no_list_are_refused(tmp_path: Path) -> None:
+    target = described(tmp_path / "model", files=3)
+    with pytest.raises(ExportError, match="lists 3 among"), new_folder(target, force=True):
+        pytest.fail("it began to export")
