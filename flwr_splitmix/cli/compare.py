@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from flwr_splitmix.cli.picture import EXTENSIONS, save
-from flwr_splitmix.cli.terminal import RunDirectory, console, table
+from flwr_splitmix.cli.terminal import RunDirectory, console, printable_lines, table
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.reports.comparison import Comparison
 from flwr_splitmix.runs.reports.comparison import compare as compare_runs
@@ -83,7 +83,7 @@ def compare(
     else:
         typer.echo(WRITERS[format](made), nl=False)
     for note in comparison.notes:
-        typer.echo(note, err=True)
+        typer.echo(printable_lines(note), err=True)
     for file in outputs:
         typer.echo(f"wrote {file}", err=True)
 

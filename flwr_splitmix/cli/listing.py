@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from flwr_splitmix.cli.terminal import NOTHING, RunDirectory, percent, text
+from flwr_splitmix.cli.terminal import NOTHING, RunDirectory, percent, printable_lines, text
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.places import run_paths, runs_directory
 from flwr_splitmix.runs.reports.differences import BOOKKEEPING, PLACE, differing, in_words
@@ -48,7 +48,7 @@ def runs(
         for line in _differences(run, keys):
             typer.echo(line)
     for damage in damages:
-        typer.echo(damage, err=True)
+        typer.echo(printable_lines(damage), err=True)
 
 
 def _nothing_in(folder: Path) -> str:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flwr_splitmix.runs import RunError
+from flwr_splitmix.runs.damage import printable
 
 RunDirectory = Annotated[
     Path | None,
@@ -33,22 +34,41 @@ def console() -> Console:
     return Console(width=_WIDTH, highlight=False, markup=False, emoji=False)
 
 
+class _PlainTable(Table):
+    """A table whose cells cannot command the terminal."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        super().add_row(
+            *(printable_lines(cell) if isinstance(cell, str) else cell for cell in cells), **options
+        )
+
+
 def table(*columns: str, title: str | None = None) -> Table:
     """Return an empty table; columns whose name starts with ">" are right-aligned."""
-    made = Table(
-        box=None, padding=(0, 2, 0, 0), title=title, title_justify="left", title_style="italic"
+    made = _PlainTable(
+        box=None,
+        padding=(0, 2, 0, 0),
+        title=None if title is None else printable_lines(title),
+        title_justify="left",
+        title_style="italic",
     )
     for column in columns:
         right = column.startswith(">")
-        made.add_column(column.removeprefix(">"), justify="right" if right else "left")
+        named = printable_lines(column.removeprefix(">"))
+        made.add_column(named, justify="right" if right else "left")
     return made
 
 
+def printable_lines(several: str) -> str:
+    """Return lines of text with control characters escaped, except those between the lines."""
+    return "\n".join(map(printable, several.split("\n")))
+
+
 def text(value: Any) -> str:
-    """Return a plain value as text, "-" for None, and the "name" of a mapping that has one."""
+    """Return a value as printable text, "-" for None, and the "name" of a mapping with one."""
     if isinstance(value, dict) and "name" in value:
         value = value["name"]
-    return NOTHING if value is None else str(value)
+    return NOTHING if value is None else printable(str(value))
 
 
 def number(value: float | None, digits: int) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import math
+import unicodedata
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flwr_splitmix.files import read_json
 from flwr_splitmix.runs.errors import RunError
 
 _REMEDIES = {
@@ -35,9 +38,69 @@ def read_object(path: Path) -> dict[str, Any]:
         If the file cannot be read, or holds anything else.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = read_json(path)
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
     if not isinstance(value, dict):
         raise unreadable(path, "it holds no JSON object")
     return value
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """Read a run's summary; raise RunError as `read_object` and `check_types` do."""
+    summary = read_object(path)
+    check_types(path, summary)
+    return summary
+
+
+def read_counts(path: Path) -> dict[int, int]:
+    """Read how often each round was begun; raise RunError as `read_object` does."""
+    try:
+        return {int(number): int(count) for number, count in read_object(path).items()}
+    except (TypeError, ValueError) as error:
+        raise unreadable(path, error) from error
+
+
+_FINITE = {
+    "round", "rounds", "steps", "evaluated_round", "clients_alive", "clients_failed", "seconds",
+    "wall_s", "uplink_bytes", "downlink_bytes", "uplink_bytes_psl",
+}  # fmt: skip
+_NUMBERS = {"loss", "top1", "accuracy", "epsilon", "steps_per_second"}
+_WORDS = {"accuracy_kind", "evaluation", "privacy"}
+
+
+def check_types(path: Path, values: Mapping[str, Any]) -> None:
+    """Check the types of the known keys of a summary, or of a row of metrics; None is allowed.
+
+    Raises
+    ------
+    RunError
+        If a value is of another type, or a count or a time is not finite.
+    """
+    for name, value in values.items():
+        if value is None or (name == "epsilon" and value == "inf"):
+            continue
+        if name in _WORDS and not isinstance(value, str):
+            raise unreadable(path, f"{name} is {value!r:.80}, which is no text")
+        if name == "versions" and not isinstance(value, dict):
+            raise unreadable(path, f"{name} is {value!r:.80}, which is no JSON object")
+        if name in _FINITE or name in _NUMBERS or name.startswith("eval_"):
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise unreadable(path, f"{name} is {value!r:.80}, which is no number")
+            too_large = isinstance(value, int) and abs(value) >= 2**63
+            if too_large or (name in _FINITE and not math.isfinite(value)):
+                raise unreadable(path, f"{name} is {value!r:.80}, which cannot be")
+
+
+_COMMANDS = ("Cc", "Cs", "Zl", "Zp")
+_REORDERING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
+
+def printable(text: str) -> str:
+    """Return text with the characters that command a terminal escaped, as repr does."""
+    if text.isprintable():
+        return text
+    return "".join(
+        repr(each)[1:-1] if unicodedata.category(each) in _COMMANDS or each in _REORDERING else each
+        for each in text
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flwr_splitmix.runs.damage import unreadable
+from flwr_splitmix.runs.damage import check_types, unreadable
 from flwr_splitmix.runs.errors import RunError
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ _COLUMNS: dict[str, str | None] = {
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read the rows of a file; a missing file has none.
+    """Read the rows of a file, with None for columns that it lacks; a missing file has none.
 
     Raises
     ------
     RunError
-        If the file exists but cannot be read.
+        If the file exists but cannot be read, or a value is of another type.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -50,7 +50,12 @@ def read_rows(path: Path) -> list[Row]:
         return []
     except (OSError, pa.ArrowException) as error:
         raise unreadable(path, error) from error
-    return rows
+    absent = dict.fromkeys(_COLUMNS)
+    for row in rows:
+        check_types(path, row)
+        if not isinstance(row.get("round"), int):
+            raise unreadable(path, "a row has no number of its round")
+    return [absent | row for row in rows]
 
 
 def rows_as_parquet(rows: list[Row]) -> tuple[bytes, list[Row]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flwr_splitmix.files import write_atomic, write_json
-from flwr_splitmix.runs.damage import read_object
+from flwr_splitmix.runs.damage import printable, read_counts, read_object, read_summary
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.hold import Hold
 from flwr_splitmix.runs.metrics_file import Row, read_rows, rows_as_parquet
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 State = Literal["running", "stopped", "failed", "finished"]
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")  # no longer than a file's name may be
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.id = path.name
+        self.id = printable(path.name)
         self.config: Row = read_object(path / "config.json")
         self._rows: builtins.list[Row] | None = None
         self._hold = Hold(path / "lock", f"run {self.id}")
@@ -121,7 +121,7 @@ class Run:
         if not paths:
             raise RunError(f"there are no runs in {runs}")
         if run_id != "latest":
-            newest = ", ".join(path.name for path in reversed(paths[-10:]))
+            newest = ", ".join(printable(path.name) for path in reversed(paths[-10:]))
             raise RunError(f"there is no run {run_id!r} in {runs}; the newest are: {newest}")
         return cls(paths[-1])
 
@@ -139,7 +139,7 @@ class Run:
             try:
                 runs.append(cls(path))
             except RunError as error:
-                _log.warning("skipped a run: %s", error)
+                _log.warning("skipped a run: %s", printable(str(error)))
         return runs
 
     @property
@@ -190,8 +190,7 @@ class Run:
     def begun(self) -> dict[int, int]:
         """Number of times each round was begun, whether finished or not."""
         path = self.path / "begun.json"
-        counts = read_object(path) if path.exists() else {}
-        return {int(number): int(count) for number, count in counts.items()}
+        return read_counts(path) if path.exists() else {}
 
     def begin(self, round: int) -> None:
         """Record that a round begins, so that a repeated round counts its uploads as sent before.
@@ -213,7 +212,7 @@ class Run:
     def summary(self) -> Row | None:
         """The summary written by `write_summary`, or None while the run is unfinished."""
         path = self.path / "summary.json"
-        return read_object(path) if path.exists() else None
+        return read_summary(path) if path.exists() else None
 
     @property
     def status(self) -> State:
@@ -233,7 +232,7 @@ class Run:
     def failure(self) -> str | None:
         """Description of the error that ended the run; None if none did since its last start."""
         path = self.path / "failure.json"
-        return str(read_object(path).get("error", "")) if path.exists() else None
+        return printable(str(read_object(path).get("error", ""))) if path.exists() else None
 
     def note_failure(self, error: str | None) -> None:
         """Record the error that ended the run; None removes it when the run starts again.
@@ -252,7 +251,7 @@ class Run:
     @property
     def label(self) -> str:
         """The user's name for the run: the key `label` of its configuration; "" if none."""
-        return str(self.config.get("label") or "")
+        return printable(str(self.config.get("label") or ""))
 
     def extend(self, rounds: int) -> None:
         """Raise the number of rounds in `config` to `rounds`, if it is lower, and write `config`.

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flwr_splitmix.runs.damage import printable
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.reports.differences import BOOKKEEPING, PLACE, as_text, differing, in_words
 from flwr_splitmix.runs.reports.facts import facts_of
@@ -39,7 +40,8 @@ class Group:
     @property
     def kinds(self) -> list[str]:
         """The kinds of accuracy of its runs, each once."""
-        return list(dict.fromkeys(f["evaluation"] for f in self.facts if f.get("evaluation")))
+        kinds = (f["evaluation"] for f in self.facts if f.get("evaluation"))
+        return list(dict.fromkeys(map(printable, kinds)))
 
     def numbers(self, name: str) -> list[float]:
         """Return a fact of each run that has it; "inf", as in a summary, becomes infinity."""
@@ -125,7 +127,7 @@ def _kinds(groups: Sequence[Group]) -> dict[str, str]:
     for group in groups:
         for run, facts in zip(group.runs, group.facts, strict=True):
             if facts.get("evaluation"):
-                kinds.setdefault(facts["evaluation"], run.id)
+                kinds.setdefault(printable(facts["evaluation"]), run.id)
     return kinds
 
 

@@ -6,6 +6,8 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from flwr_splitmix.runs.damage import printable
+
 BOOKKEEPING = frozenset(
     {"label", "resume", "run-dir", "tracker", "keep-mixtures", "cell", "source"}
 )
@@ -36,11 +38,11 @@ def differing(configs: Iterable[Mapping[str, Any]], leave_out: Collection[str] =
 
 
 def as_text(value: Any) -> str:
-    """Return a configuration value as text, without quotes."""
+    """Return a configuration value as printable text, without quotes."""
     if isinstance(value, str):
-        return value
+        return printable(value)
     if isinstance(value, Mapping) and "name" in value:
-        return str(value["name"])
+        return printable(str(value["name"]))
     if isinstance(value, float):
         return f"{value:g}"
     return json.dumps(value)
@@ -49,7 +51,9 @@ def as_text(value: Any) -> str:
 def in_words(config: Mapping[str, Any], keys: Sequence[str]) -> str:
     """Return some keys with their values, such as "CutMixSL, k 2, alpha inf"; skip missing keys."""
     parts = [
-        as_text(config[key]) if key == "strategy" else f"{key} {as_text(config[key]) or '(none)'}"
+        as_text(config[key])
+        if key == "strategy"
+        else f"{printable(key)} {as_text(config[key]) or '(none)'}"
         for key in keys
         if key in config
     ]

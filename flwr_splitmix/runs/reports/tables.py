@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flwr_splitmix.runs.damage import printable
 from flwr_splitmix.runs.reports.comparison import Comparison, Group, mean_and_deviation
 
 
@@ -101,7 +102,7 @@ def tabulate(comparison: Comparison) -> ComparisonTable:
     )
     candidates = (
         Measure("top1", f"top-1 (%{of_kind})", 100, 1),
-        *(Measure(name, name.removeprefix("eval_"), digits=4) for name in scores),
+        *(Measure(name, printable(name.removeprefix("eval_")), digits=4) for name in scores),
         *_MEASURES,
     )
     measures = tuple(

@@ -1,0 +1,145 @@
+"""Runs with files of the wrong types, or made to mislead: the other runs are shown all the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import Result
+
+from flwr_splitmix.runs import Run
+
+Splitmix = Callable[..., Result]
+
+DEEP = "[" * 100_000
+SURROGATE = '{"evaluation": "\\ud800"}'
+
+
+def of(**values: Any) -> str:
+    return json.dumps(values)
+
+
+@pytest.mark.parametrize(
+    ("summary", "said"),
+    [
+        (of(top1="x"), "top1 is 'x', which is no number"),
+        (of(wall_s=float("nan")), "wall_s is nan, which cannot be"),
+        (of(uplink_bytes=10**400), "uplink_bytes is 1000"),
+        (of(loss=[1]), "loss is [1], which is no number"),
+        (of(eval_f1={}), "eval_f1 is {}, which is no number"),
+        (of(evaluation=["x"]), "evaluation is ['x'], which is no text"),
+        (of(versions=["x"]), "versions is ['x'], which is no JSON object"),
+        (DEEP, "it is nested too deeply"),
+        (SURROGATE, "surrogates not allowed"),
+    ],
+)
+def test_a_summary_of_wrong_types_is_unreadable_and_hides_no_other_run(
+    summary: str, said: str, splitmix: Splitmix, finished: Run, unfinished: Run, tmp_path: Path
+) -> None:
+    (unfinished.path / "summary.json").write_text(summary, encoding="utf-8")
+    listed = splitmix("runs")
+    assert (listed.exit_code, listed.exception) == (0, None)
+    assert "unreadable" in listed.stdout
+    assert "78.0 % global test set" in listed.stdout
+    for command in (
+        ["show"],
+        ["show", "--format", "json"],
+        ["compare"],
+        ["report", "-o", str(tmp_path / "x.html")],
+    ):
+        done = splitmix(command[0], unfinished.id, *command[1:])
+        assert done.exit_code == 1
+        (line,) = done.stderr.splitlines()
+        assert line.startswith(f"cannot read {unfinished.path / 'summary.json'}: ")
+        assert said in line
+        assert line.endswith("; remove it: the run is then unfinished, and resuming it writes it "
+                             "again")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"round": [1], "accuracy": ["x"]}, "accuracy is 'x', which is no number"),
+        ({"round": [1], "seconds": [float("nan")]}, "seconds is nan, which cannot be"),
+        ({"round": [1], "accuracy_kind": [3]}, "accuracy_kind is 3, which is no text"),
+        ({"round": ["x"]}, "round is 'x', which is no number"),
+        ({"loss": [1.0]}, "a row has no number of its round"),
+    ],
+)
+def test_metrics_of_wrong_types_are_unreadable(
+    columns: dict[str, Any], said: str, splitmix: Splitmix, unfinished: Run, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table(columns), unfinished.path / "metrics.parquet")
+    assert "unreadable" in splitmix("runs").stdout
+    for command in ("show", "compare", "plot"):
+        options = ["-o", str(tmp_path / "x.png")] if command == "plot" else []
+        done = splitmix(command, unfinished.id, *options)
+        assert done.exit_code == 1
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_metrics_without_columns_have_them_empty(
+    splitmix: Splitmix, unfinished: Run, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"round": [1, 2], "loss": [2.0, 1.0]}),
+                   unfinished.path / "metrics.parquet")  # fmt: skip
+    assert "2/28" in splitmix("runs").stdout
+    for command in ("show", "compare", "plot", "report"):
+        endings = {"plot": "png", "report": "html"}
+        options = ["-o", f"{tmp_path / 'x'}.{endings[command]}"] if command in endings else []
+        done = splitmix(command, unfinished.id, *options)
+        assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("config", [DEEP, '{"label": "\\udc80"}'])
+def test_a_configuration_that_cannot_be_read_is_skipped(
+    config: str, splitmix: Splitmix, finished: Run, unfinished: Run
+) -> None:
+    (unfinished.path / "config.json").write_text(config, encoding="utf-8")
+    assert finished.id in splitmix("runs").stdout
+    done = splitmix("show", unfinished.id)
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert "restore it, or remove the run's folder" in done.stderr
+
+
+def test_a_very_long_id_is_none(splitmix: Splitmix, finished: Run) -> None:
+    done = splitmix("show", "a" * 300)
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert "is not a run's id" in done.stderr
+
+
+def test_nothing_of_a_run_commands_the_terminal(
+    splitmix: Splitmix, finished: Run, unfinished: Run, tmp_path: Path
+) -> None:
+    red = "\x1b[31mred\u202e"
+    config = {**unfinished.config, "strategy": red, "model": {"name": red}, "label": red, red: red}
+    (unfinished.path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    facts = {"evaluation": red, "privacy": red, "versions": {red: red}, "top1": 0.5, "epsilon": 1.0}
+    (unfinished.path / "summary.json").write_text(json.dumps(facts), encoding="utf-8")
+    renamed = unfinished.path.with_name(f"{unfinished.id}{red}")
+    unfinished.path.rename(renamed)
+    both = ["latest", finished.id, "--mix-kinds"]
+    for command in (
+        ["runs"],
+        ["show"],
+        ["show", "--format", "json"],
+        ["show", "nothing"],
+        ["compare", *both],
+        *(["compare", *both, "--format", name] for name in ("csv", "markdown", "latex")),
+        ["plot", "latest", "-o", str(tmp_path / "x.svg")],
+    ):
+        done = splitmix(*command)
+        assert done.exit_code == (command[-1] == "nothing"), done.output
+        assert "\x1b" not in done.output
+        assert "\u202e" not in done.output
+        assert command[0] == "plot" or "x1b" in done.output or "u001b" in done.output
+    assert "\x1b" not in (tmp_path / "x.svg").read_text(encoding="utf-8")
+    (renamed / "summary.json").write_text("{", encoding="utf-8")
+    done = splitmix("show")
+    assert f"{unfinished.id}\\x1b[31mred\\u202e/summary.json" in done.stderr
