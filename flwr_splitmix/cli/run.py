@@ -16,6 +16,7 @@ import typer
 
 from flwr_splitmix.cli.check import AppFolder, RunConfig
 from flwr_splitmix.cli.superlinks import SuperLinkError, check_environment, read_connection
+from flwr_splitmix.cli.terminal import terminated_as_interrupted
 from flwr_splitmix.runs import Run, RunError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def run(
     """Run an app with flwr, show its progress, and print its summary.
 
     Keys and data are checked before Flower starts anything. Flower's log is kept in the run's
-    directory. Ctrl-C stops the run. The exit status is 0 only if the run completed.
+    directory. Ctrl-C and SIGTERM stop the run. The exit status is 0 only if the run completed.
     """
     from flwr_splitmix.cli.flower import Flwr, FlwrError, run_config_text
 
@@ -69,11 +70,16 @@ def run(
         flwr = Flwr(superlink)
         _check_folder(values, "run-dir" if run_dir is None else "--run-dir")
         options = _federation(nodes, federation, federation_config)
-        flower_run = flwr.start(app.resolve(), run_config_text(changed), options)
+        words = run_config_text(changed)
     except (FlwrError, SuperLinkError) as error:
         _fail(str(error))
-    typer.echo(f"run {flower_run} of Flower has started")
-    followed, interrupted = _follow(flwr, flower_run, _home(values))
+    with terminated_as_interrupted():
+        try:
+            flower_run = flwr.start(app.resolve(), words, options)
+        except FlwrError as error:
+            _fail(str(error))
+        typer.echo(f"run {flower_run} of Flower has started")
+        followed, interrupted = _follow(flwr, flower_run, _home(values))
     try:
         status, details = _final(flwr, flower_run)
     except FlwrError as error:
@@ -200,7 +206,7 @@ def _logs(home: Path) -> Path:
 
 
 def _follow(flwr: Any, flower_run: int, home: Path) -> tuple[Followed, bool]:
-    """Show the run's progress to its end; return its facts, and whether Ctrl-C was pressed."""
+    """Show the run's progress to its end; return its facts, and whether Ctrl-C or SIGTERM came."""
     from flwr_splitmix.cli.flower import FlwrError
     from flwr_splitmix.cli.following import Followed, display, follow
 

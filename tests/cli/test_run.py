@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
+import signal
+import subprocess
 import tempfile
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from click.testing import Result
@@ -95,3 +99,35 @@ def test_a_run_on_another_machine_is_resumed_there(
 def test_a_run_that_is_there_is_resumed(finished: Run, home: Path) -> None:
     result = run("-c", "resume='latest'", home=home)
     assert the_error(result) == "Flower was started"
+
+
+def test_a_signal_to_end_stops_the_run_and_what_writes_its_log(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    writers: list[subprocess.Popen[bytes]] = []
+    stopped, missed = [], []
+
+    def follow(self: Flwr, run_id: int, log: BinaryIO) -> subprocess.Popen[bytes]:
+        writers.append(subprocess.Popen(["sleep", "20"], stdout=log))
+        return writers[0]
+
+    def stop(self: Flwr, run_id: int) -> None:
+        stopped.append(run_id)
+        writers[0].kill()  # a log ends with its run
+
+    monkeypatch.setattr(Flwr, "start", lambda self, *arguments: 7)
+    monkeypatch.setattr(Flwr, "follow", follow)
+    monkeypatch.setattr(Flwr, "stop", stop)
+    monkeypatch.setattr(Flwr, "status", lambda self, run_id: ("finished:stopped", ""))
+    before = signal.signal(signal.SIGTERM, lambda number, frame: missed.append(number))
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    try:
+        result = run("--run-dir", str(tmp_path / "home"))
+    finally:
+        timer.join()
+        signal.signal(signal.SIGTERM, before)
+    assert (stopped, missed) == ([7], [])
+    assert result.exit_code == 130
+    assert "the run was stopped" in result.stderr
+    assert writers[0].poll() is not None
