@@ -53,10 +53,17 @@ class Remarks:
             f"has far more examples than most and counts as {max(counted.values(), default=0)} in "
             "the length of a round; steps_per_round sets it",
         )
+        behind = {c: int(d["state-round"]) for c, d in known.items()}
+        behind = {c: done for c, done in behind.items() if done < trained.get(c, 0)}
         self._say(
-            [c for c, d in known.items() if int(d["state-round"]) < trained.get(c, 0)],
+            [c for c, done in behind.items() if not done],
             "has lost the state that it had and starts its optimizer anew (on several machines "
             "the run directory must be shared)",
+        )
+        self._say(
+            [c for c, done in behind.items() if done],
+            "has lost its newest state and goes on from an older one: the newest is damaged, or "
+            "was not written (on several machines the run directory must be shared)",
         )
         if shape.prefix and mixer.min_members > 1 and not mixer.raw_inputs_cross:
             self._say(

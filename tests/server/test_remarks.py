@@ -1,0 +1,30 @@
+"""Warnings about clients' states say what became of them."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flwr_splitmix.mixers import SmashedShape
+from flwr_splitmix.server.remarks import Remarks
+from flwr_splitmix.strategies import PSL
+from flwr_splitmix.testing.toy import Toy
+
+
+def test_a_lost_state_and_an_older_one_are_told_apart(caplog: pytest.LogCaptureFixture) -> None:
+    toy = Toy(clients=3)
+    strategy = PSL(toy.upper(), device="cpu")
+    states = {0: 0, 1: 3, 2: 4}
+    described = {c: {"num-examples": 8, "state-round": done} for c, done in states.items()}
+    clients: Any = SimpleNamespace(alive=[0, 1, 2], descriptions=described)
+    shape = SmashedShape(batch=4, patches=4, width=8)
+    remarks = Remarks()
+    with caplog.at_level(logging.WARNING, "flwr.splitmix"):
+        for _ in range(2):
+            remarks.on_clients(clients, strategy.mixer, shape, 2, {0: 4, 1: 4, 2: 4})
+    lost, older = (record.getMessage() for record in caplog.records)
+    assert lost.startswith("client 0 has lost the state that it had and starts its optimizer anew")
+    assert older.startswith("client 1 has lost its newest state and goes on from an older one: ")
