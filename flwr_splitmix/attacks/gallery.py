@@ -16,7 +16,7 @@ from flwr_splitmix.attacks.image_scores import squared_errors
 from flwr_splitmix.attacks.release import Origin, Release
 from flwr_splitmix.attacks.scores import pairs_of
 from flwr_splitmix.attacks.vault import Truth
-from flwr_splitmix.storage import load_tensors, save_tensors
+from flwr_splitmix.storage import StorageError, load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,9 +84,11 @@ class Reconstructions:
     def load(cls, path: Path) -> Reconstructions:
         """Read what `save` wrote; raise StorageError if that fails."""
         tensors, meta = load_tensors(path)
-        named = (str(meta[name]) for name in ("method", "attack", "adversary"))
-        method, attack, adversary = named
-        return cls(method, attack, adversary, *(tensors[name] for name in _TENSORS))
+        try:
+            method, attack, adversary = (str(meta[n]) for n in ("method", "attack", "adversary"))
+            return cls(method, attack, adversary, *(tensors[name] for name in _TENSORS))
+        except KeyError as error:
+            raise StorageError(f"cannot read {path}: it lacks {error}") from error
 
 
 def draw_gallery(shown: Sequence[Sequence[Reconstructions]]) -> Figure:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
 
 from flwr_splitmix.attacks.attacked import Case
 from flwr_splitmix.attacks.base import Attack, Guess, Pictures
@@ -14,6 +15,7 @@ from flwr_splitmix.attacks.image_scores import Classifier
 from flwr_splitmix.attacks.intervals import Measure
 from flwr_splitmix.attacks.scores import Floors, Scored, score_guess, write_rows
 from flwr_splitmix.files import write_json
+from flwr_splitmix.runs.damage import read_object, unreadable
 
 PAPER_ERRORS: dict[str, tuple[float, float]] = {
     "PSL": (0.0091, 0.0056),
@@ -36,6 +38,16 @@ class Kept:
     scale: str
     measures: list[Measure]
     pictures: Reconstructions | None
+
+
+class _Scores(BaseModel):
+    """The contents of a scores.json."""
+
+    method: str
+    attack: str
+    adversary: str
+    scale: str = ""
+    measures: list[Measure]
 
 
 def score_and_keep(
@@ -80,18 +92,29 @@ def score_and_keep(
 
 
 def kept_results(folder: Path) -> list[Kept]:
-    """Return all results below a folder, by name."""
+    """Return all results below a folder, by name.
+
+    Raises
+    ------
+    RunError, StorageError
+        If a file cannot be read.
+    """
     made = []
     for file in sorted(folder.glob("*/scores.json")):
-        values = json.loads(file.read_text(encoding="utf-8"))
+        try:
+            said = _Scores.model_validate(read_object(file))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise unreadable(file, f"{where}: {first['msg']}") from error
         pictures = file.with_name("pictures.safetensors")
         made.append(
             Kept(
-                values["method"],
-                values["attack"],
-                values["adversary"],
-                values.get("scale", ""),
-                [Measure(**measure) for measure in values["measures"]],
+                said.method,
+                said.attack,
+                said.adversary,
+                said.scale,
+                said.measures,
                 Reconstructions.load(pictures) if pictures.exists() else None,
             )
         )

@@ -19,6 +19,7 @@ _REMEDIES = {
     "mixtures.json": "remove it; the report then shows no mixtures",
     "recording.json": "remove the folder that it is in, and record again (record-attacks)",
     "record.json": "remove it; the report then lacks the clients' times and the messages",
+    "scores.json": "remove the folder that it is in, and run the attack again",
     "summary.json": "remove it: the run is then unfinished, and resuming it writes it again",
 }
 

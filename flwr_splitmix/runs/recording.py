@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.files import write_json
-from flwr_splitmix.runs.damage import read_object
+from flwr_splitmix.runs.damage import read_object, unreadable
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.run import Run
 
@@ -72,12 +72,36 @@ def read_facts(run: Run) -> dict[str, Any]:
             f"run {run.id} has no recording, so there is nothing to attack: start it with "
             '--run-config "record-attacks=true"'
         )
-    return read_object(file)
+    facts = read_object(file)
+    clients = facts.get("clients")
+    if not isinstance(clients, int) or isinstance(clients, bool) or clients < 1:
+        raise unreadable(file, f"clients is {clients!r:.80}, which is no number of clients")
+    return facts
 
 
 def forget(run: Run) -> RunRecording | None:
-    """Remove a run's recording and its attacks' results; return what there was, or None."""
+    """Remove a run's recording and its attacks' results; return what there was, or None.
+
+    Raises
+    ------
+    RunError
+        If it cannot be removed. Of a link nothing is: what was recorded is elsewhere.
+    """
+    path = attacks_dir(run)
+    if path.is_symlink():
+        raise RunError(
+            f"{path} is a link to {path.readlink()}, so nothing was removed: what was recorded is "
+            "still there; remove that, and the link"
+        )
     there = recording_of(run)
+    if there is not None and not path.is_dir():
+        raise RunError(f"{path} is a file, so nothing was removed: it is no recording; remove it")
     if there is not None:
-        shutil.rmtree(there.path)
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            raise RunError(
+                f"the recording could not be removed whole: {error.filename}: {error.strerror}; "
+                "remove it yourself"
+            ) from error
     return there

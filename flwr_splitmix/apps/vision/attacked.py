@@ -88,7 +88,7 @@ def attacked_run(run: Run) -> Attacked:
     summary: dict[str, Any] = {
         "accuracy": (run.summary or {}).get("top1"),
         "rounds": checkpoint.round,
-        "uplink_bytes": sum(row["uplink_bytes"] for row in run.rows),
+        "uplink_bytes": sum(row["uplink_bytes"] or 0 for row in run.rows),
     }
     return Attacked(known, config.averages, DiskTrace(trace_dir(run)), vault, summary)
 

@@ -1,0 +1,76 @@
+"""Damaged recordings and results of attacks: each file is named with its remedy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.recording import attacks_dir, write_facts
+
+Splitmix = Callable[..., Result]
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        ("", "Expecting value"),
+        ("[]", "it holds no JSON object"),
+        ("{}", "method: Field required"),
+        ('{"method": "SFL", "attack": "x", "adversary": "y", "measures": [{"metric": 3}]}',
+         "measures.0.metric: Input should be a valid string"),
+    ],
+)  # fmt: skip
+def test_damaged_scores_are_named_with_their_remedy(
+    scores: str, said: str, splitmix: Splitmix, finished: Run
+) -> None:
+    file = attacks_dir(finished) / "results" / "linear-server" / "scores.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(scores, encoding="utf-8")
+    done = splitmix("attack", "show", finished.id)
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith(f"cannot read {file}: {said}")
+    assert "; remove the folder that it is in, and run the attack again" in done.stderr
+
+
+def test_a_field_of_a_later_version_is_no_damage(splitmix: Splitmix, finished: Run) -> None:
+    measure = {"metric": "MSE", "value": 1.0, "low": 0.9, "high": 1.1, "floor": 2.0, "new": 3}
+    scores = {"method": "SFL", "attack": "x", "adversary": "y", "measures": [measure], "new": 3}
+    folder = attacks_dir(finished) / "results" / "x-y"
+    folder.mkdir(parents=True)
+    (folder / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
+    assert "MSE" in splitmix("attack", "show", finished.id).stdout
+
+
+@pytest.mark.parametrize("facts", [{}, {"clients": None}, {"clients": "2"}, {"clients": 0}])
+def test_a_recording_without_its_number_of_clients_is_damaged(
+    facts: dict[str, object], splitmix: Splitmix, finished: Run
+) -> None:
+    write_facts(finished, facts)
+    done = splitmix("attack", "run", finished.id, "--attack", "linear")
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert "recording.json: clients is " in done.stderr
+    assert "record again (record-attacks)" in done.stderr
+
+
+def test_what_cannot_be_forgotten_is_said(
+    splitmix: Splitmix, finished: Run, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "recording.json").touch()
+    for target in (elsewhere, tmp_path / "nowhere"):
+        attacks_dir(finished).symlink_to(target)
+        done = splitmix("attack", "forget", finished.id)
+        assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+        assert f"is a link to {target}, so nothing was removed" in done.stderr
+        attacks_dir(finished).unlink()
+    assert (elsewhere / "recording.json").exists()
+    attacks_dir(finished).touch()
+    done = splitmix("attack", "forget", finished.id)
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert "is a file, so nothing was removed" in done.stderr
