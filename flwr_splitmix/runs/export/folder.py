@@ -21,6 +21,12 @@ FACTS = "splitmix.json"
 FORMAT = 1
 """Version of that file's format. Readers refuse higher versions."""
 
+_NEEDED: dict[str, dict[str, type]] = {
+    "vision": {"segments": dict, "classes": list, "preprocessing": dict},
+    "language": {"task": str, "classes": list, "max_length": int, "max_new_tokens": int},
+}
+"""By kind of model, the facts that predictions need."""
+
 _TEMPLATES = "additional_chat_templates"
 """The only folder in an export: of a tokenizer with several templates."""
 
@@ -92,13 +98,30 @@ def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """Return the description of an exported model.
+    """Return the description of an exported model, with all that predictions need.
 
     Raises
     ------
     ExportError
-        If the folder holds no description that this version can read.
+        If the folder holds no description that this version can read, or it lacks a fact.
     """
+    facts = _described(folder)
+    kind = facts.get("kind")
+    needed = dict(_NEEDED.get(kind, {}) if isinstance(kind, str) else {})
+    if not needed:
+        raise ExportError(f"{folder / FACTS} has kind {kind!r:.80}; allowed are vision, language")
+    if facts.get("task") == "generation":
+        needed["prompt"] = str
+    for name, wanted in needed.items():
+        if not isinstance(facts.get(name), wanted):
+            raise ExportError(
+                f"{folder / FACTS} lacks {name!r}, or it has another type; export the run again"
+            )
+    return facts
+
+
+def _described(folder: Path) -> dict[str, Any]:
+    """Return a folder's description; raise ExportError if there is none of a known format."""
     file = folder / FACTS
     try:
         facts = read_json(file)
@@ -129,7 +152,7 @@ def _earlier(target: Path) -> list[Path]:
     """
     if not (target / FACTS).is_file():
         return []
-    files = read_facts(target).get("files", [])
+    files = _described(target).get("files", [])
     for name in files if isinstance(files, list) else [files]:
         if not isinstance(name, str) or name in ("", ".", "..") or re.search(r"[/\\\0]", name):
             raise ExportError(
@@ -152,5 +175,5 @@ def _of_what(target: Path) -> str:
     """Describe the export in a folder; "" if there is none."""
     if not (target / FACTS).is_file():
         return ""
-    facts = read_facts(target)
+    facts = _described(target)
     return f" (run {facts.get('run')} after round {facts.get('round')} was exported to it)"

@@ -15,7 +15,7 @@ from flwr_splitmix.data import DataError
 from flwr_splitmix.data.errors import import_extra
 from flwr_splitmix.data.images.preprocessing import Preprocessing
 from flwr_splitmix.data.texts.tokens import plain_tokens
-from flwr_splitmix.runs.export.folder import ExportError, read_facts
+from flwr_splitmix.runs.export.folder import FACTS, ExportError, read_facts
 from flwr_splitmix.runs.export.vision import LOWER, UPPER
 from flwr_splitmix.segments import SplitModel, split_shuffled_edge, split_vision_model
 
@@ -43,7 +43,12 @@ def load_segments(folder: Path) -> SplitModel:
         If the folder holds no vision model, or a file cannot be read.
     """
     call = _facts(folder, "vision")["segments"]
-    segments = _MADE_BY[call["made_by"]](**call["arguments"], seed=0)
+    try:
+        segments = _MADE_BY[call["made_by"]](**call["arguments"], seed=0)
+    except (KeyError, TypeError) as error:
+        raise ExportError(
+            f"{folder / FACTS} has segments that cannot be made ({error}); export the run again"
+        ) from error
     for segment, name in zip(segments, (LOWER, UPPER), strict=True):
         _load(segment, folder / name)
     return segments
@@ -127,7 +132,7 @@ def answer(folder: Path, question: str, *, max_new_tokens: int | None = None) ->
     """
     facts = _facts(folder, "language")
     model, tokenizer = _pretrained(folder, "AutoModelForCausalLM")
-    ids = tokenizer(facts["prompt"].format(question))["input_ids"]
+    ids = tokenizer(_asked(folder, facts["prompt"], question))["input_ids"]
     if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
         ids = ids[:-1]  # some tokenizers end every text, but here the answer follows
     prompt = torch.tensor([ids])
@@ -151,6 +156,16 @@ def _facts(folder: Path, kind: str) -> dict[str, Any]:
         wanted = "IMAGE..." if facts.get("kind") == "vision" else '--text "..."'
         raise ExportError(f"{folder} holds a {facts.get('kind')} model; give it {wanted}")
     return facts
+
+
+def _asked(folder: Path, prompt: str, question: str) -> str:
+    try:
+        return prompt.format(question)
+    except (LookupError, ValueError) as error:
+        raise ExportError(
+            f"{folder / FACTS} has the prompt {prompt!r:.80}, which has no place for a question; "
+            "export the run again"
+        ) from error
 
 
 def _load(segment: nn.Module, file: Path) -> None:

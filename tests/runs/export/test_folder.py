@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from flwr_splitmix.cli import app
 from flwr_splitmix.runs.export.folder import FACTS, ExportError, new_folder
 
 
@@ -51,4 +53,45 @@ def test_only_what_an_export_writes_is_removed(tmp_path: Path) -> None:
 def test_files_that_are_no_list_are_refused(tmp_path: Path) -> None:
     target = described(tmp_path / "model", files=3)
     with pytest.raises(ExportError, match="lists 3 among"), new_folder(target, force=True):
+        pytest.fail("it began to export")
+
+
+VISION = {"kind": "vision", "classes": ["a"], "preprocessing": {},
+          "segments": {"made_by": "split_vision_model", "arguments": {}}}  # fmt: skip
+LANGUAGE = {"kind": "language", "task": "generation", "classes": [], "max_length": 8,
+            "max_new_tokens": 8, "prompt": "{}"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        *(({**VISION, name: None}, f"lacks '{name}', or it has another type")
+          for name in ("segments", "classes", "preprocessing")),
+        *(({**LANGUAGE, name: None}, f"lacks '{name}', or it has another type")
+          for name in ("classes", "task", "max_length", "max_new_tokens", "prompt")),
+        ({**VISION, "segments": {}}, "has segments that cannot be made ('made_by')"),
+        ({**VISION, "segments": {"made_by": "x", "arguments": {}}}, "cannot be made ('x')"),
+        ({**VISION, "segments": {"made_by": "split_vision_model", "arguments": {"x": 1}}},
+         "has segments that cannot be made ("),
+        ({"kind": ["vision"]}, "has kind ['vision']; allowed are vision, language"),
+    ],
+)  # fmt: skip
+def test_a_description_that_lacks_a_fact_predicts_nothing(
+    facts: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    folder = described(tmp_path / "model", **facts)
+    asked = ["--text", "x"] if facts["kind"] == "language" else [str(tmp_path / "0.png")]
+    done = CliRunner().invoke(app, ["predict", str(folder), *asked])
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.exception
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"format": 1, "files": ["\\ud800"]}'])
+def test_a_description_that_cannot_be_read_is_said(text: str, tmp_path: Path) -> None:
+    folder = described(tmp_path / "model")
+    (folder / FACTS).write_text(text, encoding="utf-8")
+    with (
+        pytest.raises(ExportError, match=f"cannot read {folder / FACTS}: "),
+        new_folder(folder, force=True),
+    ):
         pytest.fail("it began to export")
