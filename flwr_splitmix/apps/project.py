@@ -73,8 +73,8 @@ def open_project(folder: Path) -> Project:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from None
-    app = described.get("tool", {}).get("flwr", {}).get("app", {})
-    components = app.get("components", {})
+    components = _table(described, "tool.flwr.app.components", file)
+    config = _table(described, "tool.flwr.app.config", file)
     missing = [name for name in ("serverapp", "clientapp") if name not in components]
     if missing:
         raise ConfigError(
@@ -88,10 +88,22 @@ def open_project(folder: Path) -> Project:
                 f"{file} has {kind} = {components[kind]!r}; it must be module:name, as in "
                 f'{kind} = "{module}:app"'
             )
-    name = str(described.get("project", {}).get("name", folder.name))
-    return Project(
-        folder, name, _kind(folder, components), _flat(app.get("config", {})), components
-    )
+    name = str(_table(described, "project", file).get("name", folder.name))
+    places = {kind: str(components[kind]) for kind in ("serverapp", "clientapp")}
+    return Project(folder, name, _kind(folder, places), _flat(config), places)
+
+
+def _table(described: Mapping[str, Any], name: str, file: Path) -> Mapping[str, Any]:
+    """Return a table of a TOML file by its name with dots; {} if it has none."""
+    table: Any = described
+    keys = name.split(".")
+    for depth, key in enumerate(keys, 1):
+        table = table.get(key, {})
+        if not isinstance(table, Mapping):
+            raise ConfigError(
+                f"{file} has {'.'.join(keys[:depth])} = {table!r:.80}; it must be a table, [{name}]"
+            )
+    return table
 
 
 def _kind(folder: Path, components: Mapping[str, str]) -> Kind:

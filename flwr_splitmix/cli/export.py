@@ -58,7 +58,7 @@ def _defaults(app: Path) -> dict[str, Any]:
     try:
         described = tomllib.loads(file.read_text(encoding="utf-8"))
         config: dict[str, Any] = described["tool"]["flwr"]["app"]["config"]
-    except (OSError, ValueError, LookupError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunError(f"--app {app}: its pyproject.toml cannot be read: {error}") from error
     return config
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from enum import StrEnum
@@ -39,15 +40,18 @@ def new(
             f"{folder.name!r} is no app's name: allowed are small letters, digits and '-', with a "
             "letter first"
         )
-    if folder.exists():
+    if os.path.lexists(folder):
         _refuse(f"{folder} exists already; name another folder, or remove it")
     source = files("flwr_splitmix.templates") / kind.value
-    folder.mkdir(parents=True)
-    for file in FILES:
-        text = (source / file).read_text(encoding="utf-8")
-        if file == "pyproject.toml":
-            text = renamed(text, folder.name)
-        (folder / file).write_text(text, encoding="utf-8")
+    try:
+        folder.mkdir(parents=True)
+        for file in FILES:
+            text = (source / file).read_text(encoding="utf-8")
+            if file == "pyproject.toml":
+                text = renamed(text, folder.name)
+            (folder / file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        _refuse(f"{folder} cannot be written: {error.strerror}; name another folder")
     keys = "" if kind is Template.own else f" Its keys are in {folder / 'pyproject.toml'}."
     typer.echo(f"{folder} is an app.{keys} Try:\n")
     named = shlex.quote(str(folder))

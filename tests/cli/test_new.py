@@ -68,6 +68,20 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
     assert (folder / "client_app.py").read_text() == kept
 
 
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    cases = {
+        tmp_path / "file" / "abc": "cannot be written: Not a directory; name another folder",
+        tmp_path / "link": "exists already",
+        tmp_path / ("a" * 300): "cannot be written: File name too long; name another folder",
+    }
+    for folder, said in cases.items():
+        done = CliRunner().invoke(app, ["new", "own", str(folder)])
+        assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.exception
+        assert done.stderr.startswith(f"{folder} {said}")
+
+
 def test_a_name_that_no_package_may_have_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["new", "own", str(tmp_path / "My App")])
     assert done.exit_code == 1
