@@ -21,19 +21,25 @@ def audit_log(
     ] = "table",
 ) -> None:
     """Verify and print a node's audit log; a changed line is an error."""
-    from flwr_splitmix.privacy.journal import JournalError, read_journal
+    from flwr_splitmix.privacy.journal import JournalError, is_cut, read_journal
 
     try:
-        entries = read_journal(path)
+        entries, cut = read_journal(path), is_cut(path)
     except OSError as error:
         typer.echo(f"{path} cannot be read: {error.strerror}", err=True)
         raise typer.Exit(1) from error
     except JournalError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
-    if any("exchange" not in entry for entry in entries):
+    if any("exchange" not in entry for entry in entries) or (cut and not entries):
         typer.echo(f"{path} is no audit log: a node's is audit-N.jsonl in its state-dir", err=True)
         raise typer.Exit(1)
+    if cut:
+        typer.echo(
+            f"the last line of {path} is unfinished and not shown: its node was stopped while it "
+            "wrote it, or somebody cut the file",
+            err=True,
+        )
     if output == "json":
         typer.echo(json.dumps(entries, indent=2))
         return

@@ -127,6 +127,15 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     return [entry for entry, _ in _entries(path)]
 
 
+def is_cut(path: Path) -> bool:
+    """Return whether a journal's last line is unfinished; raise OSError if it cannot be read."""
+    with path.open("rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
+
+
 def _open_locked(path: Path) -> int:
     """Open and lock a file, retrying if it was replaced in the meantime."""
     while True:

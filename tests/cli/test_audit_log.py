@@ -59,3 +59,22 @@ def test_a_nodes_ledger_is_no_audit_log(splitmix: Splitmix, tmp_path: Path) -> N
     result = splitmix("audit-log", str(tmp_path / "privacy-ledger-0.jsonl"))
     assert result.exit_code == 1
     assert "privacy-ledger-0.jsonl is no audit log: a node's is audit-N.jsonl" in result.stderr
+
+
+def test_an_unfinished_last_line_is_said(splitmix: Splitmix, path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+    for form in ("table", "json"):
+        result = splitmix("audit-log", str(path), "--format", form)
+        assert result.exit_code == 0
+        assert f"the last line of {path} is unfinished and not shown: " in result.stderr
+    assert len(json.loads(result.stdout)) == 3
+
+
+def test_bytes_without_a_line_are_no_audit_log(splitmix: Splitmix, path: Path) -> None:
+    path.write_bytes(b"something else")
+    result = splitmix("audit-log", str(path))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "is no audit log: a node's is audit-N.jsonl" in result.stderr
+    path.write_bytes(b"")  # one to which nothing has been written yet
+    result = splitmix("audit-log", str(path))
+    assert (result.exit_code, result.stderr) == (0, "")
