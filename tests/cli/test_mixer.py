@@ -42,3 +42,25 @@ def test_what_is_wrong_is_one_sentence(
     assert ended.exit_code == 1
     assert said in ended.output
     assert "Traceback" not in ended.output
+
+
+@pytest.mark.parametrize(
+    ("seed", "options", "said"),
+    [
+        ("9" * 5000, [], "--seed-file: {file} must hold one whole number of 2**48 to 2**63 - 1"),
+        (str(2**50), ["--most-ratio", "nan"], "--most-ratio is nan; allowed is a number in 0.5..1"),
+    ],
+)
+def test_numbers_beyond_their_range_are_refused(
+    seed: str, options: list[str], said: str, splitmix: Splitmix, tmp_path: Path
+) -> None:
+    token, file = tmp_path / "token", tmp_path / "seed"
+    for path, text in ((token, "c0ffee" * 8), (file, seed)):
+        path.write_text(text)
+        path.chmod(0o600)
+    ended = splitmix(
+        "mixer", "--listen", "127.0.0.1:0", "--token-file", str(token), "--seed-file", str(file),
+        *options,
+    )  # fmt: skip
+    assert ended.exit_code == 1
+    assert ended.output.startswith(said.format(file=file))

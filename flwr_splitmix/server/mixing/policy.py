@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, field
 
+from flwr_splitmix.links.link import LinkError
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -23,12 +25,21 @@ class Policy:
     most_ratio
         Largest mixing ratio of a member, also among those left of a group that has shrunk: a group
         with a larger one is not mixed.
+
+    Raises
+    ------
+    LinkError
+        If `most_ratio` is not in 0..1.
     """
 
     seed: int | None = field(default=None, repr=False)
     least_members: int = 2
     least_patches: int = 1
     most_ratio: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not 0 < self.most_ratio <= 1:  # nor NaN, which the command line lets pass
+            raise LinkError(f"--most-ratio is {self.most_ratio}; allowed is a number in 0.5..1")
 
 
 def draw_seed() -> int:

@@ -40,7 +40,8 @@ def read_seed(path: Path | None) -> int | None:
     if path is None:
         return None
     text = read_secret(path, "--seed-file")
-    if not (text.isascii() and text.isdigit() and LEAST_SEED <= int(text) < 2**63):
+    digits = text.isascii() and text.isdigit() and len(text) < 40  # int() refuses 5,000 of them
+    if not (digits and LEAST_SEED <= int(text) < 2**63):
         raise LinkError(
             f"--seed-file: {path} must hold one whole number of 2**48 to 2**63 - 1, drawn at "
             "random: whoever guesses it knows every mask"
