@@ -63,7 +63,7 @@ class NodePolicy:
 
     def __post_init__(self) -> None:
         limit = self.max_epsilon
-        if limit is not None and not (_is_number(limit) and math.isfinite(limit) and limit > 0):
+        if limit is not None and not (_is_number(limit) and limit > 0):
             raise PolicyError(f"max-epsilon is {limit!r}; allowed is a number above 0")
         if self.delta is not None:
             if not _is_number(self.delta):
@@ -109,8 +109,14 @@ class NodePolicy:
                     f"to mean; did you mean {meant!r}?"
                 )
         values: dict[str, Any] = {}
-        if path := node.get(POLICY):
-            values = _read_file(Path(str(path)).expanduser())
+        if POLICY in node:
+            path = node[POLICY]
+            if not isinstance(path, str) or not path.strip():
+                raise PolicyError(
+                    f"{POLICY} is {path!r}, so this node would be without its policy; name a TOML "
+                    "file, or leave the key out"
+                )
+            values = _read_file(Path(path).expanduser())
         values |= {key: node[key] for key in KEYS if key in node}
         return cls(**{_field(key): value for key, value in values.items()})
 
@@ -128,7 +134,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         values = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise PolicyError(f"{POLICY} {path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # also of a number with too many digits
         raise PolicyError(f"{POLICY} {path} is no TOML file: {error}") from None
     if unknown := sorted(set(values) - set(KEYS)):
         raise PolicyError(
@@ -147,5 +153,9 @@ def _field(key: str) -> str:
     return key.replace("-", "_")
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _is_number(value: Any) -> bool:
+    try:
+        plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return plain and math.isfinite(value)
+    except OverflowError:  # of an integer
+        return False
