@@ -29,6 +29,7 @@ from flwr_splitmix.experiments.cells import dataset_name
 from flwr_splitmix.experiments.filter import choose
 from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
 from flwr_splitmix.experiments.report import make_tables
+from flwr_splitmix.runs.places import check_writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -106,6 +107,7 @@ def run(
     if on_privacy(names):
         if epochs is not None or cells:
             raise ExperimentError("an experiment on privacy is run as it is: no epochs, no cells")
+        check_writable(run_dir, "--run-dir")
         run_privacy(
             names, scale,
             source=dataset, seeds=numbers(seeds), jobs=jobs, device=device, home=run_dir,
@@ -133,6 +135,8 @@ def run(
          Workplace(run_dir, source, device))
         for source in dict.fromkeys(sources.values())
     ]  # fmt: skip
+    if todo:
+        check_writable(run_dir, "--run-dir")
     for part, place in grids:
         if part:
             check_cells(part, place)

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -18,12 +17,16 @@ from flwr_splitmix.cli.check import AppFolder, RunConfig
 from flwr_splitmix.cli.superlinks import SuperLinkError, check_environment, read_connection
 from flwr_splitmix.cli.terminal import terminated_as_interrupted
 from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.places import check_writable
 
 if TYPE_CHECKING:
     from flwr_splitmix.cli.following import Followed
 
 INTERRUPTED = 130
 """Exit status of a run ended by Ctrl-C, as in a shell."""
+
+_LOGS = "flower-logs"
+"""The folder of the logs of runs that have no directory yet."""
 
 _SPLITMIX = "from flwr_splitmix.cli import app; app(prog_name='splitmix')"
 
@@ -68,10 +71,11 @@ def run(
         if remark := check_environment(connection):
             typer.secho(f"note: {remark}", fg=typer.colors.YELLOW, err=True)
         flwr = Flwr(superlink)
-        _check_folder(values, "run-dir" if run_dir is None else "--run-dir")
+        option = "run-dir" if run_dir is None else "--run-dir"
+        check_writable(values.get("run-dir"), option, _LOGS)
         options = _federation(nodes, federation, federation_config)
         words = run_config_text(changed)
-    except (FlwrError, SuperLinkError) as error:
+    except (FlwrError, SuperLinkError, RunError) as error:
         _fail(str(error))
     with terminated_as_interrupted():
         try:
@@ -174,43 +178,12 @@ def _home(values: dict[str, Any]) -> Path:
     return Path(str(chosen)).expanduser()
 
 
-def _check_folder(values: dict[str, Any], key: str) -> None:
-    """Exit with the problem if nothing can be written where the run and Flower's log are kept.
-
-    Parameters
-    ----------
-    key
-        What names the folder, if the run configuration does.
-    """
-    if not values.get("run-dir"):
-        key = "$SPLITMIX_HOME" if os.environ.get("SPLITMIX_HOME") else "the default run-dir"
-    home = Path(values.get("run-dir") or os.environ.get("SPLITMIX_HOME") or "~/.splitmix")
-    try:
-        home = _home(values)
-        _logs(home).mkdir(parents=True, exist_ok=True)
-        for folder in (_logs(home), home / "runs"):
-            if folder.exists():
-                with tempfile.TemporaryFile(dir=folder):
-                    pass
-    except (OSError, RuntimeError) as error:  # RuntimeError: "~" of an unknown user
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        _fail(
-            f"{key} is {str(home)!r}, where nothing can be written ({reason}); choose a writable "
-            "folder"
-        )
-
-
-def _logs(home: Path) -> Path:
-    """Return the folder of the logs of runs that have no directory yet."""
-    return home / "flower-logs"
-
-
 def _follow(flwr: Any, flower_run: int, home: Path) -> tuple[Followed, bool]:
     """Show the run's progress to its end; return its facts, and whether Ctrl-C or SIGTERM came."""
     from flwr_splitmix.cli.flower import FlwrError
     from flwr_splitmix.cli.following import Followed, display, follow
 
-    followed = Followed(flower_run, home, _logs(home) / f"{flower_run}.log")
+    followed = Followed(flower_run, home, home / _LOGS / f"{flower_run}.log")
     interrupted = False
     with followed.log.open("wb") as file:
         writer = flwr.follow(flower_run, file)

@@ -104,14 +104,16 @@ def numbers(seeds: str) -> list[int]:
     Raises
     ------
     RunError
-        If they are not integers of at least 0.
+        If they are not integers of 0 to 2**63 - 1.
     """
     try:
         numbers = [int(part) for part in seeds.split(",")]
     except ValueError:
         numbers = [-1]
-    if min(numbers) < 0:
-        raise RunError(f"seeds is {seeds!r}; allowed are numbers from 0, as in 0,1,2")
+    if min(numbers) < 0 or max(numbers) >= 2**63:
+        raise RunError(
+            f"seeds is {seeds!r:.80}; allowed are numbers from 0 to 2**63 - 1, as in 0,1,2"
+        )
     return list(dict.fromkeys(numbers))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,9 +11,53 @@ from flwr_splitmix.runs.errors import RunError
 
 
 def runs_directory(home: str | Path | None) -> Path:
-    """Return the directory of all runs: below `home`, else $SPLITMIX_HOME, else ~/.splitmix."""
+    """Return the directory of all runs: below `home`, else $SPLITMIX_HOME, else ~/.splitmix.
+
+    Raises
+    ------
+    RunError
+        If it begins with the "~" of an unknown user.
+    """
     chosen = home or os.environ.get("SPLITMIX_HOME") or "~/.splitmix"
-    return Path(chosen).expanduser() / "runs"
+    try:
+        return Path(chosen).expanduser() / "runs"
+    except RuntimeError as error:
+        raise RunError(f"cannot find the folder {str(chosen)!r}: {error}") from error
+
+
+def check_writable(chosen: str | Path | None, option: str, inside: str = "runs") -> None:
+    """Check that files can be written to the folder of runs, and to another one beside it.
+
+    Parameters
+    ----------
+    chosen
+        The home, as in `runs_directory`.
+    option
+        What names the home if it is given.
+    inside
+        A folder in the home; it is made.
+
+    Raises
+    ------
+    RunError
+        If nothing can be written there.
+    """
+    named = os.environ.get("SPLITMIX_HOME")
+    key = option if chosen else "$SPLITMIX_HOME" if named else "the default run-dir"
+    home = Path(chosen or named or "~/.splitmix")
+    try:
+        expanded = home = home.expanduser()
+        (expanded / inside).mkdir(parents=True, exist_ok=True)
+        for folder in {expanded / inside, expanded / "runs"}:
+            if folder.exists():
+                with tempfile.TemporaryFile(dir=folder):
+                    pass
+    except (OSError, RuntimeError) as error:  # RuntimeError: "~" of an unknown user
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise RunError(
+            f"{key} is {str(home)!r}, where nothing can be written ({reason}); choose a writable "
+            "folder"
+        ) from error
 
 
 def run_paths(runs: Path) -> list[Path]:

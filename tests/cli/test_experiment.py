@@ -186,3 +186,14 @@ def test_listing_and_showing_do_not_load_torch(home: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "50.00" in done.stdout
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="there is no such folder here")
+def test_seeds_and_the_folder_are_checked_before_a_cell_begins(splitmix: Splitmix) -> None:
+    large = splitmix("experiment", "run", *TWO, "--seeds", str(2**63))
+    assert (large.exit_code, large.stderr.count("\n")) == (1, 1)
+    assert "allowed are numbers from 0 to 2**63 - 1" in large.stderr
+    for command in (TWO, ("patch-shuffling-table7-privacy", "--scale", "smoke")):
+        done = splitmix("experiment", "run", *command, "--run-dir", "/proc/x")
+        assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+        assert "--run-dir is '/proc/x', where nothing can be written (" in done.stderr
