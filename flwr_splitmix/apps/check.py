@@ -11,6 +11,7 @@ from pathlib import Path
 from flwr_splitmix.apps.project import Project, open_project, run_values
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
+from flwr_splitmix.runs import Run, RunError
 
 FLOWERS_DEFAULT = 2
 """Flower's default number of SuperNodes in a simulation."""
@@ -51,6 +52,11 @@ def check_app(
     except ConfigError as error:
         report.problems.append(str(error))
         return report
+    if project.kind != "own" and values.get("resume"):
+        try:
+            Run.open(str(values["resume"]), home=values.get("run-dir")).check_free()
+        except RunError as error:
+            report.problems.append(f"resume is {values['resume']!r}, but {error}")
     check_values(project, values, report, setting)
     if nodes is None and "clients" in report.facts:
         report.facts["clients"] += " (Flower's default number of them; --nodes says another)"

@@ -31,8 +31,8 @@ from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.recording import trace_dir
 from flwr_splitmix.schedule import OptimizerFactory, adamw
 
-Count = Annotated[int, Field(ge=1)]
-CountOrAuto = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+CountOrAuto = Annotated[int, Field(ge=0, lt=2**31)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

@@ -83,10 +83,11 @@ def check(
     with _nothing_collected():
         from flwr_splitmix.apps.check import check_app
 
-        given = _given(uplink, downlink, rtt, client_flops, server_flops) if cuts else None
+        given = _given(uplink, downlink, rtt, client_flops, server_flops)
         report = check_app(
-            app, run_config or [], here=Path.cwd(), nodes=nodes, any_nodes=any_nodes, setting=given
-        )
+            app, run_config or [], here=Path.cwd(), nodes=nodes, any_nodes=any_nodes,
+            setting=given if cuts else None,
+        )  # fmt: skip
     if output is not None and report.advice is not None:
         from flwr_splitmix.cli.cut_plot import plot_cuts
 

@@ -248,12 +248,6 @@ def test_a_component_needs_a_name_in_its_module(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_no_speed_is_refused() -> None:
-    done = check(APPS / "vision", "--uplink", "fast")
-    assert done.exit_code == 2
-    assert "--uplink" in done.output
-
-
 def test_flower_is_not_started_and_little_is_loaded() -> None:
     """Datasets, Ray, transformers and pandas take seconds each."""
     program = (
