@@ -95,14 +95,14 @@ def open_project(folder: Path) -> Project:
 
 def _table(described: Mapping[str, Any], name: str, file: Path) -> Mapping[str, Any]:
     """Return a table of a TOML file by its name with dots; {} if it has none."""
-    table: Any = described
+    table = described
     keys = name.split(".")
     for depth, key in enumerate(keys, 1):
-        table = table.get(key, {})
-        if not isinstance(table, Mapping):
-            raise ConfigError(
-                f"{file} has {'.'.join(keys[:depth])} = {table!r:.80}; it must be a table, [{name}]"
-            )
+        below = table.get(key, {})
+        if not isinstance(below, Mapping):
+            named = ".".join(keys[:depth])
+            raise ConfigError(f"{file} has {named} = {below!r:.80}; it must be a table, [{name}]")
+        table = below
     return table
 
 

@@ -93,11 +93,17 @@ def plain_client_app(folder: Path) -> None:
     )
 
 
+def components_without_a_table(folder: Path) -> None:
+    (folder / "own").mkdir()
+    (folder / "own" / "pyproject.toml").write_text("tool.flwr.app.components = 3", encoding="utf-8")
+
+
 LANGUAGE = "task='classification' strategy='USplitSL'"
 FILE = f"{LANGUAGE} dataset='{PLACE}/rows.csv'"
 
 MISTAKES = (
     Mistake("no app", "nowhere", []),
+    Mistake("a table that is none", "own", [], components_without_a_table),
     Mistake("a key that is not there", "vision", keys("stratgy='PSL'")),
     Mistake("a text without quotes", "vision", keys("strategy=CutMixSL")),
     Mistake("a method that is not there", "vision", keys("strategy='CutMix'")),
@@ -105,6 +111,11 @@ MISTAKES = (
     Mistake("Python's True", "vision", keys("pretrained=True")),
     Mistake("blanks around the =", "vision", keys("k = 2")),
     Mistake("a value out of range", "vision", keys("batch-size=0 lr=-1.0")),
+    Mistake("a batch beyond all", "vision", keys("batch-size=10000000000")),
+    Mistake(
+        "a run to resume that is not there", "vision",
+        keys(f"resume='latest' run-dir='{PLACE}/home'"),
+    ),
     Mistake(
         "a mixing group above the clients", "vision", [*keys("k=5"), "--nodes", "4"]
     ),
