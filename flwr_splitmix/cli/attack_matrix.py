@@ -27,6 +27,7 @@ from flwr_splitmix.experiments.privacy.kinds import Matrix
 from flwr_splitmix.experiments.privacy.matrices import IMAGES, TEXTS
 from flwr_splitmix.experiments.privacy.results import Result, results
 from flwr_splitmix.experiments.privacy.tasks import tasks_of, with_gates
+from flwr_splitmix.runs.places import check_writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -173,6 +174,7 @@ def run_cells(chosen: Sequence[MatrixCell], place: Place, jobs: int, *, gates: b
     from flwr_splitmix.experiments.privacy.grid import run_tasks
 
     check_matrix(place)
+    check_writable(place.home, "--run-dir", "attacks")
     with _MatrixDisplay(len(tasks)) as display, terminated_as_interrupted():
         try:
             failures = run_tasks(tasks, place, jobs=jobs, on_progress=display.show)

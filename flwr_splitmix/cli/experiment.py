@@ -107,7 +107,6 @@ def run(
     if on_privacy(names):
         if epochs is not None or cells:
             raise ExperimentError("an experiment on privacy is run as it is: no epochs, no cells")
-        check_writable(run_dir, "--run-dir")
         run_privacy(
             names, scale,
             source=dataset, seeds=numbers(seeds), jobs=jobs, device=device, home=run_dir,
@@ -135,11 +134,11 @@ def run(
          Workplace(run_dir, source, device))
         for source in dict.fromkeys(sources.values())
     ]  # fmt: skip
-    if todo:
-        check_writable(run_dir, "--run-dir")
     for part, place in grids:
         if part:
             check_cells(part, place)
+    if todo:
+        check_writable(run_dir, "--run-dir")
     out = console()
     done = len(chosen) - len(todo)
     out.print(f"{len(chosen)} cells, {done} of them finished before")
