@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -16,7 +18,8 @@ from flwr_splitmix import Run
 from flwr_splitmix.cli import app
 from flwr_splitmix.runs.flower_run import facts_of
 from flwr_splitmix.sandbox.superlink import NAME, toml
-from tests.e2e.flower_run import TINY, Runner
+from tests.e2e.flower_run import TINY, Runner, rows
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -29,12 +32,16 @@ def new(kind: str, folder: Path) -> Path:
     return folder
 
 
+def command(folder: Path, values: Mapping[str, Any], *options: str) -> list[str]:
+    keys = ["--run-config", toml(values)] if values else []
+    return [sys.executable, "-c", MAIN, "run", str(folder), NAME, "--nodes", "2", *options, *keys]
+
+
 def splitmix_run(
     runner: Runner, folder: Path, home: Path, values: Mapping[str, Any], *options: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", MAIN, "run", str(folder), NAME, "--nodes", "2", *options,
-         *(["--run-config", toml(values)] if values else [])],
+        command(folder, values, *options),
         env={**runner.flower.environment, "SPLITMIX_HOME": str(home)},
         cwd=home, capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
@@ -76,3 +83,28 @@ def test_a_run_that_fails_ends_with_one_sentence_and_status_1(
     assert "the disk is on fire" in log.read_text(encoding="utf-8")
     assert "Traceback" not in done.stderr
     assert os.sep in str(log)
+
+
+def test_a_signal_to_end_stops_the_run_and_leaves_no_process(
+    runner: Runner, tmp_path: Path
+) -> None:
+    folder = new("vision", tmp_path / "long")
+    started = subprocess.Popen(
+        command(folder, {**TINY, "num-server-rounds": 100_000}, "--run-dir", str(tmp_path)),
+        env=runner.flower.environment, cwd=tmp_path,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        wait_for("the first round", lambda: rows(tmp_path) or started.poll() is not None, 300)
+        writers = psutil.Process(started.pid).children(recursive=True)
+        assert writers
+        started.send_signal(signal.SIGTERM)
+        _, said = started.communicate(timeout=300)
+    finally:
+        started.kill()
+    assert started.returncode == 130
+    (run,) = Run.list(tmp_path)
+    assert f"the run was stopped; resume it with resume='{run.id}'" in said
+    assert not [writer for writer in writers if writer.is_running()]
+    wait_for("the end of the run", lambda: not runner.in_progress(), 120)
+    wait_for("the run's lock", lambda: run.status == "stopped", 60)
