@@ -128,7 +128,8 @@ def check_map_style(name: str, data: Any) -> None:
     ------
     TypeError
         If it has no length or cannot be indexed, or if it is a mapping of names, or a tuple or
-        list of whole arrays, instead of (input, label) pairs; the message begins with the argument's name.
+        list of whole arrays, instead of (input, label) pairs; the message begins with the
+        argument's name.
     """
     if not _is_map_style(data):
         kind = type(data).__name__

@@ -183,7 +183,8 @@ class StreamClients(Clients):
                     lost[client] = until
                     continue
                 del waiting[client]
-                seconds.append(outcome.seconds)
+                if outcome.reply is not None:  # a failure tells nothing of how long a step takes
+                    seconds.append(outcome.seconds)
                 yield client, outcome
             limit = min([deadline, *(lost[client] for client in waiting if client in lost)])
             begun = waiting.keys() - posted

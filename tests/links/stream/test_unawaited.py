@@ -173,3 +173,18 @@ def test_half_of_all_must_have_answered_before_anyone_is_late(
     least: int, asked: int, needed: int
 ) -> None:
     assert Patience(2.0, least).answers_needed(asked) == needed
+
+
+def broken(ticket: Ticket, node: int) -> None:
+    Session(ticket, node, DESCRIPTION, lambda method, arguments: Outcome(None, "broken")).run()
+
+
+def test_failures_say_nothing_of_how_long_an_answer_takes(link: StreamLink) -> None:
+    """Half of the clients failed at once, and all others were late at once."""
+    slow = [Slow(), Slow()]
+    with a_round(link, [broken, broken, *slow]) as clients:
+        for one in slow:
+            one.go_on_soon()
+        assert answers(clients, "slowly") == {2: "slowly", 3: "slowly"}
+    assert clients.late == {}
+    assert clients.failures == {0: "broken", 1: "broken"}
