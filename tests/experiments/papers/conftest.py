@@ -10,7 +10,7 @@ import pytest
 
 from flwr_splitmix.data.texts.generated import GENERATED
 from flwr_splitmix.experiments import EXPERIMENTS, SCALES, text_running
-from flwr_splitmix.experiments.cell_runs import held_run
+from flwr_splitmix.experiments.cell_runs import clear, held_run
 from flwr_splitmix.experiments.running import run_cell
 from tests.experiments.text_cells import save_tiny_encoder
 
@@ -47,6 +47,7 @@ def run_table(tiny_encoder: Path, text_runs: Path, monkeypatch: pytest.MonkeyPat
             with held_run(cell, text_runs, GENERATED) as run:
                 if run.status != "finished":  # places, and tables, may share a run
                     run_cell(cell, run, GENERATED, device="cpu", on_round=lambda event: None)
+                    clear(run)
             summaries[entry.place] = run.summary or {}
         return summaries
 
