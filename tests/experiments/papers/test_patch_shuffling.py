@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flwr_splitmix.experiments import SCALES, variant
+from flwr_splitmix.experiments.cell_runs import clear
 from flwr_splitmix.experiments.papers.patch_shuffling import (
     ADVERSARIAL,
     BLURRED,
@@ -26,7 +27,7 @@ def test_an_edge_with_a_block_costs_what_the_block_costs_shuffled_or_not(
     run: RunCell, tmp_path: Path
 ) -> None:
     for _, cell in TABLE_6.cells(SMOKE, epochs=1):
-        run(cell)
+        clear(run(cell))
     (table,) = make_tables(TABLE_6, SMOKE, tmp_path / "home")
     macs = {line.entry.row: line.mean for line in table.lines}
     memory = {line.entry.row: line.further for line in table.lines}
