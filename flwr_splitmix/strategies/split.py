@@ -142,6 +142,8 @@ class SplitStrategy(RoundLoop):
         micro_batches: PartsAsked = 1,
         **options: Unpack[RoundOptions],
     ) -> None:
+        if noise is None and isinstance(mixer, Noisy):  # the same as `noise`, which has a ledger
+            noise, mixer = mixer.noise, mixer.mixer
         if self.needs_noise and noise is None:
             name = type(self).__name__
             raise ValueError(f"{name} needs noise=GaussianNoise(sigma_s=..., sigma_y=...)")
@@ -151,8 +153,6 @@ class SplitStrategy(RoundLoop):
         check_kind("mixer", mixer, Mixer, "a Mixer, such as PatchCutMix(k=2)")
         check_observers(options.get("observers", ()))
         self._check_positions(upper, mixer)
-        if noise is None and isinstance(mixer, Noisy):  # the same as `noise`, which has a ledger
-            noise, mixer = mixer.noise, mixer.mixer
         self.ledger: PrivacyLedger | None = None
         self.ledger_elsewhere: LedgerElsewhere | None = None
         if noise is not None:
