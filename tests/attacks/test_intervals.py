@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import bootstrap
+from torch import Tensor
 
-from flwr_splitmix.attacks.base import Guess, Pictures
+from flwr_splitmix.attacks.base import Goal, Guess, Pictures
 from flwr_splitmix.attacks.intervals import curve_measures, mean_measure, passes_gate
 from flwr_splitmix.attacks.release import Origin
 from flwr_splitmix.attacks.scores import Floors, score_guess
@@ -82,9 +83,13 @@ def test_members_and_labels_are_resampled_by_victim() -> None:
     pictures = Pictures(torch.zeros(40, 1, 2, 2), torch.tensor([0, 1]).repeat(20))
     truth = Truth(pictures, torch.arange(40) < 20, [Origin(torch.arange(40)[:, None], (0,))] * 3)
     where = [(release, row) for release in range(3) for row in range(40)]
-    for goal, values in (("membership", torch.rand(120)), ("labels", torch.zeros(120).long())):
+    guesses: dict[Goal, Tensor] = {
+        "membership": torch.rand(120),
+        "labels": torch.zeros(120).long(),
+    }
+    for goal, values in guesses.items():
         guess = Guess(values, torch.ones(120), where)
-        assert score_guess(goal, guess, truth, PUBLIC).main.groups == 40  # type: ignore[arg-type]
+        assert score_guess(goal, guess, truth, PUBLIC).main.groups == 40
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])

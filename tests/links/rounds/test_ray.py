@@ -27,9 +27,10 @@ from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.host import ClientHost
 from flwr_splitmix.links.ray.actor import RayHost
 from flwr_splitmix.links.ray.link import RayClients, _Host
-from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.links.ticket import RECORD, Ticket
 from flwr_splitmix.mixers import PatchCutMix, SmashedShape
 from flwr_splitmix.runs.checkpoints import ClientStore
+from flwr_splitmix.server.messages import messages_to
 from flwr_splitmix.threads import POLICY
 
 ROOT = str(Path(__file__).resolve().parents[3])
@@ -299,10 +300,10 @@ def test_hosts_of_lost_nodes_are_replaced_in_their_places_under_new_names(
 
 def test_a_ticket_travels_whole() -> None:
     sent = replace(ticket(3), run_config='{"k": 2}', link="ray", host="splitmix-1", timeout=7.5)
-    record = dict(sent.to_record())
-    assert record.pop("version") == 2
-    assert Ticket(**record) == sent  # type: ignore[arg-type]
-    assert record.items() <= asdict(sent).items()
+    record = sent.to_record()
+    (message,) = messages_to([9], RecordDict({RECORD: record}), "train", in_run=False)
+    assert Ticket.from_message(message) == sent
+    assert record.items() <= {"version": 2, **asdict(sent)}.items()
 
 
 @pytest.mark.parametrize(
