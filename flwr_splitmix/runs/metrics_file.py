@@ -45,7 +45,10 @@ def read_rows(path: Path) -> list[Row]:
 
     try:
         # A buffer, not the path: a path may be memory-mapped while it is replaced.
-        rows: list[Row] = pq.read_table(pa.py_buffer(path.read_bytes())).to_pylist()
+        buffer = pa.py_buffer(path.read_bytes())
+        # In this thread: a process that ends while Arrow's pools start aborts (apache/arrow#34314).
+        table = pq.ParquetFile(buffer, pre_buffer=False).read(use_threads=False)
+        rows: list[Row] = table.to_pylist()
     except FileNotFoundError:
         return []
     except (OSError, pa.ArrowException) as error:
