@@ -13,7 +13,7 @@ from torch import Tensor
 from flwr_splitmix.clients import Client, ClientError
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.ticket import Ticket
-from flwr_splitmix.links.words import one_line
+from flwr_splitmix.links.words import one_line, without_folders
 
 log = logging.getLogger(__name__)
 
@@ -159,10 +159,11 @@ def sentence(error: BaseException) -> str:
 def public_sentence(error: Exception) -> str:
     """Describe an error in one line, without text that may contain data.
 
-    Messages of `ClientError` and `LinkError` are kept; other errors are named by type only.
+    Messages of `ClientError` and `LinkError` are kept, without names of folders; other errors are
+    named by type only.
     """
     if isinstance(error, (ClientError, LinkError)):
-        return sentence(error)
+        return without_folders(sentence(error))
     return f"{type(error).__name__}; the log of its node says more"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 MAX_WORDS = 500
 """Most characters of a peer's text that are logged, stored or put in an error."""
 
@@ -19,6 +21,22 @@ def one_line(text: str) -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
+
+
+_ROOT = r"(?:~|[A-Za-z]:)?[/\\]"
+_FOLDERS = re.compile(
+    rf"""(?<=['"]){_ROOT}[^'"\n]*[/\\]  # quoted, perhaps with spaces
+    | (?<![\w.:/\\~]){_ROOT}(?:[^'"\s/\\]+[/\\])+  # no part of a URL or of a fraction""",
+    re.VERBOSE,
+)
+
+
+def without_folders(text: str) -> str:
+    """Return a text with each absolute path replaced by its last part, as in ``.../labels.csv``.
+
+    Names of folders tell a reader elsewhere about users and machines.
+    """
+    return _FOLDERS.sub(".../", text)
 
 
 def not_attached(seconds: float) -> str:

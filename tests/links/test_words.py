@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from flwr_splitmix.clients import ClientError
 from flwr_splitmix.links import LinkError, StreamLink
-from flwr_splitmix.links.host import sentence
+from flwr_splitmix.links.host import public_sentence, sentence
 from flwr_splitmix.links.link import Clients, Outcome
 from flwr_splitmix.links.polling import error_sentence, refusal
 from flwr_splitmix.links.ticket import RECORD, to_arrays
@@ -102,3 +102,25 @@ def test_a_node_that_shouts_costs_a_line_of_the_log(caplog: pytest.LogCaptureFix
     messages = [r.getMessage() for r in caplog.records if r.name.startswith("flwr")]
     assert any(m.startswith("round 1 went on without client 1: ") for m in messages)
     assert all(m.isprintable() and len(m) < 600 for m in messages)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "privacy-policy /home/jane/p.toml cannot be read",
+            "privacy-policy .../p.toml cannot be read",
+        ),
+        ("no file: '/srv/Jane Doe/a b.csv'", "no file: '.../a b.csv'"),
+        ("dataset=/srv/a/b.csv: empty", "dataset=.../b.csv: empty"),
+        ("~/jane/a.csv and /etc/hosts", ".../a.csv and .../hosts"),
+        (r"C:\Users\Jane\a.csv is gone", ".../a.csv is gone"),
+        ("round 1/3 of https://host/a/b, folder a/b", "round 1/3 of https://host/a/b, folder a/b"),
+    ],
+)
+@pytest.mark.parametrize("kind", [ClientError, LinkError])
+def test_a_server_is_told_no_folders_of_a_node(
+    kind: type[ClientError] | type[LinkError], text: str, told: str
+) -> None:
+    assert public_sentence(kind(text)) == told
+    assert sentence(kind(text)) == text
