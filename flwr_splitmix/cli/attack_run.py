@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import threading
 from collections.abc import Collection, Iterable, Iterator
@@ -133,6 +134,8 @@ def run(
     from flwr_splitmix.attacks.vault import VaultError
     from flwr_splitmix.data import DataError
 
+    if seconds is not None and math.isnan(seconds):  # which min=0 lets pass
+        raise typer.BadParameter("nan is no time", param_hint="--seconds")
     opened = Run.open(run, home=run_dir)
     try:
         measures = _attack(

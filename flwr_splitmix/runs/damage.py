@@ -93,6 +93,41 @@ def check_types(path: Path, values: Mapping[str, Any]) -> None:
                 raise unreadable(path, f"{name} is {value!r:.80}, which cannot be")
 
 
+def check_record(path: Path, record: Mapping[str, Any]) -> None:
+    """Check the fields of a record's clients and messages, as their observers write them.
+
+    Raises
+    ------
+    RunError
+        If one is missing or of another type.
+    """
+    try:
+        for kept in record.get("clients", {}).values():
+            _check_numbers(kept, "rounds", "seconds", "slowest", "failed")
+            for server_round, reason in kept["failures"]:
+                _check_numbers({"round": server_round}, "round")
+                _check_texts(reason)
+        for kind in record.get("messages", {}).get("kinds", []):
+            _check_numbers(kind, "count", "bytes")
+            _check_texts(kind["phase"], kind["direction"], *kind["holds"].values())
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else error
+        raise unreadable(path, reason) from error
+
+
+def _check_numbers(values: Mapping[str, Any], *names: str) -> None:
+    for name in names:
+        value = values[name]
+        if not isinstance(value, int | float) or not 0 <= value < 2**63:
+            raise ValueError(f"{name} is {value!r:.80}, which is no count and no time")
+
+
+def _check_texts(*values: object) -> None:
+    for value in values:
+        if not isinstance(value, str):
+            raise ValueError(f"{value!r:.80} is no text")
+
+
 _COMMANDS = ("Cc", "Cs", "Zl", "Zp")
 _REORDERING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 

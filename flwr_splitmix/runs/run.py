@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flwr_splitmix.files import write_atomic, write_json
-from flwr_splitmix.runs.damage import printable, read_counts, read_object, read_summary
+from flwr_splitmix.runs.damage import (
+    check_record,
+    printable,
+    read_counts,
+    read_object,
+    read_summary,
+)
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.hold import Hold
 from flwr_splitmix.runs.metrics_file import Row, read_rows, rows_as_parquet
@@ -276,7 +282,11 @@ class Run:
     def record(self) -> Row:
         """Observers' records of clients and server, by the observer's name; {} if not written."""
         path = self.path / "record.json"
-        return read_object(path) if path.exists() else {}
+        if not path.exists():
+            return {}
+        record = read_object(path)
+        check_record(path, record)
+        return record
 
     @property
     def mixtures(self) -> Row:

@@ -125,9 +125,10 @@ def test_the_remedy_is_what_can_be_given_to_the_adversary(splitmix: Splitmix, ho
         assert result.stderr.splitlines()[-1].endswith(said)
 
 
-def test_a_time_limit_is_not_negative(splitmix: Splitmix, home: Path) -> None:
+@pytest.mark.parametrize("seconds", ["-1", "nan"])
+def test_a_time_limit_is_a_time(seconds: str, splitmix: Splitmix, home: Path) -> None:
     run = run_of(home, "SFL").id
-    result = splitmix("attack", "run", run, "--attack", "linear", "--seconds", "-1")
+    result = splitmix("attack", "run", run, "--attack", "linear", "--seconds", seconds)
     assert result.exit_code == 2
     assert "--seconds" in result.stderr
 

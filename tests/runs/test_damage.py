@@ -42,6 +42,40 @@ def test_a_damaged_file_is_named_with_its_remedy(file: str, damage: bytes, tmp_p
     assert f"; {remedy}" in str(raised.value) or f", or {remedy}" in str(raised.value)
 
 
+CLIENT = {"rounds": 1, "seconds": 0.5, "slowest": 1, "failed": 1, "failures": [[1, "gone"]]}
+KIND = {"phase": "train", "direction": "up", "count": 1, "bytes": 8, "holds": {"smashed": "text"}}
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"clients": []}, "has no attribute"),
+        ({"clients": {"0": 3}}, "not subscriptable"),
+        ({"clients": {"0": {**CLIENT, "seconds": "x"}}}, "seconds is 'x', which is no count"),
+        ({"clients": {"0": {**CLIENT, "rounds": float("nan")}}}, "rounds is nan"),
+        ({"clients": {"0": {**CLIENT, "failures": [["a", "b"]]}}}, "round is 'a'"),
+        ({"clients": {"0": {**CLIENT, "failures": [[1, 2]]}}}, "2 is no text"),
+        ({"clients": {"0": {"rounds": 1}}}, "no 'seconds'"),
+        ({"messages": 3}, "has no attribute"),
+        ({"messages": {"kinds": [{**KIND, "bytes": None}]}}, "bytes is None"),
+        ({"messages": {"kinds": [{**KIND, "phase": {}}]}}, "{} is no text"),
+        ({"messages": {"kinds": [{**KIND, "holds": []}]}}, "has no attribute"),
+    ],
+)
+def test_a_record_of_wrong_types_is_named_with_its_remedy(
+    record: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    run = Run.create({}, name="x", home=tmp_path)
+    run.write_record({"clients": {"0": CLIENT}, "messages": {"kinds": [KIND]}})
+    assert run.record["clients"]["0"]["failed"] == 1
+    run.write_record(record)
+    with pytest.raises(RunError) as raised:
+        _ = run.record
+    assert str(raised.value).startswith(f"cannot read {run.path / 'record.json'}: ")
+    assert reason in str(raised.value)
+    assert "; remove it; the report then lacks" in str(raised.value)
+
+
 def test_a_damaged_configuration_is_named_with_its_remedy(tmp_path: Path) -> None:
     run = Run.create({}, name="x", home=tmp_path)
     (run.path / "config.json").write_text("{")
