@@ -62,8 +62,9 @@ class RoundBegun:
 
     Parameters
     ----------
-    attempt
-        How often this round was begun before without finishing.
+    attempts
+        By client index, how often it may have sent the batches of this round before, in rounds
+        that it did not finish.
     averaged
         Whether the lower segments are sent at the end of the round.
     descriptions
@@ -76,7 +77,7 @@ class RoundBegun:
     """
 
     server_round: int
-    attempt: int
+    attempts: Mapping[int, int]
     averaged: bool
     descriptions: Mapping[int, Mapping[str, Any]]
     segment: Callable[[], Mapping[str, Tensor]] | None = None

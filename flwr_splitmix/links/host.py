@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -57,6 +58,7 @@ class ClientHost:
     ) -> None:
         self.clients: dict[int, Client] = {}
         self.finished: dict[int, int] = {}
+        self._kept: dict[int, str] = {}
         self.store = store
         self.say = say or sentence
 
@@ -85,6 +87,8 @@ class ClientHost:
             client.attach(ticket.order, arrays)
             self.finished[index] = self._restore(ticket, client)
             self.clients[index] = client
+            if self.store is not None:
+                self._kept[index] = _plain(client.state()[1])
         always = ticket.arrays == "always"
         description = self.clients[index].attach(ticket.order, arrays if always else None)
         return {**description, "state-round": self.finished[index]}
@@ -139,12 +143,31 @@ class ClientHost:
         index = ticket.client
         if self.store is None:
             return ""
+        tensors, meta = self.clients[index].state()
         try:
-            self.store.save(index, ticket.server_round, *self.clients[index].state())
+            self.store.save(index, ticket.server_round, tensors, meta)
             self.store.prune(index, ticket.kept_rounds)
         except OSError as error:
             return f"client {index}: its state could not be kept ({error.strerror})"
+        self._kept[index] = _plain(meta)
         return ""
+
+    def keep_if_changed(self, ticket: Ticket) -> str:
+        """Save a client's state as `keep` does if its plain values have changed since.
+
+        What a client has sent cannot be taken back, so a later process must not forget its
+        position in the data and its privacy ledger. A training round saves the state at its end;
+        this is for evaluations, and for rounds that fail.
+        """
+        client = self.clients.get(ticket.client)
+        if self.store is None or client is None:
+            return ""
+        changed = _plain(client.state()[1]) != self._kept[ticket.client]
+        return self.keep(ticket) if changed else ""
+
+
+def _plain(meta: Mapping[str, Any]) -> str:
+    return json.dumps(meta, sort_keys=True)
 
 
 def sentence(error: BaseException) -> str:

@@ -101,7 +101,10 @@ class LocalLink(Link):
         clients = LocalClients(server_round, descriptions, failures, observe, host=self.host)
         yield clients
         for ticket, message in zip(tickets, messages, strict=True):
-            if ticket.client not in clients.failures and message.metadata.message_type == "train":
+            if message.metadata.message_type != "train":
+                if warning := self.host.keep_if_changed(ticket):
+                    log.warning("%s", warning)
+            elif ticket.client not in clients.failures:
                 try:
                     arrays, metrics, warning = self.host.finish(ticket)
                 except Exception as error:  # the same failure rule as over any other link

@@ -46,7 +46,8 @@ class Ticket:
     state_round
         The newest round that the run has finished; the client drops its states of later rounds.
     attempt
-        Number of earlier, unfinished attempts at this round.
+        How often the client may have sent what it is asked for before, in rounds or evaluations
+        that it did not finish.
     kept_rounds
         Rounds that the server could resume from; the client keeps its states of these.
     run_config

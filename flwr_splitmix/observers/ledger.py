@@ -124,7 +124,10 @@ class PrivacyLedger(Observer):
 
     def on_begin(self, event: RoundBegun) -> None:
         """Record each client's position in its data."""
-        attempts = {c: event.attempt + self.unfinished(c) for c in event.descriptions}
+        attempts = {
+            client: max(event.attempts.get(client, 0), self.unfinished(client))
+            for client in event.descriptions
+        }
         self.begin(event.server_round, event.descriptions, attempts, averaged=event.averaged)
 
     def begin(

@@ -1,45 +1,133 @@
-"""Rounds that clients began and did not finish: what they sent in them, they may send again."""
+"""What clients began and did not finish: what they sent then, they may send again."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 from flwr_splitmix.events import RoundBegun, RoundDone
 from flwr_splitmix.observers.observer import Observer
 
 
+class Begun(Protocol):
+    """A round's training or evaluation that has begun, such as `runs.begun.Begun`."""
+
+    @property
+    def round(self) -> int:
+        """The round's number."""
+
+    @property
+    def clients(self) -> Collection[int]:
+        """Who was there."""
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether it is an evaluation."""
+
+
 class UnfinishedRounds(Observer):
-    """Counts, for each client, the rounds that it began since the last one that it finished.
+    """Counts, for each client, how often it may have sent before what it is asked for next.
 
     A client that is lost in a round continues from its last state, which may lack what it charged
-    itself in that round.
+    itself in that round. After an interruption all clients continue from their states of the
+    newest checkpoint: the first rounds of a client from there repeat those that it had begun since
+    the checkpoint, whichever these were.
     """
 
     def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()
+        self._lost: Counter[int] = Counter()
+        self._repeats: dict[int, list[int]] = {}
+        """By client, how often each of its next rounds was begun before the interruptions."""
+        self._evaluations: Counter[int] = Counter()
+        self._recorded = 0
         self._attached: tuple[int, ...] = ()
 
     def of(self, client: int) -> int:
-        """Return a client's number of unfinished rounds."""
-        return self._counts[client]
+        """Return how often a client may have sent the batches of its next round before."""
+        return self._lost[client] + next(iter(self._repeats.get(client, ())), 0)
+
+    def of_evaluation(self, client: int) -> int:
+        """Return how often a client may have sent its test data since its last state."""
+        return self._evaluations[client]
+
+    def recorded(self) -> None:
+        """Count a beginning that the run has recorded."""
+        self._recorded += 1
+
+    def resume(self, begun: Sequence[Begun]) -> None:
+        """Take up what has begun since this state was stored.
+
+        Parameters
+        ----------
+        begun
+            All that the run has recorded, in order. A round that follows the same or a later one
+            is the first after an interruption.
+        """
+        since = begun[self._recorded :] if self._recorded <= len(begun) else begun
+        self._recorded = len(begun)
+        self._evaluations.update(client for one in since if one.evaluates for client in one.clients)
+        rounds: Counter[int] = Counter()
+        last = 0
+        for one in since:
+            if one.evaluates:
+                continue
+            if one.round <= last:
+                self._owe(rounds)
+                rounds.clear()
+            rounds.update(one.clients)
+            last = one.round
+        self._owe(rounds)
+
+    def _owe(self, rounds: Mapping[int, int]) -> None:
+        for client, number in rounds.items():
+            repeats = self._repeats.setdefault(client, [])
+            repeats += [0] * (number - len(repeats))
+            repeats[:number] = [times + 1 for times in repeats[:number]]
 
     def on_begin(self, event: RoundBegun) -> None:
         """Count the round for all nodes that attached to it."""
         self._attached = tuple(event.nodes)
-        self._counts.update(self._attached)
+        self._lost.update(self._attached)
 
     def on_round(self, event: RoundDone) -> None:
         """Drop the counts of those that finished it; who was not asked keeps its count."""
         for client in self._attached:
             if client not in event.failures:
-                del self._counts[client]
+                del self._lost[client]
+                if (repeats := self._repeats.get(client)) is not None:
+                    del repeats[0]
+                    if not repeats:
+                        del self._repeats[client]
+
+    @contextmanager
+    def evaluating(self, clients: Collection[int], failures: Collection[int]) -> Iterator[None]:
+        """Count an evaluation within a `with` block, until it ends: then states have what was sent.
+
+        Parameters
+        ----------
+        failures
+            Those that fail meanwhile, whose states may lack it.
+        """
+        self._evaluations.update(clients)
+        yield
+        for client in clients:
+            if client not in failures:
+                del self._evaluations[client]
 
     def state(self) -> dict[str, Any]:
         """Return the counts."""
-        return {"unfinished": {str(client): n for client, n in self._counts.items()}}
+        return {
+            "lost": {str(client): n for client, n in self._lost.items()},
+            "repeats": {str(client): list(times) for client, times in self._repeats.items()},
+            "evaluations": {str(client): n for client, n in self._evaluations.items()},
+            "recorded": self._recorded,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
-        self._counts = Counter({int(client): n for client, n in state["unfinished"].items()})
+        self._lost = Counter({int(client): n for client, n in state["lost"].items()})
+        self._repeats = {int(client): list(times) for client, times in state["repeats"].items()}
+        self._evaluations = Counter({int(client): n for client, n in state["evaluations"].items()})
+        self._recorded = state["recorded"]

@@ -12,7 +12,7 @@ from flwr_splitmix.files import read_json
 from flwr_splitmix.runs.errors import RunError
 
 _REMEDIES = {
-    "begun.json": "restore it; without it epsilon lacks what interrupted rounds have sent",
+    "begun.jsonl": "restore it; without it epsilon lacks what interrupted rounds have sent",
     "config.json": "restore it, or remove the run's folder",
     "failure.json": "remove it; it only says which error ended the run",
     "metrics.parquet": "restore it, or remove it: the rounds so far are then missing from tables",
@@ -52,14 +52,6 @@ def read_summary(path: Path) -> dict[str, Any]:
     summary = read_object(path)
     check_types(path, summary)
     return summary
-
-
-def read_counts(path: Path) -> dict[int, int]:
-    """Read how often each round was begun; raise RunError as `read_object` does."""
-    try:
-        return {int(number): int(count) for number, count in read_object(path).items()}
-    except (TypeError, ValueError) as error:
-        raise unreadable(path, error) from error
 
 
 _FINITE = {

@@ -8,20 +8,15 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flwr_splitmix.files import write_atomic, write_json
-from flwr_splitmix.runs.damage import (
-    check_record,
-    printable,
-    read_counts,
-    read_object,
-    read_summary,
-)
+from flwr_splitmix.runs.begun import Begun, append_begun, read_begun
+from flwr_splitmix.runs.damage import check_record, printable, read_object, read_summary
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.hold import Hold
 from flwr_splitmix.runs.metrics_file import Row, read_rows, rows_as_parquet
@@ -46,7 +41,7 @@ class Run:
     Attributes
     ----------
     path
-        The run's directory: config.json, begun.json, metrics.parquet, record.json, summary.json,
+        The run's directory: config.json, begun.jsonl, metrics.parquet, record.json, summary.json,
         failure.json, lock, checkpoints/, clients/; of some runs also inputs.json, mixtures.json,
         attacks/.
     id
@@ -193,22 +188,19 @@ class Run:
             self._write_metrics(kept)
 
     @property
-    def begun(self) -> dict[int, int]:
-        """Number of times each round was begun, whether finished or not."""
-        path = self.path / "begun.json"
-        return read_counts(path) if path.exists() else {}
+    def begun(self) -> builtins.list[Begun]:
+        """The training and the evaluation of rounds in the order in which they began."""
+        return read_begun(self.path / "begun.jsonl")
 
-    def begin(self, round: int) -> None:
-        """Record that a round begins, so that a repeated round counts its uploads as sent before.
+    def begin(self, round: int, clients: Iterable[int], *, evaluates: bool = False) -> None:
+        """Record what begins, so that a repeated round counts its uploads as sent before.
 
         Raises
         ------
         OSError
             If the file cannot be written.
         """
-        counts = self.begun
-        counts[round] = counts.get(round, 0) + 1
-        _write_json(self.path / "begun.json", {str(r): count for r, count in counts.items()})
+        append_begun(self.path / "begun.jsonl", Begun(round, sorted(clients), evaluates))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json, which marks the run as finished."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from flwr.app import Message, Metadata, RecordDict
@@ -15,7 +15,7 @@ def with_tickets(
     messages: Sequence[Message],
     nodes: Mapping[int, int],
     ticket: Ticket,
-    attempts: Mapping[int, int] | None = None,
+    attempts: Callable[[int], int] | None = None,
 ) -> list[Message]:
     """Put each node's ticket into its message and return the messages sorted by client index.
 
@@ -26,13 +26,13 @@ def with_tickets(
     ticket
         The round's ticket; only the client and its attempts differ between nodes.
     attempts
-        By client index, how often it may have been asked for the same before; None uses the
+        How often a client may have sent what it is asked for before, by its index; None uses the
         ticket's value.
     """
     client_of = {node: client for client, node in nodes.items()}
     for message in messages:
         client = client_of[message.metadata.dst_node_id]
-        attempt = ticket.attempt if attempts is None else attempts[client]
+        attempt = ticket.attempt if attempts is None else attempts(client)
         own = replace(ticket, client=client, attempt=attempt)
         message.content = with_record(message.content, own.to_record())
     return sorted(messages, key=lambda message: client_of[message.metadata.dst_node_id])

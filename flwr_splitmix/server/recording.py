@@ -7,7 +7,7 @@ import logging
 import math
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
@@ -65,8 +65,6 @@ class RunRecorder:
         self._ends: list[float] = []
         self._began = time.monotonic()
         self._seconds_before = 0.0
-        self.attempt = 0
-        """How often the round in progress was begun before without finishing."""
         self.resumed_config = ""
         """JSON of the configuration that a resumed run was started with; "" for a new run."""
 
@@ -100,6 +98,8 @@ class RunRecorder:
         self._began = time.monotonic()
         if self.run is not None:
             self.run.rewind(0)
+            self.unfinished.restore(UnfinishedRounds().state())
+            self.unfinished.resume(self.run.begun)
         return None
 
     def go_on(self, checkpoint: Checkpoint, num_rounds: int) -> None:
@@ -114,6 +114,7 @@ class RunRecorder:
             return
         self.run.extend(num_rounds)
         self.run.rewind(checkpoint.round)
+        self.unfinished.resume(self.run.begun)
         self.resumed_config = json.dumps(self.run.config)
         self.metrics.rows = [dict(row) for row in self.run.rows]
         self._seconds_before = float(checkpoint.meta.get("wall_s", 0.0))
@@ -125,23 +126,29 @@ class RunRecorder:
             return RunStarted(strategy, num_rounds, first_round)
         return RunStarted(strategy, num_rounds, first_round, run.config, run.id, run.path)
 
-    def count_attempts(self, server_round: int) -> None:
-        """Count how often the round has begun before: `attempt`."""
-        if self.run is not None:
-            self.attempt = self.run.begun.get(server_round, 0)
-
-    def begin_round(self, server_round: int, *, required: bool) -> None:
-        """Record that the round begins, before a client is asked for anything about its data.
+    def begin(
+        self, server_round: int, clients: Iterable[int], *, evaluates: bool = False, required: bool
+    ) -> None:
+        """Record that training or evaluation begins, before a client is asked about its data.
 
         A round that no clients attach to has not begun: nothing was released in it, so it costs
         nothing when it is repeated.
+
+        Raises
+        ------
+        OSError
+            If it cannot be recorded, but is `required`: unrecorded uploads would be free when they
+            are repeated.
         """
         if self.run is None:
             return
-        if required:  # unrecorded uploads would be free in a repeated round
-            self.run.begin(server_round)
-        else:
-            self._try("round's beginning", lambda run: run.begin(server_round))
+        if required:
+            self.run.begin(server_round, clients, evaluates=evaluates)
+        elif not self._try(
+            "round's beginning", lambda run: run.begin(server_round, clients, evaluates=evaluates)
+        ):
+            return
+        self.unfinished.recorded()
 
     @property
     def kept_rounds(self) -> list[int]:

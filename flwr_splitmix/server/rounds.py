@@ -274,15 +274,14 @@ class RoundLoop(Shape):
     def _round(self, job: Job, server_round: int) -> None:
         result, averages = job.result, self.aggregator.averages
         began = time.perf_counter()
-        self.recorder.count_attempts(server_round)
         messages = self.configure_train(server_round, result.arrays, job.train_config, job.grid)
         with self._open_link.round(job.grid, messages, self.audience.on_exchange) as clients:
             self.require(clients)
-            self.recorder.begin_round(server_round, required=self.keeps_ledger)
+            self.recorder.begin(server_round, clients.nodes, required=self.keeps_ledger)
             self.audience.on_begin(
                 RoundBegun(
                     server_round,
-                    self.recorder.attempt,
+                    {client: self.recorder.unfinished.of(client) for client in clients.nodes},
                     averages,
                     {client: clients.descriptions[client] for client in clients.alive},
                     partial(to_tensors, result.arrays) if averages else None,
@@ -332,7 +331,11 @@ class RoundLoop(Shape):
             arrays, config = job.result.arrays, job.evaluate_config
             messages = self.configure_evaluate(server_round, arrays, config, job.grid)
             with self._open_link.round(job.grid, messages, self.audience.on_exchange) as clients:
-                return self.evaluate_round(clients)
+                asked = list(clients.nodes)
+                required = self.keeps_ledger
+                self.recorder.begin(server_round, asked, evaluates=True, required=required)
+                with self.recorder.unfinished.evaluating(asked, clients.failures):
+                    return self.evaluate_round(clients)
 
         last = server_round == self.num_rounds or bool(self.over)
         if server_round % self.evaluate_every and not last:
@@ -350,8 +353,7 @@ class RoundLoop(Shape):
             server_round, arrays, config, grid, list(nodes.values())
         )
         ticket = self._ticket(server_round, server_round - 1)
-        attempts = {c: ticket.attempt + self.recorder.unfinished.of(c) for c in nodes}
-        return with_tickets(messages, nodes, ticket, attempts)
+        return with_tickets(messages, nodes, ticket, self.recorder.unfinished.of)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -368,7 +370,8 @@ class RoundLoop(Shape):
         messages = messages_to(
             list(nodes.values()), content, MessageType.EVALUATE, in_run=grid is not None
         )
-        return with_tickets(messages, nodes, self._ticket(server_round, server_round))
+        ticket = self._ticket(server_round, server_round)
+        return with_tickets(messages, nodes, ticket, self.recorder.unfinished.of_evaluation)
 
     def require(self, clients: Clients) -> None:
         """Raise LinkError if fewer than `min_nodes` clients are left."""
@@ -419,7 +422,6 @@ class RoundLoop(Shape):
             arrays="always" if averages else "initial",
             returns_arrays=averages,
             state_round=state_round,
-            attempt=self.recorder.attempt,
             kept_rounds=self.recorder.kept_rounds,
             run_config=self.recorder.resumed_config,
         )

@@ -42,9 +42,9 @@ def begin(
     clients: Sequence[int] = (0,), described: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
     description = {**DESCRIBED, "state-round": server_round - 1, **(described or {})}
-    ledger.on_begin(
-        RoundBegun(server_round, attempt, averaged, dict.fromkeys(clients, description))
-    )
+    attempts = dict.fromkeys(clients, attempt)
+    descriptions = dict.fromkeys(clients, description)
+    ledger.on_begin(RoundBegun(server_round, attempts, averaged, descriptions))
 
 
 def send(

@@ -27,7 +27,7 @@ def account(epsilon: float, *rounds: int, unbounded: Sequence[str] = ()) -> RunA
 
 
 def begin(ledger: LedgerElsewhere, server_round: int, nodes: Sequence[int] = (0, 1)) -> None:
-    ledger.on_begin(RoundBegun(server_round, 0, False, {-1: {}}, nodes=nodes))
+    ledger.on_begin(RoundBegun(server_round, {}, False, {-1: {}}, nodes=nodes))
 
 
 def end(ledger: LedgerElsewhere, server_round: int, failures: Sequence[int] = ()) -> RoundDone:

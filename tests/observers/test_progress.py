@@ -28,7 +28,7 @@ def test_it_says_round_step_and_how_many_steps_the_last_round_had(
     watching = ProgressFile(tmp_path)
     watching.on_start(RunStarted("PSL", num_rounds=5, first_round=3))
     assert facts(tmp_path) == {"rounds": 5, "round": 2, "steps_done": 0, "steps": 0}
-    watching.on_begin(RoundBegun(3, 0, True, {}))
+    watching.on_begin(RoundBegun(3, {}, True, {}))
     watching.on_step(step(0))
     watching.on_step(step(1))
     assert facts(tmp_path) == {"rounds": 5, "round": 3, "steps_done": 2, "steps": 0}
@@ -37,7 +37,7 @@ def test_it_says_round_step_and_how_many_steps_the_last_round_had(
             server_round=3, num_rounds=5, seconds=1.0, steps=7, step_seconds=0.5, clients_alive=2
         )
     )
-    watching.on_begin(RoundBegun(4, 0, True, {}))
+    watching.on_begin(RoundBegun(4, {}, True, {}))
     assert facts(tmp_path) == {"rounds": 5, "round": 4, "steps_done": 0, "steps": 7}
     assert [file.name for file in tmp_path.iterdir()] == [FILE]
     watching.on_end(RunEnded(5, {}))
@@ -50,7 +50,7 @@ def test_steps_between_two_looks_are_not_written(
     monkeypatch.setattr(progress, "EVERY", 600.0)
     watching = ProgressFile(tmp_path)
     watching.on_start(RunStarted("PSL", num_rounds=1))
-    watching.on_begin(RoundBegun(1, 0, True, {}))
+    watching.on_begin(RoundBegun(1, {}, True, {}))
     for number in range(100):
         watching.on_step(step(number))
     assert facts(tmp_path)["steps_done"] < 2

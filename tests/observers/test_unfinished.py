@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+import pytest
+
 from flwr_splitmix.events import RoundBegun, RoundDone
+from flwr_splitmix.links import LinkError
 from flwr_splitmix.observers import UnfinishedRounds
+from flwr_splitmix.runs.begun import Begun
 
 
 def begin(rounds: UnfinishedRounds, number: int, nodes: Sequence[int] = (0, 1)) -> None:
-    rounds.on_begin(RoundBegun(number, 0, False, {}, nodes=nodes))
+    rounds.on_begin(RoundBegun(number, {}, False, {}, nodes=nodes))
 
 
 def end(rounds: UnfinishedRounds, number: int, failures: Sequence[int] = ()) -> None:
@@ -46,5 +50,73 @@ def test_who_is_not_asked_in_a_round_has_not_finished_it() -> None:
 def test_the_counts_outlive_a_process() -> None:
     rounds, other = UnfinishedRounds(), UnfinishedRounds()
     begin(rounds, 1, nodes=(0, 3))
+    rounds.resume([Begun(1, [0, 3], evaluates=True)])
     other.restore(json.loads(json.dumps(rounds.state(), allow_nan=False)))
     assert [other.of(client) for client in (0, 1, 3)] == [1, 0, 1]
+    assert [other.of_evaluation(client) for client in (0, 1, 3)] == [1, 0, 1]
+    assert other.state() == rounds.state()
+
+
+def train(number: int, *clients: int) -> Begun:
+    return Begun(number, list(clients), evaluates=False)
+
+
+def test_a_client_repeats_its_rounds_whichever_these_were() -> None:
+    rounds = UnfinishedRounds()
+    begin(rounds, 1)
+    end(rounds, 1)
+    rounds.recorded()
+    # Three processes since: client 0 began three rounds, then one, then two.
+    rounds.resume(
+        [
+            *(train(1, 0, 1), train(2, 0), train(3, 0, 1), train(4, 0)),
+            *(train(2), train(3, 0)),
+            *(train(2, 0), train(3, 0)),
+        ]
+    )
+    repeats = []
+    for number in (5, 7, 8, 9):
+        repeats.append(rounds.of(0))
+        begin(rounds, number, nodes=[0])
+        end(rounds, number)
+    assert repeats == [3, 2, 1, 0]
+    assert [rounds.of(1), rounds.of(2)] == [1, 0]
+
+
+def test_a_client_that_is_lost_when_it_repeats_a_round_may_send_it_a_third_time() -> None:
+    rounds = UnfinishedRounds()
+    rounds.resume([train(1, 0, 1)])
+    begin(rounds, 1)
+    end(rounds, 1, failures=[0])
+    assert [rounds.of(0), rounds.of(1)] == [2, 0]
+    begin(rounds, 2)
+    end(rounds, 2)
+    assert rounds.of(0) == 0
+
+
+def test_a_second_interruption_adds_to_the_first() -> None:
+    rounds = UnfinishedRounds()
+    rounds.resume([train(1, 0), train(2, 0)])
+    assert rounds.of(0) == 1
+    begun = [train(1, 0), train(2, 0), train(1, 0), train(2, 0)]
+    rounds.recorded()
+    begin(rounds, 1, nodes=[0])
+    end(rounds, 1)  # the first repeat; its checkpoint is what the third process starts from
+    rounds.resume(begun)
+    assert rounds.of(0) == 2
+    shorter = UnfinishedRounds()
+    shorter.restore(rounds.state())
+    shorter.resume(begun[:1])  # the file was removed meanwhile: all of the new one counts
+    assert shorter.of(0) == 3
+
+
+def test_an_evaluation_counts_until_states_have_what_was_sent() -> None:
+    rounds = UnfinishedRounds()
+    rounds.resume([train(1, 0), Begun(1, [0, 1], evaluates=True)])
+    assert [rounds.of_evaluation(client) for client in (0, 1, 2)] == [1, 1, 0]
+    with rounds.evaluating([0, 1, 2], failures=[1]):
+        pass
+    assert [rounds.of_evaluation(client) for client in (0, 1, 2)] == [0, 2, 0]
+    with pytest.raises(LinkError), rounds.evaluating([0], failures=[]):
+        raise LinkError("it is down")
+    assert rounds.of_evaluation(0) == 1

@@ -21,7 +21,7 @@ def fit(run: Run, rounds: int) -> None:
 
 
 READS: dict[str, tuple[Callable[[Run], Any], str]] = {
-    "begun.json": (lambda run: run.begun, "restore it; without it epsilon lacks"),
+    "begun.jsonl": (lambda run: run.begun, "restore it; without it epsilon lacks"),
     "failure.json": (lambda run: run.failure, "remove it; it only says"),
     "metrics.parquet": (lambda run: run.rows, "remove it: the rounds so far are then missing"),
     "mixtures.json": (lambda run: run.mixtures, "remove it; the report then shows no mixtures"),
@@ -34,7 +34,7 @@ READS: dict[str, tuple[Callable[[Run], Any], str]] = {
 @pytest.mark.parametrize("file", READS)
 def test_a_damaged_file_is_named_with_its_remedy(file: str, damage: bytes, tmp_path: Path) -> None:
     run = Run.create({}, name="x", home=tmp_path)
-    (run.path / file).write_bytes(damage)
+    (run.path / file).write_bytes(damage + b"\n")
     read, remedy = READS[file]
     with pytest.raises(RunError) as raised:
         read(run)

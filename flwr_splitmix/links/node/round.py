@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -92,24 +91,14 @@ def _serve(
 
 @contextmanager
 def _keeping(host: ClientHost, ticket: Ticket, *, only_if_it_fails: bool = False) -> Iterator[None]:
-    """Save the client's state if it changed, even if the round goes on without the client.
-
-    What it has sent cannot be taken back, so a later process must not forget its position in the
-    data and its privacy ledger. A successful training round saves its state when it finishes.
-    """
-    before = _plain_state(host, ticket.client)
+    """Save the client's state if it changed, even if the round goes on without the client."""
     failed = True
     try:
         yield
         failed = False
     finally:
-        changed = _plain_state(host, ticket.client) != before
-        if changed and (failed or not only_if_it_fails) and (warning := host.keep(ticket)):
+        if (failed or not only_if_it_fails) and (warning := host.keep_if_changed(ticket)):
             log.warning("%s", warning)
-
-
-def _plain_state(host: ClientHost, index: int) -> str:
-    return json.dumps(host.clients[index].state()[1], sort_keys=True)
 
 
 def _identity(context: Context) -> ClientIdentity | None:

@@ -81,6 +81,10 @@ class RayHost:
             ).items()
         }
 
+    def keep(self, tickets: list[Ticket]) -> list[str]:
+        """Save the states that an evaluation has changed; return warnings."""
+        return [said for ticket in tickets if (said := self.host.keep_if_changed(ticket))]
+
     def finish(self, ticket: Ticket) -> tuple[dict[str, np.ndarray], dict[str, int | float], str]:
         """End a client's round and return (arrays, metrics, warning or "")."""
         arrays, metrics, warning = self.host.finish(ticket)

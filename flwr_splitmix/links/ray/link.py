@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count, cycle, islice
@@ -278,6 +278,26 @@ class RayLink(RunLink):
         yield clients
         if messages and messages[0].metadata.message_type == "train":
             self._finish(grid, clients, tickets)
+        elif messages:
+            self._keep(tickets.values(), handle_of)
+
+    def _keep(self, tickets: Iterable[Ticket], handle_of: Mapping[int, Any]) -> None:
+        """Have the hosts save the states that an evaluation has changed."""
+        import ray
+
+        by_host: dict[Any, list[Ticket]] = {}
+        for ticket in tickets:
+            by_host.setdefault(handle_of[ticket.client], []).append(ticket)
+        pending = [handle.keep.remote(part) for handle, part in by_host.items()]
+        ready, late = ray.wait(pending, num_returns=len(pending), timeout=self.step_timeout)
+        for reference in ready:
+            try:
+                for warning in ray.get(reference):
+                    log.warning("%s", warning)
+            except ray.exceptions.RayError as error:
+                log.warning("a host died before it kept its clients' states (%s)", error)
+        if late:
+            log.warning("%d hosts did not keep their clients' states in time", len(late))
 
     def _finish(self, grid: Grid, clients: Clients, tickets: Mapping[int, Ticket]) -> None:
         ending = {node: t for node, t in tickets.items() if t.client not in clients.failures}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,10 @@ from tests.strategies.noise.honest import (
     run,
     truth,
 )
+
+
+def rounds_begun(run: Run) -> dict[int, int]:
+    return dict(Counter(begun.round for begun in run.begun))
 
 
 def interrupted(
@@ -81,9 +86,9 @@ def test_a_round_that_is_repeated_with_fresh_noise_is_charged_again(
     killed = partial(noised(kind), **options)
     with pytest.raises(InterruptionError):
         run(_Killed.of(killed), TOY, 6, run=home, sent=sent, watch=[StopIn(5, 1)])
-    assert home.begun == dict.fromkeys(range(1, 6), 1)
+    assert rounds_begun(home) == dict.fromkeys(range(1, 6), 1)
     resumed = run(killed, TOY, 6, run=Run.open(home.id, home=tmp_path), sent=sent)
-    begun = Run.open(home.id, home=tmp_path).begun
+    begun = rounds_begun(home)
     assert [begun[number] for number in range(1, 7)] == [1] * (5 - lost) + [2] * lost + [1]
     through = run(noised(kind), rounds=6, run=new_run(tmp_path), **options)
     for client in range(4):
@@ -137,11 +142,26 @@ def test_two_interruptions_of_one_round_are_charged_twice(tmp_path: Path) -> Non
             run(noised(DPSL), rounds=2, run=home, sent=sent, watch=[StopIn(2, 2)])
         home = Run.open(home.id, home=tmp_path)
     outcome = run(noised(DPSL), rounds=2, run=home, sent=sent)
-    assert home.begun == {1: 1, 2: 3}
+    assert rounds_begun(home) == {1: 1, 2: 3}
     for client in range(4):
         assert outcome.slopes(client) == pytest.approx((1 + 3) * (E_S + E_Y))
         assert truth(sent, client) == pytest.approx(outcome.by_client(client))
     check_order(outcome, range(4))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_is_not_drawn_when_a_round_is_repeated_pays_for_it_later(
+    seed: int, tmp_path: Path
+) -> None:
+    """The run goes on with half of the clients in a round; all of them have begun round 2."""
+    home, sent = new_run(tmp_path), Sent()
+    with pytest.raises(InterruptionError):
+        run(noised(DPSL), rounds=6, run=home, sent=sent, seed=seed, watch=[StopIn(2, 2)])
+    again = Run.open(home.id, home=tmp_path)
+    outcome = run(noised(DPSL), rounds=6, run=again, sent=sent, seed=seed, fraction_train=0.5)
+    drawn = [client for client in range(4) if outcome.clients[client].guard is not None]
+    assert len(drawn) >= 3
+    check_order(outcome, drawn)
 
 
 def test_a_round_that_no_client_attaches_to_costs_nothing(tmp_path: Path) -> None:
@@ -159,10 +179,10 @@ def test_a_round_that_no_client_attaches_to_costs_nothing(tmp_path: Path) -> Non
         with pytest.raises(LinkError, match="the line is down"):
             run(noised(DPSL), run=home, sent=sent, prepare=cut_off)
         home = Run.open(home.id, home=tmp_path)
-    assert home.begun == {}
+    assert home.begun == []
     assert not sent
     outcome = run(noised(DPSL), run=home, sent=sent)
-    assert home.begun == {1: 1}
+    assert rounds_begun(home) == {1: 1}
     for client in range(4):
         assert outcome.slopes(client) == pytest.approx(E_S + E_Y)
     check_order(outcome, range(4))
@@ -208,10 +228,10 @@ def test_a_round_whose_beginning_cannot_be_recorded_does_not_begin(
     """Uploads of a round that nobody remembers would be free when it is repeated."""
     home, sent, begin = new_run(tmp_path), Sent(), Run.begin
 
-    def full(own: Run, server_round: int) -> None:
+    def full(own: Run, server_round: int, clients: Iterable[int], **kind: bool) -> None:
         if server_round == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
-        begin(own, server_round)
+        begin(own, server_round, clients, **kind)
 
     with monkeypatch.context() as patch:
         patch.setattr(Run, "begin", full)
