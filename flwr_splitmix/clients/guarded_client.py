@@ -9,12 +9,17 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client, ClientError
 from flwr_splitmix.clients.first_weights import FirstWeights
+from flwr_splitmix.clients.lower import explained
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.privacy_guard import NodeLedger, PrivacyGuard
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.mixers import NoisyShare, Share
 from flwr_splitmix.privacy.policy import NodePolicy
-from flwr_splitmix.segments.across_batch import needs_whole_batch
+from flwr_splitmix.segments.across_batch import (
+    MIXING_LAYERS,
+    mixes_examples,
+    needs_whole_batch,
+)
 
 
 class GuardedClient(Client):
@@ -42,6 +47,7 @@ class GuardedClient(Client):
 
     def _begin_guard(self, privacy: PrivacyBudget | None) -> None:
         self.privacy = privacy
+        self._mixes = ""  # what was seen to mix examples
         self._node: NodeLedger | None = None
         self._first_weights = FirstWeights()
         self.guard = None if privacy is None else self._make_guard(privacy)
@@ -89,7 +95,25 @@ class GuardedClient(Client):
     def _make_guard(self, budget: PrivacyBudget) -> PrivacyGuard:
         records = self.batches.examples
         file = None if self._node is None else self._node.open(records, budget)
-        return PrivacyGuard(budget, records, self.segment, file, self._first_weights)
+        guard = PrivacyGuard(budget, records, self.segment, file, self._first_weights)
+        guard.across_batch = bool(self._whole_batch)
+        return guard
+
+    @property
+    def _whole_batch(self) -> str:
+        """The layers by which examples change each other's smashed data; "" if there are none."""
+        return needs_whole_batch(self.segment) or self._mixes
+
+    def _find_mixing_layers(self, inputs: Tensor) -> None:
+        """Look whether examples change each other's smashed data; `inputs` are some of them."""
+        if self._whole_batch:
+            return
+        with explained(self.segment, inputs):
+            mixes = mixes_examples(self.segment, inputs)
+        if mixes:
+            self._mixes = MIXING_LAYERS
+            if self.guard is not None:
+                self.guard.across_batch = True
 
     @property
     def _limited(self) -> bool:
@@ -109,6 +133,6 @@ class GuardedClient(Client):
             "budget-spent": self.guard is not None and self.guard.spent,
             "repeatable-secrets": self.repeatable_secrets,
             "public-evaluation": self.privacy is not None and self.privacy.public_evaluation,
-            "batch-norm": bool(needs_whole_batch(self.segment)),
+            "batch-norm": bool(self._whole_batch),
         }
         return {name: True for name, holds in facts.items() if holds}

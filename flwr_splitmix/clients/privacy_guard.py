@@ -97,7 +97,8 @@ class PrivacyGuard:
         self._file = file
         self._first_weights = first_weights or FirstWeights()
         self._trainable = any(p.requires_grad for p in segment.parameters())
-        self._across_batch = bool(needs_whole_batch(segment))
+        self.across_batch = bool(needs_whole_batch(segment))
+        """Whether a record changes the uploads of others in its batch."""
 
     @property
     def epsilon(self) -> float:
@@ -258,7 +259,7 @@ class PrivacyGuard:
             events.append(Exposure("gradients"))
         if self._trainable:
             events.append(Exposure("training"))
-        if self._across_batch:
+        if self.across_batch:
             events.append(Exposure("batch-norm"))
         return events
 

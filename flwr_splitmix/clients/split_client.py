@@ -44,7 +44,6 @@ from flwr_splitmix.schedule import (
     WarmupCosine,
     adamw,
 )
-from flwr_splitmix.segments.across_batch import needs_whole_batch
 from flwr_splitmix.storage import under
 
 log = logging.getLogger("flwr.splitmix")
@@ -124,7 +123,7 @@ class SplitClient(GuardedClient):
             self.segment, optimizer or adamw(), schedule or WarmupCosine()
         )
         self.steps = 0
-        self._told_unknown = False
+        self._told_unknown = self._looked = False
         self._numbers = 0  # of one example's smashed data
         self.peers: Sequence[SplitClient] | None = None
         self._pending: Pending | None = None
@@ -152,8 +151,10 @@ class SplitClient(GuardedClient):
             )
             load_segment(self.segment, arrays)
         # BatchNorm without running statistics needs two.
-        few = min(2 if needs_whole_batch(self.segment) else 1, self.batches.examples)
-        smashed = describe_segment(self.segment, fetch(self.batches.data, np.arange(few))[0])
+        smashed = describe_segment(self.segment, self._first_inputs(2 if self._whole_batch else 1))
+        if not self._looked:
+            self._looked = True
+            self._find_mixing_layers(self._first_inputs(4).to(self.device))
         self._numbers = (smashed["prefix"] + smashed["patches"]) * smashed["width"]
         return {
             "num-examples": self.batches.examples,
@@ -231,7 +232,7 @@ class SplitClient(GuardedClient):
         """
         batch = self._parted
         if part == 0:
-            if parts != 1 and (layer := needs_whole_batch(self.segment)):
+            if parts != 1 and (layer := self._whole_batch):
                 raise ClientError(
                     f"this client's lower segment has {layer}, which needs a whole batch: set "
                     f"micro-batches to 1, or take a model without {layer} before the cut"
@@ -306,6 +307,10 @@ class SplitClient(GuardedClient):
                 "freeze the weights (requires_grad_(False))"
             )
         return smashed
+
+    def _first_inputs(self, number: int) -> Tensor:
+        few = min(number, self.batches.examples)
+        return fetch(self.batches.data, np.arange(few))[0]
 
     def batch(self, number: int) -> Example:
         """Return the batch of one step of the round, drawing it on the first call."""

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from torch import nn
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+MIXING_LAYERS = "a layer across the batch"
+"""What is said of a segment whose outputs show it, while the names of its layers do not."""
 
 
 def needs_whole_batch(segment: nn.Module) -> str:
@@ -12,7 +18,59 @@ def needs_whole_batch(segment: nn.Module) -> str:
     one, a batch cannot be divided, and there is no epsilon: noise is calibrated to an example's
     effect on its own upload.
     """
-    if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in segment.modules()):
-        return "BatchNorm"
+    for part in segment.modules():
+        name = getattr(part, "original_name", "")  # of a scripted module
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) or "BatchNorm" in name:
+            return "BatchNorm"
     parts = (part for part in segment.modules() if getattr(part, "across_batch", False))
     return next((type(part).__name__ for part in parts), "")
+
+
+def mixes_examples(segment: nn.Module, inputs: Tensor) -> bool:
+    """Return whether an example's output in training changes with the others of its batch.
+
+    Finds what `needs_whole_batch` cannot see, such as attention over the batch
+    (`nn.TransformerEncoderLayer` without `batch_first`) or `F.batch_norm`. Weights, buffers and
+    torch's random generators are left as they were.
+
+    Parameters
+    ----------
+    inputs
+        Some examples (b, ...), on the segment's device.
+
+    Returns
+    -------
+    False also if it cannot be told: with one example, or if outputs differ from call to call
+    although torch's generators are seeded.
+    """
+    alone = inputs[:1].expand(inputs.shape)
+    if torch.equal(alone, inputs):
+        return False
+    first, other, again = (_outputs(segment, batch) for batch in (inputs, alone, inputs))
+    if not isinstance(first, Tensor) or not first.dim():
+        return False
+    return not _agree(first[0], other[0]) and _agree(first[0], again[0])
+
+
+def _outputs(segment: nn.Module, inputs: Tensor) -> Any:
+    modes = {part: part.training for part in segment.modules()}
+    buffers = [(buffer, buffer.clone()) for buffer in segment.buffers()]
+    devices = [inputs.device] if inputs.device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices), torch.no_grad():
+            torch.manual_seed(0)
+            return segment.train()(inputs.clone())
+    finally:
+        for part, training in modes.items():
+            part.training = training
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+def _agree(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or not (one.is_floating_point() or one.is_complex()):
+        return one.shape == other.shape and torch.equal(one, other)
+    size = float(one.abs().nan_to_num().max()) if one.numel() else 0.0
+    tolerance = 16 * torch.finfo(one.dtype).eps * size
+    return torch.allclose(one, other, rtol=0.0, atol=tolerance, equal_nan=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from torch import nn
 
-from flwr_splitmix.segments.across_batch import needs_whole_batch
+from flwr_splitmix.segments.across_batch import mixes_examples, needs_whole_batch
 
 FORMS = [
     nn.BatchNorm1d(4),
@@ -58,3 +60,49 @@ def test_the_answer_is_whether_one_example_moves_the_others(
     moved = not torch.equal(module(images)[1:], module(other)[1:])
     assert needs_whole_batch(module) == expected
     assert moved == bool(expected)
+
+
+class OfFunctions(nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return nn.functional.batch_norm(images, None, None, training=True)
+
+
+class Unseeded(nn.Module):
+    """Draws from the operating system, as secret shuffles do."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images + int.from_bytes(os.urandom(2), "big")
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (nn.BatchNorm1d(4), True),
+        (OfFunctions(), True),
+        (nn.TransformerEncoderLayer(4, 2, 8), True),
+        (nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), False),
+        (nn.Sequential(nn.Linear(4, 4), nn.Dropout()), False),
+        (nn.GroupNorm(2, 4), False),
+        (nn.LayerNorm(4).to(torch.bfloat16), False),
+        (Unseeded(), False),
+    ],
+    ids=str,
+)
+def test_a_segment_is_asked_itself(module: nn.Module, expected: bool) -> None:
+    dtype = next((p.dtype for p in module.parameters()), torch.float32)
+    inputs = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    drawn, module.training = torch.get_rng_state(), False
+    assert mixes_examples(module, inputs) == expected
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert not any(part.training for part in [module])
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_one_example_alone_tells_nothing() -> None:
+    assert not mixes_examples(OfFunctions(), torch.ones(1, 4, 4))
+    assert not mixes_examples(OfFunctions(), torch.ones(3, 4, 4))
+
+
+def test_a_scripted_batch_norm_is_found() -> None:
+    assert needs_whole_batch(torch.jit.script(nn.Sequential(nn.BatchNorm2d(4)))) == "BatchNorm"
