@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.storage import pack_optimizer, unpack_optimizer
+
+log = logging.getLogger("flwr.splitmix")
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 """Makes the optimizer of one segment from its trainable parameters."""
@@ -116,6 +119,10 @@ class ScheduledOptimizer:
         self.schedule = schedule
         self._module = module
         self.base_lrs = [g["lr"] for g in self.optimizer.param_groups] if self.optimizer else []
+        self._own_entries = set(self.optimizer.state_dict() if self.optimizer else ())
+        self._own_entries -= {"state", "param_groups"}
+        self._set_lrs: list[float] = []
+        self._told_overridden = False
 
     def knows(self, module: nn.Module) -> bool:
         """Return whether all trainable parameters of a module are this optimizer's."""
@@ -143,14 +150,31 @@ class ScheduledOptimizer:
                 f"the schedule returned {factor!r} after {progress:g} of {num_rounds} rounds; "
                 "needed is a finite factor on the learning rate"
             )
-        for group, lr in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
+        groups = self.optimizer.param_groups
+        changed = self._set_lrs and [float(g["lr"]) for g in groups] != self._set_lrs
+        if changed and not self._told_overridden:
+            self._told_overridden = True
+            log.warning(
+                "the learning rate of %s was changed from outside, as by a scheduler of torch; the "
+                "schedule sets it anew in every step: give it as schedule=...",
+                type(self.optimizer).__name__,
+            )
+        for group, lr in zip(groups, self.base_lrs, strict=True):
             group["lr"] = lr * factor
+        self._set_lrs = [float(group["lr"]) for group in groups]
         self.optimizer.step()
 
     def state(self, name: str = "optimizer") -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the optimizer's state as tensors and plain values under `name`, empty if none."""
         if self.optimizer is None:
             return {}, {}
+        if self._own_entries:
+            log.warning(
+                "checkpoints do not keep %s of %s.state_dict(): a resumed run starts with new ones",
+                ", ".join(map(repr, sorted(self._own_entries))),
+                type(self.optimizer).__name__,
+            )
+            self._own_entries = set()  # told once
         tensors, meta = pack_optimizer(self.optimizer, name)
         return tensors, {name: meta}
 
@@ -160,6 +184,7 @@ class ScheduledOptimizer:
         """Restore `state`, which may be part of a larger state."""
         if self.optimizer is not None:
             unpack_optimizer(self.optimizer, tensors, meta[name], name)
+            self._set_lrs = []
 
 
 def _optimizer(made: object, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:

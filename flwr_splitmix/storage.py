@@ -148,10 +148,19 @@ def json_values(values: Any, whose: str) -> Any:
         If there is anything else; the message begins with `whose`.
     """
     try:
-        json.dumps(values)
+        same = json.loads(json.dumps(values)) == values
     except TypeError:
-        return _json_values(values, whose, "")
-    return values
+        same = False
+    return values if same else _json_values(values, whose, "")
+
+
+def _json_key(name: Any, whose: str, at: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(
+            f"{whose} has the key {name!r}{at and f' at {at}'}, which JSON would turn into text; "
+            "take text as keys, such as str(client)"
+        )
+    return name
 
 
 def _json_values(values: Any, whose: str, at: str) -> Any:
@@ -161,7 +170,7 @@ def _json_values(values: Any, whose: str, at: str) -> Any:
         return values
     if isinstance(values, Mapping):
         return {
-            _json_values(name, whose, at): _json_values(value, whose, f"{at}[{name!r}]")
+            _json_key(name, whose, at): _json_values(value, whose, f"{at}[{name!r}]")
             for name, value in values.items()
         }
     if isinstance(values, (list, tuple)):

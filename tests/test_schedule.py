@@ -157,3 +157,30 @@ def test_gradients_of_weights_without_an_optimizer_do_not_pile_up() -> None:
     module(torch.ones(1, 2)).sum().backward()
     own.zero_grad()
     assert module.weight.grad is None
+
+
+def test_a_learning_rate_that_somebody_else_sets_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    module = nn.Linear(2, 1)
+    scheduled = ScheduledOptimizer(module, lambda ps: torch.optim.SGD(ps, lr=0.1), constant)
+    assert scheduled.optimizer is not None
+    other = torch.optim.lr_scheduler.StepLR(scheduled.optimizer, 1, gamma=0.5)
+    for _ in range(3):
+        module(torch.ones(1, 2)).sum().backward()
+        scheduled.step(0.0, 1)
+        other.step()
+    assert caplog.text.count("the learning rate of SGD was changed from outside") == 1
+
+
+def test_what_checkpoints_do_not_keep_of_an_optimizer_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Slow(torch.optim.SGD):
+        def state_dict(self) -> dict[str, Any]:
+            return {**super().state_dict(), "slow": 1}
+
+    scheduled = ScheduledOptimizer(nn.Linear(2, 1), lambda ps: Slow(ps, lr=0.1), constant)
+    scheduled.state()
+    scheduled.state()
+    assert caplog.text.count("checkpoints do not keep 'slow' of Slow.state_dict()") == 1

@@ -243,7 +243,7 @@ def test_an_option_that_needs_another_state_is_refused(make: Any, options: dict[
 
 
 def test_numbers_of_numpy_and_torch_become_plain() -> None:
-    values = {"a": np.float32(0.5), "b": [torch.tensor(2)], "c": (1, None, "x"), np.int64(3): True}
+    values = {"a": np.float32(0.5), "b": [torch.tensor(2)], "c": (1, None, "x"), "3": True}
     plain = json_values(values, "it")
     assert json.dumps(plain) == '{"a": 0.5, "b": [2], "c": [1, null, "x"], "3": true}'
 
@@ -254,6 +254,8 @@ def test_numbers_of_numpy_and_torch_become_plain() -> None:
         ({"a": [torch.ones(2)]}, r"it has a Tensor at \['a'\]\[0\]; .* take .tolist\(\)"),
         ({"a": np.ones(2)}, r"it has a ndarray at \['a'\]; "),
         ({1, 2}, "it has a set; it must consist of JSON values"),
+        ({0: "a client"}, r"it has the key 0, which JSON would turn into text; .* str\(client\)"),
+        ({"by": {np.int64(3): 1}}, r"it has the key np.int64\(3\) at \['by'\]"),
     ],
 )
 def test_what_cannot_be_written_is_named(value: Any, said: str) -> None:

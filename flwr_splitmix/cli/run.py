@@ -82,6 +82,12 @@ def run(
             flower_run = flwr.start(app.resolve(), words, options)
         except FlwrError as error:
             _fail(str(error))
+        except KeyboardInterrupt:
+            _fail(
+                "interrupted while the run was handed over, so it may run on: see `flwr ls`, and "
+                "end it with `flwr stop`",
+                130,
+            )
         typer.echo(f"run {flower_run} of Flower has started")
         followed, interrupted = _follow(flwr, flower_run, _home(values))
     try:

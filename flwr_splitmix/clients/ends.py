@@ -73,6 +73,11 @@ class Ends:
             for message, gradient in zip(messages, gradients, strict=True)
             if message.requires_grad
         ]
+        if not pairs and any(p.requires_grad for p in self.segments["head"].parameters()):
+            raise ClientError(
+                "the head has weights to train, but no message has a gradient: what makes the "
+                "messages detaches them, or runs without gradients (torch.no_grad)"
+            )
         self.segments.train()  # a checkpointed layer is recomputed and must do the same
         if pairs:  # a frozen head has no graph
             torch.autograd.backward([m for m, _ in pairs], [g for _, g in pairs])
@@ -83,6 +88,11 @@ class Ends:
 
     def _trained(self) -> dict[str, Tensor]:
         return {n: p for n, p in self.segments.named_parameters() if p.requires_grad}
+
+    def _buffers(self) -> dict[str, Tensor]:
+        """Return what layers measure, such as running means, as far as it is to be kept."""
+        kept = self.segments.state_dict().keys()
+        return {name: buffer for name, buffer in self.segments.named_buffers() if name in kept}
 
     def fitted(self, arrays: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
         """Return weights in the dtypes of the trainable parameters, as they will be loaded.
@@ -103,8 +113,9 @@ class Ends:
             parameter.copy_(arrays[name])
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the trainable parameters and the optimizer's state."""
+        """Return the trainable parameters, the kept buffers and the optimizer's state."""
         tensors = {f"segment.{name}": t for name, t in self._trained().items()}
+        tensors |= {f"buffer.{name}": t for name, t in self._buffers().items()}
         moments, meta = self.optimizer.state()
         return tensors | moments, meta
 
@@ -112,4 +123,9 @@ class Ends:
         """Restore `state`, for the same head, tail and optimizer."""
         own = under("segment", tensors)
         self.load(self.fitted(own, "the kept head and tail do not fit this client's"))
+        kept, buffers = under("buffer", tensors), self._buffers()
+        check_fits(buffers, kept, "the kept buffers of head and tail do not fit this client's")
+        with torch.no_grad():
+            for name, buffer in buffers.items():
+                buffer.copy_(kept[name])
         self.optimizer.restore(tensors, meta)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.schedule import ScheduledOptimizer
@@ -26,8 +27,21 @@ def upload(
         int64 (b,), or soft labels (b, L).
     ids
         The examples' ids, int64 (b,).
+
+    Raises
+    ------
+    ClientError
+        If a share that learns gives an anchor without a graph.
     """
     pairs = [(None, None) if s is None else s.upload(smashed) for s in shares]
+    for share, (_, anchor) in zip(shares, pairs, strict=True):
+        if share is None or anchor is None or not (share.learns and smashed.requires_grad):
+            continue
+        if anchor.numel() and not anchor.requires_grad:
+            raise ClientError(
+                f"share {share.name!r} detaches the smashed data, so that this client would learn "
+                "nothing: upload must return (upload, anchor), the anchor within their graph"
+            )
     uploads = [None if upload is None else upload.detach() for upload, _ in pairs]
     kinds = {share.label_kind for share in shares if share is not None}
     sent: Tensor | list[Tensor | None] = labels

@@ -138,11 +138,11 @@ class SplitClient(GuardedClient):
         if not self._told_unknown and not self.optimizer.knows(self.segment):
             self._told_unknown = True
             log.warning("client %d: its lower segment %s", order.client, UNKNOWN_WEIGHTS)
-        if arrays is not None:
+        if arrays:  # empty: the client keeps its own
             arrays = fitted(self.segment, arrays)
         if self.guard is not None:
             self.guard.admit_round(order, arrays)
-        if arrays is not None:
+        if arrays:
             check_numbers(
                 "the server's lower segment:",
                 arrays,

@@ -43,11 +43,11 @@ class AskedTexts:
         self._run, self._weights = run, weights
         self._stops: dict[tuple[str, str, str], int] = {}
         try:
-            entries = read_journal(path) if path.exists() else []
+            self._journal = Journal(path, durable=False)  # locked before it is read
+            entries = read_journal(path)
             for entry in entries:
                 if "weights" in entry:  # version 0.1.0 recorded rounds
                     self._stops[entry["run"], entry["weights"], entry["kind"]] = entry["stop"]
-            self._journal = Journal(path, durable=False)
             if len(entries) > len(self._stops):  # only the last entry of a pass counts
                 self._journal.replace([self._entry(key) for key in self._stops])
         except (OSError, JournalError) as error:

@@ -108,7 +108,14 @@ def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
     else:
         with seeded_as_torch():
             rows = [_pair(data[int(i)]) for i in indices]
-        pair = default_collate(rows)
+        try:
+            pair = default_collate(rows)
+        except TypeError as error:
+            image, label = (_kind(part) for part in rows[0])
+            raise TypeError(
+                f"examples are ({image}, {label}) pairs; needed are a tensor and a class: convert "
+                "images in the data set, such as with torchvision's ToTensor"
+            ) from error
     inputs, labels = pair
     if not isinstance(inputs, Tensor):
         raise TypeError(f"inputs are {_kind(inputs)}; needed is one tensor for each example")

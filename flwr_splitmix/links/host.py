@@ -15,6 +15,7 @@ from flwr_splitmix.clients import Client, ClientError
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.links.words import one_line, without_folders
+from flwr_splitmix.plain_numbers import plain_numbers
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +135,11 @@ class ClientHost:
         if index not in self.clients:
             raise ClientError("its host was restarted and does not hold it any more")
         client = self.clients[index]
-        arrays, metrics = client.release()
+        arrays, returned = client.release()
+        try:
+            metrics = plain_numbers(returned, "the client's release")
+        except TypeError as error:
+            raise ClientError(str(error)) from error
         self.finished[index] = ticket.server_round
         return arrays if ticket.returns_arrays else {}, metrics, self.keep(ticket)
 

@@ -121,9 +121,14 @@ class LocalLink(Link):
 def _check_apart(clients: Sequence[Client]) -> None:
     owners: dict[int, int] = {}
     for index, client in enumerate(clients):
-        for parameter in client.trained():
-            if (other := owners.setdefault(id(parameter), index)) != index:
+        for part in (client, *client.trained()):
+            if (other := owners.setdefault(id(part), index)) == index:
+                continue
+            if part is client:
                 raise ValueError(
-                    f"clients {other} and {index} train the same weights, as if they were one; "
-                    "give each its own segment, such as copy.deepcopy(lower)"
+                    f"clients {other} and {index} are one object; make a client for each"
                 )
+            raise ValueError(
+                f"clients {other} and {index} train the same weights, as if they were one; "
+                "give each its own segment, such as copy.deepcopy(lower)"
+            )

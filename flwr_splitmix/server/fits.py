@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from flwr.app import ArrayRecord
+from torch import Tensor
 
 from flwr_splitmix.clients import Client
 from flwr_splitmix.links import LocalLink
 from flwr_splitmix.seeding import derive_seed
+
+
+def differ(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    """Return whether two lower segments have other weights."""
+    return one.keys() != other.keys() or not all(
+        one[name].shape == other[name].shape and torch.equal(one[name], other[name]) for name in one
+    )
 
 
 @dataclass(frozen=True)

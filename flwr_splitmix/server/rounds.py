@@ -34,7 +34,7 @@ from flwr_splitmix.server.checkpointing import method_of, pack, restoring, unpac
 from flwr_splitmix.server.evaluation.central import EvaluateFn
 from flwr_splitmix.server.evaluation.of_round import evaluate_model
 from flwr_splitmix.server.evaluation.over_link import Evaluation
-from flwr_splitmix.server.fits import LastFit
+from flwr_splitmix.server.fits import LastFit, differ
 from flwr_splitmix.server.intake.checks import name_reasons, reasons
 from flwr_splitmix.server.intake.replies import ReplyIntake, client_means
 from flwr_splitmix.server.job import Job
@@ -183,9 +183,10 @@ class RoundLoop(Shape):
         clients
             Live clients; their position is their index.
         initial_arrays
-            The lower segment that all clients start from. None uses the first client's; if they
-            are the clients of the last `fit`, they go on with what they have learned, by other
-            random draws, with the schedule from its beginning. With a `run` its newest checkpoint
+            The lower segment that all clients start from; without an aggregator an empty record
+            lets each start from its own. None uses the first client's; if they are the clients of
+            the last `fit`, they go on with what they have learned, by other random draws of the
+            server, with the schedule from its beginning. With a `run` its newest checkpoint
             decides, and `num_rounds` includes the rounds before.
 
         Returns
@@ -211,11 +212,25 @@ class RoundLoop(Shape):
         else:
             run = None if self.states_in_checkpoint else self.recorder.run
             self.link = LocalLink(clients, None if run is None else run.clients_dir)
-            arrays, self.draws = initial_arrays or to_arrays(clients[0].weights()), self.seed
-        result = self._run(Job(None, arrays, evaluate_fn), num_rounds)
-        if self.recorder.run is None:
-            self._last_fit = LastFit(self.link, result.arrays, self.draws)
-        return result
+            arrays, self.draws = self._initial(initial_arrays, clients), self.seed
+        job = Job(None, arrays, evaluate_fn)
+        try:
+            return self._run(job, num_rounds)
+        finally:  # also after an interruption: the clients have learned until then
+            if self.recorder.run is None:
+                self._last_fit = LastFit(self.link, job.result.arrays or arrays, self.draws)
+
+    def _initial(self, given: ArrayRecord | None, clients: Sequence[Client]) -> ArrayRecord:
+        """Return the lower segment that all clients start from; empty: their own."""
+        if given is not None:
+            return given
+        first, *others = (client.weights() for client in clients)
+        if not self.aggregator.averages and any(differ(first, other) for other in others):
+            log.warning(
+                "all clients start from client 0's lower segment, which replaces theirs; "
+                "initial_arrays=ArrayRecord() lets each start from its own"
+            )
+        return to_arrays(first)
 
     def _run(self, job: Job, num_rounds: int) -> flower.Result:
         with self.recorder.held():

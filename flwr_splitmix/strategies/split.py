@@ -16,6 +16,7 @@ from flwr_splitmix.links import Clients, MixerLink
 from flwr_splitmix.mixers import EmptyMixtureError, Mixer, Noisy, NoMixing
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.mixers.noisy import NO_LABEL_NOISE
+from flwr_splitmix.mixers.wrapper import WrappedMixer
 from flwr_splitmix.observers import EvaluationResult, LedgerElsewhere, PrivacyLedger
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
@@ -144,6 +145,7 @@ class SplitStrategy(RoundLoop):
     ) -> None:
         if noise is None and isinstance(mixer, Noisy):  # the same as `noise`, which has a ledger
             noise, mixer = mixer.noise, mixer.mixer
+        _check_no_noise_within(mixer)
         if self.needs_noise and noise is None:
             name = type(self).__name__
             raise ValueError(f"{name} needs noise=GaussianNoise(sigma_s=..., sigma_y=...)")
@@ -354,3 +356,14 @@ class SplitStrategy(RoundLoop):
             log.info("noise: the ledger is kept%s at delta %g", where, ledger.delta)
         if self.recorder.run is not None:
             log.info("run %s: %s", self.recorder.run.id, self.recorder.run.path)
+
+
+def _check_no_noise_within(mixer: object) -> None:
+    """Refuse noise that another mixer wraps: only the outermost is accounted for."""
+    while isinstance(mixer, WrappedMixer):
+        if isinstance(mixer, Noisy):
+            raise ValueError(
+                "noise comes last and once: give noise=GaussianNoise(...), or mixer=Noisy(...) "
+                "around all other mixers"
+            )
+        mixer = mixer.mixer

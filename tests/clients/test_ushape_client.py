@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from flwr_splitmix.clients import ClientError, Order, TextSet, UShapeClient
 from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.hiding.hiding import Sent
+from flwr_splitmix.links import LinkError
 from flwr_splitmix.privacy.policy import NodePolicy
+from flwr_splitmix.strategies import USplitSL
 from flwr_splitmix.testing.laws import TextToy
 
 ORDER = Order(0, 7, 1, 1)
@@ -248,3 +253,33 @@ def test_a_node_that_allows_no_averaging_keeps_to_a_runs_first_weights(tmp_path:
     for arrays in (first, others):
         trusting.attach(ORDER, arrays)
     trusting.close()
+
+
+class Detached(UShapeClient):
+    """Adds noise without gradients, so that the head learns nothing."""
+
+    def obfuscate(self, batch: TextBatch) -> Sent:
+        sent = super().obfuscate(batch)
+        return replace(sent, messages=[message.detach() for message in sent.messages])
+
+
+def test_messages_without_a_gradient_are_refused() -> None:
+    toy = TextToy(clients=1, kind=Detached)
+    strategy = USplitSL(toy.server(), device="cpu")
+    with pytest.raises(LinkError, match="the head has weights to train, but no message has a grad"):
+        strategy.fit(toy.clients_for(strategy), 1)
+
+
+def test_what_layers_measure_is_kept() -> None:
+    def made() -> tuple[UShapeClient, nn.BatchNorm1d]:
+        toy = TextToy(clients=1)
+        norm = nn.BatchNorm1d(toy.width)
+        head = nn.ModuleList([toy.head(), norm])
+        return UShapeClient(head, toy.tail(), toy.texts(0, 4), device="cpu"), norm
+
+    (one, norm), (other, other_norm) = made(), made()
+    assert norm.running_mean is not None
+    assert other_norm.running_mean is not None
+    norm.running_mean += 3.0
+    other.restore(*one.state())
+    assert torch.equal(other_norm.running_mean, norm.running_mean)

@@ -239,3 +239,15 @@ def test_augmentations_repeat_with_the_seed_and_leave_the_callers_generators_alo
     assert torch.equal(drawn(1), first)
     assert not torch.isclose(drawn(2)[:, 1:], first[:, 1:]).any()
     assert len(set(first[:, 1:].flatten().tolist())) == 12
+
+
+def test_examples_that_are_no_tensors_are_named_with_the_remedy() -> None:
+    class Images(Dataset[Any]):
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> Any:
+            return object(), 1
+
+    with pytest.raises(TypeError, match=r"examples are \(object, int\) pairs; .* ToTensor"):
+        fetch(Images(), np.arange(2))

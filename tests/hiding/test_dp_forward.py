@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from flwr_splitmix.clients import Order
+from flwr_splitmix.clients import ClientError, Order, UShapeClient
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding import DPForward
 from flwr_splitmix.strategies.text_defences import DPForwardSL
-from flwr_splitmix.testing.toy_texts import TextToy, text_toy
+from flwr_splitmix.testing.toy_texts import TextToy, ToyHead, text_toy
 from tests.privacy.gaussian import exact_delta, exact_epsilon
 
 ORDER = Order(0, 7, 1, 1)
@@ -181,3 +181,24 @@ def test_a_plain_client_counts_nothing() -> None:
 def test_an_option_out_of_range_is_named(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         DPForward(**options)
+
+
+class BatchNormHead(ToyHead):
+    """A head whose states of one text depend on the other texts of the batch."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__(width, dropout)
+        self.norm = nn.BatchNorm1d(width)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        normal: Tensor = self.norm(super().forward(ids, mask).mT).mT
+        return normal
+
+
+def test_a_head_with_layers_across_the_batch_is_refused() -> None:
+    """Its ledger said the epsilon of a head that keeps texts apart."""
+    toy = replace(TOY, hiding=DPForward)
+    head = BatchNormHead(toy.width, 0.0).double()
+    client = UShapeClient(head, toy.tail(), toy.texts(0, 4), device="cpu", hiding=DPForward())
+    with pytest.raises(ClientError, match=r"the head has BatchNorm, .* no epsilon: take a head"):
+        client.attach(ORDER, None)

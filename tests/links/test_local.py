@@ -6,7 +6,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from flwr_splitmix.clients import ClientError, SplitClient, UShapeClient
@@ -179,3 +181,28 @@ def test_clients_that_train_the_same_weights_are_refused() -> None:
     readers = [UShapeClient(*ends, texts.texts(index, 4), device="cpu") for index in range(2)]
     with pytest.raises(ValueError, match="own segment"):
         LocalLink(readers)
+
+
+def test_one_client_in_two_places_is_refused() -> None:
+    client = SplitClient(TOY.lower().requires_grad_(False), TOY.data(0), device="cpu")
+    with pytest.raises(ValueError, match="clients 0 and 1 are one object"):
+        LocalLink([client, client])
+
+
+@pytest.mark.parametrize(
+    ("value", "failure"),
+    [
+        (np.float32(0.5), None),
+        (torch.tensor(3), None),
+        ("x", "the client's release returned 'mine' as a str; metrics are numbers"),
+        (None, "the client's release returned 'mine' as a NoneType; metrics are numbers"),
+    ],
+)
+def test_a_clients_metrics_are_numbers(value: Any, failure: str | None) -> None:
+    clients = clients_of()
+    own = clients[1].release
+    clients[1].release = lambda: (own()[0], {"mine": value})  # type: ignore[method-assign]
+    with LocalLink(clients).round(None, messages()) as reached:
+        reached.call("step", dict.fromkeys(range(3), STEP))
+    assert reached.failures == ({} if failure is None else {1: failure})
+    assert len(reached.replies) == (3 if failure is None else 2)

@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from flwr_splitmix.clients import ClientError
+from flwr_splitmix.clients.graphs import upload
 from flwr_splitmix.mixers import (
     SHARES,
     FullShare,
@@ -148,3 +150,23 @@ def test_numpys_numbers_are_to_be_converted() -> None:
     share = patches(0, np.int64(2))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"here is int64: convert it with int\(...\)"):
         share_from_wire(share.to_wire(), SHARES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detaching(FullShare):
+    """Sends what it clips, and forgets that the clipped tensor has no graph."""
+
+    name: ClassVar[str] = "detaching"
+
+    def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
+        clipped = smashed.detach().clamp(-3, 3)
+        return clipped, clipped
+
+
+def test_a_share_that_detaches_is_refused() -> None:
+    smashed = torch.ones(2, 3, 4, requires_grad=True)
+    labels = torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(ClientError, match="share 'detaching' detaches the smashed data"):
+        upload([Detaching()], smashed, labels, labels)
+    upload([Detaching(learns=False)], smashed, labels, labels)
+    upload([Detaching()], smashed.detach(), labels, labels)  # a frozen lower segment

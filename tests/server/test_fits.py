@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from flwr.app import ArrayRecord
 from torch import Tensor
 
 from flwr_splitmix.clients import SplitClient
@@ -75,3 +76,53 @@ def test_another_fit_of_the_same_clients_draws_anew_and_repeats() -> None:
     assert len(first) == 6
     assert len({str(plan) for plan in first}) == 6
     assert str(plans()) == str(first)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("kind", [PSL, SFL])
+def test_a_fit_after_one_that_was_interrupted_goes_on_with_what_was_learned(
+    kind: type[SplitStrategy], error: type[BaseException]
+) -> None:
+    """Client 0's lower segment replaced those of all others."""
+
+    def stop(server_round: int, arrays: ArrayRecord) -> None:
+        if server_round == 2:
+            averages.append(to_tensors(arrays))
+            raise error("stop")
+
+    toy, averages = Toy(), list[dict[str, Tensor]]()
+    strategy = kind(toy.upper(), device="cpu", steps_per_round=2, optimizer=sgd(0.1))
+    clients = toy.make_clients(sgd(0.1), kind=Began)
+    with pytest.raises(error):
+        strategy.fit(clients, 3, evaluate_fn=stop)
+    learned = [copy.deepcopy(client.weights()) for client in clients]
+    strategy.fit(clients, 1)
+    for client, own in zip(clients, learned, strict=True):
+        assert isinstance(client, Began)
+        expected = averages[0] if kind is SFL else own
+        assert all(torch.equal(t, expected[name]) for name, t in client.began[-1].items())
+
+
+def test_clients_may_start_from_their_own_lower_segments(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def began(**options: Any) -> list[bool]:
+        toy = Toy()
+        clients = toy.make_clients(sgd(0.1), kind=Began)
+        for number, client in enumerate(clients):
+            with torch.no_grad():
+                for weights in client.segment.parameters():
+                    weights.add_(number)
+        own = [copy.deepcopy(client.weights()) for client in clients]
+        caplog.clear()
+        PSL(toy.upper(), device="cpu", steps_per_round=1).fit(clients, 1, **options)
+        return [
+            all(torch.equal(t, kept[name]) for name, t in client.began[0].items())
+            for client, kept in zip(clients, own, strict=True)
+            if isinstance(client, Began)
+        ]
+
+    assert began(initial_arrays=ArrayRecord()) == [True] * 5
+    assert "client 0's" not in caplog.text
+    assert began() == [True] + [False] * 4
+    assert "all clients start from client 0's lower segment, which replaces theirs" in caplog.text

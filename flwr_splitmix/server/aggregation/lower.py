@@ -23,6 +23,7 @@ from flwr_splitmix.server.aggregation.measured import (
     means_of_measured,
     whole_numbers,
     with_whole_numbers,
+    without_negative_variances,
 )
 from flwr_splitmix.server.aggregation.nodes import (
     AggregatorError,
@@ -241,7 +242,10 @@ class LowerAggregator:
                 "that none of them would learn; it may need more clients, or fewer that it takes "
                 "for malicious"
             )
-        made = {name: means.get(name, array) for name, array in arrays.items()}
+        made = {
+            name: without_negative_variances(name, means.get(name, array))
+            for name, array in arrays.items()
+        }
         return with_whole_numbers(made, whole), metrics
 
     def _put_in_order(self, reply: Message) -> None:

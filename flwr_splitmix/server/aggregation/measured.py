@@ -36,6 +36,13 @@ def means_of_measured(replies: Sequence[Message], whole: Collection[str]) -> dic
     }
 
 
+def without_negative_variances(name: str, array: Array) -> Array:
+    """Return a running variance with 0 where noise or a server's step made it negative."""
+    if name.rpartition(".")[2] != "running_var":
+        return array
+    return Array(np.maximum(array.numpy(), 0))
+
+
 def with_whole_numbers(
     arrays: Mapping[str, Array], dtypes: Mapping[str, np.dtype[Any]]
 ) -> ArrayRecord:

@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from torch import nn
 from torch.utils.data import Dataset
 
+from flwr_splitmix.clients.lower import explained
 from flwr_splitmix.data.batches import Example, fetch
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.labels import Tally, wrong_labels
@@ -59,7 +60,8 @@ def central_evaluation(
             inputs, labels = fetch(data, np.arange(start, min(start + BATCH, size)))
             if wrong := wrong_labels(labels, upper.num_classes, multi_label=upper.multi_label):
                 raise ValueError(f"the labels of the test set {wrong}")
-            with torch.no_grad():  # what a segment caches may need a graph
+            # What a segment caches may need a graph.
+            with torch.no_grad(), explained(lower, inputs):
                 smashed = lower(inputs.to(upper.device))
             total += upper.score(smashed, labels)
         return total

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result
-from torch import Tensor
 
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import LinkError
+from flwr_splitmix.plain_numbers import plain_numbers
 from flwr_splitmix.server.evaluation.central import EvaluateFn, central_result
 from flwr_splitmix.server.evaluation.over_link import to_record
 
@@ -72,16 +70,4 @@ def _metrics(returned: Any) -> MetricRecord | None:
             f"evaluate_fn returned a {type(returned).__name__}; needed is a MetricRecord with an "
             "'accuracy', or None"
         )
-    return MetricRecord({name: _number(name, value) for name, value in returned.items()})
-
-
-def _number(name: str, value: Any) -> int | float | list[int] | list[float]:
-    if isinstance(value, (Tensor, np.ndarray)) and value.ndim == 0:
-        value = value.item()
-    if isinstance(value, Real):
-        return int(value) if isinstance(value, Integral) else float(value)
-    if isinstance(value, list):
-        return value
-    raise TypeError(
-        f"evaluate_fn returned {name!r} as a {type(value).__name__}; metrics are numbers"
-    )
+    return MetricRecord(plain_numbers(returned, "evaluate_fn"))

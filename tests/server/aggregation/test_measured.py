@@ -5,14 +5,17 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from flwr.app import Array
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix import SplitClient
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.server.aggregation import AggregatorError, AggregatorName, make_aggregator
+from flwr_splitmix.server.aggregation.measured import without_negative_variances
 from flwr_splitmix.strategies import PSL, SFL
 
 
@@ -56,3 +59,14 @@ def test_a_lower_segment_without_weights_cannot_be_averaged() -> None:
     with pytest.raises(AggregatorError, match="no weights that could be averaged; take a strategy"):
         SFL(upper, num_classes=2, device="cpu").fit(clients, 1)
     assert PSL(upper, num_classes=2, device="cpu").fit(clients, 1).train_metrics_clientapp
+
+
+def test_noise_makes_no_variance_negative() -> None:
+    names = ("bn.running_var", "bn.running_mean", "weight")
+    made = {
+        name: without_negative_variances(name, Array(np.array([-0.5, 2.0], np.float32)))
+        .numpy()
+        .tolist()
+        for name in names
+    }
+    assert made == dict(zip(names, [[0.0, 2.0], [-0.5, 2.0], [-0.5, 2.0]], strict=True))

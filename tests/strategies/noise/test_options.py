@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from flwr_splitmix.clients.client import exchange
-from flwr_splitmix.mixers import NoisyShare
+from flwr_splitmix.mixers import Mixer, Noisy, NoisyShare, NoMixing, PatchCutMix, Shuffled
+from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.privacy.accountant import epsilon_from_rdp, rdp_curve
 from flwr_splitmix.strategies import (
     DPSFL,
@@ -24,6 +25,7 @@ from flwr_splitmix.strategies import (
     DPMixSL,
     MixupSL,
     ShuffledPSL,
+    SplitStrategy,
 )
 from tests.laws.makers import EDGES
 from tests.strategies.noise.honest import (
@@ -128,3 +130,18 @@ def test_noise_is_in_what_the_server_learns_from() -> None:
     assert spreads == pytest.approx([20.0, 20.0], rel=0.2)
     assert not seen.steps[0].mixed.smashed.eq(seen.steps[1].mixed.smashed).any()
     assert all(torch.isfinite(step.mixed.targets).all() for step in seen.steps)
+
+
+@pytest.mark.parametrize(
+    ("mixer", "noise"),
+    [
+        (Shuffled(Noisy(PatchCutMix(k=2), NOISE)), None),
+        (Noisy(Noisy(NoMixing(), NOISE), NOISE), None),
+        (Noisy(NoMixing(), NOISE), NOISE),
+    ],
+    ids=str,
+)
+def test_noise_within_another_mixer_is_refused(mixer: Mixer, noise: GaussianNoise | None) -> None:
+    """It had no ledger at the server."""
+    with pytest.raises(ValueError, match="noise comes last and once: give noise="):
+        SplitStrategy(TOY.upper(), mixer=mixer, noise=noise)
