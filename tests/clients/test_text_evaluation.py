@@ -106,3 +106,12 @@ def test_what_an_older_version_recorded_is_no_error(tmp_path: Path) -> None:
     journal.close()
     with process(tmp_path) as client:
         assert torch.is_tensor(ask(client)["messages"][0])
+
+
+def test_a_client_that_has_not_trained_since_says_so(tmp_path: Path) -> None:
+    with process(tmp_path) as client:
+        ask(client)
+        ask(client, 4, 8)
+    said = r"all 8 federated test texts were sent under this head and tail, .* see fraction-train"
+    with process(tmp_path, server_round=2) as again, pytest.raises(ClientError, match=said):
+        ask(again)
