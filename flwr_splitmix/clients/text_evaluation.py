@@ -146,8 +146,8 @@ class TextEvaluation:
             following = max(following, self._kept.sent(kind))
         if self.sent is None and (start, following) == (0, size):
             raise ClientError(
-                f"all {size} {kind} test texts were sent under this head and tail, and each is sent "
-                "once: it has not trained since (it is not in every round: see fraction-train)"
+                f"all {size} {kind} test texts were sent under this head and tail, and each is "
+                "sent once: it has not trained since (it is not in every round: see fraction-train)"
             )
         if self.sent is not None or start != following or not start < stop <= size:
             raise ClientError(

@@ -278,6 +278,7 @@ class SplitStrategy(RoundLoop):
         least = max(self.min_nodes, self.mixer.min_members)
         taken = self._steps(clients, shape.batch)
         unmixed: Counter[int] = Counter()
+        empty = 0
         for number in range(steps):
             members = [client for client in clients.alive if client not in spent]
             if spent and len(members) < self.min_nodes:
@@ -296,12 +297,18 @@ class SplitStrategy(RoundLoop):
             try:
                 event = taken.take(Place(server_round, number, progress), plan)
             except EmptyMixtureError:  # the clients that remain had no patch in this step
+                empty += 1
                 continue
             self.audience.on_step(event)
         taken.finish(steps)
         self._uploads.end_round(clients)
         self._seconds |= {c: clients.seconds[c] / max(steps, 1) for c in clients.alive}
         self._remarks.on_unmixed(server_round, unmixed, noisy=self.keeps_ledger)
+        if steps and empty == steps:
+            log.warning(
+                "round %d: nothing was learned, as no step had a patch of a client in its mixtures",
+                server_round,
+            )
         return steps
 
     def _steps(self, clients: Clients, batch: int) -> Steps:

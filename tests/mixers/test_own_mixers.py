@@ -20,6 +20,7 @@ from flwr_splitmix.mixers import (
     Group,
     MaskShare,
     Member,
+    Mixer,
     NoisyShare,
     NoMixing,
     PatchShare,
@@ -31,6 +32,8 @@ from flwr_splitmix.mixers import (
     share_from_wire,
 )
 from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.strategies import SplitStrategy
+from flwr_splitmix.testing.toy import Toy, sgd
 
 B, N, D, L = 2, 4, 3, 2
 SHAPE = SmashedShape(B, N, D)
@@ -170,3 +173,20 @@ def test_a_share_that_detaches_is_refused() -> None:
         upload([Detaching()], smashed, labels, labels)
     upload([Detaching(learns=False)], smashed, labels, labels)
     upload([Detaching()], smashed.detach(), labels, labels)  # a frozen lower segment
+
+
+def test_a_round_that_mixes_nobody_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    class Nobody(Mixer):
+        def plan(
+            self,
+            members: Sequence[int],
+            shape: SmashedShape,
+            rng: np.random.Generator,
+            order_rng: np.random.Generator | None = None,
+        ) -> Plan:
+            return Plan(shape, ((),))
+
+    toy = Toy()
+    strategy = SplitStrategy(toy.upper(), mixer=Nobody(), device="cpu", steps_per_round=2)
+    strategy.fit(toy.make_clients(sgd(0.1)), 1)
+    assert "round 1: nothing was learned, as no step had a patch of a client" in caplog.text
