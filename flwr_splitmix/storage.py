@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Mapping
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,27 @@ def _json_values(values: Any, whose: str, at: str) -> Any:
         f"{whose} has a {type(values).__name__}{at and f' at {at}'}; it must consist of JSON "
         "values: numbers, text, lists, dictionaries (of a tensor or an array take .tolist())"
     )
+
+
+def plain_numbers(metrics: Mapping[str, Any], whose: str) -> dict[str, Any]:
+    """Return metrics as Flower takes them: NumPy's numbers and 0-d tensors as plain, lists as are.
+
+    Raises
+    ------
+    TypeError
+        If a value is anything else; the message begins with `whose`.
+    """
+    return {name: _number(name, value, whose) for name, value in metrics.items()}
+
+
+def _number(name: str, value: Any, whose: str) -> int | float | list[int] | list[float]:
+    if isinstance(value, (Tensor, np.ndarray)) and value.ndim == 0:
+        value = value.item()
+    if isinstance(value, Real):
+        return int(value) if isinstance(value, Integral) else float(value)
+    if isinstance(value, list):
+        return value
+    raise TypeError(f"{whose} returned {name!r} as a {type(value).__name__}; metrics are numbers")
 
 
 def unpack_optimizer(

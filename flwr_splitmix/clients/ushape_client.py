@@ -25,6 +25,7 @@ from flwr_splitmix.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.scoring.texts import Scores, TextScores
+from flwr_splitmix.segments.across_batch import needs_whole_batch
 
 Learns = Literal["all", "tail"]
 
@@ -155,7 +156,18 @@ class UShapeClient(GraphlessExchanges):
         """Begin a round and describe the data: sizes, batch size, width of the hidden states.
 
         Without arrays, or with an empty mapping, the client keeps its current head and tail.
+
+        Raises
+        ------
+        ClientError
+            If the arrays do not fit, or an epsilon is kept for texts that the head does not keep
+            apart.
         """
+        if self.hiding.accounts and (layer := needs_whole_batch(self.head)):
+            raise ClientError(
+                f"the head has {layer}, by which a text changes the messages of others in its "
+                f"batch, so there is no epsilon: take a head without {layer}"
+            )
         self._order = order
         self._forget_round()
         place = order.server_round, self.batches.drawn

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.hiding.text_ledger import TextLedger
@@ -19,7 +18,6 @@ from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.mechanism import add_noise, clip_smashed
 from flwr_splitmix.privacy.noise import GaussianNoise
 from flwr_splitmix.privacy.statement import Statement
-from flwr_splitmix.segments.across_batch import needs_whole_batch
 
 Sensitivity = Literal["replace", "published"]
 
@@ -98,19 +96,8 @@ class DPForward(Hiding):
         return gaussian_epsilon(self.delta, self.shift)
 
     def attach(self, side: ClientSide) -> None:
-        """Begin a round; create the ledgers in the first one.
-
-        Raises
-        ------
-        ClientError
-            If the head has layers across the batch: then there is no epsilon of a text.
-        """
+        """Begin a round; create the ledgers in the first one."""
         super().attach(side)
-        if layer := needs_whole_batch(side.head):
-            raise ClientError(
-                f"the head has {layer}, by which a text changes the messages of others in its "
-                f"batch, so there is no epsilon: take a head without {layer}"
-            )
         self.ledger.open(side.examples)
 
     def charge(self, kind: str, records: np.ndarray) -> None:

@@ -15,7 +15,7 @@ from flwr_splitmix.clients import Client, ClientError
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.links.words import one_line, without_folders
-from flwr_splitmix.plain_numbers import plain_numbers
+from flwr_splitmix.storage import plain_numbers
 
 log = logging.getLogger(__name__)
 

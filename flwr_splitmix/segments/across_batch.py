@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -30,8 +31,8 @@ def mixes_examples(segment: nn.Module, inputs: Tensor) -> bool:
     """Return whether an example's output in training changes with the others of its batch.
 
     Finds what `needs_whole_batch` cannot see, such as attention over the batch
-    (`nn.TransformerEncoderLayer` without `batch_first`) or `F.batch_norm`. Weights, buffers and
-    torch's random generators are left as they were.
+    (`nn.TransformerEncoderLayer` without `batch_first`) or `F.batch_norm`. A copy of the segment
+    is run three times; torch's random generators are left as they were.
 
     Parameters
     ----------
@@ -40,32 +41,27 @@ def mixes_examples(segment: nn.Module, inputs: Tensor) -> bool:
 
     Returns
     -------
-    False also if it cannot be told: with one example, or if outputs differ from call to call
-    although torch's generators are seeded.
+    False also if it cannot be told: with one example, if the segment cannot be copied, or if its
+    outputs differ from call to call although torch's generators are seeded.
     """
     alone = inputs[:1].expand(inputs.shape)
     if torch.equal(alone, inputs):
         return False
-    first, other, again = (_outputs(segment, batch) for batch in (inputs, alone, inputs))
+    try:
+        copied = copy.deepcopy(segment).train()
+    except Exception:  # whatever it is made of; then only its layers' names tell
+        return False
+    first, other, again = (_outputs(copied, batch) for batch in (inputs, alone, inputs))
     if not isinstance(first, Tensor) or not first.dim():
         return False
     return not _agree(first[0], other[0]) and _agree(first[0], again[0])
 
 
 def _outputs(segment: nn.Module, inputs: Tensor) -> Any:
-    modes = {part: part.training for part in segment.modules()}
-    buffers = [(buffer, buffer.clone()) for buffer in segment.buffers()]
     devices = [inputs.device] if inputs.device.type == "cuda" else []
-    try:
-        with torch.random.fork_rng(devices), torch.no_grad():
-            torch.manual_seed(0)
-            return segment.train()(inputs.clone())
-    finally:
-        for part, training in modes.items():
-            part.training = training
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+    with torch.random.fork_rng(devices), torch.no_grad():
+        torch.manual_seed(0)
+        return segment(inputs.clone())
 
 
 def _agree(one: Tensor, other: Tensor) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.events import Exchange, RoundDone, StepDone
@@ -49,7 +50,7 @@ def watch_segment(segment: nn.Module) -> list[Tensor]:
     made: list[Tensor] = []
 
     def keep(module: nn.Module, inputs: Any, smashed: Tensor) -> None:
-        if module.training:
+        if module.training and torch.is_grad_enabled():  # else it is only looked at
             made.append(smashed.detach().clone())
 
     segment.register_forward_hook(keep)

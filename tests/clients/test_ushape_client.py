@@ -148,7 +148,7 @@ def test_scores_are_those_of_the_whole_test_set() -> None:
         ([(0, 8)], "test texts 0 to 8; next is 0 of 7"),
         ([(0, 0)], "test texts 0 to 0; next is 0 of 7"),
         ([(0, 4), "score"], "not scored its federated test data, or not all of it"),
-        ([(0, 7), "score", (0, 7)], "test texts 0 to 7; next is 7 of 7"),
+        ([(0, 7), "score", (0, 7)], "all 7 federated test texts were sent under this head"),
         ([(0, 7), "score", "score"], "not scored its federated test data"),
     ],
     ids=str,

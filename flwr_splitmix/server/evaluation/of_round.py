@@ -11,9 +11,9 @@ from flwr.serverapp.strategy import Result
 
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import LinkError
-from flwr_splitmix.plain_numbers import plain_numbers
 from flwr_splitmix.server.evaluation.central import EvaluateFn, central_result
 from flwr_splitmix.server.evaluation.over_link import to_record
+from flwr_splitmix.storage import plain_numbers
 
 log = logging.getLogger("flwr.splitmix")
 
