@@ -65,6 +65,13 @@ def read_json(path: Path) -> Any:
     return value
 
 
+def write_all(file: int, data: bytes) -> None:
+    """Write bytes to an open file, however many calls that takes; raise OSError as they do."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
 def flush_folder(folder: Path) -> None:
     """Wait until the disk has the names in a folder: a new or renamed file is lost without.
 

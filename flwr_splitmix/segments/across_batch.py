@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import logging
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+log = logging.getLogger("flwr.splitmix")
 
 MIXING_LAYERS = "a layer across the batch"
 """What is said of a segment whose outputs show it, while the names of its layers do not."""
@@ -49,7 +52,12 @@ def mixes_examples(segment: nn.Module, inputs: Tensor) -> bool:
         return False
     try:
         copied = copy.deepcopy(segment).train()
-    except Exception:  # whatever it is made of; then only its layers' names tell
+    except Exception as error:  # whatever it is made of
+        log.warning(
+            "whether the lower segment mixes examples is told by the names of its layers only, as "
+            "it cannot be copied: %s",
+            error,
+        )
         return False
     first, other, again = (_outputs(copied, batch) for batch in (inputs, alone, inputs))
     if not isinstance(first, Tensor) or not first.dim():

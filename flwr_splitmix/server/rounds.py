@@ -224,8 +224,8 @@ class RoundLoop(Shape):
         """Return the lower segment that all clients start from; empty: their own."""
         if given is not None:
             return given
-        first, *others = (client.weights() for client in clients)
-        if not self.aggregator.averages and any(differ(first, other) for other in others):
+        first, others = clients[0].weights(), clients[1:]
+        if not self.aggregator.averages and any(differ(first, c.weights()) for c in others):
             log.warning(
                 "all clients start from client 0's lower segment, which replaces theirs; "
                 "initial_arrays=ArrayRecord() lets each start from its own"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import pytest
 import torch
@@ -106,3 +107,10 @@ def test_one_example_alone_tells_nothing() -> None:
 
 def test_a_scripted_batch_norm_is_found() -> None:
     assert needs_whole_batch(torch.jit.script(nn.Sequential(nn.BatchNorm2d(4)))) == "BatchNorm"
+
+
+def test_a_segment_that_cannot_be_copied_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    segment = OfFunctions()
+    vars(segment)["lock"] = threading.Lock()
+    assert not mixes_examples(segment, torch.arange(12.0).reshape(3, 4))
+    assert "names of its layers only, as it cannot be copied: cannot pickle" in caplog.text
