@@ -35,7 +35,7 @@ from flwr_splitmix.clients.requests import (
 )
 from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.device import pick_device
-from flwr_splitmix.mixers import SHARES, InputShare, Share, share_from_wire
+from flwr_splitmix.mixers import InputShare, Share, known_shares, share_from_wire
 from flwr_splitmix.schedule import (
     UNKNOWN_WEIGHTS,
     OptimizerFactory,
@@ -88,9 +88,10 @@ class SplitClient(GuardedClient):
     ClientError
         If there is no training example, or the segment's weights cannot be sent.
     TypeError
-        If data have no length or no items, or `batch_size` is no integer.
+        If data have no length or no items, `batch_size` is no integer, or `shares` no sequence of
+        kinds of shares.
     ValueError
-        If `batch_size` < 1.
+        If `batch_size` < 1, or a kind of shares has no name of its own.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class SplitClient(GuardedClient):
         if not self.batches.examples:
             raise ClientError(NO_DATA)
         self.tests = tests_of(test_data, benchmark_data)
-        self.shares = (*SHARES, *shares)
+        self.shares = known_shares(shares)
         self.repeatable_secrets = repeatable_secrets
         self._begin_guard(privacy)
         self.optimizer = ScheduledOptimizer(

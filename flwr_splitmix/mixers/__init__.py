@@ -1,6 +1,6 @@
 """Mixers of smashed data, between the clients and the upper segment; one file per mixer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from inspect import isabstract
 from pkgutil import iter_modules
@@ -44,6 +44,39 @@ def _kinds_of_shares() -> Iterator[type[Share]]:
 SHARES: tuple[type[Share], ...] = tuple(_kinds_of_shares())
 """The kinds of shares that every client knows: those defined in this package."""
 
+
+def known_shares(further: Iterable[type[Share]]) -> tuple[type[Share], ...]:
+    """Return the built-in kinds of shares, and a user's.
+
+    Raises
+    ------
+    TypeError
+        If `further` is no sequence of subclasses of `Share`.
+    ValueError
+        If a kind has no name, or that of another.
+    """
+    if isinstance(further, type) or not isinstance(further, Iterable):
+        raise TypeError(
+            f"shares must be a sequence of kinds of shares, such as (MyShare,), not {further!r}"
+        )
+    known: dict[str, type[Share]] = {kind.name: kind for kind in SHARES}
+    for kind in further:
+        if not (isinstance(kind, type) and issubclass(kind, Share)):
+            raise TypeError(f"shares must be subclasses of Share, here is {kind!r}")
+        name = getattr(kind, "name", None)
+        if not isinstance(name, str) or not name:
+            raise ValueError(
+                f"share {kind.__name__} has no name, by which clients know it; give it one, such "
+                f"as name: ClassVar[str] = {kind.__name__.lower()!r}"
+            )
+        if known.setdefault(name, kind) is not kind:
+            raise ValueError(
+                f"share {kind.__name__} has the name {name!r} of {known[name].__name__}; give it "
+                "a new one"
+            )
+    return tuple(known.values())
+
+
 __all__ = [
     "SHARES",
     "BoxShare",
@@ -76,6 +109,7 @@ __all__ = [
     "WeightedShare",
     "WrappedMixer",
     "each_alone",
+    "known_shares",
     "patch_order",
     "sample_counts",
     "sample_ratios",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, StepDone
-from flwr_splitmix.mixers import SHARES, Mixed, Plan, Share, share_from_wire
+from flwr_splitmix.mixers import Mixed, Plan, Share, known_shares, share_from_wire
 from flwr_splitmix.mixers.accounting import earlier_releases, release_of
 from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.privacy import Event, Exposure, Ledger, Relation, Release, RunAccount
@@ -102,7 +102,7 @@ class PrivacyLedger(Observer):
         self.trusted_mixer = trusted_mixer
         self.relation = relation
         self.ledgers: dict[int, Ledger] = {}
-        self._shares = (*SHARES, *shares)
+        self._shares = known_shares(shares)
         self._passes: dict[int, _Pass] = {}
         self._asked: dict[int, list[Share | None]] = {}
         self._parts_of: dict[int, int] = {}

@@ -14,7 +14,7 @@ from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.events import Exchange, StepDone
 from flwr_splitmix.links import LinkError
-from flwr_splitmix.mixers import SHARES, Mixer, Plan, Share, share_from_wire
+from flwr_splitmix.mixers import Mixer, Plan, Share, known_shares, share_from_wire
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.testing.parted import goes_in_parts, join_parts
@@ -118,7 +118,7 @@ def check_recording(
     AssertionError
         As for `check_wire`.
     """
-    known = (*SHARES, *strategy.mixer.shares)
+    known = known_shares(strategy.mixer.shares)
     for client in range(toy.clients):
         down, up, own = seen.down[client], seen.up[client], made[client]
         if goes_in_parts(down):

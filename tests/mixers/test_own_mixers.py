@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -29,6 +30,7 @@ from flwr_splitmix.mixers import (
     SmashedShape,
     Upload,
     WeightedShare,
+    known_shares,
     share_from_wire,
 )
 from flwr_splitmix.privacy import GaussianNoise
@@ -190,3 +192,32 @@ def test_a_round_that_mixes_nobody_is_told(caplog: pytest.LogCaptureFixture) -> 
     strategy = SplitStrategy(toy.upper(), mixer=Nobody(), device="cpu", steps_per_round=2)
     strategy.fit(toy.make_clients(sgd(0.1)), 1)
     assert "round 1: nothing was learned, as no step had a patch of a client" in caplog.text
+
+
+def renamed(name: str | None) -> type[Share]:
+    own = {} if name is None else {"name": name}
+    return dataclass(frozen=True, kw_only=True)(type("Mine", (Share,), own))
+
+
+@pytest.mark.parametrize(
+    ("shares", "sentence"),
+    [
+        (renamed("mine"), "shares must be a sequence of kinds of shares, such as (MyShare,), not "),
+        (3, "shares must be a sequence of kinds of shares"),
+        ((FullShare(),), "shares must be subclasses of Share, here is FullShare("),
+        ((NoMixing,), "shares must be subclasses of Share, here is <class"),
+        ((renamed(None),), "share Mine has no name, by which clients know it; give it one, such"),
+        ((renamed("full"),), "share Mine has the name 'full' of FullShare; give it a new one"),
+        ((renamed("mine"), renamed("mine")), "share Mine has the name 'mine' of Mine"),
+    ],
+)
+def test_kinds_of_shares_that_a_client_could_not_tell_apart_are_refused(
+    shares: Any, sentence: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(sentence)):
+        known_shares(shares)
+
+
+def test_a_kind_that_is_named_twice_is_known_once() -> None:
+    mine = renamed("mine")
+    assert known_shares((mine, FullShare, mine)) == (*SHARES, mine)
