@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.mechanism import add_noise
 from flwr_splitmix.privacy.statement import Statement
 from flwr_splitmix.scoring.texts import text_loss
+
+if TYPE_CHECKING:
+    from flwr_splitmix.hiding.text_gradients import TextGradients
 
 OUTSIDE: tuple[Channel, ...] = ("messages", "returned-gradients", "lengths")
 """What leaves a client that trains by DP-SGD without being covered by epsilon."""
@@ -78,7 +81,7 @@ class DPSGD(Hiding):
             from opacus.accountants import RDPAccountant
 
         self.accountant = RDPAccountant()
-        self._watched: nn.Module | None = None
+        self._watched: TextGradients | None = None
         self._texts = 0
         self._records = np.empty(0, dtype=np.int64)
 
@@ -87,7 +90,7 @@ class DPSGD(Hiding):
         super().attach(side)
         self.ledger.open(side.examples)
         if self._watched is None:
-            from opacus import GradSampleModule
+            from flwr_splitmix.hiding.text_gradients import TextGradients
 
             # A head's input is ids, which have no gradient; Opacus needs none.
             warnings.filterwarnings("ignore", "Full backward hook is firing")
@@ -95,7 +98,7 @@ class DPSGD(Hiding):
             for part in both.modules():
                 if isinstance(part, nn.Embedding):
                     part.register_forward_pre_hook(self._for_each_text)
-            self._watched = GradSampleModule(both, strict=False)
+            self._watched = TextGradients(both, strict=False)
 
     def _for_each_text(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
         """Look up positions for each text, if the model does it once per batch."""
@@ -110,26 +113,14 @@ class DPSGD(Hiding):
     def obfuscate(self, batch: TextBatch) -> Sent:
         """Send hidden states unchanged; in training, track each text's part in them."""
         if torch.is_grad_enabled():
-            self._forget()
+            self._gradients.forget()
             self._texts = len(batch.ids)
         return super().obfuscate(batch)
 
-    def _parameters(self) -> list[Any]:
+    @property
+    def _gradients(self) -> TextGradients:
         assert self._watched is not None
-        return [p for p in self._watched.parameters() if p.requires_grad]
-
-    def _forget(self) -> None:
-        """Discard per-text state of a step without returned gradients, or of a completed step."""
-        assert self._watched is not None
-        for module in self._watched.modules():
-            for name in ("activations", "max_batch_len"):
-                if hasattr(module, name):
-                    delattr(module, name)
-        for parameter in self._parameters():
-            parameter.grad_sample = parameter.summed_grad = None
-            parameter._forward_counter = 0
-            if hasattr(parameter, "_current_grad_sample"):
-                del parameter._current_grad_sample
+        return self._watched
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
         """Return the mean over texts of each text's own mean loss.
@@ -154,8 +145,11 @@ class DPSGD(Hiding):
         """
         from opacus.optimizers import DPOptimizer
 
-        learned = [p for p in self._parameters() if p.grad_sample is not None]
-        for parameter in self._parameters():
+        from flwr_splitmix.hiding.text_gradients import of_all_rows
+
+        trained = self._gradients.trained()
+        learned = [p for p in trained if p.grad_sample is not None]
+        for parameter in trained:
             if (
                 parameter.grad_sample is None
                 and parameter.grad is not None
@@ -186,9 +180,10 @@ class DPSGD(Hiding):
         )
         clipping.clip_and_accumulate()
         for parameter in learned:
-            noisy = add_noise(parameter.summed_grad, self.noise_multiplier * self.clip_norm)
+            total = of_all_rows(parameter, parameter.summed_grad)
+            noisy = add_noise(total, self.noise_multiplier * self.clip_norm)
             parameter.grad = noisy / self._texts
-        self._forget()
+        self._gradients.forget()
         # A text that is in the batch n times moves the sum n times as far, which costs n^2.
         texts, copies = np.unique(self._records, return_counts=True)
         self.ledger.charge(
@@ -244,7 +239,10 @@ def _leave_out_what_overflowed(parameters: Sequence[Any]) -> None:
     A server's numbers can make one text's gradient overflow, depending on the text. Clipped, it is
     still NaN, and so would be the batch's sum, which no noise hides.
     """
-    finite = torch.stack([p.grad_sample.flatten(1).isfinite().all(1) for p in parameters]).all(0)
+    lengths = [torch.linalg.vector_norm(p.grad_sample.flatten(1), dim=1) for p in parameters]
+    finite = torch.stack(lengths).isfinite().all(0)  # of infinite length: clipped, it is 0 or NaN
+    if finite.all():
+        return
     for parameter in parameters:
         each = finite.view(-1, *(1,) * (parameter.grad_sample.dim() - 1))
         parameter.grad_sample = parameter.grad_sample.where(each, 0.0)

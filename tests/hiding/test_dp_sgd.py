@@ -84,6 +84,27 @@ def test_each_texts_gradient_is_clipped_by_itself(bound: float) -> None:
         assert float(norm) <= bound
 
 
+def test_of_an_embedding_only_the_rows_of_the_batch_are_kept() -> None:
+    toy = replace(TOY, hiding=lambda: DPSGD(noise_multiplier=QUIET, clip_norm=1e6))
+    (client,) = toy.clients_for()
+    client.attach(ORDER, None)
+    ids = torch.tensor([[2, 3, 4, 2], [9, 3, 0, 0]])
+    client.segments.train()
+    sent = client.obfuscate(TextBatch(ids, torch.ones_like(ids), ids))
+    (embedding,) = [m for m in client.head.modules() if isinstance(m, torch.nn.Embedding)]
+    drawn = torch.randn_like(sent.messages[0])
+    client.ends.backward(sent.messages, [drawn])
+    weight: Any = embedding.weight
+    assert weight.rows.tolist() == [0, 2, 3, 4, 9]
+    assert weight.grad_sample.shape == (2, 5, embedding.embedding_dim)
+    # One text does not touch the rows of the other's tokens; a token that it has twice counts so.
+    touched = weight.grad_sample.abs().sum(2) > 0
+    assert touched.tolist() == [[False, True, True, True, False], [True, False, True, False, True]]
+    torch.testing.assert_close(weight.grad_sample.mean(0), weight.grad[weight.rows])
+    client.hiding.before_update()
+    assert not hasattr(weight, "rows")
+
+
 @pytest.mark.parametrize(
     ("family", "task"),
     [("qwen3", "generation"), ("gpt2", "generation"), ("bert", "classification")],
@@ -197,7 +218,7 @@ def test_a_layer_that_does_not_keep_texts_apart_is_named() -> None:
     client.attach(ORDER, None)
     hiding: Any = client.hiding
     hiding._texts = 3
-    hiding._parameters()[0].grad_sample = torch.zeros(12, 23, 5)
+    hiding._gradients.trained()[0].grad_sample = torch.zeros(12, 23, 5)
     with pytest.raises(ValueError, match=r"weights of shape \(23, 5\) does not keep texts apart"):
         hiding.before_update()
 
@@ -222,7 +243,7 @@ def test_weights_without_a_gradient_for_each_text_are_not_trained_without_noise(
     (client,) = toy.clients_for()
     client.attach(ORDER, None)
     hiding: Any = client.hiding
-    weights = hiding._parameters()[0]
+    weights = hiding._gradients.trained()[0]
     weights.grad_sample, weights.grad = None, torch.ones_like(weights)
     with pytest.raises(ValueError, match=r"weights of shape \(23, 5\) are used outside of their"):
         hiding.before_update()

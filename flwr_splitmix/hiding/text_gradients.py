@@ -1,0 +1,71 @@
+"""Gradients of each text by Opacus, with an embedding's only at the rows that the batch uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from opacus import GradSampleModule
+from torch import Tensor, nn
+
+
+class TextGradients(GradSampleModule):  # type: ignore[misc]
+    """Opacus' gradients of each example, kept small for embeddings.
+
+    A text's gradient of an embedding is zero but for the rows of its own tokens. Opacus holds all
+    rows for each text: 750 MB for 16 texts and 30,522 words of 384 numbers. Here `grad_sample` has
+    the rows of the batch only, and the weight's `rows` says which: int64 (rows,), ascending. A
+    weight that is used more than once in a pass, as a tied one is, keeps Opacus' form.
+    """
+
+    GRAD_SAMPLERS: ClassVar[Mapping[type[nn.Module], Any]]
+
+    def forget(self) -> None:
+        """Discard what a step has left: activations, gradients and rows."""
+        for module in self.modules():
+            _remove(module, "activations", "max_batch_len")
+        for parameter in self.trained():
+            parameter.grad_sample = parameter.summed_grad = None
+            parameter._forward_counter = 0
+            _remove(parameter, "_current_grad_sample", "rows")
+
+    def trained(self) -> list[Any]:
+        """Return the parameters that are trained."""
+        return [p for p in self.parameters() if p.requires_grad]
+
+
+def of_all_rows(parameter: Any, gradient: Tensor) -> Tensor:
+    """Return a sum of texts' gradients in the shape of the parameter."""
+    rows = getattr(parameter, "rows", None)
+    if rows is None:
+        return gradient
+    return gradient.new_zeros(parameter.shape).index_copy_(0, rows, gradient)
+
+
+def _embedding(
+    layer: nn.Embedding, activations: Sequence[Tensor], backprops: Tensor
+) -> Mapping[nn.Parameter, Tensor]:
+    """Return the texts' gradients (b, rows, d), given ids (b, ...) and gradients (b, ..., d)."""
+    weight: Any = layer.weight
+    if not weight.requires_grad:
+        return {}
+    if weight._forward_counter != 1 or hasattr(weight, "_current_grad_sample"):
+        every_row: Mapping[nn.Parameter, Tensor] = _opacus(layer, activations, backprops)
+        return every_row
+    ids = activations[0]
+    weight.rows, places = torch.unique(ids, return_inverse=True)
+    gradients = backprops.reshape(len(ids), -1, layer.embedding_dim)
+    index = places.reshape(len(ids), -1, 1).expand_as(gradients)
+    each = gradients.new_zeros(len(ids), len(weight.rows), layer.embedding_dim)
+    return {weight: each.scatter_add_(1, index, gradients)}
+
+
+_opacus = GradSampleModule.GRAD_SAMPLERS[nn.Embedding]
+TextGradients.GRAD_SAMPLERS = {**GradSampleModule.GRAD_SAMPLERS, nn.Embedding: _embedding}
+
+
+def _remove(owner: Any, *names: str) -> None:
+    for name in names:
+        if hasattr(owner, name):
+            delattr(owner, name)
