@@ -29,8 +29,9 @@ from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.data import ImageDataset, load_images
 from flwr_splitmix.data.images.sets import ImageSets
 from flwr_splitmix.links.ticket import to_tensors
-from flwr_splitmix.mixers import Mixer
+from flwr_splitmix.mixers import Mixer, SmashedShape, WrappedMixer
 from flwr_splitmix.schedule import WarmupCosine, adamw
+from flwr_splitmix.segments import Geometry
 from flwr_splitmix.segments.vision.split_model import SplitModel
 from flwr_splitmix.storage import load_tensors, save_tensors, under
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
@@ -183,7 +184,7 @@ def load_victim(directory: Path, victim: Victim | None = None) -> Attacked:
         for name, tensor in under("order", tensors).items()
         for client, number in [name.split(".")]
     }
-    trace = DiskTrace(directory / "trace")
+    trace = DiskTrace(directory / "trace", shares=strategy.mixer.shares)
     return _attacked(setting, strategy, trace, lowers, orders, meta["summary"])
 
 
@@ -251,10 +252,18 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def group_size(mixer: Mixer) -> int:
-    """Return k; 1 if nothing is mixed."""
-    inner = getattr(mixer, "mixer", None)
-    return int(getattr(mixer, "k", 1)) if inner is None else group_size(inner)
+def group_size(mixer: Mixer, geometry: Geometry) -> int:
+    """Return k: the mixer's own, or else the most clients in a group of a trial plan."""
+    while isinstance(mixer, WrappedMixer):
+        mixer = mixer.mixer
+    if isinstance(k := getattr(mixer, "k", None), int):
+        return k
+    clients = max(64, mixer.min_members)
+    shape = SmashedShape(
+        1, geometry.patches, geometry.width, geometry.prefix, geometry.grid, classes=2
+    )
+    plan = mixer.plan(range(clients), shape, np.random.default_rng(0), np.random.default_rng(0))
+    return max(len(group.members) for groups in plan.passes for group in groups)
 
 
 def _attacked(
@@ -275,7 +284,7 @@ def _attacked(
         num_classes=len(setting.sets.classes),
         multi_label=setting.sets.multi_label,
         geometry=setting.segments.lower.geometry,
-        k=group_size(strategy.mixer),
+        k=group_size(strategy.mixer, setting.segments.lower.geometry),
         batch_size=victim.batch_size,
         mean=train.mean,
         std=train.std,

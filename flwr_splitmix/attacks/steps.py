@@ -171,7 +171,7 @@ def _of_clients(step: Step, mixed: Mixed, mixer: Mixer, server: bool) -> list[Re
                 step.server_round,
                 step.number,
                 client,
-                _placed(share, smashed, step.plan.shape),
+                _unwrapped(share).undo(_placed(share, smashed, step.plan.shape)),
                 mask=mask_of(share, step.plan.shape),
                 lam=share.lam,
                 labels=labels,

@@ -20,6 +20,7 @@ from torch import Tensor
 from flwr_splitmix.attacks.packing import TextStep, pack_step, tensors_of, unpack_step
 from flwr_splitmix.attacks.steps import Step
 from flwr_splitmix.mixers import Share
+from flwr_splitmix.mixers.share import UnknownShareError
 from flwr_splitmix.storage import StorageError, load_tensors, save_tensors
 
 log = logging.getLogger("flwr.splitmix")
@@ -120,7 +121,7 @@ class DiskTrace(Trace):
     path
         The directory; it is created with the first step.
     shares
-        Kinds of shares besides the built-in ones.
+        Kinds of shares besides the built-in ones. Those of steps that are added here are known.
     """
 
     def __init__(
@@ -133,12 +134,15 @@ class DiskTrace(Trace):
     ) -> None:
         super().__init__(max_bytes, max_steps)
         self.path = path
-        self.shares = tuple(shares)
+        self._shares = set(shares)
+        self._told_unknown: set[object] = set()
         self._sizes: dict[tuple[int, int], int] | None = None
 
     def add(self, step: Recorded) -> None:
         """Write a step; if the disk fails, log a warning and continue the run."""
         tensors, meta = pack_step(step)
+        if isinstance(step, Step):
+            self._shares |= step.plan.kinds
         key = (step.server_round, step.number)
         sizes = self._known()
         try:
@@ -166,7 +170,16 @@ class DiskTrace(Trace):
 
     def _read(self, key: tuple[int, int]) -> Recorded | None:
         try:
-            return unpack_step(*load_tensors(self._file(key)), self.shares)
+            return unpack_step(*load_tensors(self._file(key)), self._shares)
+        except UnknownShareError as error:
+            if error.name not in self._told_unknown:
+                self._told_unknown.add(error.name)
+                log.warning(
+                    "recorded steps with shares %r are left out; to read them, give the kind of "
+                    "share to DiskTrace(shares=...), or name it in its mixer's `shares`",
+                    error.name,
+                )
+            return None
         except (StorageError, KeyError, TypeError, ValueError) as error:
             log.warning("a recorded step is left out: %s", error)
             return None

@@ -174,12 +174,15 @@ def _attack(
     from flwr_splitmix.attacks.base import Budget, NotApplicable
     from flwr_splitmix.attacks.catalogue import attack_named
     from flwr_splitmix.attacks.hints import hints, without
+    from flwr_splitmix.attacks.own_shares import taken_as_sent
     from flwr_splitmix.attacks.results import score_and_keep
     from flwr_splitmix.device import pick_device
     from flwr_splitmix.runs.recording import attacks_dir
 
     kind = attack_named(name)
     attacked = attacked_run(opened)
+    if remark := taken_as_sent(attacked.knowledge.mixer):
+        typer.echo(f"note: {remark}", err=True)
     case = attacked.case(
         adversary,
         trained=victims,

@@ -190,10 +190,11 @@ class Mixer(ABC):
     def renormalise(self, mixed: Tensor, ratio: float, shape: SmashedShape) -> None:
         """Compensate for missing members, in place: divide weighted sums by `ratio`.
 
-        Prefix tokens are weighted, patches are not.
+        Prefix tokens are such sums; patches are if `cover` is "weighted".
         """
-        if shape.prefix and ratio != 1:
-            mixed[:, : shape.prefix] /= ratio
+        sums = mixed if self.cover == "weighted" else mixed[:, : shape.prefix]
+        if ratio != 1:
+            sums /= ratio
 
     def split(self, gradient: Tensor, mixed: Mixed, plan: Plan) -> dict[int, list[Tensor | None]]:
         """Return each client's cut-layer gradient of its own share.

@@ -68,8 +68,3 @@ class Mixup(GroupMixer):
             Member(client, WeightedShare(lam=float(lam)))
             for client, lam in zip(clients, ratios, strict=True)
         ]
-
-    def renormalise(self, mixed: Tensor, ratio: float, shape: SmashedShape) -> None:
-        """Divide the whole sum by the ratios that arrived."""
-        if ratio != 1:
-            mixed /= ratio

@@ -82,6 +82,18 @@ class Plan:
         shares = self.shares(client)
         return [None if share is None else share.to_wire() for share in shares]
 
+    @property
+    def kinds(self) -> set[type[Share]]:
+        """The kinds of shares in it, also those that others wrap."""
+        kinds: set[type[Share]] = set()
+        for group in (group for groups in self.passes for group in groups):
+            for member in group.members:
+                share: Share | None = member.share
+                while share is not None:
+                    kinds.add(type(share))
+                    share = getattr(share, "inner", None)
+        return kinds
+
     def shares(self, client: int) -> list[Share | None]:
         """Return one client's share in each pass."""
         return list(self._shares_of.get(client, [None] * len(self.passes)))

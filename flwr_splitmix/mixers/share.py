@@ -46,14 +46,19 @@ class Share(ABC):
 
     name: ClassVar[str]
     family: ClassVar[Family | None] = None
-    """Its family in the accounting of noise: "full", "mixup", "cutmix"; None has no bound."""
+    """Its family in the accounting of noise, which says how much of one sample an upload holds.
+
+    "full": no more than the whole sample, as its norm tells; "mixup": `lam` times that; "cutmix":
+    some of its patches, each once. None has no bound, so that no epsilon holds. A subclass with an
+    `upload` of its own has None unless it states its family.
+    """
     deterministic: ClassVar[bool] = True
     """Whether equal smashed data give equal uploads."""
     lam: float = 1.0
     learns: bool = True
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Check the name and the fields of a kind of share.
+        """Check the name and the fields of a kind of share; leave its family to itself.
 
         Raises
         ------
@@ -61,6 +66,8 @@ class Share(ABC):
             If it acts otherwise than the share whose name it has, or a field cannot be sent.
         """
         super().__init_subclass__(**options)
+        if "upload" in vars(cls) and "family" not in vars(cls):
+            cls.family = None  # an upload that amplifies must not be priced as the inherited one
         own = [act for act in _ACTS if act in vars(cls)]
         for base in cls.__mro__[1:]:
             if own and vars(base).get("name") == getattr(cls, "name", ""):
@@ -95,6 +102,20 @@ class Share(ABC):
     @abstractmethod
     def pick(self, gradient: Tensor) -> Tensor:
         """Return this client's cut-layer gradient, taken from its group's (b, prefix + N, d)."""
+
+    def undo(self, placed: Tensor) -> Tensor:
+        """Return what a placed upload says to those who know the share, (b, prefix + N, d).
+
+        Attacks begin with it, because the server, and whoever listens on the link, know every
+        share. Override it if `upload` changes smashed data by values of the share, such as the seed
+        of an order or of signs: attacks would otherwise read less than the server can.
+
+        Parameters
+        ----------
+        placed
+            (b, prefix + N, d): the upload in its place, and 0 elsewhere.
+        """
+        return placed
 
     @property
     def label_kind(self) -> LabelKind:
@@ -170,6 +191,14 @@ def _convert(value: Any, kind: str) -> str:
     return f": convert it with {kind}(...)" if isinstance(value, np.generic) else ""
 
 
+class UnknownShareError(ValueError):
+    """A share of a kind that the reader was not given; `name` is what it calls itself."""
+
+    def __init__(self, message: str, name: object) -> None:
+        super().__init__(message)
+        self.name = name
+
+
 def grow(value: Any, kind: type[T], **more: Any) -> T:
     """Return a dataclass value as an instance of a subclass of its class, with further fields."""
     return kind(**{f.name: getattr(value, f.name) for f in fields(value)}, **more)
@@ -181,7 +210,8 @@ def share_from_wire(values: Mapping[str, Any], known: Iterable[type[Share]]) -> 
     Raises
     ------
     ValueError
-        If the kind is unknown, or a value is missing, superfluous or of the wrong type.
+        If the kind is unknown (UnknownShareError), or a value is missing, superfluous or of the
+        wrong type.
     """
     if not isinstance(values, Mapping):
         raise ValueError(f"a share must be a dictionary, here is {type(values).__name__}")
@@ -189,9 +219,10 @@ def share_from_wire(values: Mapping[str, Any], known: Iterable[type[Share]]) -> 
     arguments = dict(values)
     name = arguments.pop("share", None)
     if not isinstance(name, str) or name not in kinds:
-        raise ValueError(
+        raise UnknownShareError(
             f"unknown share {name!r}; this client knows {', '.join(sorted(kinds))} "
-            "(hand others to SplitClient(shares=...))"
+            "(hand others to SplitClient(shares=...))",
+            name,
         )
     return kinds[name].from_wire(arguments, tuple(kinds.values()))
 

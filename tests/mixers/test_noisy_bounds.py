@@ -122,7 +122,13 @@ def test_what_has_no_noise_or_is_not_understood_has_no_bound() -> None:
     class Own(FullShare):
         family = None
 
-    for share in (FullShare(), PATCHES, EMPTY, noisy(Own())):
+    class Louder(FullShare):
+        name = "louder"
+
+        def upload(self, smashed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return 100 * smashed, 100 * smashed
+
+    for share in (FullShare(), PATCHES, EMPTY, noisy(Own()), noisy(Louder())):
         assert np.isinf(release_costs(release_of(share, N, D), "replace")).all()
 
 

@@ -73,7 +73,7 @@ def attacked_run(run: Run) -> Attacked:
         image_shape=images.train.shape,
         num_classes=len(images.classes),
         geometry=segments.lower.geometry,
-        k=group_size(strategy.mixer),
+        k=group_size(strategy.mixer, segments.lower.geometry),
         batch_size=config.batch_size,
         mean=images.train.mean,
         std=images.train.std,
@@ -85,12 +85,13 @@ def attacked_run(run: Run) -> Attacked:
     )
     parts = {client: client_images(config, client, clients)[0] for client in range(clients)}
     vault = Vault(parts, images.test, config.batch_size, config.seed)
+    trace = DiskTrace(trace_dir(run), shares=strategy.mixer.shares)
     summary: dict[str, Any] = {
         "accuracy": (run.summary or {}).get("top1"),
         "rounds": checkpoint.round,
         "uplink_bytes": sum(row["uplink_bytes"] or 0 for row in run.rows),
     }
-    return Attacked(known, config.averages, DiskTrace(trace_dir(run)), vault, summary)
+    return Attacked(known, config.averages, trace, vault, summary)
 
 
 def _lowers(

@@ -35,5 +35,6 @@ def client_fn(context: Context) -> SplitClient:
         optimizer=config.optimizer(),
         schedule=config.schedule(),
         device=config.client_device,
+        shares=config.trial().mixer.shares,
         privacy=config.budget,
     )
