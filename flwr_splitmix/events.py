@@ -186,7 +186,7 @@ class EvaluationResult:
     loss: float
     examples: int
     spread: float | None = None
-    """Standard deviation of the accuracy over clients, if each has its own pair."""
+    """Standard deviation of the accuracy over clients, weighted by their examples."""
     scores: Mapping[str, float] = field(default_factory=dict)
     """Further scores by name."""
 

@@ -158,13 +158,19 @@ def wrong_labels(
         )
     if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) <= most:
         least, largest = int(labels.min()), int(labels.max())
-        more = not (ids or multi_label) and largest > most
         return f"lie in {least}..{largest}, allowed are 0..{most}" + (
-            f" (classes start at 0; for more of them pass num_classes={largest + 1})"
-            if more
-            else ""
+            "" if ids or multi_label else _renumbered(least, largest, most)
         )
     return None
+
+
+def _renumbered(least: int, largest: int, most: int) -> str:
+    """Return how classes `least` to `largest` become 0 to `most`."""
+    if least and largest - least <= most:
+        return f" (classes start at 0: subtract {least})"
+    if least < 0:
+        return " (classes start at 0: number them anew)"
+    return f" (classes start at 0; for more of them pass num_classes={largest + 1})"
 
 
 def _reshaped(labels: Tensor, *, multi_label: bool) -> str:

@@ -184,7 +184,11 @@ def _geometry(segment: nn.Module, example: Tensor) -> tuple[int, int, int]:
         )
     shape = tuple(smashed.shape)
     if len(shape) != 3:
-        raise ClientError(f"smashed data must be (batch, patches, width), got shape {shape}")
+        maps = "; a CNN's maps (batch, width, rows, columns) become that by .flatten(2).mT"
+        raise ClientError(
+            f"smashed data must be (batch, patches, width), got shape {shape}"
+            + (maps if len(shape) == 4 else "")
+        )
     return 0, shape[1], shape[2]
 
 

@@ -225,11 +225,13 @@ class SplitStrategy(RoundLoop):
         ------
         ValueError
             If the mixer mixes raw inputs but the clients are behind a link, or if the clients are
-            in this process but the mixer is a third party.
+            in this process but the mixer is a third party, or they share weights with the upper
+            segment.
         """
         if clients is not None and isinstance(self.mixer, MixedElsewhere):
             raise ValueError("a MixerLink reaches deployed nodes; fit mixes here: give it no link")
         self.upper.warn_of_unknown_weights()
+        self.upper.check_apart(clients or ())
         if not self.mixer.raw_inputs_cross:
             return
         if clients is None:

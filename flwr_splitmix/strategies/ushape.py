@@ -117,8 +117,9 @@ class UShapeStrategy(RoundLoop):
         self.epochs_per_round = epochs_per_round
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
-        """Warn of a trunk that has weights without an optimizer."""
+        """Warn of a trunk that has weights without an optimizer; refuse one that clients share."""
         self.trunk.warn_of_unknown_weights()
+        self.trunk.check_apart(clients or ())
 
     @property
     def keeps_ledger(self) -> bool:

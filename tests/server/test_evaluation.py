@@ -70,7 +70,9 @@ def test_federated_evaluation_weights_each_pair_by_its_test_split(
     assert evaluation.loss == pytest.approx(
         float(torch.cat([p[1] for p in parts]).mean()), rel=1e-5
     )
-    assert evaluation.spread == pytest.approx(np.std(each))
+    mean = np.average(each, weights=sizes)
+    spread = np.sqrt(np.average((np.array(each) - mean) ** 2, weights=sizes))
+    assert evaluation.spread == pytest.approx(spread)
 
 
 def test_benchmark_evaluation_is_the_mean_over_pairs_on_common_data() -> None:

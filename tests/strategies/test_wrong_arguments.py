@@ -9,12 +9,22 @@ import pytest
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
+from flwr_splitmix.clients import SplitClient, UShapeClient
 from flwr_splitmix.mixers import PatchCutMix
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.segments import split_vision_model
-from flwr_splitmix.strategies import DPSL, PSL, SFL, CutMixSL, SplitStrategy, VanillaCutMixSL
+from flwr_splitmix.strategies import (
+    DPSL,
+    PSL,
+    SFL,
+    CutMixSL,
+    SplitStrategy,
+    USplitSL,
+    VanillaCutMixSL,
+)
 from flwr_splitmix.testing.toy import Toy
+from flwr_splitmix.testing.toy_texts import TextToy
 
 TOY = Toy(clients=2)
 
@@ -39,6 +49,20 @@ class Own(Observer):
 def test_parts_of_a_strategy(options: dict[str, Any], said: str) -> None:
     with pytest.raises(TypeError, match=said):
         SplitStrategy(TOY.upper(), **options)
+
+
+def test_a_client_that_shares_weights_with_the_server_is_refused() -> None:
+    lower, upper = TOY.lower(), TOY.upper()
+    lower.add_module("tied", upper)
+    client = SplitClient(lower, TOY.data(0), device="cpu")
+    with pytest.raises(ValueError, match="client 0 and the server share weights"):
+        PSL(upper, device="cpu").fit([client], 1)
+    texts = TextToy(clients=1)
+    head, trunk = texts.head(), texts.server()
+    head.add_module("tied", trunk)
+    reader = UShapeClient(head, texts.tail(), texts.texts(0, 4), device="cpu")
+    with pytest.raises(ValueError, match="client 0 and the server share weights"):
+        USplitSL(trunk, width=texts.width, device="cpu").fit([reader], 1)
 
 
 def test_observers_are_checked_before_a_ledger_joins_them() -> None:

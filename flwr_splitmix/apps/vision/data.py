@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.data import ImageDataset, ImageSets, client_split, load_images
 from flwr_splitmix.data.errors import DataError
@@ -18,17 +20,22 @@ def images_of(config: VisionConfig) -> ImageSets:
         If they cannot be read.
     """
     expected = pretrained_normalisation(config.model) if config.pretrained else None
-    mean, std = expected or (None, None)
     try:
-        return load_images(
-            config.dataset,
-            image_size=config.image_size,
-            mean=mean,
-            std=std,
-            skip_corrupt=config.skip_corrupt,
-        )
+        return _load(config.dataset, config.image_size, expected, config.skip_corrupt)
     except DataError as error:
         raise DataError(f"run-config: dataset is {config.dataset!r}, but {error}") from None
+
+
+@functools.lru_cache(maxsize=4)
+def _load(
+    source: str,
+    image_size: int,
+    normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None,
+    skip_corrupt: bool,
+) -> ImageSets:
+    """Load images once for all clients of this process, without a look at every file for each."""
+    mean, std = normalisation or (None, None)
+    return load_images(source, image_size=image_size, mean=mean, std=std, skip_corrupt=skip_corrupt)
 
 
 def client_images(

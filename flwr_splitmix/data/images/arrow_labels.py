@@ -120,6 +120,12 @@ def _classes(
         known: dict[Any, int] = {label: label for label in range(feature.num_classes)}
         classes = tuple(feature.names)
     else:
+        broken = next((v for v in values[0] if isinstance(v, float) and not v.is_integer()), None)
+        if broken is not None:
+            raise DataError(
+                f"the labels of {name!r} are numbers such as {broken:g}, and no classes; needed "
+                "are a ClassLabel, texts or whole numbers (regression is not offered)"
+            )
         distinct = sorted({value for value in values[0] if value is not None})
         known = {value: label for label, value in enumerate(distinct)}
         classes = tuple(map(str, distinct))

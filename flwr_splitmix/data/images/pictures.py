@@ -88,7 +88,7 @@ def decode_pictures(
     image_size, channels
         As for `decode_picture`.
     skip_corrupt : bool
-        Leave out images that cannot be decoded, with one warning that names them all.
+        Leave out images that cannot be decoded, with one warning that names the first of them.
 
     Returns
     -------
@@ -98,7 +98,7 @@ def decode_pictures(
     Raises
     ------
     DataError
-        If images cannot be decoded and are not left out; the message names all of them.
+        If images cannot be decoded and are not left out; the message names the first of them.
     """
     decoded, kept, wrong = [], [], []
     for place, (source, name) in enumerate(pictures):
@@ -111,15 +111,20 @@ def decode_pictures(
         remedy = "it" if len(wrong) == 1 else "them"
         counted = "" if len(wrong) == 1 else f"{len(wrong)} pictures cannot be used: "
         raise DataError(
-            f"{counted}{'; '.join(wrong)}; repair {remedy}, or leave {remedy} out with "
+            f"{counted}{_first(wrong)}; repair {remedy}, or leave {remedy} out with "
             "skip-corrupt=true"
         )
     if wrong:
         log.warning(
             "%d of %d pictures are left out (skip-corrupt): %s",
-            len(wrong), len(wrong) + len(kept), "; ".join(wrong),
+            len(wrong), len(wrong) + len(kept), _first(wrong),
         )  # fmt: skip
     return decoded, kept
+
+
+def _first(wrong: Sequence[str], number: int = 10) -> str:
+    more = len(wrong) - number
+    return "; ".join(wrong[:number]) + (f"; and {more} others" if more > 0 else "")
 
 
 def pack_pictures(splits: Sequence[Sequence[np.ndarray]], image_size: int) -> list[np.ndarray]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import os
 import re
 from collections.abc import Sequence
@@ -40,7 +42,9 @@ def load_images(
     std: Sequence[float] | None = None,
     skip_corrupt: bool = False,
 ) -> ImageSets:
-    """Load a training and a test set of images; the latest results are cached in the process.
+    """Load a training and a test set of images.
+
+    The latest results are kept in the process; a folder is read again if a file in it has changed.
 
     `source` is the first of these that applies:
 
@@ -71,7 +75,7 @@ def load_images(
     mean, std : sequence of float, optional
         Values for normalisation, one per channel, averaged for grey images; both or neither.
     skip_corrupt : bool
-        Leave out images that cannot be read, with a warning that names them all.
+        Leave out images that cannot be read, with a warning.
 
     Returns
     -------
@@ -91,7 +95,7 @@ def load_images(
     if (mean is None) != (std is None):
         raise DataError("of mean and std one is given; needed are both or neither")
     given = None if mean is None or std is None else (tuple(mean), tuple(std))
-    return _load(source, image_size, channels, given, skip_corrupt)
+    return _load(source, image_size, channels, given, skip_corrupt, _state_of(source))
 
 
 def check_there(source: str) -> None:
@@ -127,6 +131,7 @@ def _load(
     channels: int | None,
     given: tuple[tuple[float, ...], tuple[float, ...]] | None,
     skip_corrupt: bool,
+    state: str,  # part of the cache's key only
 ) -> ImageSets:
     shipped = source in (SHIPPED, COMPOSED)
     folder = _SHIPPED_FOLDER if shipped else Path(source).expanduser()
@@ -152,6 +157,22 @@ def _load(
         mean=mean,
         std=std,
     )
+
+
+def _state_of(source: str) -> str:
+    """Return a digest of a folder's files: names, sizes and times of change; "" for no folder."""
+    folder = Path(source).expanduser()
+    if source in (SHIPPED, COMPOSED) or not source or not os.path.isdir(folder):
+        return ""
+    digest = hashlib.sha256(os.path.realpath(folder).encode())
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        for name in sorted(files):
+            path = os.path.join(place, name)
+            with contextlib.suppress(OSError):  # a broken link; whoever reads it tells
+                there = os.stat(path)
+                digest.update(repr((path, there.st_size, there.st_mtime_ns)).encode())
+    return digest.hexdigest()
 
 
 def _has_idx(folder: Path) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
 from flwr.app import MetricRecord
 
 from flwr_splitmix.events import EvaluationResult
@@ -81,6 +82,17 @@ def sizes_of_tests(clients: Clients, kind: Kind) -> dict[int, int]:
             max(sizes[client] for client in cut),
         )
     return asked
+
+
+def spread_of(accuracies: Sequence[float], examples: Sequence[int]) -> float:
+    """Return the standard deviation of clients' accuracies around their mean.
+
+    Both are weighted by the numbers of examples, as the accuracy of all clients is; a client
+    with one example would otherwise count like one with a thousand.
+    """
+    each = np.asarray(accuracies, dtype=np.float64)
+    mean = np.average(each, weights=examples)
+    return float(np.sqrt(np.average((each - mean) ** 2, weights=examples)))
 
 
 def batches_of_tests(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import statistics
 from dataclasses import replace
 
 from flwr_splitmix.events import EvaluationResult
@@ -14,6 +13,7 @@ from flwr_splitmix.server.evaluation.over_link import (
     TimeLimit,
     batches_of_tests,
     sizes_of_tests,
+    spread_of,
 )
 from flwr_splitmix.server.intake.checks import UploadError, reasons
 from flwr_splitmix.server.intake.split import agree_on_shape, read_test_upload
@@ -71,6 +71,6 @@ def evaluate_clients(clients: Clients, upper: ServerSegment, kind: Kind) -> Eval
         whole.accuracy,
         whole.mean_loss,
         whole.examples,
-        statistics.pstdev([tallies[c].accuracy for c in done]),
+        spread_of([tallies[c].accuracy for c in done], [tallies[c].examples for c in done]),
         whole.scores,
     )

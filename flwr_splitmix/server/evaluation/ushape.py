@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from flwr_splitmix.server.evaluation.over_link import (
     TimeLimit,
     batches_of_tests,
     sizes_of_tests,
+    spread_of,
 )
 from flwr_splitmix.server.intake.checks import read_each
 from flwr_splitmix.server.intake.ushape import read_scores
@@ -67,6 +67,6 @@ def evaluate_texts(clients: Clients, kind: Kind, through_trunk: Pass) -> Evaluat
         name: sum(weights[c] * scores[name] for c, (_, scores) in scored.items()) / examples
         for name in sorted(names)
     }
-    spread = statistics.pstdev([scores["accuracy"] for _, scores in scored.values()])
+    spread = spread_of([scores["accuracy"] for _, scores in scored.values()], [*weights.values()])
     accuracy, loss = means.pop("accuracy"), means.pop("loss")
     return EvaluationResult(kind, accuracy, loss, examples, spread, means)

@@ -57,7 +57,9 @@ def check_shape(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None
             if isinstance(tensor, Tensor)
             else type(tensor).__name__
         )
-        raise UploadError(f"uploaded {sent}, expected {shape} of {dtype}")
+        other = isinstance(tensor, Tensor) and tensor.dtype != dtype
+        remedy = "; both segments must compute in one dtype" if other else ""
+        raise UploadError(f"uploaded {sent}, expected {shape} of {dtype}{remedy}")
 
 
 def check_tensor(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.clients import Client
 from flwr_splitmix.device import Precision, pick_device, pick_precision
 from flwr_splitmix.schedule import (
     UNKNOWN_WEIGHTS,
@@ -77,6 +78,19 @@ class TrainedSegment:
         """Log a warning if there are weights to train that the optimizer does not know."""
         if not self.optimizer.knows(self.module):
             log.warning("the server's %s %s", self.name, UNKNOWN_WEIGHTS)
+
+    def check_apart(self, clients: Sequence[Client]) -> None:
+        """Raise ValueError if a client in this process trains weights of this module.
+
+        In processes of their own they would be copies: two optimizers would not step one weight.
+        """
+        own = {id(parameter) for parameter in self.module.parameters()}
+        for index, client in enumerate(clients):
+            if any(id(parameter) in own for parameter in client.trained()):
+                raise ValueError(
+                    f"client {index} and the server share weights, of which each would train a "
+                    "copy; give the client its own: copy.deepcopy(lower)"
+                )
 
     def trained(self) -> list[nn.Parameter]:
         """Return the parameters that have a gradient."""

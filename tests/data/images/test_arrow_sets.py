@@ -86,6 +86,17 @@ def test_plain_labels_count_the_sorted_training_values(tmp_path: Path) -> None:
     assert sets.test.labels.tolist() == [1]
 
 
+def test_targets_of_a_regression_are_no_classes(tmp_path: Path) -> None:
+    for number, labels in enumerate(([0.0, 1.0], [0.37, 1.0])):
+        part = split([1, 2], labels, label_type=datasets.Value("float32"))
+        source = save(tmp_path / str(number), train=part, test=part)
+        if number == 0:
+            assert load_images(source).train.labels.tolist() == [0, 1]
+            continue
+        with pytest.raises(DataError, match=r"are numbers such as 0\.37, and no classes; needed"):
+            load_images(source)
+
+
 def test_images_stored_as_numbers_are_read(tmp_path: Path) -> None:
     plain = datasets.Dataset.from_dict({"image": [[[5, 5], [5, 5]]], "label": [0]})
     sets = load_images(save(tmp_path, train=plain, test=plain), image_size=2)

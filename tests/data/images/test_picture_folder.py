@@ -114,3 +114,26 @@ def test_what_is_missing_is_named(pets: Path, damage: object, message: str) -> N
     damage(pets)
     with pytest.raises(DataError, match=message):
         load_images(str(pets))
+
+
+def test_a_folder_is_read_again_once_its_files_have_changed(pets: Path) -> None:
+    first = load_images(str(pets), image_size=8)
+    assert load_images(str(pets), image_size=8) is first
+    write(pets / "train" / "dog", 7, (8, 6), "3.png")
+    second = load_images(str(pets), image_size=8)
+    assert (len(first.train), len(second.train)) == (6, 7)
+    write(pets / "train" / "dog", 8, (8, 6), "3.png")  # the same name and size, another picture
+    third = load_images(str(pets), image_size=8)
+    assert not second.train[6][0].equal(third.train[6][0])
+
+
+def test_of_many_bad_pictures_the_first_are_named(pets: Path) -> None:
+    for number in range(12):
+        (pets / "train" / "cat" / f"broken-{number:02}.png").write_bytes(b"no picture")
+    with pytest.raises(DataError) as raised:
+        load_images(str(pets))
+    said = str(raised.value)
+    assert said.startswith("12 pictures cannot be used: ")
+    assert "broken-09.png" in said
+    assert "broken-10.png" not in said
+    assert "; and 2 others; repair them, or leave them out with skip-corrupt=true" in said
