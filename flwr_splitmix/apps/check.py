@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -12,6 +13,7 @@ from flwr_splitmix.apps.project import Project, open_project, run_values
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.places import runs_directory
 
 FLOWERS_DEFAULT = 2
 """Flower's default number of SuperNodes in a simulation."""
@@ -57,6 +59,8 @@ def check_app(
             Run.open(str(values["resume"]), home=values.get("run-dir")).check_free()
         except RunError as error:
             report.problems.append(f"resume is {values['resume']!r}, but {error}")
+    if project.kind != "own":
+        _check_run_directory(runs_directory(values.get("run-dir") or None), report)
     check_values(project, values, report, setting)
     if nodes is None and "clients" in report.facts:
         report.facts["clients"] += " (Flower's default number of them; --nodes says another)"
@@ -103,3 +107,13 @@ class _Into(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._remarks.append(record.getMessage())
+
+
+def _check_run_directory(runs: Path, report: Report) -> None:
+    """Remark if this machine's directory of runs cannot be written: the ServerApp's may be."""
+    there = next((place for place in (runs, *runs.parents) if place.exists()), runs)
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        report.remarks.append(
+            f"runs would be written to {runs}, which is not possible on this machine; if the "
+            "ServerApp runs here, choose another run-dir"
+        )

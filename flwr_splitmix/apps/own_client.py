@@ -15,6 +15,7 @@ from flwr_splitmix.apps.report import Report
 from flwr_splitmix.client_app import SplitClientApp
 from flwr_splitmix.clients import Client, SplitClient
 from flwr_splitmix.data.batches import Batches, fetch
+from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.server.intake.checks import LARGEST
 
 _NEEDED = "needed is a tensor (batch, patches, width)"
@@ -22,6 +23,10 @@ _NEEDED = "needed is a tensor (batch, patches, width)"
 
 class _MissingKeyError(KeyError):
     """A key that a configuration does not have; its text names those that it has."""
+
+    def __init__(self, text: str, *, of_node: bool) -> None:
+        super().__init__(text)
+        self.of_node = of_node
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -36,7 +41,10 @@ class _Config(dict[str, Any]):
 
     def __missing__(self, key: object) -> Any:
         there = ", ".join(map(repr, self)) or "none"
-        raise _MissingKeyError(f"context.{self._name} has no key {key!r}; its keys are: {there}")
+        raise _MissingKeyError(
+            f"context.{self._name} has no key {key!r}; its keys are: {there}",
+            of_node=self._name == "node_config",
+        )
 
 
 def look_at_client(app: SplitClientApp, values: Mapping[str, Any], report: Report) -> None:
@@ -52,7 +60,14 @@ def look_at_client(app: SplitClientApp, values: Mapping[str, Any], report: Repor
     try:
         client = app.client_fn(context)
     except _MissingKeyError as error:
-        report.problems.append(f"client_fn asks for a key that is not there: {error}")
+        wrong = f"client_fn asks for a key that is not there: {error}"
+        if error.of_node:
+            report.remarks.append(
+                f"{wrong}, so the client was not tried; a SuperNode can have it from its "
+                "--node-config, and a virtual client cannot"
+            )
+        else:
+            report.problems.append(wrong)
         return
     except Exception as error:  # a user's client_fn may raise anything
         report.problems.append(f"client_fn raised {said(error)}")
@@ -85,8 +100,9 @@ def _read(batches: Batches, report: Report) -> Tensor | None:
     try:
         inputs, labels = fetch(batches.data, chosen)
     except Exception as error:  # a user's data set may raise anything
+        why = str(error) if isinstance(error, ExamplesError) else said(error)
         report.problems.append(
-            f"the training data cannot be read, (input, label) pairs are needed: {said(error)}"
+            f"the training data cannot be read, (input, label) pairs are needed: {why}"
         )
         return None
     if wrong := _wrong_labels(labels, len(inputs)):

@@ -55,10 +55,6 @@ class Assumptions(StrEnum):
     upper_segment = "upper"
 
 
-PUBLIC = {"smoke": 200, "cpu": 4000, "paper": 60_000}
-"""Most public images that an attacker gets, by scale."""
-
-
 def list_attacks() -> None:
     """List all attacks: what each guesses, and what its adversary must have.
 
@@ -171,9 +167,9 @@ def _attack(
     seed: int,
 ) -> list[Measure]:
     from flwr_splitmix.apps.vision.attacked import attacked_run
+    from flwr_splitmix.attacks.attempt import PUBLIC, attempt
     from flwr_splitmix.attacks.base import Budget, NotApplicable
     from flwr_splitmix.attacks.catalogue import attack_named
-    from flwr_splitmix.attacks.hints import hints, without
     from flwr_splitmix.attacks.own_shares import taken_as_sent
     from flwr_splitmix.attacks.results import score_and_keep
     from flwr_splitmix.device import pick_device
@@ -199,16 +195,10 @@ def _attack(
         budget = Budget(
             scale, seconds=seconds, device=pick_device(device), progress=progress, stop=stop
         )
-        known = hints(kind, case)
         try:
-            if known:
-                fitted = kind(hints=known)
-                fitted.fit(case.view, images, budget, seed=seed)
-            else:
-                fitted = kind.tune(case.view, images, budget, seed=seed)
+            fitted, guess = attempt(kind, case, images, budget, seed=seed)
         except NotApplicable as error:
             raise RunError(f"{error}{_remedy(str(error), case.view, kind.needs)}") from error
-        guess = without(fitted.run(case.view), known, case.truth)
     folder = attacks_dir(opened) / "results"
     return score_and_keep(
         folder, fitted, guess, case, images, attacked.classify, scale=scale, seed=seed

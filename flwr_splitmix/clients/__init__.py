@@ -1,6 +1,13 @@
 """The client side: lower segments, data, optimizers, and everything that a server may call."""
 
-from flwr_splitmix.clients.client import NO_DATA, Client, ClientError, Order, exchange
+from flwr_splitmix.clients.client import (
+    FORESEEN,
+    NO_DATA,
+    Client,
+    ClientError,
+    Order,
+    exchange,
+)
 from flwr_splitmix.clients.local_inference import score_locally
 from flwr_splitmix.clients.mixguard_client import MixGuardClient
 from flwr_splitmix.clients.naive_mix_client import NaiveMixClient
@@ -11,6 +18,7 @@ from flwr_splitmix.data.texts.batch import TextSet
 from flwr_splitmix.hiding import Sent
 
 __all__ = [
+    "FORESEEN",
     "NO_DATA",
     "Client",
     "ClientError",

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.seeding import derive_seed, secrets_are_seeded, seeded_secrets, torch_seed
 
@@ -38,6 +39,10 @@ def _marked(method: Any) -> bool:
 
 class ClientError(RuntimeError):
     """A client cannot do what was asked; the message is safe to send to the server."""
+
+
+FORESEEN: tuple[type[Exception], ...] = (ClientError, ExamplesError)
+"""Errors whose messages say all, and nothing of the data."""
 
 
 @dataclass(frozen=True)

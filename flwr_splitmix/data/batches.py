@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
+from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.seeding import derive_seed, frozen_generator, seeded_as_torch
 
 Example = tuple[Tensor, Tensor]
@@ -97,8 +98,8 @@ def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
     Raises
     ------
     TypeError
-        If the data set does not return (input, label) pairs, if inputs are no tensors, or if
-        labels are no integers (smaller integers and bool are converted).
+        If the data set does not return (input, label) pairs; ExamplesError if inputs are no
+        tensors, or labels are no integers (smaller integers and bool are converted).
     """
     pair: Any
     if _is_batched(data):
@@ -112,16 +113,16 @@ def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
             pair = default_collate(rows)
         except TypeError as error:
             image, label = (_kind(part) for part in rows[0])
-            raise TypeError(
+            raise ExamplesError(
                 f"examples are ({image}, {label}) pairs; needed are a tensor and a class: convert "
                 "images in the data set, such as with torchvision's ToTensor"
             ) from error
     inputs, labels = pair
     if not isinstance(inputs, Tensor):
-        raise TypeError(f"inputs are {_kind(inputs)}; needed is one tensor for each example")
+        raise ExamplesError(f"inputs are {_kind(inputs)}; needed is one tensor for each example")
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
         kind = labels.dtype if isinstance(labels, Tensor) else _kind(labels)
-        raise TypeError(
+        raise ExamplesError(
             f"labels are {kind}; needed are classes, int64 (batch,), or for several labels rows "
             "of 0 and 1, int64 (batch, labels)"
         )

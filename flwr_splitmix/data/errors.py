@@ -15,6 +15,10 @@ class DataError(ValueError):
     """A data set, or a part of one, cannot be provided; the message says why."""
 
 
+class ExamplesError(TypeError):
+    """Examples of the wrong types; the message names types only, so a server may read it."""
+
+
 class MissingColumnError(DataError):
     """Rows lack a requested column.
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from flwr.app import Context
 from torch import Tensor
 
-from flwr_splitmix.clients import Client, ClientError
+from flwr_splitmix.clients import FORESEEN, Client, ClientError
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.links.words import one_line, without_folders
@@ -118,7 +118,7 @@ class ClientHost:
             reply = client.run(method, payload)
         except Exception as error:
             # A client's failure costs its own contribution only; the traceback stays here.
-            foreseen = isinstance(error, ClientError)  # its sentence says it all
+            foreseen = isinstance(error, FORESEEN)  # their text says it all
             log.error(
                 "client %d failed in %s: %s",
                 index,
@@ -153,7 +153,11 @@ class ClientHost:
             self.store.save(index, ticket.server_round, tensors, meta)
             self.store.prune(index, ticket.kept_rounds)
         except OSError as error:
-            return f"client {index}: its state could not be kept ({error.strerror})"
+            log.error("client %d: its state could not be kept: %s", index, error)
+            return (
+                f"client {index}: its state could not be kept ({error.strerror}), so that its next "
+                "round begins from an older one"
+            )
         self._kept[index] = _plain(meta)
         return ""
 
@@ -187,10 +191,10 @@ def sentence(error: BaseException) -> str:
 def public_sentence(error: Exception) -> str:
     """Describe an error in one line, without text that may contain data.
 
-    Messages of `ClientError` and `LinkError` are kept, without names of folders; other errors are
-    named by type only.
+    Messages of `FORESEEN` errors and of `LinkError` are kept, without names of folders; other
+    errors are named by type only.
     """
-    if isinstance(error, (ClientError, LinkError)):
+    if isinstance(error, (*FORESEEN, LinkError)):
         return without_folders(sentence(error))
     return f"{type(error).__name__}; the log of its node says more"
 

@@ -258,6 +258,9 @@ class Clients(ABC):
 class Link(ABC):
     """The connection from a strategy to its clients within a round."""
 
+    run = ""
+    """Id of the run, under which SuperNodes keep their clients' states; "" until it is known."""
+
     @abstractmethod
     def open(self, grid: Grid | None) -> None:
         """Start what the link needs."""

@@ -84,23 +84,28 @@ class Run:
         Raises
         ------
         RunError
-            If `name` has no ASCII letter or digit.
+            If `name` has no ASCII letter or digit, or if the directory or the file cannot be
+            written; no directory is left behind.
         TypeError
             If `config` has a value that JSON cannot represent.
-        OSError
-            If the directory or the file cannot be written; no directory is left behind.
         """
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         if not slug:
             raise RunError(f"a run's name needs a letter or a digit, not {name!r}")
         runs = runs_directory(home)
-        runs.mkdir(parents=True, exist_ok=True)
-        path = make_exclusively(runs, slug)
         try:
-            _write_json(path / "config.json", config)
-        except BaseException:
-            shutil.rmtree(path)
-            raise
+            runs.mkdir(parents=True, exist_ok=True)
+            path = make_exclusively(runs, slug)
+            try:
+                _write_json(path / "config.json", config)
+            except BaseException:
+                shutil.rmtree(path)
+                raise
+        except OSError as error:
+            raise RunError(
+                f"a run cannot be written to {runs}: {error.strerror or error}; free space there, "
+                "or choose another run-dir"
+            ) from error
         return cls(path)
 
     @classmethod

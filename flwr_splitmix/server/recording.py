@@ -25,7 +25,7 @@ from flwr_splitmix.observers import (
     UnfinishedRounds,
     progress_line,
 )
-from flwr_splitmix.runs import Run
+from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint
 from flwr_splitmix.storage import json_values
 
@@ -226,15 +226,22 @@ class RunRecorder:
 
         Raises
         ------
-        OSError
+        RunError
             If writing fails: a run whose results are not on disk has not finished.
         """
         if self.run is None:
             return
-        if self._unsaved is not None:
-            kept = self._unsaved
-            self.run.checkpoints.save(kept.round, kept.tensors, kept.meta)
-        self.run.write_summary(json_values(self.summary(facts), "the summary"))
+        summary = json_values(self.summary(facts), "the summary")
+        try:
+            if self._unsaved is not None:
+                kept = self._unsaved
+                self.run.checkpoints.save(kept.round, kept.tensors, kept.meta)
+            self.run.write_summary(summary)
+        except OSError as error:
+            raise RunError(
+                f"the end of the run cannot be written to {self.run.path}: "
+                f"{error.strerror or error}; free space there and resume the run"
+            ) from error
         log.info("run %s: %s", self.run.id, self.run.path)
 
     def summary(self, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,12 @@ from flwr_splitmix.server.intake.checks import plausible
 log = logging.getLogger("flwr.splitmix")
 
 
+WHERE_STATES_ARE = (
+    " (virtual clients on several machines need one run directory for all; a SuperNode needs a "
+    "state-dir that can be written)"
+)
+
+
 class Remarks:
     """Logs each warning about each client once per run."""
 
@@ -26,6 +32,8 @@ class Remarks:
         shape: SmashedShape,
         batches: int,
         trained: Mapping[int, int],
+        *,
+        averages: bool,
     ) -> None:
         """Warn about small data sets, lost states, and what the mixer cannot protect.
 
@@ -35,6 +43,8 @@ class Remarks:
             Mean number of full batches of the round's clients.
         trained
             By client index, the last round that the client finished.
+        averages
+            Whether clients get the averaged lower segment, so that a lost state costs less.
         """
         known = {client: clients.descriptions[client] for client in clients.alive}
         full = {client: int(d["num-examples"]) // shape.batch for client, d in known.items()}
@@ -57,13 +67,14 @@ class Remarks:
         behind = {c: done for c, done in behind.items() if done < trained.get(c, 0)}
         self._say(
             [c for c, done in behind.items() if not done],
-            "has lost the state that it had and starts its optimizer anew (on several machines "
-            "the run directory must be shared)",
+            "has lost the state that it had and begins anew "
+            + ("its optimizer" if averages else "its lower segment and its optimizer")
+            + WHERE_STATES_ARE,
         )
         self._say(
             [c for c, done in behind.items() if done],
             "has lost its newest state and goes on from an older one: the newest is damaged, or "
-            "was not written (on several machines the run directory must be shared)",
+            "was not written" + WHERE_STATES_ARE,
         )
         if shape.prefix and mixer.min_members > 1 and not mixer.raw_inputs_cross:
             self._say(

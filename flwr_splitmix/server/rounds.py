@@ -163,8 +163,11 @@ class RoundLoop(Shape):
         self.aggregator.check_draws_no_nodes()
         self.prepare(None)
         self.draws = self.seed
+        run = self.recorder.run
         if self.link is None:
-            self.link = default_link(self.recorder.run, min(timeout, 120.0))
+            self.link = default_link(run, min(timeout, 120.0))
+        elif run is not None:
+            self.link.run = self.link.run or run.id  # without it a resumed run finds no states
         train, evaluate = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         return self._run(Job(grid, initial_arrays, evaluate_fn, train, evaluate), num_rounds)
 

@@ -272,7 +272,9 @@ class SplitStrategy(RoundLoop):
         spent = self._uploads.begin_round(clients)
         shape, batches = agree_on_shape(clients, self.upper.geometry, self.upper.num_classes)
         self.require(clients)
-        self._remarks.on_clients(clients, self.mixer, shape, batches, self.trained)
+        self._remarks.on_clients(
+            clients, self.mixer, shape, batches, self.trained, averages=self.aggregator.averages
+        )
         length = RoundLength.of(batches, self.steps_per_round, self.epochs_per_round)
         planner = Planner(self.mixer, shape, length, self.draws, server_round)
         steps = length.steps

@@ -6,8 +6,11 @@ tests/laws runs the laws over the example's mixer too.
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
-from types import ModuleType
+from copy import deepcopy
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +19,11 @@ import torch
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_splitmix.clients import SplitClient, UShapeClient
+from flwr_splitmix.data import client_split, load_images
+from flwr_splitmix.links.stream.certificates import make_certificates
 from flwr_splitmix.mixers import SmashedShape
-from flwr_splitmix.strategies import SplitStrategy
+from flwr_splitmix.segments import split_vision_model
+from flwr_splitmix.strategies import CutMixSFL, CutMixSL, SplitStrategy
 from flwr_splitmix.testing import laws
 from tests.examples.programs import ROOT, program, readme_files
 
@@ -102,3 +108,50 @@ def test_the_lines_on_mixers_fit_together(blocks: ModuleType) -> None:
     exec(program("docs/own-mixer.md", "laws.check"), names)
     partner = SplitClient(toy.lower(), toy.data(1), shares=(names["BlockShare"],))
     names["strategy"].fit([names["client"], partner], 1)
+
+
+def test_the_lines_on_leaks_measure_the_example(
+    blocks: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = load_images("fashion-mnist-small")
+    lower, upper = split_vision_model(patch_size=8, depth=1, seed=0)
+    clients = [
+        SplitClient(
+            deepcopy(lower),
+            client_split(images, index, 60)[0],
+            batch_size=25,
+            device="cpu",
+            shares=(blocks.BlockShare,),
+        )
+        for index in range(2)
+    ]
+    names = {
+        **vars(blocks), "images": images, "upper": upper, "clients": clients,
+        "SplitStrategy": SplitStrategy, "split_vision_model": split_vision_model,
+    }  # fmt: skip
+    text = program("docs/own-mixer.md", "measure_leak")
+    quick = text.replace('"decoder"', '"linear"').replace("victims=100", "victims=20")
+    exec(quick.replace("observers=[recorder]", "observers=[recorder], aggregator=FedAvg()"), names)
+    assert re.search(r"MSE 0\.\d+ floor 0\.06\d+ (True|False)", capsys.readouterr().out)
+
+
+def test_the_lines_on_links_make_them(tmp_path: Path) -> None:
+    files = make_certificates(tmp_path, ("server.example",))
+    config = {
+        "link-advertise": "server.example:9443", "ssl-certfile": str(files.certificate),
+        "ssl-keyfile": str(files.key), "ssl-ca-certfile": str(files.ca),
+    }  # fmt: skip
+    names: dict[str, Any] = {
+        "context": SimpleNamespace(run_config=config), "CutMixSFL": CutMixSFL,
+        "CutMixSL": CutMixSL, "upper": laws.Toy().upper(),
+    }  # fmt: skip
+    exec(program("docs/own-app.md", "import StreamLink"), names)
+    assert names["strategy"].link is names["link"]
+    token = tmp_path / "mixer-token"
+    token.write_text("a" * 43)
+    token.chmod(0o600)
+    text = program("docs/own-app.md", "import MixerLink")
+    for page, here in (("/mixer-token", token), ("/mixer-ca.crt", files.ca)):
+        text = text.replace(f"/etc/splitmix{page}", str(here))
+    exec(text, names)
+    assert names["strategy"].link is names["link"]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import Client, ClientError
-from flwr_splitmix.links.host import ClientHost, sentence
+from flwr_splitmix.data.batches import fetch
+from flwr_splitmix.links.host import ClientHost, public_sentence, sentence
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.mixers import FullShare
 from flwr_splitmix.runs.checkpoints import ClientStore
@@ -121,7 +124,10 @@ def test_a_full_disk_costs_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyP
     arrays, metrics, warning = host.finish(ticket())
     assert arrays.keys() == TOY.lower().state_dict().keys()
     assert metrics["num-examples"] == 12
-    assert warning == "client 0: its state could not be kept (No space left on device)"
+    assert warning == (
+        "client 0: its state could not be kept (No space left on device), so that its next round "
+        "begins from an older one"
+    )
 
 
 def test_errors_become_one_line() -> None:
@@ -132,3 +138,18 @@ def test_errors_become_one_line() -> None:
 
 def test_an_error_without_words_is_named() -> None:
     assert sentence(ClientError()) == "ClientError"
+
+
+def test_what_a_server_reads_of_an_error() -> None:
+    """The types of a node's data, if these are what is wrong, but no text of anybody else's."""
+    floats: Any = TensorDataset(torch.ones(2, 3), torch.ones(2))
+    with pytest.raises(TypeError) as wrong:
+        fetch(floats, np.arange(2))
+    said = public_sentence(wrong.value)
+    assert said.startswith("ExamplesError: labels are torch.float32; needed are classes, int64")
+    hidden = "TypeError; the log of its node says more"
+    assert public_sentence(TypeError("patient 17 has no label")) == hidden
+    columns: Any = [{"patient": torch.ones(3), "diagnosis": 1}]
+    with pytest.raises(TypeError) as named:
+        fetch(columns, np.arange(1))
+    assert public_sentence(named.value) == hidden

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.app import ArrayRecord
 
-from flwr_splitmix.runs import Run
+from flwr_splitmix.links import LinkError, StreamLink
+from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import CheckpointStore
 from flwr_splitmix.strategies import PSL
 from flwr_splitmix.testing.toy import Toy
@@ -34,3 +37,35 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(
 
 def _interrupted(*arguments: Any) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_disk_that_is_full_at_the_end_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy, run = Toy(tests=0), Run.create({}, name="full", home=tmp_path)
+    monkeypatch.setattr(Run, "write_summary", _full)
+    with pytest.raises(RunError, match="the end of the run cannot be written to") as refused:
+        PSL(toy.upper(), device="cpu", run=run).fit(toy.make_clients(), 1)
+    assert f"{run.path}: No space left on device; free space there" in str(refused.value)
+    assert "No space left on device" in (Run(run.path).failure or "")
+
+
+def test_a_directory_that_takes_no_run_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(RunError, match=r"a run cannot be written to .*runs: .*another run-dir"):
+        Run.create({}, name="mine", home=tmp_path)
+
+
+def test_a_link_takes_the_runs_id_for_the_states_on_its_nodes(tmp_path: Path) -> None:
+    toy, run = Toy(tests=0), Run.create({}, name="mine", home=tmp_path)
+    grid: Any = None
+    for given, kept in (("", run.id), ("own", "own")):
+        link = StreamLink(address="127.0.0.1:0", run=given)
+        strategy = PSL(toy.upper(), device="cpu", run=Run(run.path), link=link)
+        with pytest.raises(LinkError, match="inside a Flower run only"):
+            strategy.start(grid, ArrayRecord(toy.lower().state_dict()), 1)
+        assert link.run == kept
+
+
+def _full(*arguments: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")

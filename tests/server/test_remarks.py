@@ -14,7 +14,10 @@ from flwr_splitmix.strategies import PSL
 from flwr_splitmix.testing.toy import Toy
 
 
-def test_a_lost_state_and_an_older_one_are_told_apart(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("averages", [True, False])
+def test_a_lost_state_and_an_older_one_are_told_apart(
+    averages: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     toy = Toy(clients=3)
     strategy = PSL(toy.upper(), device="cpu")
     states = {0: 0, 1: 3, 2: 4}
@@ -24,7 +27,10 @@ def test_a_lost_state_and_an_older_one_are_told_apart(caplog: pytest.LogCaptureF
     remarks = Remarks()
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
         for _ in range(2):
-            remarks.on_clients(clients, strategy.mixer, shape, 2, {0: 4, 1: 4, 2: 4})
+            trained = {0: 4, 1: 4, 2: 4}
+            remarks.on_clients(clients, strategy.mixer, shape, 2, trained, averages=averages)
     lost, older = (record.getMessage() for record in caplog.records)
-    assert lost.startswith("client 0 has lost the state that it had and starts its optimizer anew")
+    anew = "its optimizer" if averages else "its lower segment and its optimizer"
+    assert lost.startswith(f"client 0 has lost the state that it had and begins anew {anew} (")
+    assert "a SuperNode needs a state-dir that can be written" in lost
     assert older.startswith("client 1 has lost its newest state and goes on from an older one: ")

@@ -11,9 +11,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from flwr_splitmix.attacks.attacked import Attacked
+from flwr_splitmix.attacks.attempt import attempt
 from flwr_splitmix.attacks.base import Budget, NotApplicable
 from flwr_splitmix.attacks.bench import load_victim, train_victim
-from flwr_splitmix.attacks.hints import hints, without
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.results import score_and_keep
 from flwr_splitmix.attacks.victim import Victim
@@ -104,16 +104,15 @@ def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any
     public = attacked.public(_amount(attacked, round(column.public * size.public)), cell.seed)
     budget = Budget(size.name, seconds=size.seconds, device=pick_device(place.device))
     kind = column.attack_class()
-    known = hints(kind, case)
-    setting = dict[str, Any](column.setting)
-    if known:
-        setting["hints"] = known
-    if setting:
-        attack = kind(**setting)
-        attack.fit(case.view, public, budget, seed=cell.seed)
-    else:
-        attack = kind.tune(case.view, public, budget, trial_steps=size.trial_steps, seed=cell.seed)
-    guess = without(attack.run(case.view), known, case.truth)
+    attack, guess = attempt(
+        kind,
+        case,
+        public,
+        budget,
+        setting=dict(column.setting),
+        trial_steps=size.trial_steps,
+        seed=cell.seed,
+    )
     scored = score_and_keep(
         cell.folder(place), attack, guess, case, public, None, scale=size.name, seed=cell.seed
     )

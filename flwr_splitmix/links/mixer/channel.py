@@ -107,12 +107,12 @@ class MixerChannel:
                 if time.monotonic() + PAUSE > deadline:
                     raise LinkError(
                         f"{self._mixer} could not be reached within {self._patience:g} s: {said}; "
-                        f"does splitmix mixer run there, {self._expected}?"
+                        f"does splitmix mixer run there, {self._expected}?{self._unshown}"
                     ) from None
                 if said != told:
                     told = said
                     log.warning(
-                        "%s cannot be reached: %s; trying again for %g s",
+                        "%s cannot be reached: %s; trying again for %.0f s",
                         self._mixer,
                         said,
                         deadline - time.monotonic(),
@@ -167,6 +167,13 @@ class MixerChannel:
             return "without TLS (there is no ssl-ca-certfile)"
         signer = "ssl-ca-certfile" if self._dialled.ca else "an authority that gRPC comes with"
         return f"with a certificate of that name, signed by {signer}"
+
+    @property
+    def _unshown(self) -> str:
+        """What a mixer may have asked for that this process does not show."""
+        if not self._dialled.tls or self._dialled.pair is not None:
+            return ""
+        return " If it asks for certificates (--link-client-ca), set ssl-certfile and ssl-keyfile"
 
     def _dial(self) -> None:
         # One connection per stream, since a mixer may be restarted between rounds.

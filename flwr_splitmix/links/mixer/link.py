@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from flwr_splitmix.links.frames.feedback import check_feedback
 from flwr_splitmix.links.frames.wire import check_wire_dtype
 from flwr_splitmix.links.in_run import RunLink
-from flwr_splitmix.links.link import Clients, LinkError, Observe
+from flwr_splitmix.links.link import Clients, LinkError, Observe, RoundLostError
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel, dictionary
 from flwr_splitmix.links.mixer.groups import MixedGroups
 from flwr_splitmix.links.mixer.protocol import read_token
@@ -164,7 +164,7 @@ class MixerLink(RunLink):
                 message.content = with_record(message.content, own.to_record())
             mail = Mail(grid, messages, self._unread)
             failures = self._attach(grid, mail, nodes, channel)
-            began = channel.ask("begin")
+            began = _begun(channel, failures)
             clients = MixedGroups(
                 tickets[0].server_round, began, nodes, failures, observe, channel, self.hear
             )
@@ -243,3 +243,20 @@ class MixerLink(RunLink):
                 elif time.monotonic() > deadline:
                     gone[str(client)] = not_attached(self.attach_timeout)
             time.sleep(0.0 if gone else POLL_SECONDS)
+
+
+def _begun(channel: MixerChannel, failures: Mapping[int, str]) -> dict[str, Any]:
+    """Return the mixer's reply to "begin"; if it refuses, say which clients are missing, and why.
+
+    Raises
+    ------
+    LinkError
+        If it refuses, or is gone.
+    """
+    try:
+        return channel.ask("begin")
+    except RoundLostError:
+        raise
+    except LinkError as error:
+        missing = "; ".join(f"client {client}: {why}" for client, why in sorted(failures.items()))
+        raise LinkError(f"{error}: {missing}" if missing else str(error)) from error

@@ -51,7 +51,7 @@ class AuditLog:
     def _give_up(self, reason: str) -> None:
         if self._strict:
             raise LinkError(f"this node's audit log cannot be written ({reason}): nothing is sent")
-        log.warning("what leaves this node is not written down: %s", reason)
+        log.warning("what leaves this node is not written down in its state-dir: %s", reason)
 
     def write(
         self,

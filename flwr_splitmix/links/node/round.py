@@ -11,7 +11,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from flwr_splitmix.clients import Client, ClientError
+from flwr_splitmix.clients import FORESEEN, Client
 from flwr_splitmix.links.host import ClientHost, build, public_sentence
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.node.guards import NodeGuards
@@ -54,7 +54,8 @@ def serve_round(
         guards.audit.write("release", {"lower-segment": arrays, "metrics": dict(metrics)})
     except Exception as error:
         # The server gets one line; a traceback is logged here if it tells more.
-        if not isinstance(error, (ClientError, LinkError)) or error.__cause__ is not None:
+        foreseen = isinstance(error, (*FORESEEN, LinkError))
+        if not foreseen or error.__cause__ is not None:
             log.exception("client %d failed in round %d", ticket.client, ticket.server_round)
         else:
             log.warning("client %d, round %d: %s", ticket.client, ticket.server_round, error)

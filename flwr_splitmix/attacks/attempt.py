@@ -1,0 +1,99 @@
+"""One attack on one case: fitted on public images, run on the view, scored against the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flwr_splitmix.attacks.attacked import Attacked, Case
+from flwr_splitmix.attacks.base import Attack, Budget, Guess, Pictures
+from flwr_splitmix.attacks.catalogue import attack_named
+from flwr_splitmix.attacks.hints import hints, without
+from flwr_splitmix.attacks.intervals import Measure
+from flwr_splitmix.attacks.release import Adversary
+from flwr_splitmix.attacks.scores import Floors, score_guess
+
+PUBLIC = {"smoke": 200, "cpu": 4000, "paper": 60_000}
+"""Most public images that an attacker gets, by scale."""
+
+
+def attempt(
+    kind: type[Attack],
+    case: Case,
+    public: Pictures,
+    budget: Budget,
+    *,
+    setting: Mapping[str, Any] | None = None,
+    trial_steps: int | None = None,
+    seed: int = 0,
+) -> tuple[Attack, Guess]:
+    """Fit an attack on public images and run it on a view.
+
+    Parameters
+    ----------
+    setting
+        Arguments of the attack; None tries its settings on public images, unless it is given the
+        labels of some victims, which are not scored then.
+    trial_steps
+        Steps of each trial, if settings are tried.
+
+    Raises
+    ------
+    NotApplicable
+        If the adversary lacks what the attack needs.
+    """
+    known = hints(kind, case)
+    chosen = {**(setting or {}), **({"hints": known} if known else {})}
+    if chosen:
+        attack = kind(**chosen)
+        attack.fit(case.view, public, budget, seed=seed)
+    else:
+        steps = {} if trial_steps is None else {"trial_steps": trial_steps}
+        attack = kind.tune(case.view, public, budget, seed=seed, **steps)
+    return attack, without(attack.run(case.view), known, case.truth)
+
+
+def measure_leak(
+    system: Attacked,
+    attack: str = "linear",
+    adversary: Adversary = "server",
+    *,
+    victims: int = 128,
+    budget: Budget | None = None,
+    seed: int = 0,
+) -> list[Measure]:
+    """Attack a trained system, and return what the attack reads; the first measure is the main one.
+
+    Parameters
+    ----------
+    attack
+        Name of an attack on images; `splitmix attack list` shows all.
+    victims
+        The least number of training images, and of held-out ones.
+    budget
+        Effort, time limit and device; None is scale "cpu" on the CPU.
+
+    Raises
+    ------
+    NotApplicable
+        If the adversary lacks what the attack needs.
+    ValueError
+        If there is no such attack, or there are too few images.
+    """
+    kind = attack_named(attack)
+    spent = budget or Budget("cpu")
+    case = system.case(
+        adversary,
+        trained=victims,
+        held_out=victims,
+        gradients="gradients" in kind.needs and adversary != "eavesdropper",
+        again=kind.goal == "membership",
+        seed=seed,
+    )
+    public = system.public(min(PUBLIC[spent.scale], len(system.vault.held_out) // 2), seed)
+    made, guess = attempt(kind, case, public, spent, seed=seed)
+    floors = Floors.of(made, case.view, public)
+    scored = score_guess(
+        made.goal, guess, case.truth, floors, classifier=system.classify, seed=seed
+    )
+    return scored.measures

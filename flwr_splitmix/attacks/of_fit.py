@@ -1,0 +1,105 @@
+"""A strategy that was fitted in this process, as a system under attack."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from flwr_splitmix.attacks.attacked import Attacked
+from flwr_splitmix.attacks.bench import group_size
+from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
+from flwr_splitmix.attacks.recorder import Recorder
+from flwr_splitmix.attacks.vault import Vault
+from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.clients.lower import describe_segment
+from flwr_splitmix.data import ImageDataset
+from flwr_splitmix.data.batches import fetch
+from flwr_splitmix.segments import Geometry
+from flwr_splitmix.strategies import SplitStrategy
+
+
+def attacked_fit(
+    strategy: SplitStrategy,
+    clients: Sequence[SplitClient],
+    recorder: Recorder,
+    held_out: ImageDataset,
+    *,
+    fresh_lower: Callable[[int], nn.Module],
+    options: Mapping[str, Any] | None = None,
+) -> Attacked:
+    """Return a strategy of any kind after `fit`, with its clients, as a system under attack.
+
+    Parameters
+    ----------
+    strategy, clients
+        As they are after `fit`. Clients have an `ImageDataset` each, of one batch size.
+    recorder
+        An observer of that `fit`.
+    held_out
+        Images that no client trained on: half are victims, half are the attacker's own.
+    fresh_lower
+        Makes a lower segment of the clients' architecture with fresh weights from a seed, as an
+        attacker can.
+    options
+        The method's options, for labels in results.
+
+    Raises
+    ------
+    TypeError
+        If a client's data are no `ImageDataset`.
+    ValueError
+        If there are no clients, or nothing was recorded.
+    """
+    if not clients:
+        raise ValueError("there are no clients to attack: hand over those of fit")
+    parts: dict[int, ImageDataset] = {}
+    for index, client in enumerate(clients):
+        if not isinstance(client.batches.data, ImageDataset):
+            raise TypeError(
+                f"client {index} has {type(client.batches.data).__name__} for its data; attacks on "
+                "images need an ImageDataset, such as client_split returns"
+            )
+        parts[index] = client.batches.data
+    if next(iter(recorder.trace.steps(1)), None) is None:
+        raise ValueError(
+            "the recorder holds no step: give it to the strategy before fit, observers=[recorder]"
+        )
+    averages, first = strategy.aggregator.averages, clients[0]
+    own = {index: copy.deepcopy(client.segment).cpu() for index, client in enumerate(clients)}
+    lowers: Lowers = own[0] if averages else own
+    geometry = _geometry(first)
+    data = parts[0]
+    knowledge = Knowledge(
+        method=type(strategy).__name__,
+        options=dict(options or {}),
+        mixer=strategy.mixer,
+        image_shape=data.shape,
+        num_classes=strategy.upper.num_classes,
+        geometry=geometry,
+        k=group_size(strategy.mixer, geometry),
+        batch_size=first.batches.size,
+        mean=data.mean,
+        std=data.std,
+        fresh_lower=fresh_lower,
+        lowers=lowers,
+        averaged=averages,
+        multi_label=strategy.upper.multi_label,
+        upper=copy.deepcopy(strategy.upper.module).cpu(),
+    )
+    vault = Vault(parts, held_out, first.batches.size, strategy.seed)
+    rows = strategy.recorder.metrics.rows
+    measured = [row["accuracy"] for row in rows if row["accuracy"] is not None]
+    summary = {"accuracy": measured[-1] if measured else None, "rounds": len(rows)}
+    return Attacked(knowledge, averages, recorder.trace, vault, summary)
+
+
+def _geometry(client: SplitClient) -> Geometry:
+    geometry = getattr(client.segment, "geometry", None)
+    if isinstance(geometry, Geometry):
+        return geometry
+    shape = describe_segment(client.segment, fetch(client.batches.data, np.arange(1))[0])
+    return Geometry(shape["patches"], shape["width"], shape["prefix"])

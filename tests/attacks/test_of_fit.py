@@ -1,0 +1,85 @@
+"""What leaks of a method of somebody's own, that `fit` trained in this process."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from flwr.serverapp.strategy import FedAvg
+from torch import Tensor, nn
+
+from flwr_splitmix import SplitClient
+from flwr_splitmix.attacks import Recorder
+from flwr_splitmix.attacks.attempt import measure_leak
+from flwr_splitmix.attacks.fitted import Budget
+from flwr_splitmix.attacks.of_fit import attacked_fit
+from flwr_splitmix.data import client_split, load_images
+from flwr_splitmix.strategies import SplitStrategy
+from flwr_splitmix.testing.toy import Toy, sgd
+from tests.attacks.own_signs import KnownSignShare, SignMix, SignShare
+
+IMAGES = load_images("fashion-mnist-small")
+
+
+class Lower(nn.Conv2d):
+    """A patch embedding with no geometry of its own."""
+
+    def __init__(self, seed: int) -> None:
+        with torch.random.fork_rng([]):
+            torch.manual_seed(seed)
+            super().__init__(1, 64, 8, stride=8)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images).flatten(2).mT
+
+
+def fitted(
+    kind: type[SignShare], recorder: Recorder, *, observed: bool = True
+) -> tuple[SplitStrategy, list[SplitClient]]:
+    clients = [
+        SplitClient(
+            Lower(0),
+            client_split(IMAGES, index, 60)[0],
+            batch_size=25,
+            device="cpu",
+            optimizer=sgd(0.0),  # recorded steps have the weights that the attacker has
+            shares=SignMix.shares,
+        )
+        for index in range(4)
+    ]
+    strategy = SplitStrategy(
+        nn.Sequential(nn.Flatten(), nn.Linear(16 * 64, 10)),
+        mixer=SignMix(kind),
+        num_classes=10,
+        aggregator=FedAvg(),
+        device="cpu",
+        observers=[recorder] if observed else [],
+    )
+    strategy.fit(clients, 1)
+    return strategy, clients
+
+
+def test_an_own_method_is_attacked_as_its_share_says() -> None:
+    errors, floors = [], []
+    for kind in (SignShare, KnownSignShare):
+        recorder = Recorder()
+        strategy, clients = fitted(kind, recorder)
+        system = attacked_fit(strategy, clients, recorder, IMAGES.test, fresh_lower=Lower)
+        assert system.knowledge.k == 2
+        assert (system.knowledge.geometry.patches, system.knowledge.geometry.width) == (16, 64)
+        main = measure_leak(system, "linear", victims=50, budget=Budget("smoke"))[0]
+        errors.append(main.value)
+        floors.append(main.floor)
+    assert errors[0] > floors[0] / 2
+    assert errors[1] < 1e-3 < floors[1]
+
+
+def test_what_cannot_be_attacked_is_said() -> None:
+    recorder = Recorder()
+    strategy, clients = fitted(SignShare, recorder, observed=False)
+    for given, error, said in (
+        (clients, ValueError, r"give it to the strategy before fit, observers=\[recorder\]"),
+        ([], ValueError, "there are no clients to attack"),
+        (Toy(clients=1).make_clients(), TypeError, "client 0 has .* need an ImageDataset, such"),
+    ):
+        with pytest.raises(error, match=said):
+            attacked_fit(strategy, given, recorder, IMAGES.test, fresh_lower=Lower)
