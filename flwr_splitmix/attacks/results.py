@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from flwr_splitmix.attacks.attacked import Case
 from flwr_splitmix.attacks.base import Attack, Guess, Pictures
@@ -30,7 +31,17 @@ PAPER_ERRORS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Kept:
-    """One attack's saved result; `scale` is its effort, "" in files from before it was kept."""
+    """One attack's saved result.
+
+    Parameters
+    ----------
+    scale
+        The attack's effort; "" in files from before it was kept.
+    assumed
+        Segments that the adversary was given besides its own.
+    seed
+        Seed of the attack's draws.
+    """
 
     method: str
     attack: str
@@ -38,6 +49,8 @@ class Kept:
     scale: str
     measures: list[Measure]
     pictures: Reconstructions | None
+    assumed: Sequence[str] = ()
+    seed: int = 0
 
 
 class _Scores(BaseModel):
@@ -47,6 +60,8 @@ class _Scores(BaseModel):
     attack: str
     adversary: str
     scale: str = ""
+    assumed: list[str] = Field(default_factory=list)
+    seed: int = 0
     measures: list[Measure]
 
 
@@ -59,9 +74,17 @@ def score_and_keep(
     classifier: Classifier | None,
     *,
     scale: str,
+    assumed: Sequence[str] = (),
     seed: int = 0,
 ) -> Scored:
     """Score a guess and write scores, samples (Parquet) and reconstructions below a folder.
+
+    A result replaces the last one of the same attack, adversary and assumptions.
+
+    Parameters
+    ----------
+    assumed
+        Segments that the adversary was given besides its own.
 
     Raises
     ------
@@ -71,7 +94,8 @@ def score_and_keep(
     floors = Floors.of(attack, case.view, public)
     scored = score_guess(attack.goal, guess, case.truth, floors, classifier=classifier, seed=seed)
     adversary = case.view.adversary
-    own = folder / re.sub(r"[^a-z-]+", "-", f"{attack.name}-{adversary}")
+    given = "".join(f"-given-{name}" for name in sorted(assumed))
+    own = folder / re.sub(r"[^a-z-]+", "-", f"{attack.name}-{adversary}{given}")
     own.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_rows(own / "samples.parquet", scored.rows)
     if attack.goal == "images":
@@ -85,6 +109,8 @@ def score_and_keep(
             "attack": attack.name,
             "adversary": adversary,
             "scale": scale,
+            "assumed": sorted(assumed),
+            "seed": seed,
             "measures": [measure.to_json() for measure in scored.measures],
         },
     )
@@ -116,6 +142,8 @@ def kept_results(folder: Path) -> list[Kept]:
                 said.scale,
                 said.measures,
                 Reconstructions.load(pictures) if pictures.exists() else None,
+                said.assumed,
+                said.seed,
             )
         )
     return made

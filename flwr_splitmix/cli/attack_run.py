@@ -201,7 +201,15 @@ def _attack(
             raise RunError(f"{error}{_remedy(str(error), case.view, kind.needs)}") from error
     folder = attacks_dir(opened) / "results"
     return score_and_keep(
-        folder, fitted, guess, case, images, attacked.classify, scale=scale, seed=seed
+        folder,
+        fitted,
+        guess,
+        case,
+        images,
+        attacked.classify,
+        scale=scale,
+        assumed=assume,
+        seed=seed,
     ).measures
 
 

@@ -44,9 +44,11 @@ def show(
             )
         pictures: list[Reconstructions] = []
         for result in results:
-            effort = f", scale {result.scale}" if result.scale else ""
+            effort = f", scale {result.scale}, seed {result.seed}" if result.scale else ""
+            given = f", given {' and '.join(result.assumed)}," if result.assumed else ""
             title = (
-                f"\n{result.attack} by {result.adversary} on {result.method} ({opened.id}{effort})"
+                f"\n{result.attack} by {result.adversary}{given} on {result.method} "
+                f"({opened.id}{effort})"
             )
             out.print(measures_table(title, result.measures))
             if note := paper_note(result):

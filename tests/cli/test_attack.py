@@ -83,7 +83,8 @@ def test_run_show_and_forget(splitmix: Splitmix, home: Path, tmp_path: Path) -> 
     picture = tmp_path / "grid.png"
     shown = splitmix("attack", "show", run.id, "-o", str(picture))
     assert shown.exit_code == 0, shown.output
-    assert f"linear by server on SFL ({run.id}, scale smoke)" in " ".join(shown.stdout.split())
+    titles = " ".join(shown.stdout.split())
+    assert f"linear by server on SFL ({run.id}, scale smoke, seed 0)" in titles
     with Image.open(picture) as image:
         assert min(image.size) > 100
     assert splitmix("attack", "forget", run.id).exit_code == 0
@@ -92,6 +93,16 @@ def test_run_show_and_forget(splitmix: Splitmix, home: Path, tmp_path: Path) -> 
     again = splitmix("attack", "run", run.id, "--attack", "linear")
     assert again.exit_code == 1
     assert "record-attacks=true" in again.stderr
+
+
+def test_a_result_keeps_what_its_adversary_was_given(splitmix: Splitmix, home: Path) -> None:
+    run = run_of(home, "SFL")
+    for given in ((), ("--assume", "lower", "--seed", "3")):
+        done = splitmix("attack", "run", run.id, "--attack", "linear", "--victims", "16", *given)
+        assert done.exit_code == 0, done.output
+    titles = " ".join(splitmix("attack", "show", run.id).stdout.split())
+    assert f"linear by server on SFL ({run.id}, scale smoke, seed 0)" in titles
+    assert f"linear by server, given lower, on SFL ({run.id}, scale smoke, seed 3)" in titles
 
 
 def test_a_run_without_a_recording_says_how_to_record(splitmix: Splitmix, finished: Run) -> None:
