@@ -111,6 +111,14 @@ def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
             rows = [_pair(data[int(i)]) for i in indices]
         try:
             pair = default_collate(rows)
+        except RuntimeError as error:
+            sizes = sorted({tuple(row[0].shape) for row in rows if isinstance(row[0], Tensor)})
+            if len(sizes) < 2:
+                raise
+            raise TypeError(  # no ExamplesError: a server need not know the shapes
+                f"inputs have different shapes, such as {sizes[0]} and {sizes[-1]}: bring them to "
+                "one in the data set, images such as with torchvision's Resize((32, 32))"
+            ) from error
         except TypeError as error:
             image, label = (_kind(part) for part in rows[0])
             raise ExamplesError(

@@ -217,6 +217,20 @@ def test_the_tables_are_printed_with_what_was_measured() -> None:
         assert any(line.startswith(f"{cut} ") for line in done.stdout.splitlines())
 
 
+def test_a_directory_that_takes_no_runs_is_remarked(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place, possible in ((tmp_path / "file", False), (tmp_path / "new" / "home", True)):
+        report = check(
+            APPS / "vision", "--format", "json", "--run-config", f"run-dir='{place}'"
+        )  # fmt: skip
+        remarks = " ".join(json.loads(report.stdout)["remarks"])
+        assert report.exit_code == 0
+        assert (
+            f"runs would be written to {place}/runs, which is not possible" in remarks
+        ) != possible
+        assert not (tmp_path / "new").exists()
+
+
 def test_a_picture_that_cannot_be_is_said(tmp_path: Path) -> None:
     wrong = check(APPS / "vision", "-o", str(tmp_path / "cuts.txt"))
     assert (wrong.exit_code, wrong.stdout) == (1, "")

@@ -251,3 +251,9 @@ def test_examples_that_are_no_tensors_are_named_with_the_remedy() -> None:
 
     with pytest.raises(TypeError, match=r"examples are \(object, int\) pairs; .* ToTensor"):
         fetch(Images(), np.arange(2))
+
+
+def test_inputs_of_different_shapes_are_named_with_the_remedy() -> None:
+    data: Any = [(torch.ones(3, 8, 8), 0), (torch.ones(3, 9, 8), 1)]
+    with pytest.raises(TypeError, match=r"such as \(3, 8, 8\) and \(3, 9, 8\): bring them to one"):
+        fetch(data, np.arange(2))

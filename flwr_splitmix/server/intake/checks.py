@@ -115,12 +115,20 @@ def plausible(sizes: Sequence[int]) -> list[int]:
 
 
 def reasons(clients: Clients) -> str:
-    """Return a sentence on why clients are missing, for at most five of them."""
+    """Return a sentence on why clients are missing; see `name_reasons`."""
     return name_reasons(clients.failures)
 
 
 def name_reasons(failures: Mapping[int, str]) -> str:
-    """Return a sentence on why each client failed, for at most five of them."""
-    items = sorted(failures.items())
-    listed = [f"client {client}: {reason}" for client, reason in items[:5]]
-    return "; ".join(listed) + (f"; and {len(items) - 5} more" if len(items) > 5 else "")
+    """Return a sentence with at most five reasons why clients failed, each with its clients."""
+    by_reason: dict[str, list[int]] = {}
+    for client, reason in sorted(failures.items()):
+        by_reason.setdefault(reason, []).append(client)
+    listed = [f"{_named(clients)}: {reason}" for reason, clients in by_reason.items()][:5]
+    more = sum(len(clients) for clients in [*by_reason.values()][5:])
+    return "; ".join(listed) + (f"; and {more} more" if more else "")
+
+
+def _named(clients: Sequence[int]) -> str:
+    more = f" and {len(clients) - 10} more" if len(clients) > 10 else ""
+    return f"client{'s' if len(clients) > 1 else ''} {', '.join(map(str, clients[:10]))}{more}"

@@ -204,8 +204,13 @@ def test_reasons_are_listed_up_to_five() -> None:
     clients = Described(*(says() for _ in range(8)))
     for client in range(7):
         clients.fail(client, "late")
-    assert reasons(clients).startswith("client 0: late; client 1: late")
-    assert reasons(clients).endswith("client 4: late; and 2 more")
+    assert reasons(clients) == "clients 0, 1, 2, 3, 4, 5, 6: late"
+    for client in range(7):
+        clients.failures[client] = f"late by {client} s"
+    assert reasons(clients).startswith("client 0: late by 0 s; client 1: late by 1 s; ")
+    assert reasons(clients).endswith("client 4: late by 4 s; and 2 more")
+    clients.failures |= dict.fromkeys(range(20), "late")
+    assert reasons(clients) == "clients 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 10 more: late"
 
 
 def test_a_client_that_exaggerates_does_not_keep_the_others_busy() -> None:
