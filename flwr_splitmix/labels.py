@@ -165,12 +165,12 @@ def wrong_labels(
 
 
 def _renumbered(least: int, largest: int, most: int) -> str:
-    """Return how classes `least` to `largest` become 0 to `most`."""
-    if least and largest - least <= most:
-        return f" (classes start at 0: subtract {least})"
+    """Return what may be wrong with classes of which some lie in `least` to `largest`."""
     if least < 0:
-        return " (classes start at 0: number them anew)"
-    return f" (classes start at 0; for more of them pass num_classes={largest + 1})"
+        return " (classes start at 0)"
+    if largest == most + 1:  # these labels are part of a batch: a whole set may begin at 1, or not
+        return f" (classes start at 0, not at 1; for more of them pass num_classes={largest + 1})"
+    return f" (classes start at 0; for more of them pass num_classes={largest + 1} or more)"
 
 
 def _reshaped(labels: Tensor, *, multi_label: bool) -> str:

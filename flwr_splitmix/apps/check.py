@@ -59,8 +59,8 @@ def check_app(
             Run.open(str(values["resume"]), home=values.get("run-dir")).check_free()
         except RunError as error:
             report.problems.append(f"resume is {values['resume']!r}, but {error}")
-    if project.kind != "own":
-        _check_run_directory(runs_directory(values.get("run-dir") or None), report)
+    elif project.kind != "own" and not any_nodes:  # `splitmix run` has looked itself
+        _check_run_directory(values.get("run-dir") or None, report)
     check_values(project, values, report, setting)
     if nodes is None and "clients" in report.facts:
         report.facts["clients"] += " (Flower's default number of them; --nodes says another)"
@@ -109,10 +109,15 @@ class _Into(logging.Handler):
         self._remarks.append(record.getMessage())
 
 
-def _check_run_directory(runs: Path, report: Report) -> None:
+def _check_run_directory(chosen: str | None, report: Report) -> None:
     """Remark if this machine's directory of runs cannot be written: the ServerApp's may be."""
-    there = next((place for place in (runs, *runs.parents) if place.exists()), runs)
-    if not (there.is_dir() and os.access(there, os.W_OK)):
+    try:
+        runs = runs_directory(chosen)
+    except RunError as error:
+        report.remarks.append(f"run-dir is {chosen!r}, but {error}")
+        return
+    there = next((place for place in (runs, *runs.parents) if os.path.exists(place)), runs)
+    if not (os.path.isdir(there) and os.access(there, os.W_OK)):
         report.remarks.append(
             f"runs would be written to {runs}, which is not possible on this machine; if the "
             "ServerApp runs here, choose another run-dir"

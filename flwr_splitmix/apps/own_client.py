@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,11 @@ _NEEDED = "needed is a tensor (batch, patches, width)"
 class _MissingKeyError(KeyError):
     """A key that a configuration does not have; its text names those that it has."""
 
-    def __init__(self, text: str, *, of_node: bool) -> None:
-        super().__init__(text)
-        self.of_node = of_node
+    def __init__(self, key: str, there: Collection[str], config: str) -> None:
+        listed = ", ".join(map(repr, there)) or "none"
+        self.meant = get_close_matches(key, there, 1, 0.8)
+        self.of_node = config == "node_config"
+        super().__init__(f"context.{config} has no key {key!r}; its keys are: {listed}")
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -40,11 +43,7 @@ class _Config(dict[str, Any]):
         self._name = name
 
     def __missing__(self, key: object) -> Any:
-        there = ", ".join(map(repr, self)) or "none"
-        raise _MissingKeyError(
-            f"context.{self._name} has no key {key!r}; its keys are: {there}",
-            of_node=self._name == "node_config",
-        )
+        raise _MissingKeyError(str(key), list(self), self._name)
 
 
 def look_at_client(app: SplitClientApp, values: Mapping[str, Any], report: Report) -> None:
@@ -61,7 +60,7 @@ def look_at_client(app: SplitClientApp, values: Mapping[str, Any], report: Repor
         client = app.client_fn(context)
     except _MissingKeyError as error:
         wrong = f"client_fn asks for a key that is not there: {error}"
-        if error.of_node:
+        if error.of_node and not error.meant:
             report.remarks.append(
                 f"{wrong}, so the client was not tried; a SuperNode can have it from its "
                 "--node-config, and a virtual client cannot"

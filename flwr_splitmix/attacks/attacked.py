@@ -21,6 +21,7 @@ from flwr_splitmix.attacks.steps import Step, StepReader
 from flwr_splitmix.attacks.trace import Trace
 from flwr_splitmix.attacks.vault import Truth, Vault, joined
 from flwr_splitmix.data import ImageDataset
+from flwr_splitmix.mixers import Share
 from flwr_splitmix.seeding import generator
 
 Assumption = Literal["lower", "upper"]
@@ -87,6 +88,12 @@ class Attacked:
             averaged=averaged,
             upper=copy.deepcopy(known.upper) if has_upper else None,
         )
+
+    @property
+    def kinds(self) -> set[type[Share]]:
+        """The kinds of shares in the newest recorded step, and those that the mixer names."""
+        newest = [step for step in self.trace.steps(1) if isinstance(step, Step)]
+        return set(self.knowledge.mixer.shares).union(*(step.plan.kinds for step in newest))
 
     def case(
         self,

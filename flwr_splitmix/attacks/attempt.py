@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +11,11 @@ from flwr_splitmix.attacks.base import Attack, Budget, Guess, Pictures
 from flwr_splitmix.attacks.catalogue import attack_named
 from flwr_splitmix.attacks.hints import hints, without
 from flwr_splitmix.attacks.intervals import Measure
+from flwr_splitmix.attacks.own_shares import taken_as_sent
 from flwr_splitmix.attacks.release import Adversary
 from flwr_splitmix.attacks.scores import Floors, score_guess
+
+log = logging.getLogger("flwr.splitmix")
 
 PUBLIC = {"smoke": 200, "cpu": 4000, "paper": 60_000}
 """Most public images that an attacker gets, by scale."""
@@ -64,12 +68,14 @@ def measure_leak(
 ) -> list[Measure]:
     """Attack a trained system, and return what the attack reads; the first measure is the main one.
 
+    A warning says if the attack takes an own share's uploads as they were sent.
+
     Parameters
     ----------
     attack
         Name of an attack on images; `splitmix attack list` shows all.
     victims
-        The least number of training images, and of held-out ones.
+        The number of training images, and of held-out ones; fewer if there are not as many.
     budget
         Effort, time limit and device; None is scale "cpu" on the CPU.
 
@@ -78,9 +84,13 @@ def measure_leak(
     NotApplicable
         If the adversary lacks what the attack needs.
     ValueError
-        If there is no such attack, or there are too few images.
+        If there is no such attack.
+    VaultError
+        If the recording is not of the clients' images.
     """
     kind = attack_named(attack)
+    if remark := taken_as_sent(system.kinds):
+        log.warning("%s", remark)
     spent = budget or Budget("cpu")
     case = system.case(
         adversary,

@@ -29,7 +29,7 @@ from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.data import ImageDataset, load_images
 from flwr_splitmix.data.images.sets import ImageSets
 from flwr_splitmix.links.ticket import to_tensors
-from flwr_splitmix.mixers import Mixer, SmashedShape, WrappedMixer
+from flwr_splitmix.mixers import Mixer, SmashedShape
 from flwr_splitmix.schedule import WarmupCosine, adamw
 from flwr_splitmix.segments import Geometry
 from flwr_splitmix.segments.vision.split_model import SplitModel
@@ -252,18 +252,19 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def group_size(mixer: Mixer, geometry: Geometry) -> int:
+def group_size(mixer: Mixer, geometry: Geometry, clients: int) -> int:
     """Return k: the mixer's own, or else the most clients in a group of a trial plan."""
-    while isinstance(mixer, WrappedMixer):
-        mixer = mixer.mixer
+    inner = getattr(mixer, "mixer", None)
+    if isinstance(inner, Mixer):
+        return group_size(inner, geometry, clients)
     if isinstance(k := getattr(mixer, "k", None), int):
         return k
-    clients = max(64, mixer.min_members)
+    mixer.check_clients(clients)
     shape = SmashedShape(
         1, geometry.patches, geometry.width, geometry.prefix, geometry.grid, classes=2
     )
     plan = mixer.plan(range(clients), shape, np.random.default_rng(0), np.random.default_rng(0))
-    return max(len(group.members) for groups in plan.passes for group in groups)
+    return max((len(group.members) for groups in plan.passes for group in groups), default=1)
 
 
 def _attacked(
@@ -284,7 +285,7 @@ def _attacked(
         num_classes=len(setting.sets.classes),
         multi_label=setting.sets.multi_label,
         geometry=setting.segments.lower.geometry,
-        k=group_size(strategy.mixer, setting.segments.lower.geometry),
+        k=group_size(strategy.mixer, setting.segments.lower.geometry, victim.clients),
         batch_size=victim.batch_size,
         mean=train.mean,
         std=train.std,

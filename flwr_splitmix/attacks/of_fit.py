@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from flwr.serverapp import strategy as flower
 from torch import nn
 
 from flwr_splitmix.attacks.attacked import Attacked
@@ -18,12 +19,14 @@ from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.clients.lower import describe_segment
 from flwr_splitmix.data import ImageDataset
 from flwr_splitmix.data.batches import fetch
+from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.segments import Geometry
 from flwr_splitmix.strategies import SplitStrategy
 
 
 def attacked_fit(
     strategy: SplitStrategy,
+    result: flower.Result,
     clients: Sequence[SplitClient],
     recorder: Recorder,
     held_out: ImageDataset,
@@ -35,8 +38,9 @@ def attacked_fit(
 
     Parameters
     ----------
-    strategy, clients
-        As they are after `fit`. Clients have an `ImageDataset` each, of one batch size.
+    strategy, result, clients
+        As they are after `fit`, and what it has returned. Clients have an `ImageDataset` each, of
+        one batch size.
     recorder
         An observer of that `fit`.
     held_out
@@ -69,8 +73,12 @@ def attacked_fit(
             "the recorder holds no step: give it to the strategy before fit, observers=[recorder]"
         )
     averages, first = strategy.aggregator.averages, clients[0]
-    own = {index: copy.deepcopy(client.segment).cpu() for index, client in enumerate(clients)}
-    lowers: Lowers = own[0] if averages else own
+    lowers: Lowers
+    if averages:  # what the server has: a client's own weights are those before the average
+        lowers = copy.deepcopy(first.segment).cpu()
+        lowers.load_state_dict(to_tensors(result.arrays))
+    else:
+        lowers = {index: copy.deepcopy(each.segment).cpu() for index, each in enumerate(clients)}
     geometry = _geometry(first)
     data = parts[0]
     knowledge = Knowledge(
@@ -80,7 +88,7 @@ def attacked_fit(
         image_shape=data.shape,
         num_classes=strategy.upper.num_classes,
         geometry=geometry,
-        k=group_size(strategy.mixer, geometry),
+        k=group_size(strategy.mixer, geometry, len(clients)),
         batch_size=first.batches.size,
         mean=data.mean,
         std=data.std,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from flwr_splitmix.mixers import SHARES, Mixer, Share
+from collections.abc import Iterable
+
+from flwr_splitmix.mixers import SHARES, Share
 
 
-def taken_as_sent(mixer: Mixer) -> str:
-    """Return a remark on shares that attacks take as they were sent; "" if there are none.
+def taken_as_sent(kinds: Iterable[type[Share]]) -> str:
+    """Return a remark on kinds of shares that attacks take as they were sent; "" for none.
 
     These change the upload and do not say, by `undo`, what their values give away.
     """
-    names = [
-        kind.__name__
-        for kind in mixer.shares
-        if kind not in SHARES and kind.undo is Share.undo and kind.upload not in _BUILT_IN
-    ]
+    names = sorted(
+        kind.__name__ for kind in kinds if kind.undo is Share.undo and kind.upload not in _BUILT_IN
+    )
     if not names:
         return ""
     return (

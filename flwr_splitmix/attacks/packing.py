@@ -10,13 +10,13 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.steps import Step
 from flwr_splitmix.mixers import (
+    SHARES,
     Group,
     Member,
     Plan,
     Share,
     SmashedShape,
     Upload,
-    known_shares,
     share_from_wire,
 )
 from flwr_splitmix.mixers.elsewhere import GROUP_SHARES
@@ -111,7 +111,7 @@ def unpack_step(
     """
     if meta["shape"] == "U":
         return _unpack_texts(tensors, meta)
-    known = known_shares((*GROUP_SHARES, *shares))
+    known = (*SHARES, *GROUP_SHARES, *shares)
     shape = dict(meta["smashed-shape"])
     if shape["grid"] is not None:
         rows, columns = shape["grid"]

@@ -48,6 +48,9 @@ class Release:
         (b,), or a scalar, the mean over the step; None if the adversary does not see it.
     number
         Position of the release within its step.
+    undone, undone_mask
+        Smashed data and mask without what whoever knows the share takes back (`Share.undo`); None
+        if that changes nothing. The upper segment is trained on `smashed`.
     """
 
     server_round: int
@@ -62,6 +65,8 @@ class Release:
     gradient: Tensor | None = None
     loss: Tensor | None = None
     number: int = 0
+    undone: Tensor | None = None
+    undone_mask: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Kept:
     assumed
         Segments that the adversary was given besides its own.
     seed
-        Seed of the attack's draws.
+        Seed of the attack's draws; None in files from before it was kept.
     """
 
     method: str
@@ -50,7 +50,7 @@ class Kept:
     measures: list[Measure]
     pictures: Reconstructions | None
     assumed: Sequence[str] = ()
-    seed: int = 0
+    seed: int | None = None
 
 
 class _Scores(BaseModel):
@@ -61,7 +61,7 @@ class _Scores(BaseModel):
     adversary: str
     scale: str = ""
     assumed: list[str] = Field(default_factory=list)
-    seed: int = 0
+    seed: int | None = None
     measures: list[Measure]
 
 

@@ -166,12 +166,14 @@ def _of_clients(step: Step, mixed: Mixed, mixer: Mixer, server: bool) -> list[Re
         labels = upload.labels if isinstance(upload.labels, Tensor) else upload.labels[index]
         if share.label_kind == "ids" and not server:
             labels = None  # only ids crossed the link; the server has the labels
+        placed = _placed(share, smashed, step.plan.shape)
+        undone, undone_mask = _undone(_unwrapped(share), placed)
         releases.append(
             Release(
                 step.server_round,
                 step.number,
                 client,
-                _unwrapped(share).undo(_placed(share, smashed, step.plan.shape)),
+                placed,
                 mask=mask_of(share, step.plan.shape),
                 lam=share.lam,
                 labels=labels,
@@ -179,9 +181,23 @@ def _of_clients(step: Step, mixed: Mixed, mixer: Mixer, server: bool) -> list[Re
                 gradient=_gradient(share, gradients.get(client, [None] * (index + 1))[index], step),
                 loss=_loss_of(step, mixed, client, index) if server else None,
                 number=number,
+                undone=undone,
+                undone_mask=undone_mask,
             )
         )
     return releases
+
+
+def _undone(share: Share, placed: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Return a placed upload and its mask without what the share's values let one take back."""
+    kind = type(share)
+    if kind.undo is Share.undo:
+        return None, None
+    batch, tokens, width = placed.shape
+    where = torch.zeros_like(placed)
+    share.place(where, placed.new_ones(share.upload_shape((batch, tokens, width))))
+    prefix = getattr(share, "prefix", 0)
+    return share.undo(placed), share.undo(where)[:, prefix:].any(-1)
 
 
 def _of_member(step: Step, mixed: Mixed, mixer: Mixer, member: int) -> list[Release]:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.packing import TextStep, pack_step, tensors_of, unpack_step
 from flwr_splitmix.attacks.steps import Step
-from flwr_splitmix.mixers import Share
+from flwr_splitmix.mixers import Share, known_shares
 from flwr_splitmix.mixers.share import UnknownShareError
 from flwr_splitmix.storage import StorageError, load_tensors, save_tensors
 
@@ -134,7 +134,7 @@ class DiskTrace(Trace):
     ) -> None:
         super().__init__(max_bytes, max_steps)
         self.path = path
-        self._shares = set(shares)
+        self._shares = {kind.name: kind for kind in known_shares(shares)}
         self._told_unknown: set[object] = set()
         self._sizes: dict[tuple[int, int], int] | None = None
 
@@ -142,7 +142,7 @@ class DiskTrace(Trace):
         """Write a step; if the disk fails, log a warning and continue the run."""
         tensors, meta = pack_step(step)
         if isinstance(step, Step):
-            self._shares |= step.plan.kinds
+            self._shares |= {kind.name: kind for kind in step.plan.kinds}
         key = (step.server_round, step.number)
         sizes = self._known()
         try:
@@ -170,7 +170,7 @@ class DiskTrace(Trace):
 
     def _read(self, key: tuple[int, int]) -> Recorded | None:
         try:
-            return unpack_step(*load_tensors(self._file(key)), self._shares)
+            return unpack_step(*load_tensors(self._file(key)), self._shares.values())
         except UnknownShareError as error:
             if error.name not in self._told_unknown:
                 self._told_unknown.add(error.name)

@@ -177,7 +177,7 @@ def _attack(
 
     kind = attack_named(name)
     attacked = attacked_run(opened)
-    if remark := taken_as_sent(attacked.knowledge.mixer):
+    if remark := taken_as_sent(attacked.kinds):
         typer.echo(f"note: {remark}", err=True)
     case = attacked.case(
         adversary,

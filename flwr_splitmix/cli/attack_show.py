@@ -44,7 +44,8 @@ def show(
             )
         pictures: list[Reconstructions] = []
         for result in results:
-            effort = f", scale {result.scale}, seed {result.seed}" if result.scale else ""
+            effort = f", scale {result.scale}" if result.scale else ""
+            effort += "" if result.seed is None else f", seed {result.seed}"
             given = f", given {' and '.join(result.assumed)}," if result.assumed else ""
             title = (
                 f"\n{result.attack} by {result.adversary}{given} on {result.method} "

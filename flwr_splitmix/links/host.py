@@ -154,10 +154,7 @@ class ClientHost:
             self.store.prune(index, ticket.kept_rounds)
         except OSError as error:
             log.error("client %d: its state could not be kept: %s", index, error)
-            return (
-                f"client {index}: its state could not be kept ({error.strerror}), so that its next "
-                "round begins from an older one"
-            )
+            return f"client {index}: its state could not be kept ({error.strerror})"
         self._kept[index] = _plain(meta)
         return ""
 

@@ -258,8 +258,8 @@ class Clients(ABC):
 class Link(ABC):
     """The connection from a strategy to its clients within a round."""
 
-    run = ""
-    """Id of the run, under which SuperNodes keep their clients' states; "" until it is known."""
+    run_of_strategy = ""
+    """Id of the strategy's run, for a link that was given none; "" without one."""
 
     @abstractmethod
     def open(self, grid: Grid | None) -> None:

@@ -54,13 +54,17 @@ class MaskShare(Share):
         Raises
         ------
         ValueError
-            If the smashed data do not have the share's number of tokens.
+            If the smashed data do not have the share's number of tokens, or a position is given
+            twice, so that a patch would be sent more often than the accounting of noise knows.
         """
         if smashed.shape[1] != self.prefix + self.patches:
             raise ValueError(
                 f"the share is for {self.prefix} + {self.patches} tokens, "
                 f"the smashed data have {smashed.shape[1]}"
             )
+        at = self.positions(len(smashed)).sort(-1).values
+        if bool((at[..., 1:] == at[..., :-1]).any()):
+            raise ValueError(f"share {self.name!r} keeps a patch twice; `positions` must differ")
         kept = self._take(smashed)
         return kept, smashed if self.broadcast else kept
 
@@ -107,6 +111,7 @@ class PatchShare(MaskShare):
     """
 
     name: ClassVar[str] = "patches"
+    family: ClassVar[Family | None] = "cutmix"
     seed: int
     start: int
     stop: int

@@ -91,7 +91,8 @@ class Plan:
                 share: Share | None = member.share
                 while share is not None:
                     kinds.add(type(share))
-                    share = getattr(share, "inner", None)
+                    inner = getattr(share, "inner", None)
+                    share = inner if isinstance(inner, Share) else None
         return kinds
 
     def shares(self, client: int) -> list[Share | None]:

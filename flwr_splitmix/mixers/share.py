@@ -27,6 +27,15 @@ _ACTS = ("upload", "upload_shape", "place", "pick", "positions", "count")
 """Methods by which kinds of shares differ."""
 
 
+_SENDS = ("upload", "place", "part", "_take", "_select")
+"""Methods that decide how much of a sample is sent: with noise everywhere, `place` does, too."""
+
+
+def _place_of(kind: type, name: str) -> int:
+    """Return which of a class and its bases, in their order, defines a name."""
+    return next((i for i, base in enumerate(kind.__mro__) if name in vars(base)), len(kind.__mro__))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Share(ABC):
     """One client's part of one mixing group: a function from smashed data to an upload.
@@ -49,8 +58,8 @@ class Share(ABC):
     """Its family in the accounting of noise, which says how much of one sample an upload holds.
 
     "full": no more than the whole sample, as its norm tells; "mixup": `lam` times that; "cutmix":
-    some of its patches, each once. None has no bound, so that no epsilon holds. A subclass with an
-    `upload` of its own has None unless it states its family.
+    some of its patches, each once. None has no bound, so that no epsilon holds. A subclass that
+    sends otherwise than the class whose family it would have, has None unless it states its own.
     """
     deterministic: ClassVar[bool] = True
     """Whether equal smashed data give equal uploads."""
@@ -66,7 +75,7 @@ class Share(ABC):
             If it acts otherwise than the share whose name it has, or a field cannot be sent.
         """
         super().__init_subclass__(**options)
-        if "upload" in vars(cls) and "family" not in vars(cls):
+        if any(_place_of(cls, act) < _place_of(cls, "family") for act in _SENDS):
             cls.family = None  # an upload that amplifies must not be priced as the inherited one
         own = [act for act in _ACTS if act in vars(cls)]
         for base in cls.__mro__[1:]:

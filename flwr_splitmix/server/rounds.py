@@ -166,8 +166,7 @@ class RoundLoop(Shape):
         run = self.recorder.run
         if self.link is None:
             self.link = default_link(run, min(timeout, 120.0))
-        elif run is not None:
-            self.link.run = self.link.run or run.id  # without it a resumed run finds no states
+        self.link.run_of_strategy = "" if run is None else run.id
         train, evaluate = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         return self._run(Job(grid, initial_arrays, evaluate_fn, train, evaluate), num_rounds)
 

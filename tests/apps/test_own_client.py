@@ -93,13 +93,18 @@ def test_clients_of_other_kinds_are_named_and_not_looked_at(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("config", ["node_config", "run_config"])
 def test_the_error_for_a_missing_key_lists_the_keys(config: str, tmp_path: Path) -> None:
-    report = checked(tmp_path, first=f"context.{config}['partition']")
+    report = checked(tmp_path, first=f"context.{config}['images']")
     of_node = config == "node_config"
     said = only(report.remarks if of_node else report.problems)
     assert report.ok == of_node  # a SuperNode may have what a check cannot know
     keys = {"node_config": "'partition-id', 'num-partitions'", "run_config": "none"}[config]
-    assert f"context.{config} has no key 'partition'; its keys are: {keys}" in said
+    assert f"context.{config} has no key 'images'; its keys are: {keys}" in said
     assert ("a SuperNode can have it from its --node-config" in said) == of_node
+
+
+def test_a_misspelt_key_of_a_node_is_a_problem(tmp_path: Path) -> None:
+    said = only(checked(tmp_path, first="context.node_config['partition_id']").problems)
+    assert "context.node_config has no key 'partition_id'; its keys are: 'partition-id'" in said
 
 
 def test_a_client_fn_may_ask_for_a_key_with_a_default(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor, nn
 
 from flwr_splitmix import SplitClient
@@ -33,15 +33,15 @@ class Lower(nn.Conv2d):
 
 
 def fitted(
-    kind: type[SignShare], recorder: Recorder, *, observed: bool = True
-) -> tuple[SplitStrategy, list[SplitClient]]:
+    kind: type[SignShare], recorder: Recorder, *, observed: bool = True, lr: float = 0.0
+) -> tuple[SplitStrategy, Result, list[SplitClient]]:
     clients = [
         SplitClient(
             Lower(0),
             client_split(IMAGES, index, 60)[0],
             batch_size=25,
             device="cpu",
-            optimizer=sgd(0.0),  # recorded steps have the weights that the attacker has
+            optimizer=sgd(lr),  # 0: recorded steps have the weights that the attacker has
             shares=SignMix.shares,
         )
         for index in range(4)
@@ -54,32 +54,44 @@ def fitted(
         device="cpu",
         observers=[recorder] if observed else [],
     )
-    strategy.fit(clients, 1)
-    return strategy, clients
+    return strategy, strategy.fit(clients, 1), clients
 
 
-def test_an_own_method_is_attacked_as_its_share_says() -> None:
-    errors, floors = [], []
+def test_an_own_method_is_attacked_as_its_share_says(caplog: pytest.LogCaptureFixture) -> None:
+    errors, floors, warned = [], [], []
     for kind in (SignShare, KnownSignShare):
         recorder = Recorder()
-        strategy, clients = fitted(kind, recorder)
-        system = attacked_fit(strategy, clients, recorder, IMAGES.test, fresh_lower=Lower)
+        system = attacked_fit(*fitted(kind, recorder), recorder, IMAGES.test, fresh_lower=Lower)
         assert system.knowledge.k == 2
         assert (system.knowledge.geometry.patches, system.knowledge.geometry.width) == (16, 64)
+        caplog.clear()
         main = measure_leak(system, "linear", victims=50, budget=Budget("smoke"))[0]
+        warned.append("uploads of SignShare as they were sent" in caplog.text)
         errors.append(main.value)
         floors.append(main.floor)
     assert errors[0] > floors[0] / 2
     assert errors[1] < 1e-3 < floors[1]
+    assert warned[0]
+
+
+def test_the_attacker_has_the_average_and_no_clients_own_weights() -> None:
+    recorder = Recorder()
+    strategy, result, clients = fitted(SignShare, recorder, lr=0.1)
+    system = attacked_fit(strategy, result, clients, recorder, IMAGES.test, fresh_lower=Lower)
+    lower = system.knowledge.lowers
+    assert isinstance(lower, Lower)
+    own = [client.segment.state_dict()["weight"] for client in clients]
+    torch.testing.assert_close(lower.weight.detach(), torch.stack(own).mean(0))
+    assert not torch.allclose(lower.weight, own[0], atol=1e-5)
 
 
 def test_what_cannot_be_attacked_is_said() -> None:
     recorder = Recorder()
-    strategy, clients = fitted(SignShare, recorder, observed=False)
+    strategy, result, clients = fitted(SignShare, recorder, observed=False)
     for given, error, said in (
         (clients, ValueError, r"give it to the strategy before fit, observers=\[recorder\]"),
         ([], ValueError, "there are no clients to attack"),
         (Toy(clients=1).make_clients(), TypeError, "client 0 has .* need an ImageDataset, such"),
     ):
         with pytest.raises(error, match=said):
-            attacked_fit(strategy, given, recorder, IMAGES.test, fresh_lower=Lower)
+            attacked_fit(strategy, result, given, recorder, IMAGES.test, fresh_lower=Lower)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,11 +17,16 @@ from flwr_splitmix.attacks.own_shares import taken_as_sent
 from flwr_splitmix.attacks.steps import Step, StepReader
 from flwr_splitmix.attacks.trace import DiskTrace
 from flwr_splitmix.mixers import (
+    SHARES,
+    FullShare,
+    Group,
+    Member,
     Mixer,
     Noisy,
+    NoisyShare,
     NoMixing,
     PatchCutMix,
-    Shuffled,
+    Plan,
     SmashedShape,
     Upload,
 )
@@ -43,32 +50,71 @@ def sent(mixer: Mixer) -> tuple[Step, Tensor]:
     return Step(1, 0, plan, uploads), smashed
 
 
+@dataclass(frozen=True, kw_only=True)
+class TurnedShare(FullShare):
+    """Half of the patches, turned by a number of places that the server has drawn."""
+
+    name: ClassVar[str] = "turned"
+    turn: int
+
+    def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
+        sent = smashed.roll(self.turn, 1)[:, : smashed.shape[1] // 2]
+        return sent, sent
+
+    def upload_shape(self, smashed: tuple[int, int, int]) -> tuple[int, int, int]:
+        return smashed[0], smashed[1] // 2, smashed[2]
+
+    def place(self, mixed: Tensor, upload: Tensor) -> None:
+        mixed[:, : upload.shape[1]] += upload
+
+    def pick(self, gradient: Tensor) -> Tensor:
+        return gradient[:, : gradient.shape[1] // 2]
+
+    def undo(self, placed: Tensor) -> Tensor:
+        return placed.roll(-self.turn, 1)
+
+
 @pytest.mark.parametrize("adversary", ["server", "eavesdropper"])
-def test_who_knows_the_share_takes_back_what_it_tells(adversary: str) -> None:
+def test_who_knows_the_share_takes_back_what_it_tells(adversary: Any) -> None:
     for kind, taken_back in ((SignShare, False), (KnownSignShare, True)):
         step, smashed = sent(SignMix(kind))
-        reader = StepReader(SignMix(kind), 2, adversary)  # type: ignore[arg-type]
+        reader = StepReader(SignMix(kind), 2, adversary)
         for release in reader.releases(step):
-            assert torch.equal(release.smashed, smashed / 2) == taken_back
             assert torch.equal(release.smashed.abs(), smashed / 2)
+            assert not torch.equal(release.smashed, smashed / 2)  # what the upper segment gets
+            assert (release.undone is not None) == taken_back
+            if release.undone is not None:
+                assert torch.equal(release.undone, smashed / 2)
+
+
+def test_a_mask_is_taken_back_with_its_patches() -> None:
+    plan = Plan(SHAPE, ((Group((Member(0, TurnedShare(turn=1)),)),),))
+    smashed = torch.rand(B, N, D) + 1
+    upload = plan.shares(0)[0].upload(smashed)[0]  # type: ignore[union-attr]
+    step = Step(1, 0, plan, {0: Upload([upload], torch.zeros(B, dtype=torch.int64))})
+    (release,) = StepReader(NoMixing(), 2, "server").releases(step)
+    assert release.mask is not None
+    assert release.mask[0].tolist() == [True, True, False, False]
+    assert release.undone is not None
+    assert release.undone_mask is not None
+    assert release.undone_mask[0].tolist() == [True, False, False, True]
+    kept = release.undone_mask[..., None]
+    assert torch.equal(release.undone, smashed * kept)
 
 
 def test_shares_that_are_not_taken_back_are_named() -> None:
-    remark = taken_as_sent(SignMix())
+    remark = taken_as_sent([SignShare, KnownSignShare, NoisyShare])
     assert "uploads of SignShare as they were sent" in remark
     assert "override `undo`" in remark
-    noise = GaussianNoise(sigma_s=1.0, sigma_y=1.0)
-    assert taken_as_sent(Noisy(SignMix(), noise)) == remark
-    for known in (NoMixing(), PatchCutMix(2), Shuffled(PatchCutMix(2))):
-        assert not taken_as_sent(known)
+    assert not taken_as_sent([*SHARES, KnownSignShare])
 
 
 def test_the_size_of_a_group_is_taken_from_its_plans() -> None:
     geometry = Geometry(N, D)
-    assert group_size(SignMix(), geometry) == 2
-    assert group_size(Noisy(SignMix(), GaussianNoise(sigma_s=1.0, sigma_y=1.0)), geometry) == 2
-    assert group_size(PatchCutMix(3), geometry) == 3
-    assert group_size(NoMixing(), geometry) == 1
+    noisy = Noisy(SignMix(), GaussianNoise(sigma_s=1.0, sigma_y=1.0))
+    for mixer, size in ((SignMix(), 2), (noisy, 2), (PatchCutMix(3), 3), (NoMixing(), 1)):
+        assert group_size(mixer, geometry, 4) == size
+    assert group_size(SignMix(), geometry, 1) == 1
 
 
 def test_a_recording_reads_the_shares_that_it_was_given(

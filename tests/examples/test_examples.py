@@ -132,7 +132,8 @@ def test_the_lines_on_leaks_measure_the_example(
     text = program("docs/own-mixer.md", "measure_leak")
     quick = text.replace('"decoder"', '"linear"').replace("victims=100", "victims=20")
     exec(quick.replace("observers=[recorder]", "observers=[recorder], aggregator=FedAvg()"), names)
-    assert re.search(r"MSE 0\.\d+ floor 0\.06\d+ (True|False)", capsys.readouterr().out)
+    # Recorded steps are of other weights than the average, the patches of a step of others' images.
+    assert re.search(r"MSE 0\.0\d+ floor 0\.06\d+ True", capsys.readouterr().out)
 
 
 def test_the_lines_on_links_make_them(tmp_path: Path) -> None:

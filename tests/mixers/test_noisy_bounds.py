@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -128,7 +128,38 @@ def test_what_has_no_noise_or_is_not_understood_has_no_bound() -> None:
         def upload(self, smashed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return 100 * smashed, 100 * smashed
 
-    for share in (FullShare(), PATCHES, EMPTY, noisy(Own()), noisy(Louder())):
+    class Loud:
+        def upload(self, smashed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return 100 * smashed, 100 * smashed
+
+    class Mixed(Loud, FullShare):
+        name = "loud"
+
+    class Below(Mixed):
+        name = "below"
+
+    class Placed(FullShare):
+        name = "placed"
+
+        def place(self, mixed: torch.Tensor, upload: torch.Tensor) -> None:
+            mixed.copy_(100 * upload)
+
+    class Parted(FullShare):
+        name = "parted"
+
+        def part(self, first: int) -> FullShare:
+            return Louder()
+
+    class Silent(NoisyShare):
+        name = "silent"
+
+        def upload(self, smashed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return smashed, smashed
+
+    told = noisy(FullShare())
+    silent = Silent(**{field.name: getattr(told, field.name) for field in fields(told)})
+    unbounded = [noisy(kind()) for kind in (Own, Louder, Mixed, Below, Placed, Parted)]
+    for share in (FullShare(), PATCHES, EMPTY, *unbounded, silent):
         assert np.isinf(release_costs(release_of(share, N, D), "replace")).all()
 
 

@@ -221,3 +221,45 @@ def test_kinds_of_shares_that_a_client_could_not_tell_apart_are_refused(
 def test_a_kind_that_is_named_twice_is_known_once() -> None:
     mine = renamed("mine")
     assert known_shares((mine, FullShare, mine)) == (*SHARES, mine)
+
+
+def test_a_patch_that_is_sent_twice_is_refused() -> None:
+    """The accounting of noise knows of one."""
+
+    class Twice(MaskShare):
+        name = "twice"
+
+        def positions(self, batch: int) -> Tensor:
+            return torch.tensor([2, 0, 2])
+
+        def count(self) -> int:
+            return 3
+
+    with pytest.raises(ValueError, match="share 'twice' keeps a patch twice; `positions` must"):
+        Twice(patches=N).upload(torch.ones(B, N, D))
+
+
+def test_a_plan_knows_the_kinds_of_shares_that_others_wrap() -> None:
+    noise = GaussianNoise(sigma_s=1.0, sigma_y=1.0)
+    wrapped = NoisyShare(lam=1.0, inner=FullShare(), noise=noise, classes=L)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Own(FullShare):
+        name: ClassVar[str] = "own"
+        inner: int = 3
+
+    assert plan_of({0: wrapped}, {1: Own()}).kinds == {NoisyShare, FullShare, Own}
+
+
+def test_a_weighted_sum_of_ones_own_is_divided_by_what_came() -> None:
+    class Sums(NoMixing):
+        cover = "weighted"
+
+    plan = plan_of({0: WeightedShare(lam=0.25), 1: WeightedShare(lam=0.75)})
+    smashed = torch.ones(B, N, D)
+    share = plan.shares(0)[0]
+    assert share is not None
+    came = {0: Upload([share.upload(smashed)[0]], torch.zeros(B, dtype=torch.int64))}
+    mixed = Sums().merge(came, plan, num_classes=L)
+    assert torch.equal(mixed.smashed, smashed)
+    assert torch.equal(mixed.targets.sum(1), torch.ones(B))

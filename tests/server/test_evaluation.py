@@ -17,6 +17,7 @@ from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.server.evaluation import split as module
+from flwr_splitmix.server.evaluation.over_link import spread_of
 from flwr_splitmix.strategies import PSL, SFL, SplitStrategy, central_evaluation
 from flwr_splitmix.testing.toy import Examples, Toy, sgd
 
@@ -73,6 +74,11 @@ def test_federated_evaluation_weights_each_pair_by_its_test_split(
     mean = np.average(each, weights=sizes)
     spread = np.sqrt(np.average((np.array(each) - mean) ** 2, weights=sizes))
     assert evaluation.spread == pytest.approx(spread)
+
+
+def test_the_spread_is_that_of_examples_and_not_of_clients() -> None:
+    assert spread_of([1.0, 0.0], [3, 1]) == pytest.approx(np.sqrt(3) / 4)  # a mean of 3/4
+    assert spread_of([0.8, 0.2, 0.8], [5, 0, 7]) == pytest.approx(0)
 
 
 def test_benchmark_evaluation_is_the_mean_over_pairs_on_common_data() -> None:

@@ -59,12 +59,12 @@ def test_a_directory_that_takes_no_run_is_named(tmp_path: Path) -> None:
 def test_a_link_takes_the_runs_id_for_the_states_on_its_nodes(tmp_path: Path) -> None:
     toy, run = Toy(tests=0), Run.create({}, name="mine", home=tmp_path)
     grid: Any = None
-    for given, kept in (("", run.id), ("own", "own")):
-        link = StreamLink(address="127.0.0.1:0", run=given)
-        strategy = PSL(toy.upper(), device="cpu", run=Run(run.path), link=link)
+    link = StreamLink(address="127.0.0.1:0")
+    for own, known in ((run, run.id), (None, "")):  # the next strategy's is another run
+        strategy = PSL(toy.upper(), device="cpu", run=own, link=link)
         with pytest.raises(LinkError, match="inside a Flower run only"):
             strategy.start(grid, ArrayRecord(toy.lower().state_dict()), 1)
-        assert link.run == kept
+        assert link.run_of_strategy == known
 
 
 def _full(*arguments: Any) -> None:

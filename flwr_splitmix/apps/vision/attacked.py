@@ -73,7 +73,7 @@ def attacked_run(run: Run) -> Attacked:
         image_shape=images.train.shape,
         num_classes=len(images.classes),
         geometry=segments.lower.geometry,
-        k=group_size(strategy.mixer, segments.lower.geometry),
+        k=group_size(strategy.mixer, segments.lower.geometry, clients),
         batch_size=config.batch_size,
         mean=images.train.mean,
         std=images.train.std,

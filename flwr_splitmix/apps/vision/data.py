@@ -14,6 +14,8 @@ from flwr_splitmix.segments.vision.zoo import pretrained_normalisation
 def images_of(config: VisionConfig) -> ImageSets:
     """Return the run's training and test images, normalised for pretrained weights if used.
 
+    They are read once in a process, whatever changes in their folder afterwards.
+
     Raises
     ------
     DataError

@@ -86,11 +86,13 @@ def queries(release: Release, knowledge: Knowledge) -> list[Query]:
 
     There is one query, or one per owner if the attacker knows the owners of a mixture's patches.
     """
-    tokens = release.smashed
+    tokens, mask = release.smashed, release.mask
+    if release.undone is not None:
+        tokens, mask = release.undone, release.undone_mask
     if knowledge.mixer.cover == "weighted" and release.lam:
         tokens = tokens / release.lam
     if release.owners is None or release.client is not None:
-        return [Query(tokens, release.mask, release.client)]
+        return [Query(tokens, mask, release.client)]
     members = sorted({*release.owners.flatten().tolist()} - {-1})
     return [_part(tokens, release.owners == client, client) for client in members]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -120,13 +121,14 @@ def _classes(
         known: dict[Any, int] = {label: label for label in range(feature.num_classes)}
         classes = tuple(feature.names)
     else:
-        broken = next((v for v in values[0] if isinstance(v, float) and not v.is_integer()), None)
+        numbers = [v for v in values[0] if isinstance(v, float) and math.isfinite(v)]
+        broken = next((v for v in numbers if not v.is_integer()), None)
         if broken is not None:
             raise DataError(
                 f"the labels of {name!r} are numbers such as {broken:g}, and no classes; needed "
                 "are a ClassLabel, texts or whole numbers (regression is not offered)"
             )
-        distinct = sorted({value for value in values[0] if value is not None})
+        distinct = sorted({v for v in values[0] if v is not None and v == v})  # NaN is no label
         known = {value: label for label, value in enumerate(distinct)}
         classes = tuple(map(str, distinct))
     for split_name, split_values in zip(("training", "test"), values, strict=True):

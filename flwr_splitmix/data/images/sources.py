@@ -162,11 +162,15 @@ def _load(
 def _state_of(source: str) -> str:
     """Return a digest of a folder's files: names, sizes and times of change; "" for no folder."""
     folder = Path(source).expanduser()
-    if source in (SHIPPED, COMPOSED) or not source or not os.path.isdir(folder):
+    if source in (SHIPPED, COMPOSED) or not source or not os.path.exists(folder):
         return ""
+    _kind_of(folder)  # raises an error before a walk through a folder of anything else
+    visited: set[str] = set()
     digest = hashlib.sha256(os.path.realpath(folder).encode())
-    for place, folders, files in os.walk(folder):
-        folders.sort()
+    for place, folders, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        folders[:] = [] if real in visited else sorted(folders)  # links may lead in a circle
+        visited.add(real)
         for name in sorted(files):
             path = os.path.join(place, name)
             with contextlib.suppress(OSError):  # a broken link; whoever reads it tells

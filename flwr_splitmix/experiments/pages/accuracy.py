@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flwr_splitmix.experiments.cell_runs import is_complete
@@ -119,6 +119,42 @@ def accuracy_results(
                         made[entry.place] += (one,)
                 if some := {at: measured for at, measured in made.items() if measured}:
                     yield AccuracyResults(experiment, scale, dataset, some)
+
+
+def with_shared_cells(results: Sequence[AccuracyResults]) -> list[AccuracyResults]:
+    """Return results in which a cell that several experiments have is in all of their tables.
+
+    A run is added to the tables that exist; one that was kept for another experiment only, from a
+    directory that is gone, would be missing in them.
+    """
+    known = {
+        (result.scale.name, result.dataset, one.cell): one
+        for result in results
+        for measured in result.measured_at.values()
+        for one in measured
+    }
+    return [_completed(result, known) for result in results]
+
+
+def _completed(
+    result: AccuracyResults, known: Mapping[tuple[str, str, str], Measured]
+) -> AccuracyResults:
+    keys = [score.key for score in result.experiment.scores]
+    seeds = sorted({one.seed for one in known.values()})
+    found = {entry.place: dict[int, Measured]() for entry in result.experiment.entries}
+    for entry, cell in result.experiment.cells(result.scale, seeds=seeds, source=result.dataset):
+        one = known.get((result.scale.name, result.dataset, cell.id))
+        if one is not None and keys[0] in one.scores:
+            own = {key: value for key, value in one.scores.items() if key in keys}
+            found[entry.place][one.seed] = replace(one, scores=own)
+    for place, measured in result.measured_at.items():  # what was kept for this one has all scores
+        found[place] |= {one.seed: one for one in measured}
+    made = {
+        place: tuple(by_seed[seed] for seed in sorted(by_seed))
+        for place, by_seed in found.items()
+        if by_seed
+    }
+    return replace(result, measured_at=made)
 
 
 def _in_json(value: float) -> float | str:

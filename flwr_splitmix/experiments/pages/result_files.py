@@ -10,7 +10,11 @@ from typing import Any
 from flwr_splitmix.experiments.cell_runs import find_runs
 from flwr_splitmix.experiments.cells import ExperimentError
 from flwr_splitmix.experiments.named import EXPERIMENTS, experiment_named
-from flwr_splitmix.experiments.pages.accuracy import AccuracyResults, accuracy_results
+from flwr_splitmix.experiments.pages.accuracy import (
+    AccuracyResults,
+    accuracy_results,
+    with_shared_cells,
+)
 from flwr_splitmix.experiments.pages.attacks import PrivacyResults, privacy_results
 from flwr_splitmix.experiments.pages.results import AnyExperiment, Results
 from flwr_splitmix.experiments.privacy.matrices import IMAGES
@@ -72,11 +76,14 @@ def keep_results(docs: Path, home: Path | None, scales: Iterable[str]) -> list[s
     """
     older = {result.name: result for result in read_results(docs / FOLDER)}
     newer = {} if home is None else {result.name: result for result in _run(home, list(scales))}
+    merged: dict[str, Results[Any]] = {**older, **newer}
+    for name in older.keys() & newer.keys():
+        merged[name] = older[name].merged(newer[name])
+    accuracies = [one for one in merged.values() if isinstance(one, AccuracyResults)]
+    merged |= {one.name: one for one in with_shared_cells(accuracies)}
     said = []
-    for name in sorted({*older, *newer}):
-        old, new = older.get(name), newer.get(name)
-        result = old.merged(new) if old and new else old or new
-        assert result is not None
+    for name, result in sorted(merged.items()):
+        old = older.get(name)
         file, text = docs / FOLDER / name, result.to_json()
         if file.exists() and file.read_text(encoding="utf-8") == text:
             continue

@@ -198,7 +198,7 @@ class MixerLink(RunLink):
         attempts = {str(ticket.client): ticket.attempt for ticket in tickets}
         return {
             **asked,
-            "run": self.run or self._nameless,
+            "run": self.run or self.run_of_strategy or self._nameless,
             "attempts": attempts,
             "wire-dtype": self.wire_dtype,
         }
@@ -214,7 +214,7 @@ class MixerLink(RunLink):
             ca=self._dialled.ca.decode("ascii", "replace"),
             token=token,
             wire_dtype=self.wire_dtype,
-            run=self.run,
+            run=self.run or self.run_of_strategy,
         )
 
     def _attach(

@@ -202,7 +202,7 @@ class StreamLink(RunLink):
             ca=self.endpoint.ca,
             token=self._mint.token(admission),
             wire_dtype=self.wire_dtype,
-            run=self.run,
+            run=self.run or self.run_of_strategy,
         )
         message.content = with_record(message.content, ticket.to_record())
         line = Line(

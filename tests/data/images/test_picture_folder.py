@@ -137,3 +137,14 @@ def test_of_many_bad_pictures_the_first_are_named(pets: Path) -> None:
     assert "broken-09.png" in said
     assert "broken-10.png" not in said
     assert "; and 2 others; repair them, or leave them out with skip-corrupt=true" in said
+
+
+def test_folders_behind_links_are_looked_at_too(pets: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    for split in ("train", "test"):
+        (linked / split).symlink_to(pets / split)
+    (pets / "train" / "cat" / "again").symlink_to(pets)  # in a circle
+    first = load_images(str(linked), image_size=8)
+    write(pets / "train" / "dog", 7, (8, 6), "3.png")
+    assert len(load_images(str(linked), image_size=8).train) == len(first.train) + 1
