@@ -24,6 +24,7 @@ from flwr_splitmix.testing.agreement import (
     read_results,
 )
 from flwr_splitmix.testing.degenerate import check_degenerate_cases
+from flwr_splitmix.testing.families import check_families
 from flwr_splitmix.testing.lifetimes import check_graphs_are_freed
 from flwr_splitmix.testing.partition import check_masks_partition
 from flwr_splitmix.testing.resume import check_resume_equals_uninterrupted
@@ -39,6 +40,7 @@ __all__ = [
     "TextToy",
     "Toy",
     "check_degenerate_cases",
+    "check_families",
     "check_graphs_are_freed",
     "check_masks_partition",
     "check_resume_equals_uninterrupted",
