@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-from flwr.serverapp import strategy as flower
 from torch import nn
 
 from flwr_splitmix.attacks.attacked import Attacked
@@ -24,9 +23,17 @@ from flwr_splitmix.segments import Geometry
 from flwr_splitmix.strategies import SplitStrategy
 
 
+class FitResult(Protocol):
+    """What is needed of the result of `fit`."""
+
+    @property
+    def arrays(self) -> Any:
+        """The averaged lower segment, as Flower's ArrayRecord."""
+
+
 def attacked_fit(
     strategy: SplitStrategy,
-    result: flower.Result,
+    result: FitResult,
     clients: Sequence[SplitClient],
     recorder: Recorder,
     held_out: ImageDataset,

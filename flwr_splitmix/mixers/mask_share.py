@@ -6,6 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,9 +63,6 @@ class MaskShare(Share):
                 f"the share is for {self.prefix} + {self.patches} tokens, "
                 f"the smashed data have {smashed.shape[1]}"
             )
-        at = self.positions(len(smashed)).sort(-1).values
-        if bool((at[..., 1:] == at[..., :-1]).any()):
-            raise ValueError(f"share {self.name!r} keeps a patch twice; `positions` must differ")
         kept = self._take(smashed)
         return kept, smashed if self.broadcast else kept
 
@@ -93,13 +91,20 @@ class MaskShare(Share):
         return self._select(self.lam * smashed[:, : self.prefix], smashed)
 
     def _select(self, prefix: Tensor, tokens: Tensor) -> Tensor:
-        at = self.positions(len(tokens)).to(tokens.device)
+        at = self.positions(len(tokens))
+        self._check_distinct(at)
+        at = at.to(tokens.device)
         patches = tokens[:, self.prefix :] if self.prefix else tokens
         if at.ndim == 1:
             kept = patches.index_select(1, at)
         else:
             kept = patches.gather(1, at[:, :, None].expand(-1, -1, patches.shape[2]))
         return torch.cat([prefix, kept], dim=1) if self.prefix else kept
+
+    def _check_distinct(self, positions: Tensor) -> None:
+        ordered = np.sort(positions.cpu().numpy(), axis=-1)
+        if (ordered[..., 1:] == ordered[..., :-1]).any():
+            raise ValueError(f"share {self.name!r} keeps a patch twice; `positions` must differ")
 
 
 @dataclass(frozen=True, kw_only=True)
