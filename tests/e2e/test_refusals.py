@@ -131,4 +131,4 @@ def test_too_few_nodes_end_the_wait_for_them(broken: Ended) -> None:
 
 def test_a_client_fn_that_raises_is_quoted(broken: Ended) -> None:
     check_failed(broken, "client_fn raised FileNotFoundError: this device has no camera")
-    assert "0 clients are left, min-nodes is 1: client 0:" in broken.details
+    assert "0 clients are left, min-nodes is 1: clients 0, 1: client_fn raised" in broken.details
