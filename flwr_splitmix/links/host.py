@@ -153,7 +153,6 @@ class ClientHost:
             self.store.save(index, ticket.server_round, tensors, meta)
             self.store.prune(index, ticket.kept_rounds)
         except OSError as error:
-            log.error("client %d: its state could not be kept: %s", index, error)
             return f"client {index}: its state could not be kept ({error.strerror})"
         self._kept[index] = _plain(meta)
         return ""

@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 from flwr_splitmix import Run, SplitClient
 from flwr_splitmix.events import RoundDone
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.runs import RunError
 from flwr_splitmix.strategies import CutMixSL
 
 home, full_rounds = sys.argv[1], json.loads(sys.argv[2])
@@ -54,8 +55,8 @@ strategy = CutMixSL(Upper(), run=Run.create({}, name="disk", home=home), observe
 try:
     strategy.fit(clients, num_rounds=4)
     print("finished")
-except OSError as error:
-    print("OSError", error.strerror)
+except RunError as error:
+    print("RunError", error)
 """
 
 
@@ -90,7 +91,8 @@ def test_training_goes_on_while_the_disk_is_full(tmp_path: Path) -> None:
 
 def test_a_run_that_ends_on_a_full_disk_keeps_its_last_good_checkpoint(tmp_path: Path) -> None:
     output, log, run = train(tmp_path, [2, 3, 4])
-    assert output == "OSError File too large"
+    assert output.startswith("RunError the end of the run cannot be written to ")
+    assert output.endswith(f"{run.path.name}: File too large; free space there and resume the run")
     assert "the checkpoint could not be written" in log
     assert run.checkpoints.rounds() == [1]
     assert run.checkpoints.load().round == 1

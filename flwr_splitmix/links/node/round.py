@@ -70,6 +70,7 @@ def serve_round(
     if arrays:
         content["arrays"] = to_arrays(arrays)
     if warning:
+        log.warning("%s", warning)
         content[RECORD] = ConfigRecord({"warning": warning})
     return content
 
