@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import Mixer, SmashedShape
-from flwr_splitmix.server.intake.checks import plausible
+from flwr_splitmix.server.intake.checks import list_clients, plausible
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -114,6 +114,5 @@ class Remarks:
 
 def name_clients(clients: Sequence[int]) -> str:
     """Return clients' names for a sentence, at most ten of them."""
-    more = f" and {len(clients) - 10} more" if len(clients) > 10 else ""
-    listed = ", ".join(map(str, clients[:10])) + more
+    listed = list_clients(clients)
     return f"client {listed}" if len(clients) == 1 else f"each of clients {listed}"

@@ -141,20 +141,14 @@ def _completed(
 ) -> AccuracyResults:
     keys = [score.key for score in result.experiment.scores]
     seeds = sorted({one.seed for one in known.values()})
-    found = {entry.place: dict[int, Measured]() for entry in result.experiment.entries}
+    shared: dict[Place, tuple[Measured, ...]] = {e.place: () for e in result.experiment.entries}
     for entry, cell in result.experiment.cells(result.scale, seeds=seeds, source=result.dataset):
         one = known.get((result.scale.name, result.dataset, cell.id))
         if one is not None and keys[0] in one.scores:
             own = {key: value for key, value in one.scores.items() if key in keys}
-            found[entry.place][one.seed] = replace(one, scores=own)
-    for place, measured in result.measured_at.items():  # what was kept for this one has all scores
-        found[place] |= {one.seed: one for one in measured}
-    made = {
-        place: tuple(by_seed[seed] for seed in sorted(by_seed))
-        for place, by_seed in found.items()
-        if by_seed
-    }
-    return replace(result, measured_at=made)
+            shared[entry.place] += (replace(one, scores=own),)
+    # What was kept for this experiment has all of its scores.
+    return replace(result, measured_at=shared).merged(result)
 
 
 def _in_json(value: float) -> float | str:

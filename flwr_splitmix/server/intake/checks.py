@@ -124,11 +124,15 @@ def name_reasons(failures: Mapping[int, str]) -> str:
     by_reason: dict[str, list[int]] = {}
     for client, reason in sorted(failures.items()):
         by_reason.setdefault(reason, []).append(client)
-    listed = [f"{_named(clients)}: {reason}" for reason, clients in by_reason.items()][:5]
+    listed = [
+        f"client{'s' if len(clients) > 1 else ''} {list_clients(clients)}: {reason}"
+        for reason, clients in [*by_reason.items()][:5]
+    ]
     more = sum(len(clients) for clients in [*by_reason.values()][5:])
     return "; ".join(listed) + (f"; and {more} more" if more else "")
 
 
-def _named(clients: Sequence[int]) -> str:
+def list_clients(clients: Sequence[int]) -> str:
+    """Return clients' numbers for a sentence, at most ten of them."""
     more = f" and {len(clients) - 10} more" if len(clients) > 10 else ""
-    return f"client{'s' if len(clients) > 1 else ''} {', '.join(map(str, clients[:10]))}{more}"
+    return ", ".join(map(str, clients[:10])) + more

@@ -11,7 +11,11 @@ import pytest
 
 from flwr_splitmix.experiments import EXPERIMENTS, Experiment, ExperimentError
 from flwr_splitmix.experiments.cell_runs import find_runs
-from flwr_splitmix.experiments.pages.accuracy import AccuracyResults, accuracy_results
+from flwr_splitmix.experiments.pages.accuracy import (
+    AccuracyResults,
+    accuracy_results,
+    with_shared_cells,
+)
 from flwr_splitmix.experiments.pages.attacks import PrivacyResults, privacy_results
 from flwr_splitmix.experiments.pages.result_files import read_results
 from flwr_splitmix.experiments.pages.results import Results
@@ -192,3 +196,18 @@ def test_a_file_that_is_none_is_named_with_what_to_do(
     assert words in str(error.value)
     assert str(tmp_path / "wrong.json") in str(error.value)
     assert "remove" in str(error.value)
+
+
+def test_a_cell_of_one_table_comes_into_the_others_that_have_it(tmp_path: Path) -> None:
+    for row, seed, top1 in (("PSL", 0, 0.4), ("PSL", 1, 0.43), ("SFL", 0, 0.5)):
+        finish(tmp_path, row, "n = 2", seed, top1)
+    (made,) = export(tmp_path)
+    place = ("PSL", "n = 2")
+    kept = replace(made.measured_at[place][0], scores={"top1": 0.1})
+    other = replace(made, experiment=replace(TOY, name="other"), measured_at={place: (kept,)})
+    first, second = with_shared_cells([made, other])
+    assert second.measured_at.keys() == made.measured_at.keys()
+    assert second.measured_at[place] == (kept, made.measured_at[place][1]), "its own, then others'"
+    assert first.measured_at.keys() == made.measured_at.keys()
+    elsewhere = replace(other, dataset="another")
+    assert with_shared_cells([made, elsewhere])[1].measured_at == elsewhere.measured_at
