@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
+from opacus import GradSampleModule
 from opacus.accountants import RDPAccountant
 
 from flwr_splitmix.clients import Order, TextSet, UShapeClient
 from flwr_splitmix.data.batches import fetch
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding import DPSGD, Hiding
+from flwr_splitmix.hiding.text_gradients import TextGradients
 from flwr_splitmix.segments.language import LanguageCut, cut_language_model
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from flwr_splitmix.testing.laws import check_ushape_equals_whole, sgd
@@ -263,3 +266,36 @@ def test_weights_without_a_gradient_for_each_text_are_not_trained_without_noise(
 def test_an_option_out_of_range_is_named(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         DPSGD(**options)
+
+
+class Twice(torch.nn.Module):
+    """An embedding that is used twice, with and without a layer that is tied to it."""
+
+    def __init__(self, *, tied: bool) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(9, 3)
+        self.read = torch.nn.Linear(3, 9, bias=False)
+        self.tied = tied
+        if tied:
+            self.read.weight = self.embedding.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        hidden = self.embedding(ids) * 2
+        logits: torch.Tensor = self.read(
+            hidden if self.tied else hidden + self.embedding(ids.flip(1))
+        )
+        return logits
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_an_embedding_in_several_uses_keeps_opacus_form(tied: bool) -> None:
+    torch.manual_seed(0)
+    whole = Twice(tied=tied)
+    ids = torch.tensor([[2, 3, 4, 2], [8, 3, 0, 0]])
+    each = []
+    for kind in (GradSampleModule, TextGradients):
+        module = kind(deepcopy(whole), strict=False)
+        module(ids).square().sum().backward()
+        each.append([p.grad_sample for p in module.parameters()])
+    for expected, gradient in zip(*each, strict=True):
+        torch.testing.assert_close(gradient, expected)
