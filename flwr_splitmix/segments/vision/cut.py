@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -11,8 +12,8 @@ import torch
 from flwr_splitmix.seeding import torch_seed
 from flwr_splitmix.segments.vision.lenet import open_lenet5
 from flwr_splitmix.segments.vision.pit import open_pit
-from flwr_splitmix.segments.vision.resnet import open_resnet
 from flwr_splitmix.segments.vision.split_model import Cuttable, Request, SplitModel
+from flwr_splitmix.segments.vision.staged import layout_of, open_staged
 from flwr_splitmix.segments.vision.vgg import open_vgg
 from flwr_splitmix.segments.vision.vit import open_vit
 from flwr_splitmix.segments.vision.zoo import cannot_cut, family_of
@@ -38,7 +39,9 @@ def split_vision_model(
     ----------
     name
         A timm model of the classes `VisionTransformer` (vit_*, deit*), `PoolingVisionTransformer`
-        (pit_*), `VGG` or `ResNet`, or "lenet5".
+        (pit_*), `VGG`, `ResNet`, `ResNetV2`, `RegNet`, `EfficientNet` (also mobilenetv2_*),
+        `MobileNetV3` (also mobilenetv4_*), `ConvNeXt`, `ByobNet` (mobilevit_*, repvgg_*, ...),
+        `SwinTransformer` or `SwinTransformerV2`, or "lenet5".
     cut_at
         The last part of the lower segment; None or "" for the family's default:
 
@@ -47,7 +50,9 @@ def split_vision_model(
           blocks 0 to i.
         - PiT: "embedding" (default); "transformers.i": also the class token and stages 0 to i.
         - VGG: "features.i", layers 0 to i; by default two convolutions and one pooling.
-        - ResNet: "stem", "layer1" (default) to "layer4".
+        - Other CNNs and Swin: "stem", or a stage: "layer1" to "layer4" of a ResNet, "s1" to "s4"
+          of a RegNet, "blocks.i" of an EfficientNet or MobileNet, "layers.i" of a Swin, "stages.i"
+          of others. The default is the first stage whose map has a quarter of the image's side.
         - LeNet-5: "conv1", "pool1", "conv2" (default), "pool2".
     num_classes, channels
         Numbers of classes and of image channels.
@@ -63,8 +68,8 @@ def split_vision_model(
         to whichever patch is in it, for methods that shuffle patches; only for the cut
         "embedding". A CNN has none.
     cell
-        A CNN's feature map (b, C, H, W) is treated as patches of `cell` x `cell` pixels of the
-        map: N = (H / cell) (W / cell), width C cell².
+        A feature map (b, C, H, W), of a CNN or a Swin, is treated as patches of `cell` x `cell`
+        pixels of the map: N = (H / cell) (W / cell), width C cell².
     **timm_options
         Passed to `timm.create_model` (drop_rate=0.1, pretrained=True, ...).
 
@@ -126,7 +131,6 @@ def _family(name: str) -> Callable[[Request], Cuttable]:
         return open_lenet5
     family = family_of(name)
     from timm.models.pit import PoolingVisionTransformer
-    from timm.models.resnet import ResNet
     from timm.models.vgg import VGG
     from timm.models.vision_transformer import VisionTransformer
 
@@ -134,8 +138,9 @@ def _family(name: str) -> Callable[[Request], Cuttable]:
         (VisionTransformer, open_vit),
         (PoolingVisionTransformer, open_pit),
         (VGG, open_vgg),
-        (ResNet, open_resnet),
     ):
         if issubclass(family, known):
             return split
+    if (layout := layout_of(family)) is not None:
+        return partial(open_staged, family=family, layout=layout)
     raise ValueError(cannot_cut(name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -20,13 +21,19 @@ from flwr_splitmix.segments.vision.split_model import (
 
 
 class MapToCells(nn.Module):
-    """Map from (b, C, H, W) to cells (b, N, C cell²), row by row; N = (H / cell) (W / cell)."""
+    """Map from (b, C, H, W) to cells (b, N, C cell²), row by row; N = (H / cell) (W / cell).
 
-    def __init__(self, cell: int) -> None:
+    With `channels_last` from (b, H, W, C).
+    """
+
+    def __init__(self, cell: int, *, channels_last: bool = False) -> None:
         super().__init__()
         self.cell = cell
+        self.channels_last = channels_last
 
     def forward(self, maps: Tensor) -> Tensor:  # noqa: D102
+        if self.channels_last:
+            maps = maps.permute(0, 3, 1, 2)
         b, channels, height, width = maps.shape
         side = self.cell
         cells = maps.reshape(b, channels, height // side, side, width // side, side)
@@ -34,34 +41,48 @@ class MapToCells(nn.Module):
 
 
 class CellsToMap(nn.Module):
-    """The inverse of `MapToCells`."""
+    """The inverse of `MapToCells`; `memory` is the layout of its maps in memory."""
 
-    def __init__(self, grid: tuple[int, int], cell: int) -> None:
+    def __init__(
+        self,
+        grid: tuple[int, int],
+        cell: int,
+        *,
+        channels_last: bool = False,
+        memory: torch.memory_format = torch.contiguous_format,
+    ) -> None:
         super().__init__()
         self.grid = grid
         self.cell = cell
+        self.channels_last = channels_last
+        self.memory = memory
 
     def forward(self, cells: Tensor) -> Tensor:  # noqa: D102
         (rows, columns), side = self.grid, self.cell
         maps = cells.reshape(cells.shape[0], rows, columns, -1, side, side).permute(
             0, 3, 1, 4, 2, 5
         )
-        # The memory layout of the whole model's maps; with others, convolutions round differently.
-        return maps.reshape(cells.shape[0], -1, rows * side, columns * side).contiguous()
+        maps = maps.reshape(cells.shape[0], -1, rows * side, columns * side)
+        maps = maps.permute(0, 2, 3, 1) if self.channels_last else maps
+        return maps.contiguous(memory_format=self.memory)
 
 
-def split_at_map(request: Request, stages: Sequence[Stage], at: int) -> SplitModel:
+def split_at_map(
+    request: Request, stages: Sequence[Stage], at: int, *, channels_last: bool = False
+) -> SplitModel:
     """Cut a CNN after `at` stages and treat the feature map there as cells.
+
+    With `channels_last`, the map is (b, H, W, C).
 
     Raises
     ------
     ValueError
-        If the cell size does not divide the map's height and width.
+        If the cell size does not divide the map's height and width, or the model cannot compute
+        images of this size.
     """
-    below = nn.Sequential(*(module for _, module in stages[:at])).eval()
-    with torch.no_grad():
-        _, channels, height, width = below(torch.zeros(1, *request.input_shape)).shape
-    below.train()
+    maps = _computed(request, stages, at)
+    sides = tuple(maps.shape[1:])
+    channels, height, width = (sides[-1], *sides[:-1]) if channels_last else sides
     cell = request.cell
     allowed = [c for c in range(1, min(height, width) + 1) if height % c == 0 == width % c]
     if cell not in allowed:
@@ -71,21 +92,57 @@ def split_at_map(request: Request, stages: Sequence[Stage], at: int) -> SplitMod
         )
     grid = (height // cell, width // cell)
     geometry = Geometry(grid[0] * grid[1], channels * cell**2, grid=grid, positions="none")
+    back = CellsToMap(grid, cell, channels_last=channels_last, memory=_memory_of(maps))
     return SplitModel(
-        LowerSegment([*stages[:at], ("cells", MapToCells(cell))], request.input_shape, geometry),
+        LowerSegment(
+            [*stages[:at], ("cells", MapToCells(cell, channels_last=channels_last))],
+            request.input_shape,
+            geometry,
+        ),
         UpperSegment(
-            [("map", CellsToMap(grid, cell)), *_not_in_place(stages[at:])],
+            [("map", back), *_not_in_place(stages[at:])],
             geometry,
             request.num_classes,
         ),
     )
 
 
+@torch.no_grad()
+def _computed(request: Request, stages: Sequence[Stage], at: int) -> Tensor:
+    """Return the map of a black image after `at` stages; the other stages are tried, too."""
+    whole = nn.Sequential(*(module for _, module in stages)).eval()
+    try:
+        maps: Tensor = whole[:at](torch.zeros(1, *request.input_shape))
+        whole[at:](maps)
+    except (AssertionError, RuntimeError) as error:  # most of timm's assertions say nothing
+        side = request.image_size
+        raise ValueError(
+            f"{request.name} does not compute images of {side} x {side} pixels"
+            f"{f': {error}' if str(error) else ''}; try another image_size, such as the one in "
+            "its name, or 224"
+        ) from error
+    finally:
+        whole.train()
+    return maps
+
+
+def _memory_of(maps: Tensor) -> torch.memory_format:
+    """Return how maps lie in memory: with another layout, convolutions would round differently."""
+    last = maps.is_contiguous(memory_format=torch.channels_last) and not maps.is_contiguous()
+    return torch.channels_last if last else torch.contiguous_format
+
+
 def open_cnn(
-    request: Request, stages: Sequence[Stage], cuts: Mapping[str, int], default: str
+    request: Request,
+    stages: Sequence[Stage],
+    cuts: Mapping[str, int],
+    default: str,
+    *,
+    channels_last: bool = False,
 ) -> Cuttable:
-    """Return a CNN as stages that can be cut."""
-    return Cuttable(request, stages, cuts, default, lambda at: split_at_map(request, stages, at))
+    """Return a CNN as stages that can be cut; with `channels_last`, their maps are (b, H, W, C)."""
+    split = partial(split_at_map, request, stages, channels_last=channels_last)
+    return Cuttable(request, stages, cuts, default, split)
 
 
 def _not_in_place(stages: Sequence[Stage]) -> list[Stage]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.seeding import torch_seed
 from flwr_splitmix.segments.vision.split_model import SplitModel
+from flwr_splitmix.segments.vision.staged import layout_of
 from flwr_splitmix.segments.vision.vgg import FULL_SIZE
 from flwr_splitmix.segments.vision.zoo import family_of
 
@@ -28,12 +31,6 @@ _RENAMED: dict[str, tuple[tuple[str, str], ...]] = {
         (r"^transformer_(\d+)\.", r"transformers.\1."),
         (r"^prefix\.tokens$", "cls_token"),
         *_TRANSFORMER,
-    ),
-    "ResNet": (
-        (r"^stem\.0\.", "conv1."),
-        (r"^stem\.1\.", "bn1."),
-        (r"^stem\.3\.", "maxpool."),
-        (r"^pool\.", "global_pool."),
     ),
     "VGG": ((r"^features_(\d+)\.", r"features.\1."),),
 }
@@ -119,7 +116,9 @@ def _timm_arguments(
 
     family = family_of(name)
     options: dict[str, Any] = {"num_classes": num_classes, "in_chans": channels, **timm_options}
-    if issubclass(family, VisionTransformer | PoolingVisionTransformer):
+    layout = layout_of(family)
+    patched = issubclass(family, VisionTransformer | PoolingVisionTransformer)
+    if patched or (layout is not None and layout.windows):
         options |= {"img_size": image_size, "patch_size": patch_size}
     if issubclass(family, PoolingVisionTransformer):
         options.setdefault("stride", patch_size)
@@ -130,18 +129,12 @@ def _timm_arguments(
 
 def _named_as_in(module: Any, segments: SplitModel) -> dict[str, Tensor]:
     """Return the weights of both segments by timm's names."""
-    rules = next(
-        rules for kind in type(module).__mro__ if (rules := _RENAMED.get(kind.__name__)) is not None
-    )
+    timm_name = _naming_of(type(module))
     kept = {**segments.lower.state_dict(), **segments.upper.state_dict()}
     tokens, prefix = kept.pop("prefix.tokens", None), kept.pop("prefix.pos_embed", None)
     if "pos_embed" in module.state_dict() and module.pos_embed.ndim == 4:  # PiT: a map
         kept["prefix.tokens"], tokens = tokens, None
-    weights: dict[str, Tensor] = {}
-    for name, weight in kept.items():
-        for pattern, meant in rules:
-            name = re.sub(pattern, meant, name, count=1)
-        weights[name] = weight
+    weights = {timm_name(name): weight for name, weight in kept.items()}
     if tokens is not None:
         weights |= _prefix_tokens(module, tokens)
     if "pos_embed" in weights and module.pos_embed is not None:
@@ -152,6 +145,20 @@ def _named_as_in(module: Any, segments: SplitModel) -> dict[str, Tensor]:
             patches = torch.cat([prefix, patches], dim=1)
         weights["pos_embed"] = patches
     return weights
+
+
+def _naming_of(family: type[nn.Module]) -> Callable[[str], str]:
+    """Return the function that turns our names of a family's weights into timm's."""
+    if (layout := layout_of(family)) is not None:
+        return layout.timm_name
+    rules = next(_RENAMED[kind.__name__] for kind in family.__mro__ if kind.__name__ in _RENAMED)
+    return partial(_renamed, rules)
+
+
+def _renamed(rules: Sequence[tuple[str, str]], name: str) -> str:
+    for pattern, meant in rules:
+        name = re.sub(pattern, meant, name, count=1)
+    return name
 
 
 def _prefix_tokens(module: Any, tokens: Tensor) -> dict[str, Tensor]:

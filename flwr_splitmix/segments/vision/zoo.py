@@ -11,12 +11,16 @@ from torch import nn
 from flwr_splitmix.extras import needed_for
 from flwr_splitmix.segments.vision.split_model import Request
 
-CUTTABLE = ("vit_*", "deit*", "pit_*", "vgg*", "resnet*")
+CUTTABLE = (
+    "vit_*", "deit*", "pit_*", "swin*", "vgg*", "resnet*", "regnet*", "convnext*",
+    "efficientnet*", "mobilenet*", "mobilevit*",
+)  # fmt: skip
 """Patterns of names of models that can be cut; others of the same classes can, too."""
 
 
 EXAMPLES = (
-    "vit_tiny_patch16_224, deit_tiny_distilled_patch16_224, pit_ti_224, vgg16, resnet18, and lenet5"
+    "vit_tiny_patch16_224, pit_ti_224, swin_tiny_patch4_window7_224, vgg16, resnet18, "
+    "convnext_atto, mobilenetv3_small_100, and lenet5"
 )
 """Names of models that can be cut, for error messages."""
 

@@ -1,4 +1,4 @@
-"""VGG, ResNet and LeNet-5: a CNN that is cut equals the whole, bit for bit."""
+"""VGG, LeNet-5 and families in stages (ResNet, MobileNet, Swin, ...): cut, they equal the whole."""
 
 from __future__ import annotations
 
@@ -14,11 +14,25 @@ from torch.nn import functional as F
 from flwr_splitmix.segments import LowerSegment, SplitModel, split_vision_model
 
 SEED = 5
-RESNETS: dict[str, dict[str, Any]] = {
-    "resnet18": {},
-    "resnet14t": {"stem_width": 16},  # three convolutions in its stem, bottlenecks
-    "seresnet18": {},
-}
+SWIN: dict[str, Any] = {"embed_dim": 32, "num_heads": (1, 2, 4, 8)}
+STAGED: list[tuple[str, str, dict[str, Any]]] = [
+    *(("resnet18", cut_at, {}) for cut_at in ("stem", "layer1", "layer4")),
+    ("resnet14t", "layer1", {"stem_width": 16}),  # three convolutions in its stem, bottlenecks
+    ("seresnet18", "layer4", {}),
+    ("resnetv2_18", "stages.0", {}),
+    *(("regnety_002", cut_at, {}) for cut_at in ("stem", "s1", "s4")),
+    *(("mobilenetv2_035", cut_at, {}) for cut_at in ("stem", "blocks.1", "blocks.6")),
+    ("efficientnet_lite0", "blocks.1", {}),
+    ("test_efficientnet_ln", "blocks.1", {}),  # its maps are channels-last in memory
+    *(("mobilenetv3_small_050", cut_at, {}) for cut_at in ("stem", "blocks.0", "blocks.5")),
+    ("mobilenetv4_conv_small_035", "blocks.0", {}),
+    *(("test_convnext", cut_at, {}) for cut_at in ("stem", "stages.0", "stages.3")),
+    ("mobilevit_xxs", "stages.1", {}),
+    ("mobileone_s0", "stages.0", {}),
+    *(("swin_tiny_patch4_window7_224", at, SWIN) for at in ("stem", "layers.0", "layers.3")),
+    ("swinv2_tiny_window8_256", "layers.0", SWIN),
+]
+"""Models, their cuts, and options that make them small."""
 
 
 def run(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,13 +72,15 @@ def test_a_vgg(name: str, cut_at: str) -> None:
     assert_same(pair, whole, torch.randn(3, 1, 32, 32))
 
 
-@pytest.mark.parametrize("name", RESNETS)
-@pytest.mark.parametrize("cut_at", ["stem", "layer1", "layer4"])
-def test_a_resnet(name: str, cut_at: str) -> None:
-    options: dict[str, Any] = {"drop_rate": 0.3, "drop_path_rate": 0.2, **RESNETS[name]}
+@pytest.mark.parametrize(("name", "cut_at", "small"), STAGED, ids=str)
+def test_a_model_in_stages(name: str, cut_at: str, small: dict[str, Any]) -> None:
+    options: dict[str, Any] = {"drop_rate": 0.3, "drop_path_rate": 0.2, **small}
+    if name.startswith("resnetv2"):
+        del options["drop_path_rate"]  # timm's own gives a stage of it two of its arguments
+    windows = {"img_size": 32, "patch_size": 4} if name.startswith("swin") else {}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        whole = timm.create_model(name, num_classes=7, in_chans=1, **options)
+        whole = timm.create_model(name, num_classes=7, in_chans=1, **options, **windows)
     pair = split_vision_model(name, cut_at=cut_at, num_classes=7, cell=1, seed=SEED, **options)
     assert_same(pair, whole, torch.randn(3, 1, 32, 32))
 
@@ -92,6 +108,12 @@ def test_a_lenet5(cut_at: str) -> None:
         ("vgg16_bn", (64, 16, 16), 4),
         ("vgg11", (128, 16, 16), 8),  # its first pooling comes before its second convolution
         ("resnet18", (64, 8, 8), 2),
+        ("regnety_002", (24, 8, 8), 2),
+        ("mobilenetv2_100", (24, 8, 8), 2),
+        ("mobilenetv3_small_100", (16, 8, 8), 4),
+        ("convnext_atto", (40, 8, 8), 2),
+        ("mobilevit_xxs", (24, 8, 8), 1),
+        ("swin_tiny_patch4_window7_224", (96, 4, 4), 2),
         ("lenet5", (16, 10, 10), 5),
     ],
 )
@@ -137,6 +159,9 @@ def test_the_positions_of_a_cnn_are_in_neither_segment() -> None:
         ("vgg11", {"image_size": 16}, "image_size 16 is too small, at least 32 is needed"),
         ("resnet18", {"cut_at": "layer5"}, "allowed are stem, layer1, layer2, layer3, layer4"),
         ("resnet18", {"cell": 3}, "cell 3 does not divide the 8 x 8 map .* are 1, 2, 4, 8"),
+        ("mobilenetv2_100", {"cut_at": "layer1"}, "allowed are stem, blocks.0, blocks.1, blocks.2"),
+        ("halonet26t", {}, "halonet26t does not compute images of 32 x 32 pixels; try another"),
+        ("swin_tiny_patch4_window7_224", {"patch_size": 5}, "patch_size 5 does not divide image"),
         ("lenet5", {"cut_at": "conv3"}, "allowed are conv1, pool1, conv2, pool2"),
         ("lenet5", {"image_size": 15}, "too small for lenet5, at least 16 is needed"),
         ("lenet5", {"pretrained": True}, "lenet5 is not timm's and takes no option pretrained"),

@@ -22,6 +22,13 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
     ("pit_ti_distilled_224", {"image_size": 32, "patch_size": 4, "cut_at": "transformers.0"}),
     ("resnet18", {"image_size": 32}),
     ("resnet26d", {"image_size": 32, "cut_at": "stem"}),
+    ("resnetv2_18", {"image_size": 32}),
+    ("regnety_002", {"image_size": 32}),
+    ("mobilenetv2_035", {"image_size": 32, "cut_at": "stem"}),
+    ("mobilenetv3_small_050", {"image_size": 32}),
+    ("test_convnext", {"image_size": 32, "cut_at": "stages.1"}),
+    ("mobileone_s0", {"image_size": 32}),
+    ("swin_tiny_patch4_window7_224", {"image_size": 32, "embed_dim": 24}),
     ("vgg11_bn", {"image_size": 224, "mlp_ratio": 1 / 512}),
 ]
 
