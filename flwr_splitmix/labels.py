@@ -7,12 +7,16 @@ otherwise 0.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+TargetLoss = Callable[[Tensor, Tensor], Tensor]
+"""Loss of one's own: logits (b, L) and targets (b, L), which may be mixtures, to losses (b,)."""
 
 
 @dataclass(frozen=True)
@@ -96,22 +100,42 @@ def target_loss(
     targets: Tensor,
     *,
     multi_label: bool,
+    loss: TargetLoss | None = None,
     reduction: Literal["mean", "none"] = "mean",
 ) -> Tensor:
     """Return the loss of logits (b, L) for targets (b, L), which may be mixtures.
 
-    It is the cross-entropy; for multi-label targets the binary cross-entropy of each label, and
-    the mean over labels.
-
     Parameters
     ----------
+    loss
+        By default the cross-entropy; for multi-label targets the binary cross-entropy of each
+        label, and the mean over labels.
     reduction
         "mean" over the examples, or "none": a loss for each, (b,).
+
+    Raises
+    ------
+    ValueError
+        If `loss` does not return a loss for each example.
     """
+    if loss is not None:
+        losses = loss(logits, targets)
+        if not isinstance(losses, Tensor) or losses.shape != logits.shape[:1]:
+            what = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            raise ValueError(
+                f"loss returns {what}; needed are losses ({len(logits)},), one for each example "
+                "(torch's losses do so with reduction='none')"
+            )
+        return losses.mean() if reduction == "mean" else losses
     if not multi_label:
         return F.cross_entropy(logits, targets, reduction=reduction)
     losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(1)
     return losses.mean() if reduction == "mean" else losses
+
+
+def loss_on(loss: TargetLoss | None, device: torch.device | str) -> TargetLoss | None:
+    """Return a loss that computes on a device: a module is moved there, a function is as it is."""
+    return loss.to(device) if isinstance(loss, nn.Module) else loss
 
 
 @torch.inference_mode()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.attacks.release import Adversary, Simulated
+from flwr_splitmix.labels import TargetLoss
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.segments.geometry import Geometry
@@ -51,6 +52,8 @@ class Knowledge:
         Whether it has `lowers` because the server averages them, rather than by assumption.
     multi_label
         Whether an image may have several of the classes.
+    loss
+        Loss of the training; None for the default, see `target_loss`.
     upper
         The trained upper segment; None if the adversary does not have it.
     """
@@ -69,6 +72,7 @@ class Knowledge:
     lowers: Lowers | None = field(default=None, repr=False)
     averaged: bool = False
     multi_label: bool = False
+    loss: TargetLoss | None = field(default=None, repr=False)
     upper: nn.Module | None = field(default=None, repr=False)
 
     def normalise(self, images: Tensor) -> Tensor:

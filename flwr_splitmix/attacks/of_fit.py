@@ -18,6 +18,7 @@ from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.clients.lower import describe_segment
 from flwr_splitmix.data import ImageDataset
 from flwr_splitmix.data.batches import fetch
+from flwr_splitmix.labels import loss_on
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.segments import Geometry
 from flwr_splitmix.strategies import SplitStrategy
@@ -103,6 +104,7 @@ def attacked_fit(
         lowers=lowers,
         averaged=averages,
         multi_label=strategy.upper.multi_label,
+        loss=loss_on(copy.deepcopy(strategy.upper.loss), "cpu"),
         upper=copy.deepcopy(strategy.upper.module).cpu(),
     )
     vault = Vault(parts, held_out, first.batches.size, strategy.seed)

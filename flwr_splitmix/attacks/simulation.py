@@ -225,6 +225,7 @@ def _gradients(
             upper(smashed),
             mixed.targets.to(device),
             multi_label=known.multi_label,
+            loss=known.loss,
             reduction="none",
         )
         (gradient,) = torch.autograd.grad(rows.sum() / plan.shape.batch, smashed)

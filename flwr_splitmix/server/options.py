@@ -9,6 +9,7 @@ from flwr.serverapp import strategy as flower
 
 from flwr_splitmix.clients import Client
 from flwr_splitmix.device import Precision
+from flwr_splitmix.labels import TargetLoss
 from flwr_splitmix.links import Link
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy import GaussianNoise, Relation
@@ -40,6 +41,7 @@ class Options(RoundOptions, total=False):
     aggregator: flower.Strategy | None
     num_classes: int | None
     multi_label: bool
+    loss: TargetLoss | None
     optimizer: OptimizerFactory | None
     schedule: Schedule | None
     server_update: ServerUpdate

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients import Client, SplitClient
 from flwr_splitmix.device import Precision
+from flwr_splitmix.labels import TargetLoss
 from flwr_splitmix.links import Clients, MixerLink
 from flwr_splitmix.mixers import EmptyMixtureError, Mixer, Noisy, NoMixing
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
@@ -59,6 +60,9 @@ class SplitStrategy(RoundLoop):
     multi_label
         Whether an example may have any number of the labels: they are int64 (b, L) of 0 and 1, the
         loss is the binary cross-entropy, without noise on labels; see `ServerSegment`.
+    loss
+        Loss to train with, for example with class weights; None for the cross-entropy. See
+        `ServerSegment`.
     optimizer, schedule
         For the upper segment; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine schedule.
     server_update
@@ -126,6 +130,7 @@ class SplitStrategy(RoundLoop):
         aggregator: flower.Strategy | None = None,
         num_classes: int | None = None,
         multi_label: bool = False,
+        loss: TargetLoss | None = None,
         optimizer: OptimizerFactory | None = None,
         schedule: Schedule | None = None,
         server_update: ServerUpdate = "sequential",
@@ -178,6 +183,7 @@ class SplitStrategy(RoundLoop):
             upper,
             num_classes=num_classes,
             multi_label=multi_label,
+            loss=loss,
             optimizer=optimizer,
             schedule=schedule,
             server_update=server_update,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from flwr.serverapp.strategy import FedAvg, Result
@@ -12,7 +15,9 @@ from flwr_splitmix.attacks import Recorder
 from flwr_splitmix.attacks.attempt import measure_leak
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.of_fit import attacked_fit
+from flwr_splitmix.attacks.simulation import passes
 from flwr_splitmix.data import client_split, load_images
+from flwr_splitmix.labels import TargetLoss
 from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.testing.toy import Toy, sgd
 from tests.attacks.own_signs import KnownSignShare, SignMix, SignShare
@@ -33,7 +38,12 @@ class Lower(nn.Conv2d):
 
 
 def fitted(
-    kind: type[SignShare], recorder: Recorder, *, observed: bool = True, lr: float = 0.0
+    kind: type[SignShare],
+    recorder: Recorder,
+    *,
+    observed: bool = True,
+    lr: float = 0.0,
+    loss: TargetLoss | None = None,
 ) -> tuple[SplitStrategy, Result, list[SplitClient]]:
     clients = [
         SplitClient(
@@ -50,6 +60,7 @@ def fitted(
         nn.Sequential(nn.Flatten(), nn.Linear(16 * 64, 10)),
         mixer=SignMix(kind),
         num_classes=10,
+        loss=loss,
         aggregator=FedAvg(),
         device="cpu",
         observers=[recorder] if observed else [],
@@ -83,6 +94,31 @@ def test_the_attacker_has_the_average_and_no_clients_own_weights() -> None:
     own = [client.segment.state_dict()["weight"] for client in clients]
     torch.testing.assert_close(lower.weight.detach(), torch.stack(own).mean(0))
     assert not torch.allclose(lower.weight, own[0], atol=1e-5)
+
+
+def test_the_attacker_knows_the_loss() -> None:
+    weighted = nn.CrossEntropyLoss(torch.arange(1.0, 11.0), reduction="none")
+    recorder = Recorder()
+    strategy, result, clients = fitted(SignShare, recorder, loss=weighted)
+    known = attacked_fit(
+        strategy, result, clients, recorder, IMAGES.test, fresh_lower=Lower
+    ).knowledge
+    images, labels = torch.rand(100, *known.image_shape), torch.arange(100) % 10
+    losses = []
+    for knowledge in (known, replace(known, loss=None)):
+        generator = np.random.default_rng(0)
+        step, _, _ = next(
+            passes(
+                knowledge, images, labels, generator,
+                lowers=known.lowers, batch_size=25, gradients=True,
+            )
+        )  # fmt: skip
+        assert step.loss is not None
+        losses.append(step.loss)
+    own, default = losses
+    # Targets are mixtures of two classes, so an example's weight lies between theirs.
+    assert torch.all((own / default > 0.99) & (own / default < 10.01))
+    assert float((own / default).std()) > 0.5
 
 
 def test_what_cannot_be_attacked_is_said() -> None:

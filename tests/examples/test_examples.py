@@ -136,6 +136,16 @@ def test_the_lines_on_leaks_measure_the_example(
     assert re.search(r"MSE 0\.0\d+ floor 0\.06\d+ True", capsys.readouterr().out)
 
 
+def test_the_lines_on_a_loss_give_it_to_the_upper_segment() -> None:
+    names: dict[str, Any] = {
+        "torch": torch, "nn": torch.nn, "CutMixSFL": CutMixSFL, "upper": laws.Toy().upper(),
+    }  # fmt: skip
+    exec(program("docs/own-app.md", "CrossEntropyLoss"), names)
+    loss = names["strategy"].upper.loss
+    soft = torch.tensor([[0.5, 0.0, 0.5]])
+    assert float(loss(torch.zeros(1, 3), soft)) == pytest.approx(4.5 * np.log(3), rel=1e-5)
+
+
 def test_the_lines_on_links_make_them(tmp_path: Path) -> None:
     files = make_certificates(tmp_path, ("server.example",))
     config = {

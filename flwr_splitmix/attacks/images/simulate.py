@@ -13,7 +13,7 @@ from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.images.decoder import Decoder
 from flwr_splitmix.attacks.images.example import queries
 from flwr_splitmix.attacks.pictures import Pictures
-from flwr_splitmix.labels import target_loss, target_rows
+from flwr_splitmix.labels import loss_on, target_loss, target_rows
 from flwr_splitmix.seeding import torch_seed
 
 _STEPS = {"smoke": 4, "cpu": 200, "paper": 4000}
@@ -86,6 +86,7 @@ class Simulate(Attack):
         ours = torch.optim.AdamW(weights, lr=1e-3)
         theirs = torch.optim.AdamW(judge.parameters(), lr=5e-4)
         upper = None if knowledge.upper is None else knowledge.upper.to(device).eval()
+        own_loss = loss_on(knowledge.loss, device)
         for step in self.budget.steps(_STEPS[self.budget.scale], "simulated segment"):
             rows = torch.randint(len(public), (_BATCH,), generator=generator)
             smashed = lower(knowledge.normalise(public.images[rows]).to(device))
@@ -103,7 +104,9 @@ class Simulate(Attack):
                 logits = upper(smashed[:_TASK_BATCH])
                 labels = public.labels[rows[:_TASK_BATCH]].to(device)
                 targets = target_rows(labels, logits.shape[1], logits.dtype)
-                loss = loss + target_loss(logits, targets, multi_label=knowledge.multi_label)
+                loss = loss + target_loss(
+                    logits, targets, multi_label=knowledge.multi_label, loss=own_loss
+                )
             ours.zero_grad()
             torch.autograd.backward(loss)
             ours.step()

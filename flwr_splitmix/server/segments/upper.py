@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.device import Precision, autocast
 from flwr_splitmix.events import StepResult
-from flwr_splitmix.labels import Tally, tally, target_loss
+from flwr_splitmix.labels import Tally, TargetLoss, loss_on, tally, target_loss
 from flwr_splitmix.mixers import Mixed
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import torch_seed
@@ -36,6 +36,10 @@ class ServerSegment(TrainedSegment):
     multi_label
         Whether an example may have any number of the L labels: the loss is then the binary
         cross-entropy of each label, and the mean over labels.
+    loss
+        Loss to train with instead, such as `nn.CrossEntropyLoss(weight, reduction="none")`: logits
+        (b, L) and targets (b, L), which add up to 1 unless they are multi-label, to losses (b,). A
+        module is moved to the device; it is not trained. Scores are not affected.
     server_update
         "sequential": one optimizer step per group, in random order. "sum" and "mean": one joint
         step on the sum or the mean of the groups' losses, all groups as one batch. In every mode
@@ -60,6 +64,7 @@ class ServerSegment(TrainedSegment):
         *,
         num_classes: int | None = None,
         multi_label: bool = False,
+        loss: TargetLoss | None = None,
         optimizer: OptimizerFactory | None = None,
         schedule: Schedule | None = None,
         server_update: ServerUpdate = "sequential",
@@ -79,6 +84,7 @@ class ServerSegment(TrainedSegment):
         )
         self.num_classes = classes
         self.multi_label = multi_label
+        self.loss = loss_on(loss, self.device)
         geometry = getattr(module, "geometry", None)  # another module may mean something else
         self.geometry = geometry if isinstance(geometry, Geometry) else None
         self.server_update = server_update
@@ -169,7 +175,8 @@ class ServerSegment(TrainedSegment):
             logits = self.module(inputs.clone())
         self._check_logits(logits, len(targets))
         # CutMixSL eq. 3, summed over groups of equal size.
-        loss = target_loss(logits.to(targets.dtype), targets, multi_label=self.multi_label) * groups
+        logits = logits.to(targets.dtype)
+        loss = target_loss(logits, targets, multi_label=self.multi_label, loss=self.loss) * groups
         if loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
         if inputs.grad is None:

@@ -1,0 +1,78 @@
+"""A loss of one's own: it trains the segments, in every mode and behind every mixer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flwr_splitmix import adamw
+from flwr_splitmix.labels import TargetLoss
+from flwr_splitmix.mixers import Mixed, Source
+from flwr_splitmix.server.segments.upper import ServerSegment
+from flwr_splitmix.strategies import PSL, CutMixSL, SplitStrategy
+from flwr_splitmix.testing.toy import Toy
+
+TOY = Toy(clients=4, dropout=0.0, batch_norm=False)
+WEIGHTS = torch.tensor([5.0, 1.0, 0.2])
+
+
+def by_hand(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy (b,) with the classes' weights."""
+    return -(WEIGHTS.to(targets) * targets * F.log_softmax(logits, 1)).sum(1)
+
+
+def losses_of(strategy: SplitStrategy, rounds: int = 2) -> list[float]:
+    strategy.fit(TOY.make_clients(adamw(0.02)), rounds)
+    return [row["loss"] for row in strategy.recorder.metrics.rows]
+
+
+@pytest.mark.parametrize("kind", [PSL, CutMixSL])
+def test_torchs_weighted_loss_trains_as_one_written_out(kind: type[SplitStrategy]) -> None:
+    options: dict[str, Any] = {"device": "cpu", "steps_per_round": 5, "seed": 1}
+    theirs = nn.CrossEntropyLoss(WEIGHTS.double(), reduction="none")
+    weighted = losses_of(kind(TOY.upper(), loss=theirs, **options))
+    assert weighted == pytest.approx(losses_of(kind(TOY.upper(), loss=by_hand, **options)))
+    plain = losses_of(kind(TOY.upper(), **options))
+    assert plain != pytest.approx(weighted, rel=0.05)
+    unweighted = nn.CrossEntropyLoss(reduction="none")
+    assert plain == pytest.approx(losses_of(kind(TOY.upper(), loss=unweighted, **options)))
+
+
+def test_gradients_are_the_loss_own_ones_whole_and_in_parts() -> None:
+    source = torch.Generator().manual_seed(0)
+    smashed = torch.randn(8, TOY.patches, TOY.width, dtype=torch.float64, generator=source)
+    targets = torch.rand(8, TOY.classes, dtype=torch.float64, generator=source)
+    targets /= targets.sum(1, keepdim=True)
+    sources = (Source(0, (), 1.0), Source(1, (), 1.0))
+    segment = ServerSegment(TOY.upper(), loss=by_hand, server_update="sum", device="cpu")
+    parts = []
+    for part in range(2):  # two samples of each group of four
+        rows = [2 * part, 2 * part + 1, 4 + 2 * part, 5 + 2 * part]
+        mixed = Mixed(smashed[rows], targets[rows], sources)
+        parts.append((rows, segment.learn_part(mixed, 4, 0, first=part == 0)))
+    whole = segment.learn(Mixed(smashed, targets, sources), 0.0, 1, 0, np.random.default_rng(0))
+
+    inputs = smashed.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(by_hand(TOY.upper()(inputs), targets).sum() / 4, inputs)
+    torch.testing.assert_close(whole.gradient, expected)
+    for rows, result in parts:
+        torch.testing.assert_close(result.gradient, expected[rows])
+    torch.testing.assert_close(whole.loss, sum(result.loss for _, result in parts))
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (nn.CrossEntropyLoss(), r"loss returns \(\); needed are losses \(\d+,\), .*'none'\)"),
+        (lambda logits, targets: logits - targets, r"loss returns \(\d+, 3\)"),
+        (lambda logits, targets: 1.0, "loss returns float"),
+    ],
+)
+def test_what_is_no_loss_of_each_example_is_refused(loss: TargetLoss, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        losses_of(PSL(TOY.upper(), loss=loss, device="cpu"))
