@@ -20,6 +20,9 @@ log = logging.getLogger("flwr.splitmix")
 CLAIM_SECONDS = 15.0
 """Seconds for the holder of an index that another node claims to answer again."""
 
+GRACE_SECONDS = 1.0
+"""Seconds to wait for nodes that have been waited for before, in vain."""
+
 _TRACEBACK = 100_000
 """Characters at the end of a traceback that are searched for its last line."""
 
@@ -72,13 +75,20 @@ class Mail:
 def send_and_wait(grid: Grid, messages: Sequence[Message], timeout: float) -> dict[int, Message]:
     """Push messages and pull replies until all have arrived or `timeout` seconds have passed.
 
-    Flower's own `send_and_receive` polls every 0.1 to 3 s, this function every 0.02 to 0.2 s.
-
     Returns
     -------
     Replies by node id; nodes that did not answer are missing.
     """
     mail = Mail(grid, messages)
+    _wait_for(mail, timeout)
+    return mail.replies
+
+
+def _wait_for(mail: Mail, timeout: float) -> None:
+    """Pull replies until all have arrived or `timeout` seconds have passed.
+
+    Flower's own `send_and_receive` polls every 0.1 to 3 s, this function every 0.02 to 0.2 s.
+    """
     deadline = time.monotonic() + timeout
     pause = FIRST_PAUSE
     while not mail.complete:
@@ -89,7 +99,6 @@ def send_and_wait(grid: Grid, messages: Sequence[Message], timeout: float) -> di
         elif not mail.complete:
             time.sleep(pause)
             pause = min(pause * 1.3, LONGEST_PAUSE)
-    return mail.replies
 
 
 class Online:
@@ -134,6 +143,8 @@ def error_sentence(reply: Message) -> str:
 class Directory:
     """Which node holds which client, by its `partition-id`; each node is asked once.
 
+    A node that does not answer is asked again at every update, but waited for only once.
+
     Nodes report their own index. The first to report an index in a run keeps it while it is
     connected and answers; any other claimant is left out and logged. If several nodes claim a free
     index at the same time, all are left out until only one of them remains.
@@ -150,9 +161,12 @@ class Directory:
         self._claims: dict[int, int] = {}
         self._left_out: dict[int, str] = {}
         self._silent: set[int] = set()
+        self._late: Mail | None = None
 
     def update(self, grid: Grid, min_nodes: int, timeout: float) -> dict[int, int]:
-        """Ask the nodes not known yet; wait up to `timeout` seconds for `min_nodes` nodes.
+        """Ask the nodes not known yet, and wait for the new ones among them.
+
+        Beyond that, wait only until `min_nodes` nodes are known; all in all `timeout` seconds.
 
         Returns
         -------
@@ -166,11 +180,14 @@ class Directory:
         began = time.monotonic()
         deadline = began + timeout
         refusals: dict[int, str] = {}
+        self._ask_again(grid, refusals)
         while True:
             nodes = set(grid.get_node_ids())
-            unknown = nodes - (self._clients.keys() - self._silent) - self._left_out.keys()
+            new = nodes - self._clients.keys() - self._silent - self._left_out.keys()
             patience = max(deadline - time.monotonic(), 1.0)
-            self._note(self._ask(grid, unknown, patience, refusals))
+            self._note(self._ask(grid, new, patience, refusals))
+            if self._late is not None:
+                self._note(self._read(self._late.look(), refusals))
             if held := self._held_and_claimed(nodes):
                 # A restarted SuperNode has a new id; its old id no longer answers.
                 answers = self._ask(grid, held, min(timeout, CLAIM_SECONDS), refusals)
@@ -215,9 +232,24 @@ class Directory:
         self, grid: Grid, nodes: Iterable[int], timeout: float, refusals: dict[int, str]
     ) -> dict[int, int]:
         """Ask nodes for their index; return the valid answers, and add the others to `refusals`."""
+        asked = sorted(nodes)
+        replies = send_and_wait(grid, [_question(node) for node in asked], timeout)
+        self._silent |= set(asked) - replies.keys()
+        return self._read(replies, refusals)
+
+    def _ask_again(self, grid: Grid, refusals: dict[int, str]) -> None:
+        """Ask the silent nodes once more; `_late` has the answers of those that take longer."""
+        again = sorted((self._silent & set(grid.get_node_ids())) - self._left_out.keys())
+        if again:
+            earlier = () if self._late is None else self._late.unread
+            self._late = Mail(grid, [_question(node) for node in again], earlier)
+            _wait_for(self._late, GRACE_SECONDS)
+            self._note(self._read(self._late.replies, refusals))
+
+    def _read(self, replies: Mapping[int, Message], refusals: dict[int, str]) -> dict[int, int]:
+        """Return the valid answers among replies, and add the others to `refusals`."""
         answers: dict[int, int] = {}
-        questions = [_question(node) for node in sorted(nodes)]
-        for node, reply in send_and_wait(grid, questions, timeout).items():
+        for node, reply in replies.items():
             reason = refusal(reply)
             record = {} if reason else dict(reply.content.config_records.get(RECORD) or {})
             client = record.get("client")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -163,6 +165,30 @@ def test_a_node_that_was_silent_for_a_while_has_its_index_again(
     assert directory.update(grid.grid, 3, 60) == {0: 100, 1: 201, 2: 102}
     silent.clear()
     assert directory.update(grid.grid, 3, 60) == {0: 100, 1: 101, 2: 102}
+
+
+def test_a_silent_node_is_waited_for_once_and_heard_when_it_answers() -> None:
+    """Before: every round waited for it as long as for the first answer."""
+    gate = threading.Event()
+
+    def handle(message: Message, context: Context) -> Message:
+        if context.node_id == 102:
+            gate.wait(60)
+        return APP(message, context)
+
+    grid, directory = FakeGrid(handle, 3), Directory()
+    took = []
+    for _ in range(3):
+        began = time.monotonic()
+        assert directory.update(grid.grid, 2, 4.0) == {0: 100, 1: 101}
+        took.append(time.monotonic() - began)
+    assert took[0] >= 4.0
+    assert max(took[1:]) < 3.0
+    with pytest.raises(LinkError, match="2 nodes answered within 2 s, min-nodes is 3"):
+        directory.update(grid.grid, 3, 2.0)
+    assert len(grid.sent) == 3 + 3  # once in every update, however long it takes
+    gate.set()
+    assert directory.update(grid.grid, 2, 60) == {0: 100, 1: 101, 2: 102}
 
 
 def test_a_node_without_partition_id_is_named() -> None:
