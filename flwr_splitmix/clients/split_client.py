@@ -44,6 +44,7 @@ from flwr_splitmix.schedule import (
     WarmupCosine,
     adamw,
 )
+from flwr_splitmix.seeding import generator
 from flwr_splitmix.storage import under
 
 log = logging.getLogger("flwr.splitmix")
@@ -347,8 +348,12 @@ class SplitClient(GuardedClient):
         self.steps += 1
 
     @exchange
-    def encode_test(self, *, kind: str, start: int, stop: int) -> dict[str, Any]:
+    def encode_test(
+        self, *, kind: str, start: int, stop: int, shuffled: bool = False
+    ) -> dict[str, Any]:
         """Encode test examples `start` to `stop`, unmixed, without noise and without a graph.
+
+        With `shuffled`, they are numbered in a random order, which is always the same.
 
         Returns
         -------
@@ -360,7 +365,9 @@ class SplitClient(GuardedClient):
         check_range(kind, start, stop, len(data))  # type: ignore[arg-type]
         if kind == "federated" and self.guard is not None:
             self.guard.admit_evaluation()
-        inputs, labels = fetch(data, np.arange(start, stop))
+        size = len(data)  # type: ignore[arg-type]
+        order = generator(0, "tests").permutation(size) if shuffled else np.arange(size)
+        inputs, labels = fetch(data, order[start:stop])
         self.segment.eval()
         with torch.no_grad(), explained(self.segment, inputs):
             # One memory layout, so that the upper segment gets the same from every link.

@@ -224,3 +224,27 @@ def test_test_sets_that_cannot_be_scored_are_refused() -> None:
     )
     with pytest.raises(ValueError, match=r"lie in 0\.\.3, allowed are 0\.\.2"):
         strategy.fit(TOY.make_clients(), 1, evaluate_fn=evaluate)
+
+
+def test_of_a_far_larger_test_set_examples_of_all_classes_are_asked_for() -> None:
+    """Before, it was the first ones: of a set in the order of its classes, one class only."""
+    clients = Toy(clients=2, tests=1).make_clients(sgd(0.1))
+    large = Toy(clients=1, tests=900).test_data(0)
+    assert large is not None
+    order = large.labels.argsort(stable=True)
+    clients[0].tests["federated"] = Examples(large.inputs[order], large.labels[order])
+    asked: list[Tensor] = []
+    right = SplitClient.encode_test
+
+    class Watched(SplitClient):
+        @exchange
+        def encode_test(self, **payload: Any) -> dict[str, Any]:
+            reply = right(self, **payload)
+            asked.append(reply["labels"])
+            return reply
+
+    clients[0].__class__ = Watched
+    fit(clients, evaluation="federated")
+    labels = torch.cat(asked)
+    assert len(labels) == 100
+    assert len(labels.unique()) == 3

@@ -48,7 +48,7 @@ class TimeLimit:
 
 
 def sizes_of_tests(clients: Clients, kind: Kind) -> dict[int, int]:
-    """Return the number of test examples of each client that reports any.
+    """Return how many test examples each client is asked for that reports any.
 
     Numbers are capped at `MAX_TESTS`, and relative to the other clients' (`plausible`). Clients
     that report an invalid number are left out of the round. A warning says if no client has any.
@@ -75,8 +75,8 @@ def sizes_of_tests(clients: Clients, kind: Kind) -> dict[int, int]:
     cut = [client for client in sizes if asked[client] < sizes[client]]
     if cut:
         log.warning(
-            "%s evaluated on the first %d examples of far more, up to %d: one client must not keep "
-            "the others waiting",
+            "%s evaluated on %d examples of far more, up to %d: one client must not keep the "
+            "others waiting",
             f"{name_clients(cut)} is",
             asked[cut[0]],
             max(sizes[client] for client in cut),

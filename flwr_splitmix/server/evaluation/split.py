@@ -45,6 +45,9 @@ def evaluate_clients(clients: Clients, upper: ServerSegment, kind: Kind) -> Eval
     for payloads in batches_of_tests(
         clients, TimeLimit(), kind, sizes, dict.fromkeys(sizes, BATCH)
     ):
+        for client, payload in payloads.items():
+            if sizes[client] < clients.descriptions[client][f"{kind}-examples"]:
+                payload["shuffled"] = True  # a test set may be in the order of its classes
         replies = clients.call("encode_test", payloads, phase="evaluate")
         for client, reply in replies.items():
             size = payloads[client]["stop"] - payloads[client]["start"]
