@@ -115,7 +115,7 @@ def test_no_client_is_asked_for_more_than_a_million(said: int) -> None:
 
 
 def test_what_is_left_out_of_a_large_test_set_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    """Of the 1,000 examples of one client, the accuracy used to be that of the first 200, unsaid."""
+    """Of the 1,000 examples of one client, the accuracy was that of the first 200."""
     said = {client: {"federated-examples": n} for client, n in enumerate((2, 2, 1000))}
     assert sizes_of_tests(Says(1, said, {}, None), "federated") == {0: 2, 1: 2, 2: 200}
     assert "client 2 is evaluated on 200 examples of far more, up to 1000" in caplog.text
