@@ -77,7 +77,7 @@ def test_a_model_in_stages(name: str, cut_at: str, small: dict[str, Any]) -> Non
     options: dict[str, Any] = {"drop_rate": 0.3, "drop_path_rate": 0.2, **small}
     if name.startswith("resnetv2"):
         del options["drop_path_rate"]  # timm's own gives a stage of it two of its arguments
-    windows = {"img_size": 32, "patch_size": 4} if name.startswith("swin") else {}
+    windows: dict[str, Any] = {"img_size": 32, "patch_size": 4} if name.startswith("swin") else {}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         whole = timm.create_model(name, num_classes=7, in_chans=1, **options, **windows)
