@@ -17,10 +17,11 @@ Kind = Literal["vision", "language", "own"]
 PATHS = {
     "dataset", "test-dataset", "public", "model", "run-dir",
     "ssl-certfile", "ssl-keyfile", "ssl-ca-certfile", "link-client-ca",
+    "link-via-token",
 }  # fmt: skip
 """Keys that may name a file or a folder."""
 
-NO_PATHS = {"fashion-mnist-small", "generated", "small"}
+NO_PATHS = {"fashion-mnist-small", "fashion-mnist-multi", "generated", "small"}
 """Names of shipped or generated data and models, even if files of these names exist."""
 
 _PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")

@@ -116,7 +116,8 @@ class RunRecorder:
         self.run.rewind(checkpoint.round)
         self.unfinished.resume(self.run.begun)
         self.resumed_config = json.dumps(self.run.config)
-        self.metrics.rows = [dict(row) for row in self.run.rows]
+        self.metrics.rows, self._ends = [dict(row) for row in self.run.rows], []
+        self._began = time.monotonic()
         self._seconds_before = float(checkpoint.meta.get("wall_s", 0.0))
 
     def started(self, strategy: str, num_rounds: int, first_round: int) -> RunStarted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +70,15 @@ def test_a_link_takes_the_runs_id_for_the_states_on_its_nodes(tmp_path: Path) ->
 
 def _full(*arguments: Any) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_the_time_between_two_fits_of_a_run_is_not_counted(tmp_path: Path) -> None:
+    toy = Toy(clients=2)
+    run = Run.create({}, name="psl", home=tmp_path)
+    strategy = PSL(toy.upper(), run=run, device="cpu", checkpoint_every=1)
+    strategy.fit(toy.make_clients(), 1)
+    assert run.summary is not None
+    first = run.summary["wall_s"]
+    time.sleep(3)
+    strategy.fit(toy.make_clients(), 2)
+    assert first <= run.summary["wall_s"] < first + 3

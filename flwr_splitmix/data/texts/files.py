@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def read_text(path: Path) -> str:
         raise DataError(
             f"{path} is not UTF-8: byte {error.start} {why}; save the file as UTF-8"
         ) from error
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
 
 

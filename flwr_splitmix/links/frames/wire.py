@@ -82,7 +82,9 @@ def narrow(
         if wire.endswith(STOCHASTIC):
             own = draws or torch.Generator().manual_seed(0)
             chance = torch.rand(tensor.shape, generator=own).to(tensor.device)
-        return _quantize(tensor, chance) if bits == 8 else _pack(tensor, chance)
+        # Half precision has fewer digits than a level's place needs.
+        wide = tensor.float() if tensor.element_size() < 4 else tensor
+        return _quantize(wide, chance) if bits == 8 else _pack(wide, chance)
     if wire == "float16":
         largest = _largest(tensor.reshape(1, -1)).view(())
         # float32 represents these powers exactly; tensors beyond this range do not occur.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -61,7 +62,8 @@ def serve_round(
             log.warning("client %d, round %d: %s", ticket.client, ticket.server_round, error)
         said = public_sentence(error)
         if guards is not None:
-            guards.audit.refuse("round", said)
+            with contextlib.suppress(LinkError):  # a full disk: the answer says so, or says more
+                guards.audit.refuse("round", said)
         return RecordDict({RECORD: ConfigRecord({"error": said})})
     finally:
         if guards is not None:

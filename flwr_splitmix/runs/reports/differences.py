@@ -9,7 +9,7 @@ from typing import Any
 from flwr_splitmix.runs.damage import printable
 
 BOOKKEEPING = frozenset(
-    {"label", "resume", "run-dir", "tracker", "keep-mixtures", "cell", "source"}
+    {"label", "resume", "run-dir", "tracker", "keep-mixtures", "record-attacks", "source"}
 )
 """Keys that affect what is kept of a run, but not what it computes."""
 
@@ -31,6 +31,8 @@ def differing(configs: Iterable[Mapping[str, Any]], leave_out: Collection[str] =
     values: dict[str, set[str]] = {}
     for config in configs:
         for key, value in config.items():
+            if key == "cell" and isinstance(value, str):
+                continue  # an experiment's name of its run; in the vision app it is a length
             values.setdefault(key, set()).add(as_text(value))
     keys = [key for key, several in values.items() if len(several) > 1 and key not in leave_out]
     first = [key for key in _FIRST if key in keys]

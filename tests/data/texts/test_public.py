@@ -98,6 +98,14 @@ def test_what_is_wrong_is_one_clear_error(
         load_public_texts(path, **options)
 
 
+def test_a_damaged_gz_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    whole = gzip.compress(BOOK.encode())
+    path.write_bytes(whole[:12] + b"\xff" * 8 + whole[20:])
+    with pytest.raises(DataError, match=r"a\.txt\.gz cannot be read"):
+        load_public_texts(str(path))
+
+
 def test_a_path_that_is_not_there_is_named() -> None:
     with pytest.raises(DataError, match="there is no public text '/nowhere'"):
         load_public_texts("/nowhere")

@@ -51,6 +51,18 @@ def test_the_error_is_bounded(sent: torch.Tensor) -> None:
     assert (gap["int4-stochastic"] <= patch / 7 * (1 + 1e-5)).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("largest", [3e-6, 1.0, 1e4])
+def test_the_error_is_bounded_in_half_precision_too(dtype: torch.dtype, largest: float) -> None:
+    """Before, levels were computed in the tensor's own digits: small gradients became zeros."""
+    source = torch.Generator().manual_seed(0)
+    sent = (largest * (2 * torch.rand(20, 40, generator=source) - 1)).to(dtype)
+    patch = sent.float().abs().amax(-1, keepdim=True)
+    for wire, levels in (("int8", 254), ("int4", 14)):
+        gap = (widen(*narrow(sent, wire), torch.float32) - sent.float()).abs()  # type: ignore[arg-type]
+        assert (gap <= patch / levels * (1 + 1e-5)).all()
+
+
 def test_float32_is_exact_for_float32() -> None:
     sent = torch.randn(2, 3, 4)
     numbers, scale = narrow(sent, "float32")

@@ -293,3 +293,16 @@ def test_a_model_of_several_labels_predicts_each_by_itself(
     assert done.exit_code == 0, done.output
     (said,) = json.loads(done.stdout)
     assert sum(said["classes"].values()) > 1.5  # ten probabilities near a half, not one in all
+
+
+def test_an_apps_defaults_do_not_say_what_trained_a_scripts_run(
+    make: Make, splitmix: Splitmix, tmp_path: Path
+) -> None:
+    """Before: a card that named the app's strategy, and what it hides, over untrained weights."""
+    run = make("SFL").run
+    (run.path / "config.json").write_text('{"model": "lenet5", "seed": 0}')
+    app = Path(__file__).resolve().parents[3] / "apps" / "vision"
+    refused = splitmix("export", run.id, tmp_path / "model", "--app", app)
+    assert refused.exit_code == 1
+    assert "its configuration names no strategy, and --app cannot say" in refused.stderr
+    assert not (tmp_path / "model").exists()

@@ -37,6 +37,12 @@ def made(home: Path, accuracies: list[float], kind: str = "central", **config: A
     return run
 
 
+def test_the_side_of_a_cell_makes_a_difference_and_the_name_of_an_experiments_cell_none() -> None:
+    """Before, runs whose feature maps were cut otherwise were averaged as seeds of one."""
+    assert differing([{"cell": 1}, {"cell": 4}]) == ["cell"]
+    assert differing([{"cell": "psl-s0-1f0c"}, {"cell": "psl-s1-9a2b"}]) == []
+
+
 def test_keys_differ_where_the_runs_that_have_them_do() -> None:
     configs = [
         {"strategy": "PSL", "lr": 0.1, "seed": 0, "same": [1]},
