@@ -58,8 +58,8 @@ def export_run(
     check_target(folder, force=force)
     if "strategy" not in run.config:  # a default would be a false statement about privacy
         raise ExportError(
-            f"run {run.id} is of neither app: its configuration names no strategy, and --app cannot "
-            "say which one trained it"
+            f"run {run.id} is of neither app: its configuration names no strategy, and --app "
+            "cannot say which one trained it"
         )
     config = {**(defaults or {}), **run.config}
     if "task" in config:

@@ -39,9 +39,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         if not 0 < self.most_ratio <= 1:  # nor NaN, which the command line lets pass
-            raise LinkError(
-                f"--most-ratio is {self.most_ratio}; allowed is a number above 0, at most 1"
-            )
+            raise LinkError(f"--most-ratio is {self.most_ratio}; allowed is a number in 0.5..1")
 
 
 def draw_seed() -> int:
