@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "flwr_splitmix"
 
-NEUTRAL = {"seeding", "schedule", "files", "storage", "device", "extras", "labels"}
+NEUTRAL = {"seeding", "schedule", "files", "storage", "device", "extras", "labels", "words"}
 """Modules that know torch and files, and nothing of split learning."""
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "device": set(),
     "extras": set(),
     "labels": set(),
+    "words": set(),
     "registries": set(),
     "pretrained": {"registries", "extras"},
     "privacy": {"seeding", "files"},

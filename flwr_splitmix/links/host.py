@@ -14,7 +14,7 @@ from torch import Tensor
 from flwr_splitmix.clients import FORESEEN, Client, ClientError
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.ticket import Ticket
-from flwr_splitmix.links.words import one_line, without_folders
+from flwr_splitmix.words import one_line, without_folders
 from flwr_splitmix.storage import plain_numbers
 
 log = logging.getLogger(__name__)

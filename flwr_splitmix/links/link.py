@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from flwr_splitmix.events import Exchange, Phase
-from flwr_splitmix.links.words import one_line
+from flwr_splitmix.words import one_line
 
 Observe = Callable[[Exchange], None]
 

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from flwr_splitmix.links.link import LinkError
 from flwr_splitmix.links.ticket import RECORD
-from flwr_splitmix.links.words import one_line
+from flwr_splitmix.words import one_line
 
 log = logging.getLogger("flwr.splitmix")
 

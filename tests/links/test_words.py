@@ -17,7 +17,7 @@ from flwr_splitmix.links.host import public_sentence, sentence
 from flwr_splitmix.links.link import Clients, Outcome
 from flwr_splitmix.links.polling import error_sentence, refusal
 from flwr_splitmix.links.ticket import RECORD, to_arrays
-from flwr_splitmix.links.words import one_line
+from flwr_splitmix.words import one_line
 from flwr_splitmix.strategies import PSL
 from flwr_splitmix.testing.toy import Toy
 from tests.links.fake_grid import FakeGrid, OnFakeGrid, question, toy_app

@@ -23,7 +23,7 @@ from flwr_splitmix.links.stream.protocol import (
     message_settings,
     next_frame,
 )
-from flwr_splitmix.links.words import one_line
+from flwr_splitmix.words import one_line
 
 log = logging.getLogger("flwr.splitmix")
 

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from flwr_splitmix.links.link import LinkError
-from flwr_splitmix.links.words import one_line
+from flwr_splitmix.words import one_line
 from flwr_splitmix.privacy.journal import Journal, JournalError
 
 log = logging.getLogger("flwr.splitmix")

@@ -22,7 +22,7 @@ from flwr_splitmix.links.link import Clients, LinkError, Observe, Outcome
 from flwr_splitmix.links.polling import refusal, release_record, send_and_wait
 from flwr_splitmix.links.ray.actor import Packed, RayHost, convert_all, pack, unpack
 from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
-from flwr_splitmix.links.words import not_attached
+from flwr_splitmix.words import not_attached
 
 log = logging.getLogger("flwr.splitmix")
 

@@ -25,7 +25,7 @@ from flwr_splitmix.links.link import Outcome, tensor_bytes
 from flwr_splitmix.links.stream.call import Call, ClosedLineError, Connection, LiveLineError
 from flwr_splitmix.links.stream.limits import reply_limit
 from flwr_splitmix.links.stream.protocol import HELLO_BODY, in_pieces
-from flwr_splitmix.links.words import one_line
+from flwr_splitmix.words import one_line
 
 
 class Line:

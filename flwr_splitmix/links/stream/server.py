@@ -31,7 +31,7 @@ from flwr_splitmix.links.stream.protocol import (
     message_settings,
 )
 from flwr_splitmix.links.stream.token import Admission, TokenError, TokenMint
-from flwr_splitmix.links.words import one_line
+from flwr_splitmix.words import one_line
 
 MAX_NODES = 4096
 """Most nodes attached at once, if file descriptors allow."""

@@ -32,7 +32,7 @@ from flwr_splitmix.links.stream.protocol import (
     next_frame,
 )
 from flwr_splitmix.links.ticket import Ticket
-from flwr_splitmix.links.words import one_line
+from flwr_splitmix.words import one_line
 from flwr_splitmix.seeding import derive_seed
 
 log = logging.getLogger("flwr.splitmix")

@@ -14,6 +14,7 @@ import numpy as np
 from flwr_splitmix.events import RoundDone, RunEnded, RunStarted
 from flwr_splitmix.observers.mixtures import KeptMixtures
 from flwr_splitmix.observers.observer import Observer
+from flwr_splitmix.words import without_folders
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -93,7 +94,7 @@ class Tracker(Observer):
         if event.first_round == 1:
             self._totals = dict.fromkeys(self._totals, 0)
         shared = {k: v for k, v in event.config.items() if not k.startswith(_ONES_OWN)}
-        self.begin(event, _without_folders(shared))
+        self.begin(event, _shortened(shared))
         self._writes = True
 
     def on_round(self, event: RoundDone) -> None:
@@ -106,7 +107,7 @@ class Tracker(Observer):
         self._try(lambda: self.numbers({**values, **totals}, event.server_round))
         if event.failures:
             reasons = (f"client {client}: {why}" for client, why in event.failures.items())
-            said = "\n\n".join(reasons)
+            said = without_folders("\n\n".join(reasons))
             self._try(lambda: self.text("failures", said, event.server_round))
         if event.evaluation is not None and self.mixtures is not None:
             for index, mixture in enumerate(self.mixtures.newest):
@@ -116,7 +117,8 @@ class Tracker(Observer):
 
     def on_end(self, event: RunEnded) -> None:
         """Write the summary and finish."""
-        self._try(lambda: self.finish(_without_folders(event.summary), event.error))
+        error = without_folders(event.error)
+        self._try(lambda: self.finish(_shortened(event.summary), error))
 
     def state(self) -> dict[str, Any]:
         """Return the totals of bytes."""
@@ -142,7 +144,7 @@ class Tracker(Observer):
             )
 
 
-def _without_folders(values: Mapping[str, Any]) -> dict[str, Any]:
+def _shortened(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values, with the last part alone of those that are absolute paths."""
     return {key: Path(v).name if _is_absolute(v) else v for key, v in values.items()}
 

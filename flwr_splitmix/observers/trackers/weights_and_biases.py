@@ -14,11 +14,24 @@ from flwr_splitmix.observers.trackers.tracker import Tracker
 
 _PROJECT = "flwr-splitmix"
 
+_QUIET: dict[str, Any] = {
+    "console": "off",  # Flower's log
+    "host": "",
+    "disable_git": True,
+    "x_disable_meta": True,
+    "x_disable_machine_info": True,
+    "x_disable_stats": True,
+    "x_save_requirements": False,
+}
+"""Settings under which the library sends nothing of the machine: no log, no name, no repository, no
+command and folder of the process, no hardware, no packages."""
+
 
 class WandbTracker(Tracker):
     """Sends a run to Weights & Biases, following its own settings and environment variables.
 
-    A resumed run continues under the same id.
+    Nothing about the machine is sent unless an environment variable asks for it, as
+    `WANDB_X_DISABLE_STATS=false` does for the load of processors. A resumed run continues under the same id.
 
     Parameters
     ----------
@@ -43,8 +56,7 @@ class WandbTracker(Tracker):
             dir=str(self.place(event, "")),
             resume="allow" if event.run_id else None,
             mode=self.mode,
-            # Do not capture Flower's log.
-            settings=wandb.Settings(console="off"),
+            settings=wandb.Settings(**_settings()),
         )
         self._run.define_metric("round")
         self._run.define_metric("*", step_metric="round")
@@ -65,6 +77,11 @@ class WandbTracker(Tracker):
         """Write the summary and finish the run, with exit code 1 if it failed."""
         self._run.summary.update({**summary, "error": error} if error else dict(summary))
         self._run.finish(exit_code=1 if error else 0)
+
+
+def _settings() -> dict[str, Any]:
+    """Return the quiet settings that no environment variable of the library sets."""
+    return {name: v for name, v in _QUIET.items() if f"WANDB_{name.upper()}" not in os.environ}
 
 
 def offline() -> WandbTracker:

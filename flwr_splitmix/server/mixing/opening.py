@@ -19,7 +19,7 @@ from pydantic import (
 
 from flwr_splitmix.links.frames.wire import WireDtype
 from flwr_splitmix.links.mixer.service import RefusedError
-from flwr_splitmix.links.words import one_line
+from flwr_splitmix.words import one_line
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.mixers.elsewhere import mixer_of
 from flwr_splitmix.mixers.share import MAX_CLASSES

@@ -19,7 +19,7 @@ from flwr_splitmix.links.stream.line import Line
 from flwr_splitmix.links.stream.replies import is_plain
 from flwr_splitmix.links.stream.server import StreamService
 from flwr_splitmix.links.stream.token import Admission, TokenMint
-from flwr_splitmix.links.words import one_line
+from flwr_splitmix.words import one_line
 from flwr_splitmix.mixers import Noisy
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.mixing.ledgers import RoundLedger, RunLedgers

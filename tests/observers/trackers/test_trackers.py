@@ -5,8 +5,12 @@ from __future__ import annotations
 import csv
 import importlib.util
 import logging
+import os
+import platform
 import shutil
+import socket
 import struct
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_splitmix.events import RoundDone, RunStarted
+from flwr_splitmix.events import RoundDone, RunEnded, RunStarted
 from flwr_splitmix.observers import KeptMixtures, Observer
 from flwr_splitmix.observers.trackers import Tracker, TrackerError, make_trackers
 from flwr_splitmix.runs import Run
@@ -161,6 +165,7 @@ def test_wandb_offline_writes_the_run_to_the_disk(
 ) -> None:
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setattr(socket, "gethostname", lambda: "a-secret-host")
     run = track(tmp_path, "wandb-offline")
     (folder,) = (run.path / "wandb").glob("offline-run-*")
     (file,) = folder.glob("run-*.wandb")
@@ -173,6 +178,11 @@ def test_wandb_offline_writes_the_run_to_the_disk(
         assert name.encode() in written
     assert b"tracked" in written
     assert b"/secret/" not in written
+    of_the_machine = ("a-secret-host", sys.executable, os.getcwd(), platform.platform())
+    told = [fact for fact in of_the_machine if fact.encode() in written]
+    assert not told
+    files = {file.name for file in (folder / "files").iterdir()}
+    assert not files & {"wandb-metadata.json", "requirements.txt", "output.log"}
     assert list((folder / "files" / "media" / "images").glob("mixture-0_*.png"))
     assert list((folder / "files" / "media" / "html").glob("failures_*.html"))
 
@@ -239,6 +249,43 @@ def test_a_tracker_that_fails_costs_itself(caplog: pytest.LogCaptureFixture) -> 
     assert rounds.done == 3
     assert failing.calls == 2
     assert caplog.text.count("Failing is given up, the run goes on: ConnectionError: nobody") == 1
+
+
+class Texts(Failing):
+    """Keeps every text that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def numbers(self, values: Mapping[str, float], server_round: int) -> None:
+        pass
+
+    def text(self, name: str, text: str, server_round: int) -> None:
+        self.texts.append(text)
+
+    def finish(self, summary: Mapping[str, Any], error: str) -> None:
+        self.texts.append(error)
+
+
+def test_errors_reach_trackers_without_names_of_folders() -> None:
+    """They went to other machines with the names of users and folders in them."""
+    tracker, why = Texts(), "OSError: no such file: '/home/secret/labels.csv'"
+    tracker.on_start(RunStarted("PSL", 1, 1))
+    tracker.on_round(
+        RoundDone(
+            server_round=1,
+            num_rounds=1,
+            seconds=0.1,
+            steps=1,
+            step_seconds=0.1,
+            clients_alive=1,
+            failures={0: why},
+        )
+    )
+    tracker.on_end(RunEnded(0, {}, error=why))
+    said = "OSError: no such file: '.../labels.csv'"
+    assert tracker.texts == [f"client 0: {said}", said]
 
 
 def test_a_tracker_without_a_place_ends_the_run_before_it_trains() -> None:

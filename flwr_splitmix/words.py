@@ -1,4 +1,4 @@
-"""Words in the logs and errors of links: sanitised text of peers, and reasons."""
+"""Words in logs, errors and trackers: sanitised text of peers, paths without folders, reasons."""
 
 from __future__ import annotations
 
