@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flwr_splitmix.attacks.attacked import Attacked, Case
-from flwr_splitmix.attacks.base import Attack, Budget, Guess, Pictures
+from flwr_splitmix.attacks.attacked import Assumption, Attacked, Case
+from flwr_splitmix.attacks.base import Attack, Budget, Guess, NotApplicable, Pictures
 from flwr_splitmix.attacks.catalogue import attack_named
 from flwr_splitmix.attacks.hints import hints, without
 from flwr_splitmix.attacks.intervals import Measure
@@ -62,6 +62,7 @@ def measure_leak(
     attack: str = "linear",
     adversary: Adversary = "server",
     *,
+    assume: Sequence[Assumption] = (),
     victims: int = 128,
     budget: Budget | None = None,
     seed: int = 0,
@@ -74,6 +75,8 @@ def measure_leak(
     ----------
     attack
         Name of an attack on images; `splitmix attack list` shows all.
+    assume
+        Segments given to the adversary in addition to those it would have: "lower", "upper".
     victims
         The number of training images, and of held-out ones; fewer if there are not as many.
     budget
@@ -96,12 +99,19 @@ def measure_leak(
         adversary,
         trained=victims,
         held_out=victims,
+        assume=assume,
         gradients="gradients" in kind.needs and adversary != "eavesdropper",
         again=kind.goal == "membership",
         seed=seed,
     )
     public = system.public(min(PUBLIC[spent.scale], len(system.vault.held_out) // 2), seed)
-    made, guess = attempt(kind, case, public, spent, seed=seed)
+    try:
+        made, guess = attempt(kind, case, public, spent, seed=seed)
+    except NotApplicable as error:
+        if not (given := list(error.assumable)):
+            raise
+        remedy = f"{error}; to give it to the adversary in addition: assume={given}"
+        raise NotApplicable(remedy, error.missing) from error
     floors = Floors.of(made, case.view, public)
     scored = score_guess(
         made.goal, guess, case.truth, floors, classifier=system.classify, seed=seed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -19,7 +19,23 @@ Scale = Literal["smoke", "cpu", "paper"]
 
 
 class NotApplicable(ValueError):  # noqa: N818  # the word of the tables
-    """An attack needs what the adversary lacks; tables then say so, and never "safe"."""
+    """An attack needs what the adversary lacks; tables then say so, and never "safe".
+
+    Parameters
+    ----------
+    missing
+        Which of an attack's `needs` the view lacks, if that is the reason.
+    """
+
+    def __init__(self, said: str, missing: Sequence[str] = ()) -> None:
+        super().__init__(said)
+        self.missing = tuple(missing)
+
+    @property
+    def assumable(self) -> tuple[Literal["lower", "upper"], ...]:
+        """The segments that, given to the adversary, make the attack possible; () if none do."""
+        given = tuple(name for name in ("lower", "upper") if name in self.missing)
+        return given if len(given) == len(self.missing) else ()
 
 
 def _silent(what: str, done: int, of: int) -> None:
@@ -110,7 +126,8 @@ class AnyView(ABC):
             lacks = " and ".join(self.lacks.get(need, f"no {need}") for need in missing)
             raise NotApplicable(
                 f"the view of the adversary {self.adversary!r} on {self.knowledge.method} has "
-                f"{lacks}, without which there is no such attack"
+                f"{lacks}, without which there is no such attack",
+                missing,
             )
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import signal
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +19,7 @@ from flwr_splitmix.runs.recording import recording_of
 
 if TYPE_CHECKING:
     from flwr_splitmix.attacks.attacked import Attacked, Case
-    from flwr_splitmix.attacks.base import Pictures, View
+    from flwr_splitmix.attacks.base import Pictures
     from flwr_splitmix.attacks.intervals import Measure
 
 
@@ -198,7 +198,7 @@ def _attack(
         try:
             fitted, guess = attempt(kind, case, images, budget, seed=seed)
         except NotApplicable as error:
-            raise RunError(f"{error}{_remedy(str(error), case.view, kind.needs)}") from error
+            raise RunError(f"{error}{_remedy(error.assumable)}") from error
     folder = attacks_dir(opened) / "results"
     return score_and_keep(
         folder,
@@ -243,13 +243,12 @@ def _check_victims(opened: Run, case: Case, victims: int, *, recorded: bool) -> 
         )
 
 
-def _remedy(said: str, view: View, needs: Collection[str]) -> str:
-    """Return how to give an adversary what an error says it lacks; "" if that cannot be given."""
-    missing = {*needs} - {*view.has, "public data"}
-    given = [each.value for each in Assumptions if each.value in missing]
-    if not given or missing - {*given} or not all(view.lacks[name] in said for name in given):
+def _remedy(assumable: Sequence[str]) -> str:
+    """Return how to give an adversary what it lacks; "" if that cannot be given."""
+    if not assumable:
         return ""
-    return f"; to give it to the adversary in addition: {' '.join(f'--assume {g}' for g in given)}"
+    options = " ".join(f"--assume {name}" for name in assumable)
+    return f"; to give it to the adversary in addition: {options}"
 
 
 def _public(name: str | None, attacked: Attacked, case: Case, most: int, seed: int) -> Pictures:

@@ -14,8 +14,8 @@ from torch import Tensor
 from flwr_splitmix.clients import FORESEEN, Client, ClientError
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.ticket import Ticket
-from flwr_splitmix.words import one_line, without_folders
 from flwr_splitmix.storage import plain_numbers
+from flwr_splitmix.words import one_line, without_folders
 
 log = logging.getLogger(__name__)
 

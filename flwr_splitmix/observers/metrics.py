@@ -107,9 +107,13 @@ def _scores(event: RoundDone) -> dict[str, float]:
     scores = {} if event.evaluation is None else event.evaluation.scores
     means = {name: mean for name, mean in event.client_means.items() if name != LOSS}
     return {
-        **{f"eval_{name}": value for name, value in scores.items()},
-        **{f"train_{name.replace('-', '_')}": mean for name, mean in means.items()},
+        **{f"eval_{_column(name)}": value for name, value in scores.items()},
+        **{f"train_{_column(name)}": mean for name, mean in means.items()},
     }
+
+
+def _column(metric: str) -> str:
+    return metric.replace("-", "_")
 
 
 def _updates(event: RoundDone) -> dict[str, Any]:

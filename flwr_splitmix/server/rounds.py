@@ -37,7 +37,7 @@ from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.fits import LastFit, differ
 from flwr_splitmix.server.intake.checks import name_reasons, reasons
 from flwr_splitmix.server.intake.replies import ReplyIntake, client_means
-from flwr_splitmix.server.job import Job
+from flwr_splitmix.server.job import Job, message_config
 from flwr_splitmix.server.messages import messages_to, with_tickets
 from flwr_splitmix.server.options import (
     check_counts,
@@ -140,6 +140,10 @@ class RoundLoop(Shape):
         timeout
             Maximum wait, in seconds and at most 120, for clients to attach and to finish; ignored
             if there is a `link`, which has its own.
+        train_config, evaluate_config
+            Entries of the messages, for mods and the aggregator. A `client_fn` does not see them
+            (in a simulation it is called once), which a warning says: what a client is built from
+            is the run configuration, `context.run_config`.
         evaluate_fn
             Central evaluation, called every `evaluate_every` rounds and after the last round (not
             before the first). It gets the averaged lower segment; if the strategy does not
@@ -167,7 +171,8 @@ class RoundLoop(Shape):
         if self.link is None:
             self.link = default_link(run, min(timeout, 120.0))
         self.link.run_of_strategy = "" if run is None else run.id
-        train, evaluate = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+        train = message_config("train_config", train_config)
+        evaluate = message_config("evaluate_config", evaluate_config)
         return self._run(Job(grid, initial_arrays, evaluate_fn, train, evaluate), num_rounds)
 
     def fit(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from flwr_splitmix import SplitClient
 from flwr_splitmix.attacks import Recorder
 from flwr_splitmix.attacks.attempt import measure_leak
-from flwr_splitmix.attacks.fitted import Budget
+from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.of_fit import attacked_fit
 from flwr_splitmix.attacks.simulation import passes
 from flwr_splitmix.data import client_split, load_images
@@ -42,6 +42,7 @@ def fitted(
     recorder: Recorder,
     *,
     observed: bool = True,
+    averaged: bool = True,
     lr: float = 0.0,
     loss: TargetLoss | None = None,
 ) -> tuple[SplitStrategy, Result, list[SplitClient]]:
@@ -61,7 +62,7 @@ def fitted(
         mixer=SignMix(kind),
         num_classes=10,
         loss=loss,
-        aggregator=FedAvg(),
+        aggregator=FedAvg() if averaged else None,
         device="cpu",
         observers=[recorder] if observed else [],
     )
@@ -131,3 +132,14 @@ def test_what_cannot_be_attacked_is_said() -> None:
     ):
         with pytest.raises(error, match=said):
             attacked_fit(strategy, result, given, recorder, IMAGES.test, fresh_lower=Lower)
+
+
+def test_what_the_adversary_lacks_is_given_by_assume() -> None:
+    recorder = Recorder()
+    parts = fitted(KnownSignShare, recorder, averaged=False)
+    system = attacked_fit(*parts, recorder, IMAGES.test, fresh_lower=Lower)
+    spent = Budget("smoke")
+    with pytest.raises(NotApplicable, match=r"in addition: assume=\['lower'\]"):
+        measure_leak(system, "linear", victims=50, budget=spent)
+    main, *_ = measure_leak(system, "linear", assume=["lower"], victims=50, budget=spent)
+    assert main.value < main.floor

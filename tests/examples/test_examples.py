@@ -130,8 +130,7 @@ def test_the_lines_on_leaks_measure_the_example(
         "SplitStrategy": SplitStrategy, "split_vision_model": split_vision_model,
     }  # fmt: skip
     text = program("docs/own-mixer.md", "measure_leak")
-    quick = text.replace('"decoder"', '"linear"').replace("victims=100", "victims=20")
-    exec(quick.replace("observers=[recorder]", "observers=[recorder], aggregator=FedAvg()"), names)
+    exec(text.replace('"decoder"', '"linear"').replace("victims=100", "victims=20"), names)
     # Recorded steps are of other weights than the average, the patches of a step of others' images.
     assert re.search(r"MSE 0\.0\d+ floor 0\.06\d+ True", capsys.readouterr().out)
 

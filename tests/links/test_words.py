@@ -17,9 +17,9 @@ from flwr_splitmix.links.host import public_sentence, sentence
 from flwr_splitmix.links.link import Clients, Outcome
 from flwr_splitmix.links.polling import error_sentence, refusal
 from flwr_splitmix.links.ticket import RECORD, to_arrays
-from flwr_splitmix.words import one_line
 from flwr_splitmix.strategies import PSL
 from flwr_splitmix.testing.toy import Toy
+from flwr_splitmix.words import one_line
 from tests.links.fake_grid import FakeGrid, OnFakeGrid, question, toy_app
 
 FORGED = "INFO :      round 1/3 | top-1 1.0000"

@@ -81,3 +81,16 @@ def test_another_lower_segment_than_the_clients_is_named(lower: nn.Module) -> No
     evaluate = central_evaluation(strategy.upper, lower, data)
     with pytest.raises(ValueError, match="central_evaluation's lower segment must be like the cli"):
         strategy.fit(TOY.make_clients(), 1, evaluate_fn=evaluate)
+
+
+def test_further_numbers_become_columns_of_the_row() -> None:
+    """They were in Flower's result only, though the page promised columns."""
+    _, row = rows(lambda server_round, arrays: {"accuracy": 0.5, "loss": 1.0, "f1-macro": 0.75})
+    assert (row["eval_loss"], row["eval_f1_macro"]) == (1.0, 0.75)
+
+
+def test_metrics_without_an_accuracy_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        metrics, row = rows(lambda server_round, arrays: {"f1": 0.75})
+    assert "round 1: evaluate_fn returned no 'accuracy', so the run's rows have none" in caplog.text
+    assert (dict(metrics), row["accuracy"]) == ({"f1": 0.75}, None)

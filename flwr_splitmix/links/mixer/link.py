@@ -26,8 +26,8 @@ from flwr_splitmix.links.stream.endpoint import is_loopback, join_address, split
 from flwr_splitmix.links.stream.pairs import read_authority, read_pair
 from flwr_splitmix.links.stream.replies import LOST, POLL_SECONDS, collect, why_not_attached
 from flwr_splitmix.links.ticket import Ticket, with_record
-from flwr_splitmix.words import not_attached
 from flwr_splitmix.privacy import RunAccount
+from flwr_splitmix.words import not_attached
 
 log = logging.getLogger("flwr.splitmix")
 

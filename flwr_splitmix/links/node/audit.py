@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from flwr_splitmix.links.link import LinkError
-from flwr_splitmix.words import one_line
 from flwr_splitmix.privacy.journal import Journal, JournalError
+from flwr_splitmix.words import one_line
 
 log = logging.getLogger("flwr.splitmix")
 

@@ -15,8 +15,8 @@ from flwr_splitmix.links.node.audit import AuditLog
 from flwr_splitmix.links.node.pinned import MIXER
 from flwr_splitmix.links.node.state import node_folder
 from flwr_splitmix.links.ticket import Ticket
-from flwr_splitmix.words import one_line
 from flwr_splitmix.privacy.policy import NodePolicy, PolicyError
+from flwr_splitmix.words import one_line
 
 INDEX = "partition-id"
 

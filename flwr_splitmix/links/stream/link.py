@@ -34,8 +34,8 @@ from flwr_splitmix.links.stream.replies import (
 from flwr_splitmix.links.stream.server import StreamServer, StreamService
 from flwr_splitmix.links.stream.token import Admission, TokenMint
 from flwr_splitmix.links.ticket import Ticket, with_record
-from flwr_splitmix.words import not_attached, one_line
 from flwr_splitmix.seeding import derive_seed
+from flwr_splitmix.words import not_attached, one_line
 
 log = logging.getLogger("flwr.splitmix")
 

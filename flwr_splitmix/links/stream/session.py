@@ -32,8 +32,8 @@ from flwr_splitmix.links.stream.protocol import (
     next_frame,
 )
 from flwr_splitmix.links.ticket import Ticket
-from flwr_splitmix.words import one_line
 from flwr_splitmix.seeding import derive_seed
+from flwr_splitmix.words import one_line
 
 log = logging.getLogger("flwr.splitmix")
 

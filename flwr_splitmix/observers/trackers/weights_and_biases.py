@@ -31,7 +31,8 @@ class WandbTracker(Tracker):
     """Sends a run to Weights & Biases, following its own settings and environment variables.
 
     Nothing about the machine is sent unless an environment variable asks for it, as
-    `WANDB_X_DISABLE_STATS=false` does for the load of processors. A resumed run continues under the same id.
+    `WANDB_X_DISABLE_STATS=false` does for the load of processors. A resumed run continues under
+    the same id.
 
     Parameters
     ----------

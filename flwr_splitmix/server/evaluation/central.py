@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import cast
 
 import numpy as np
 import torch
@@ -19,7 +19,10 @@ from flwr_splitmix.server.evaluation.arguments import check_central, loaded
 from flwr_splitmix.server.segments.upper import ServerSegment
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
-"""Takes a round and the lower segment's arrays; returns metrics that include "accuracy"."""
+"""Takes a round and the lower segment's arrays; returns metrics that include "accuracy" (0 to 1).
+
+"loss" and "num-examples" have their own places in a run's rows; further numbers become `eval_...`.
+"""
 
 BATCH = 250
 
@@ -84,14 +87,15 @@ def central_evaluation(
 def central_result(record: MetricRecord | None) -> EvaluationResult | None:
     """Convert what an `evaluate_fn` returned; None if it has no "accuracy".
 
-    Of further metrics, "matthews" becomes one of the result's scores.
+    Further numbers become the result's scores.
     """
     if record is None or not isinstance(record.get("accuracy"), (int, float)):
         return None
+    numbers = {name: float(v) for name, v in record.items() if isinstance(v, (int, float))}
     return EvaluationResult(
         "central",
-        float(cast(float, record["accuracy"])),
-        float(cast(float, record.get("loss", float("nan")))),
-        int(cast(int, record.get("num-examples", 0))),
-        scores={name: float(cast(float, record[name])) for name in ("matthews",) if name in record},
+        numbers.pop("accuracy"),
+        numbers.pop("loss", math.nan),
+        int(numbers.pop("num-examples", 0)),
+        scores=numbers,
     )

@@ -51,6 +51,12 @@ def evaluate_model(
         if record is not None:
             result.evaluate_metrics_serverapp[server_round] = record
         central = central_result(record)
+        if record is not None and central is None:
+            log.warning(
+                "round %d: evaluate_fn returned no 'accuracy', so the run's rows have none of its "
+                "metrics; they are in the result's evaluate_metrics_serverapp",
+                server_round,
+            )
     if over_link is not None:
         try:
             measured = over_link()

@@ -19,12 +19,12 @@ from pydantic import (
 
 from flwr_splitmix.links.frames.wire import WireDtype
 from flwr_splitmix.links.mixer.service import RefusedError
-from flwr_splitmix.words import one_line
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.mixers.elsewhere import mixer_of
 from flwr_splitmix.mixers.share import MAX_CLASSES
 from flwr_splitmix.privacy import Relation
 from flwr_splitmix.segments.geometry import Geometry
+from flwr_splitmix.words import one_line
 
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype

@@ -19,13 +19,13 @@ from flwr_splitmix.links.stream.line import Line
 from flwr_splitmix.links.stream.replies import is_plain
 from flwr_splitmix.links.stream.server import StreamService
 from flwr_splitmix.links.stream.token import Admission, TokenMint
-from flwr_splitmix.words import one_line
 from flwr_splitmix.mixers import Noisy
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.mixing.ledgers import RoundLedger, RunLedgers
 from flwr_splitmix.server.mixing.opening import Opening
 from flwr_splitmix.server.mixing.policy import Policy, draw_seed
 from flwr_splitmix.server.mixing.steps import MixedSteps
+from flwr_splitmix.words import one_line
 
 log = logging.getLogger("flwr.splitmix")
 
