@@ -140,13 +140,19 @@ def loss_on(loss: TargetLoss | None, device: torch.device | str) -> TargetLoss |
 
 @torch.inference_mode()
 def tally(logits: Tensor, labels: Tensor) -> Tally:
-    """Score logits (b, L); a label is predicted if its logit is above 0."""
+    """Score logits (b, L); a label is predicted if its logit is above 0.
+
+    A prediction from a NaN is wrong, whatever the label.
+    """
     logits = logits.float()
+    unknown = logits.isnan()
     if labels.dim() == 1:
         loss = float(F.cross_entropy(logits, labels, reduction="sum"))
-        return Tally(len(labels), loss, int((logits.argmax(1) == labels).sum()), len(labels))
+        said = logits.argmax(1).masked_fill(unknown.any(1), -1)
+        return Tally(len(labels), loss, int((said == labels).sum()), len(labels))
     loss = float(target_loss(logits, labels.float(), multi_label=True)) * len(labels)
-    said, right = logits > 0, labels > 0
+    right = labels > 0
+    said = torch.where(unknown, ~right, logits > 0)
     yes, no = int((said & right).sum()), int((~said & ~right).sum())
     false_yes, false_no = int((said & ~right).sum()), int((~said & right).sum())
     return Tally(len(labels), loss, yes + no, labels.numel(), (yes, no, false_yes, false_no))

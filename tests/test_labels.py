@@ -50,6 +50,15 @@ def test_equal_labels_have_no_correlation(labels: Tensor) -> None:
     assert tally(LOGITS, labels).scores == {"matthews": 0.0}
 
 
+@pytest.mark.parametrize("labels", [ONE, SEVERAL], ids=["classes", "multi-label"])
+def test_what_is_not_a_number_is_wrong(labels: Tensor) -> None:
+    """A NaN counted as class 0, so a model that had diverged was right on that class."""
+    assert tally(torch.full((4, 3), math.nan), labels).accuracy == 0.0
+    right = torch.where(labels > 0, 1.0, -1.0) if labels.dim() == 2 else torch.eye(3)[labels]
+    right[0] = math.nan
+    assert tally(right, labels).accuracy == 0.75
+
+
 def test_nothing_scored_has_no_score() -> None:
     assert math.isnan(Tally().accuracy)
     assert math.isnan(Tally().mean_loss)

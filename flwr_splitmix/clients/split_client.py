@@ -45,6 +45,7 @@ from flwr_splitmix.schedule import (
     adamw,
 )
 from flwr_splitmix.seeding import generator
+from flwr_splitmix.segments.across_batch import enough_values
 from flwr_splitmix.storage import under
 
 log = logging.getLogger("flwr.splitmix")
@@ -300,7 +301,7 @@ class SplitClient(GuardedClient):
     def _smashed(self, inputs: Tensor) -> Tensor:
         """Run the lower segment in training mode and keep its graph."""
         self.segment.train()
-        with explained(self.segment, inputs):
+        with explained(self.segment, inputs), enough_values("lower"):
             smashed: Tensor = self.segment(inputs.to(self.device))
         if not smashed.requires_grad and any(p.requires_grad for p in self.segment.parameters()):
             raise ClientError(

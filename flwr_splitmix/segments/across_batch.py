@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,6 +30,32 @@ def needs_whole_batch(segment: nn.Module) -> str:
             return "BatchNorm"
     parts = (part for part in segment.modules() if getattr(part, "across_batch", False))
     return next((type(part).__name__ for part in parts), "")
+
+
+@contextmanager
+def enough_values(segment: str) -> Iterator[None]:
+    """Name the remedy if batch normalisation gets one value of each channel in training.
+
+    Parameters
+    ----------
+    segment
+        Which one is run: "lower" or "upper".
+
+    Raises
+    ------
+    ValueError
+        With the remedy, in place of torch's.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ValueError(
+            f"batch normalisation in the {segment} segment needs more than one value of each "
+            "channel, and gets one from a batch of one example: take batches of two or more, or "
+            "layers that work on single examples (GroupNorm)"
+        ) from error
 
 
 def mixes_examples(segment: nn.Module, inputs: Tensor) -> bool:

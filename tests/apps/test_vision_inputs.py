@@ -47,6 +47,17 @@ def test_random_weights_get_the_usual_normalisation(colours: str) -> None:
     assert images_of(read(model="deit_tiny_patch16_224")).train.mean == (0.2860,)
 
 
+def test_a_folder_of_one_class_is_refused_by_its_key(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        folder = tmp_path / split / "red"
+        folder.mkdir(parents=True)
+        Image.new("RGB", (8, 6), "red").save(folder / "0.png")
+    with pytest.raises(
+        DataError, match=r"dataset is '.*', but its only class is 'red'; needed are"
+    ):
+        images_of(read(dataset=str(tmp_path)))
+
+
 def test_a_mean_needs_a_standard_deviation() -> None:
     with pytest.raises(DataError, match="of mean and std one is given"):
         load_images("fashion-mnist-small", mean=(0.5,))

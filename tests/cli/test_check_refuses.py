@@ -42,6 +42,8 @@ def test_what_must_be_a_table_is_one(
     ("keys", "said"),
     [
         ("batch-size=1" + 40 * "0", "; input should be less than 2147483648"),
+        ("model='resnet18' batch-size=1",
+         "batch-size is 1, but batch normalisation in the upper segment needs more than one value"),
         ("resume='../x'", "resume is '../x', but '../x' is not a run's id: an id is a name"),
         ("resume='latest' run-dir='/nonexistent'",
          "resume is 'latest', but there are no runs in /nonexistent/runs"),

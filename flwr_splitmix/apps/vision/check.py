@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from flwr_splitmix.apps.findings import check_devices, check_enough, describe_clients, passes
 from flwr_splitmix.apps.project import Project
@@ -17,6 +19,8 @@ from flwr_splitmix.apps.vision.data import images_of, sizes_of_clients
 from flwr_splitmix.apps.vision.first_round import check_number, check_plan, in_a_round
 from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.server import make_strategy
+from flwr_splitmix.segments import SplitModel
+from flwr_splitmix.segments.across_batch import enough_values, needs_whole_batch
 from flwr_splitmix.strategies import SplitStrategy
 
 
@@ -94,12 +98,24 @@ def _check_model(config: VisionConfig, report: Report) -> None:
         f"{config.model}, {counts[0]:,} of {sum(counts):,} parameters at the clients"
     )
     report.facts["smashed data"] = f"{segments.lower.geometry} for each image"
+    if config.batch_size == 1 and needs_whole_batch(segments.upper):
+        _try_one_image(segments)
     clients = in_a_round(strategy, report.nodes)
     try:
         strategy.check_clients(clients)
     except ValueError:  # reported by the check of the clients
         return
     check_plan(strategy, config, segments.lower.geometry, clients)
+
+
+def _try_one_image(segments: SplitModel) -> None:
+    """Raise ConfigError if batch normalisation cannot be trained on one image at a time."""
+    image = torch.zeros(1, *segments.lower.input_shape)
+    try:
+        with torch.no_grad(), enough_values("upper"):
+            copy.deepcopy(segments.upper).train()(segments.lower.eval()(image))
+    except ValueError as error:
+        raise ConfigError(f"run-config: batch-size is 1, but {error}") from None
 
 
 def _advise(config: VisionConfig, report: Report, setting: Mapping[str, float]) -> None:

@@ -19,13 +19,16 @@ def images_of(config: VisionConfig) -> ImageSets:
     Raises
     ------
     DataError
-        If they cannot be read.
+        If they cannot be read, or are of one class.
     """
     expected = pretrained_normalisation(config.model) if config.pretrained else None
     try:
-        return _load(config.dataset, config.image_size, expected, config.skip_corrupt)
+        images = _load(config.dataset, config.image_size, expected, config.skip_corrupt)
+        if len(images.classes) < 2:
+            raise DataError(f"its only class is {images.classes[0]!r}; needed are two or more")
     except DataError as error:
         raise DataError(f"run-config: dataset is {config.dataset!r}, but {error}") from None
+    return images
 
 
 @functools.lru_cache(maxsize=4)

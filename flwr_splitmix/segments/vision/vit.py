@@ -30,12 +30,18 @@ def build_vit(request: Request) -> Any:
     Raises
     ------
     ValueError
-        If the patches do not tile the image, or the model drops or resizes patches itself.
+        If the patches do not tile the image, the model drops or resizes patches itself, or
+        pretrained weights are asked for another depth than the model's own.
     """
     from timm.models.vision_transformer import VisionTransformer
 
     request.check_patches()
     depth = {} if request.depth is None else {"depth": request.depth}
+    if depth and request.options.get("pretrained"):
+        raise ValueError(
+            f"depth is {request.depth}, but pretrained weights are those of the model's own depth: "
+            "pass depth=None"
+        )
     model = create(
         request, VisionTransformer,
         img_size=request.image_size, patch_size=request.patch_size, **depth,

@@ -15,6 +15,7 @@ from flwr_splitmix.labels import Tally, TargetLoss, loss_on, tally, target_loss
 from flwr_splitmix.mixers import Mixed
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.segments.across_batch import enough_values
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.numbers import whole_number
 from flwr_splitmix.server.segments.base import TrainedSegment
@@ -170,7 +171,7 @@ class ServerSegment(TrainedSegment):
     def _backward(self, smashed: Tensor, targets: Tensor, groups: float) -> tuple[Tensor, Tensor]:
         """Return (sum of the groups' batch-mean losses, its gradient at the smashed data)."""
         inputs = smashed.detach().requires_grad_()
-        with autocast(self.device, self.dtype):
+        with autocast(self.device, self.dtype), enough_values("upper"):
             # A copy, because the module may overwrite its input, as an activation in place does.
             logits = self.module(inputs.clone())
         self._check_logits(logits, len(targets))

@@ -196,3 +196,9 @@ def test_images_of_another_shape_are_refused_with_both_shapes() -> None:
     lower, _ = split("vit_tiny_patch16_224")
     with pytest.raises(ValueError, match=r"shape \(1, 28, 28\), the lower segment expects \(1, 16"):
         lower(torch.zeros(2, 1, 28, 28))
+
+
+def test_pretrained_weights_are_of_the_models_own_depth() -> None:
+    """Of twelve trained blocks six were kept, without a word, by the default of `depth`."""
+    with pytest.raises(ValueError, match=r"pretrained weights are those of .*: pass depth=None"):
+        split_vision_model("vit_tiny_patch16_224", pretrained=True)

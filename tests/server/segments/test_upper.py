@@ -250,6 +250,15 @@ def test_a_module_that_detaches_its_input_is_refused(frozen: bool) -> None:
         segment.learn_part(mixture(), B, seed=0, first=True)
 
 
+def test_batch_normalisation_of_one_example_is_told_with_the_remedy() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(18, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    segment = ServerSegment(module.double(), num_classes=3, device="cpu")
+    mixed = mixture(1)
+    one = replace(mixed, smashed=mixed.smashed[:1], targets=mixed.targets[:1])
+    with pytest.raises(ValueError, match=r"in the upper segment needs .*: take batches of two or"):
+        segment.learn(one, 0.0, 1, seed=0, rng=np.random.default_rng(2))
+
+
 def test_a_module_that_returns_something_else_in_evaluation_is_refused_there() -> None:
     class Both(nn.Sequential):
         def forward(self, smashed: Tensor) -> Any:
