@@ -11,6 +11,7 @@ import typer
 from flwr_splitmix.cli.picture import check_name, save, two_panels
 from flwr_splitmix.cli.terminal import RunDirectory, text
 from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.reports.curves import as_label
 from flwr_splitmix.runs.reports.differences import BOOKKEEPING, PLACE, differing, in_words
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def _draw_panels(runs: list[Run], accuracy: Axes, uplink: Axes) -> None:
             [100 * row["accuracy"] for row in evaluated],
             marker="o",
             markersize=3,
-            label=label,
+            label=as_label(label),
         )
         sent = accumulate(row["uplink_bytes"] or 0 for row in run.rows)
         uplink.plot(

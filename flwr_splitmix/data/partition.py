@@ -142,6 +142,7 @@ def client_split(
         raise DataError(f"there is no client {index}; clients are numbered 0..{num_clients - 1}")
     if not 0 < test_fraction <= 1:
         raise DataError(f"test_fraction is {test_fraction}; it must lie in (0, 1]")
+    _check_number(samples)
     parts = []
     for kind, dataset in (("training", sets.train), ("test", sets.test)):
         try:
@@ -157,7 +158,7 @@ def client_split(
         parts.append(divided[index])
     train, test = parts
     if scheme == "iid":
-        _check_samples(sets, index, num_clients, len(train), samples)
+        _check_enough(sets, index, num_clients, len(train), samples)
     kept = math.ceil(test_fraction * len(test))
     return sets.train.subset(train[:samples] if samples else train), sets.test.subset(test[:kept])
 
@@ -201,16 +202,20 @@ def client_sizes(
     if scheme == "iid" and 1 <= num_clients <= min(len(sets.train), len(sets.test)):
         least, more = divmod(len(sets.train), num_clients)
         sizes = [least + (client < more) for client in range(num_clients)]
-        _check_samples(sets, num_clients - 1, num_clients, least, samples)
+        _check_number(samples)
+        _check_enough(sets, num_clients - 1, num_clients, least, samples)
         return [min(size, samples) if samples else size for size in sizes]
     options: dict[str, Any] = {"scheme": scheme, "alpha": alpha, "seed": seed, "samples": samples}
     parts = (client_split(sets, i, num_clients, **options)[0] for i in range(num_clients))
     return [len(part) for part in parts]
 
 
-def _check_samples(sets: ImageSets, index: int, num_clients: int, there: int, samples: int) -> None:
+def _check_number(samples: int) -> None:
     if samples < 0:
         raise DataError(f"samples is {samples}; it must be 0 (all) or more")
+
+
+def _check_enough(sets: ImageSets, index: int, num_clients: int, there: int, samples: int) -> None:
     if there < samples:
         raise DataError(
             f"client {index} of {num_clients} has {there} training images of {sets.name!r}, "

@@ -15,6 +15,7 @@ from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, StepDone
 from flwr_splitmix.observers.observer import Observer
 
 LABEL_BYTES = 8
+"""Bytes of a label: an int64. An image with several labels has one for each class."""
 
 LOSS = "train-loss"
 """Clients' name for their mean loss, if the loss is computed at the client."""
@@ -29,11 +30,14 @@ class Metrics(Observer):
 
     Attributes
     ----------
+    labels
+        Labels that an unmixed upload has for each sample: 1, or with several the number of classes.
     rows
         One dictionary per round, by column.
     """
 
     def __init__(self) -> None:
+        self.labels = 1
         self.rows: list[dict[str, Any]] = []
         self._clear()
 
@@ -59,7 +63,7 @@ class Metrics(Observer):
             self._losses.append(event.loss)
         if event.plan is not None and event.mixed is not None:
             batch, tokens, width = event.plan.shape.size
-            sample = tokens * width * event.mixed.smashed.element_size() + LABEL_BYTES
+            sample = tokens * width * event.mixed.smashed.element_size() + LABEL_BYTES * self.labels
             self._psl += len(event.uploads) * batch * sample
 
     def completed(self, event: RoundDone) -> RoundDone:

@@ -190,6 +190,7 @@ class SplitStrategy(RoundLoop):
             device=device,
             precision=precision,
         )
+        self.recorder.metrics.labels = self.upper.num_classes if multi_label else 1
         self.pace = pace or Pace()
         if isinstance(self.link, MixerLink):
             mixer = mix_elsewhere(

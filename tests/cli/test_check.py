@@ -140,10 +140,15 @@ def test_predicted_bytes_are_those_of_a_run(strategy: str, tmp_path: Path) -> No
     assert done.row["downlink_bytes"] == 2 * 2 * traffic.down
 
 
-@pytest.mark.parametrize("strategy", ["USplitSL", "MixGuard"])
-def test_predicted_bytes_are_those_of_a_run_of_texts(strategy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "dtype"),
+    [("USplitSL", "float32"), ("MixGuard", "float32"), ("USplitSL", "bfloat16")],
+)
+def test_predicted_bytes_are_those_of_a_run_of_texts(
+    strategy: str, dtype: str, tmp_path: Path
+) -> None:
     values: dict[str, Any] = {
-        "strategy": strategy, "pad_to": 60, "max_length": 60, "refine_every": 1,
+        "strategy": strategy, "dtype": dtype, "pad_to": 60, "max_length": 60, "refine_every": 1,
     }  # fmt: skip
     done = language_app.fit(tmp_path, **values)
     (row,) = done.rows

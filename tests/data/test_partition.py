@@ -187,6 +187,7 @@ def test_a_thousand_clients_divide_the_images_once(sets: ImageSets) -> None:
         ({"index": 10}, r"there is no client 10; clients are numbered 0\.\.9"),
         ({"index": -1}, "there is no client -1"),
         ({"samples": -5}, "samples is -5"),
+        ({"samples": -5, "scheme": "dirichlet"}, "samples is -5"),
         ({"samples": 601}, "client 0 of 10 has 600 training images .* up to 600 samples"),
         ({"test_fraction": 0.0}, r"test_fraction is 0.0; it must lie in \(0, 1\]"),
         ({"num_clients": 6001}, "^training images of 'fashion-mnist-small': 6000 samples cannot"),

@@ -11,7 +11,7 @@ import torch
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.apps.language.model import small_model
 from flwr_splitmix.apps.report import Advice
-from flwr_splitmix.links.frames.wire import WireDtype, level_bits
+from flwr_splitmix.links.frames.wire import WireDtype, wire_bytes
 from flwr_splitmix.segments.advice import (
     CutCosts,
     Setting,
@@ -31,7 +31,6 @@ CALIBRATED = ("MixGuard", "SnDSL")
 EXCHANGES = 2
 """Round trips per step of the U shape."""
 
-_NUMBER_BYTES: Mapping[WireDtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 _PROBE = 256  # side of the square matrices that measure a device's speed
 
 
@@ -141,10 +140,8 @@ def traffic_of(config: LanguageConfig, tokens: int, width: int) -> tuple[int, in
 
 def _text_bytes(config: LanguageConfig, tokens: int, width: int, wire: WireDtype) -> int:
     """Return the bytes of a batch's hidden states in a wire format."""
-    if level_bits(wire):
-        return config.batch_size * tokens * (width + 4)
-    number = _NUMBER_BYTES.get(wire, 4 if config.dtype == "float32" else 2)
-    return config.batch_size * tokens * width * number
+    shape, dtype = (config.batch_size, tokens, width), getattr(torch, config.dtype)
+    return wire_bytes(torch.empty(shape, dtype=dtype, device="meta"), wire)
 
 
 def _without_double(client: StageCosts, parts: LanguageParts) -> StageCosts:

@@ -19,6 +19,7 @@ from flwr_splitmix.device import pick_device
 from flwr_splitmix.links.frames.wire import WireDtype, wire_bytes
 from flwr_splitmix.methods import METHODS
 from flwr_splitmix.mixers import Mixer, SmashedShape
+from flwr_splitmix.observers.metrics import LABEL_BYTES
 from flwr_splitmix.segments import Geometry
 from flwr_splitmix.segments.advice import (
     CutCosts,
@@ -158,6 +159,7 @@ def traffic_of(mixer: Mixer, shape: SmashedShape, clients: int, config: VisionCo
     rng = np.random.default_rng(config.seed)
     gradient = torch.zeros(shape.size)
     up = down = mixtures = 0.0
+    hard = LABEL_BYTES * (shape.classes if images_of(config).multi_label else 1)
     for _ in range(DRAWS):
         plan = mixer.plan(range(clients), shape, rng)
         mixtures += sum(len(groups) for groups in plan.passes)
@@ -165,7 +167,7 @@ def traffic_of(mixer: Mixer, shape: SmashedShape, clients: int, config: VisionCo
             shares = [share for share in plan.shares(client) if share is not None]
             soft = [share for share in shares if share.label_kind == "soft"]
             up += sum(_bytes(share.upload_shape(shape.size), config.wire_dtype) for share in shares)
-            up += 4 * len(soft) * shape.batch * shape.classes or 8 * shape.batch
+            up += 4 * len(soft) * shape.batch * shape.classes or hard * shape.batch
             learning = [share for share in shares if share.learns]
             wire = config.wire_dtype_down or config.wire_dtype
             down += sum(_bytes(share.pick(gradient).shape, wire) for share in learning)

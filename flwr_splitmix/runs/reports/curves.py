@@ -184,6 +184,12 @@ def draw_column(axes: Axes, comparison: Comparison, column: str) -> None:
     axes.set_xlabel(OVER["rounds"])
 
 
+def as_label(name: str) -> str:
+    """Return a name as matplotlib shows it whole: dollars are no formula, "_" does not hide it."""
+    shown = name.replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown
+
+
 def _draw_lines(axes: Axes, curves: Sequence[Curve]) -> None:
     from matplotlib.ticker import MaxNLocator
 
@@ -198,7 +204,7 @@ def _draw_lines(axes: Axes, curves: Sequence[Curve]) -> None:
             marker=_MARKERS[(index + index // len(_DASHES)) % len(_MARKERS)],
             markersize=4,
             markevery=max(1, len(curve.x) // 12),
-            label=curve.name,
+            label=as_label(curve.name),
         )
         if curve.half_width is not None:
             low = [y - half for y, half in zip(curve.y, curve.half_width, strict=True)]

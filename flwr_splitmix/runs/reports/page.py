@@ -14,6 +14,7 @@ from flwr_splitmix.runs.reports.comparison import Comparison
 from flwr_splitmix.runs.reports.curves import (
     OVER,
     accuracy_label,
+    as_label,
     band_in_words,
     curve_of,
     draw_column,
@@ -114,7 +115,7 @@ def _column(comparison: Comparison, column: str, label: str, axes: Axes) -> None
 
 
 def _legend(comparison: Comparison) -> str:
-    names = ["\n".join(textwrap.wrap(group.name, 52)) for group in comparison.groups]
+    names = [as_label("\n".join(textwrap.wrap(group.name, 52))) for group in comparison.groups]
     lines = sum(name.count("\n") + 1 for name in names)
 
     def make() -> Figure:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 
-from flwr_splitmix.segments.language.layers import Layers
+from flwr_splitmix.segments.language.layers import Layers, with_cache
 from flwr_splitmix.segments.language.layout import Layout
 from flwr_splitmix.segments.language.outputs import decoder_output
 
@@ -51,8 +51,8 @@ class DecoderLayers(Layers):
                 config=self.config,
                 inputs_embeds=hidden,
                 attention_mask=mask,
-                past_key_values=cache,
                 layer_idx=index,
+                **with_cache(MASKS[kind], cache),
             )
             for kind, index in one_each.items()
         }
@@ -60,7 +60,7 @@ class DecoderLayers(Layers):
             "masks": {index: masks[kind] for index, kind in kinds.items()},
             "position_embeddings": self.rotary_emb(hidden, position_ids=positions),
             "position_ids": positions,
-            "past_key_values": cache,
+            "cache": cache,
         }
 
     def run(  # noqa: D102
@@ -71,8 +71,8 @@ class DecoderLayers(Layers):
             attention_mask=shared["masks"][index],
             position_embeddings=shared["position_embeddings"],
             position_ids=shared["position_ids"],
-            past_key_values=shared["past_key_values"],
-            use_cache=shared["past_key_values"] is not None,
+            use_cache=shared["cache"] is not None,
+            **with_cache(type(layer).forward, shared["cache"]),
         )
         return out
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.masking_utils import create_causal_mask
 
-from flwr_splitmix.segments.language.layers import Layers
+from flwr_splitmix.segments.language.layers import Layers, with_cache
 from flwr_splitmix.segments.language.layout import Layout
 from flwr_splitmix.segments.language.outputs import decoder_output
 
@@ -40,8 +40,8 @@ class Gpt2Layers(Layers):
             config=self.config,
             inputs_embeds=hidden,
             attention_mask=mask,
-            past_key_values=cache,
             layer_idx=self.span.start,
+            **with_cache(create_causal_mask, cache),
         )
         return {"mask": causal, "positions": positions, "cache": cache}
 
@@ -50,10 +50,10 @@ class Gpt2Layers(Layers):
     ) -> Tensor:
         out: Tensor = layer(
             hidden,
-            past_key_values=shared["cache"],
             attention_mask=shared["mask"],
             use_cache=shared["cache"] is not None,
             position_ids=shared["positions"],
+            **with_cache(type(layer).forward, shared["cache"]),
         )
         return out
 

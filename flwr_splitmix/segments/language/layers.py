@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -46,6 +48,19 @@ class Layers(nn.Module):
         for index, layer in zip(self.span, self.layers, strict=True):
             hidden = self.run(layer, index, hidden, shared)
         return hidden
+
+
+def with_cache(function: Callable[..., Any], cache: Any) -> dict[str, Any]:
+    """Return a cache as an argument of one of transformers' functions.
+
+    Its name became "cache" in 5.24 and was "past_key_values" before.
+    """
+    return {_cache_argument(function): cache}
+
+
+@lru_cache
+def _cache_argument(function: Callable[..., Any]) -> str:
+    return "cache" if "cache" in inspect.signature(function).parameters else "past_key_values"
 
 
 def positions_of(tokens: Tensor, mask: Tensor | None, cache: Any, layer: int) -> Tensor:

@@ -97,5 +97,5 @@ def dispatch(trunk: Trunk, devices: dict[str, Any], offload_folder: str | Path |
         trunk,
         device_map=devices,
         offload_dir=None if offload_folder is None else str(offload_folder),
-        skip_keys=["past_key_values"],
+        skip_keys=["cache", "past_key_values"],
     )

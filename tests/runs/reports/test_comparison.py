@@ -16,6 +16,7 @@ from flwr_splitmix.runs import Row, Run, RunError
 from flwr_splitmix.runs.reports.comparison import compare, mean_and_deviation
 from flwr_splitmix.runs.reports.curves import curve_of, draw_curves
 from flwr_splitmix.runs.reports.differences import differing, in_words
+from flwr_splitmix.runs.reports.page import page
 from flwr_splitmix.runs.reports.selection import select
 from flwr_splitmix.runs.reports.tables import as_csv, as_latex, as_markdown, tabulate
 
@@ -130,6 +131,18 @@ def test_latex_has_no_character_with_a_meaning_of_its_own(tmp_path: Path) -> Non
     latex = as_latex(tabulate(compare(runs)))
     assert r"a\_b \& 50\%" in latex
     assert r"\textasciitilde{}\{\$\#\textasciicircum{}\textbackslash{}\}" in latex
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["_Mine", r"$\frac{1$", "costs 3 $ or 5 $"])
+def test_a_name_is_drawn_whatever_it_is(name: str, tmp_path: Path) -> None:
+    """Matplotlib took "_Mine" for one to hide, and what is between dollars for a formula."""
+    runs = [made(tmp_path, [0.5], strategy=name), made(tmp_path, [0.5])]
+    figure = draw_curves(compare(runs), ["rounds"])
+    figure.draw_without_rendering()
+    shown = [text.get_text().replace(r"\$", "$").strip() for text in figure.legends[0].get_texts()]
+    assert name in shown
+    assert "<svg" in page(compare(runs))
 
 
 def test_curves_are_means_over_seeds_at_what_was_sent_by_then(tmp_path: Path) -> None:
