@@ -235,10 +235,11 @@ def _check_victims(opened: Run, case: Case, victims: int, *, recorded: bool) -> 
             f"none of the {steps} recorded steps of run {opened.id} can be read, so there is "
             'nothing to attack: record a run anew with --run-config "record-attacks=true"'
         )
-    if min(trained, held_out) < victims:
+    counts = {"training": trained, "held-out": held_out}
+    if few := [f"{count} {kind}" for kind, count in counts.items() if count < victims]:
         typer.echo(
-            f"note: the victims are {trained} training images and {held_out} held-out ones, fewer "
-            f"than the {victims} of each that --victims asks for",
+            f"note: --victims asks for {victims} images of each kind; there are only "
+            f"{' and '.join(few)} ones",
             err=True,
         )
 

@@ -151,8 +151,8 @@ def test_fewer_victims_than_asked_for_are_counted(splitmix: Splitmix, home: Path
     assert result.exit_code == 0, result.output
     (note,) = [line for line in result.stderr.splitlines() if line.startswith("note: ")]
     assert note == (
-        "note: the victims are 64 training images and 1000 held-out ones, fewer than the 100000 "
-        "of each that --victims asks for"
+        "note: --victims asks for 100000 images of each kind; there are only 64 training and "
+        "1000 held-out ones"
     )
 
 

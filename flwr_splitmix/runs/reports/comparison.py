@@ -138,12 +138,12 @@ def _notes(groups: Sequence[Group], kinds: dict[str, str]) -> list[str]:
     for group in groups:
         for run in group.runs:
             if run.status != "finished":
-                notes.append(f"{run.id} has not finished ({run.status}): its figures are so far.")
+                notes.append(f"{run.id} has not finished ({run.status}): its figures are those so far.")
         seeds = Counter(str(facts.get("seed")) for facts in group.facts)
         if repeated := [seed for seed, count in seeds.items() if count > 1]:
             notes.append(
-                f"{group.name}: more than one run of seed {', '.join(repeated)}. A seed repeats, "
-                "but for secrets, so that such runs say nothing of the spread."
+                f"{group.name}: more than one run of seed {', '.join(repeated)}. Runs of one seed "
+                "are equal but for secrets, so they say nothing of the spread."
             )
         rounds = {facts.get("evaluated_round") for facts in group.facts}
         if len(rounds) > 1:

@@ -174,8 +174,8 @@ def privacy(run: Run, hides: str) -> str:
     said = (
         paragraph(f"The ledger of the client that spent most: {words}.")
         if words
-        else paragraph("The ledger's words, without which the number misleads, stand in the "
-                       "summary of a run that has finished.", "soft")
+        else paragraph("What the number covers is said once the run has finished; without that it "
+                       "misleads.", "soft")
     )  # fmt: skip
     return title + claim + epsilon + said
 
