@@ -66,17 +66,6 @@ class Measure:
         return asdict(self)
 
 
-def passes_gate(unprotected: Measure) -> bool:
-    """Return whether an attack counts: it must beat the floor on an unprotected method.
-
-    Parameters
-    ----------
-    unprotected
-        The attack's main measure on the unprotected method, with the same budget.
-    """
-    return unprotected.beats_floor
-
-
 def mean_measure(
     metric: str,
     samples: np.ndarray,

@@ -9,7 +9,7 @@ from scipy.stats import bootstrap
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Goal, Guess, Pictures
-from flwr_splitmix.attacks.intervals import curve_measures, mean_measure, passes_gate
+from flwr_splitmix.attacks.intervals import curve_measures, mean_measure
 from flwr_splitmix.attacks.release import Origin
 from flwr_splitmix.attacks.scores import Floors, score_guess
 from flwr_splitmix.attacks.vault import Truth
@@ -94,14 +94,14 @@ def test_members_and_labels_are_resampled_by_victim() -> None:
 
 @pytest.mark.parametrize("number", [1, 2, 5])
 def test_too_few_groups_decide_nothing(number: int) -> None:
-    assert not passes_gate(mean_measure("x", np.ones(number), 0.5, share=True))
+    assert not mean_measure("x", np.ones(number), 0.5, share=True).beats_floor
     error = mean_measure("x", np.full(number, 0.05), 0.06, lower_is_stronger=True)
-    assert not passes_gate(error)
+    assert not error.beats_floor
     assert error.high == 0.06
     many = mean_measure(
         "x", np.ones(number * 50), 0.5, within=[[i % number for i in range(number * 50)]]
     )
-    assert not passes_gate(many)
+    assert not many.beats_floor
     positive = np.arange(2 * number) < number
     assert not curve_measures(positive.astype(float), positive)[0].beats_floor
 
@@ -109,22 +109,22 @@ def test_too_few_groups_decide_nothing(number: int) -> None:
 def test_outcomes_that_are_all_alike_have_the_interval_of_clopper_and_pearson() -> None:
     right = mean_measure("x", np.ones(20), 0.5, share=True)
     assert [right.low, right.high] == pytest.approx([0.025 ** (1 / 20), 1])
-    assert passes_gate(right)
+    assert right.beats_floor
     wrong = mean_measure("x", np.zeros(20), 0.5, share=True)
     assert [wrong.low, wrong.high] == pytest.approx([0, 1 - 0.025 ** (1 / 20)])
-    assert not passes_gate(mean_measure("x", np.ones(20), 0.9, share=True))
+    assert not mean_measure("x", np.ones(20), 0.9, share=True).beats_floor
 
 
 def test_exact_reconstructions_of_many_victims_pass() -> None:
     exact = mean_measure("MSE", np.full(64, 1e-17), 0.066, lower_is_stronger=True)
     assert (exact.low, exact.high) == (1e-17, 1e-17)
-    assert passes_gate(exact)
+    assert exact.beats_floor
 
 
 @pytest.mark.parametrize("number", [4, 6, 8, 12, 40])
 def test_coins_pass_as_seldom_as_intervals_say(number: int) -> None:
     coins = [np.random.default_rng(seed).random(number) < 0.5 for seed in range(600)]
-    passed = [passes_gate(mean_measure("x", own, 0.5, share=True)) for own in coins]
+    passed = [mean_measure("x", own, 0.5, share=True).beats_floor for own in coins]
     assert np.mean(passed) <= 0.025 + 0.0125  # two standard errors
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Guess, Pictures
-from flwr_splitmix.attacks.intervals import Measure, passes_gate
+from flwr_splitmix.attacks.intervals import Measure
 from flwr_splitmix.attacks.patch_scores import attributed, attributed_blindly
 from flwr_splitmix.attacks.release import Origin
 from flwr_splitmix.attacks.scores import Floors, score_guess
@@ -50,9 +50,9 @@ def test_a_coin_tossed_for_each_patch_fails_the_gate(patches: int, k: int) -> No
     measure = scored(tossed(*size, rng), masks(*size, rng))
     assert measure.floor == pytest.approx(measure.value, abs=0.03)
     assert measure.floor > 1 / k + 0.05
-    assert not passes_gate(measure)
-    assert passes_gate(scored(masks(*size, np.random.default_rng(1)),
-                              masks(*size, np.random.default_rng(1))))  # fmt: skip
+    assert not measure.beats_floor
+    kept = masks(*size, np.random.default_rng(1))
+    assert scored(kept, kept).beats_floor
 
 
 def test_the_floor_is_repeatable_and_at_least_the_largest_share() -> None:
@@ -101,8 +101,8 @@ def test_slots_that_an_attack_leaves_out_are_wrong() -> None:
     one[:, 0] = order[:, 0]
     measure = ordered(one, order)
     assert measure.value == 1 / 64
-    assert not passes_gate(measure)
-    assert passes_gate(ordered(order, order))
+    assert not measure.beats_floor
+    assert ordered(order, order).beats_floor
 
 
 def test_slots_that_had_no_patch_do_not_count() -> None:

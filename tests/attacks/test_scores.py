@@ -20,7 +20,7 @@ from flwr_splitmix.attacks.attacked import Case
 from flwr_splitmix.attacks.base import Attack, Budget, Guess, Pictures, View
 from flwr_splitmix.attacks.catalogue import attack_named
 from flwr_splitmix.attacks.image_scores import retrieved, structures
-from flwr_splitmix.attacks.intervals import curve_measures, mean_measure, passes_gate
+from flwr_splitmix.attacks.intervals import curve_measures, mean_measure
 from flwr_splitmix.attacks.release import Origin, Release
 from flwr_splitmix.attacks.scores import Floors, Scored, score_guess, write_rows
 from flwr_splitmix.attacks.vault import Truth
@@ -183,11 +183,11 @@ def plain(trained: int = 0) -> Case:
 def test_linear_reads_plain_split_learning_exactly_and_passes_the_gate() -> None:
     scored = attack_on(plain(), "linear")
     assert scored.main.value < 1e-6
-    assert passes_gate(scored.main)
+    assert scored.main.beats_floor
 
 
 def test_a_decoder_that_is_not_trained_fails_the_gate() -> None:
-    assert not passes_gate(attack_on(plain(), "decoder", trained=False).main)
+    assert not attack_on(plain(), "decoder", trained=False).main.beats_floor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,20 +44,6 @@ def cosine_leak(gradients: Tensor, known: Tensor) -> Tensor:
     return cosines[:, 0] if one else cosines
 
 
-def leak_auc(scores: Tensor, positive: Tensor) -> float | None:
-    """Return max(AUC, 1 - AUC) of scores (b,) for the samples marked in the bool (b,).
-
-    An attacker does not know which side is positive, but one label reveals it. None if all
-    samples are of one kind.
-    """
-    from sklearn.metrics import roc_auc_score
-
-    if positive.all() or not positive.any():
-        return None
-    area = float(roc_auc_score(positive.cpu().numpy(), scores.cpu().numpy()))
-    return max(area, 1 - area)
-
-
 def label_clusters(rows: Tensor, classes: int, *, seed: int) -> Tensor:
     """Divide samples into as many clusters as there are classes, by the directions of their rows.
 

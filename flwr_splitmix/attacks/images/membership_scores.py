@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
@@ -152,21 +150,3 @@ def confidence_logit(probability: Tensor) -> Tensor:
     """Return log(p / (1 - p)), float64 of the same shape, bounded if p is 0 or 1."""
     p = probability.double().clamp(1e-12, 1 - 1e-12)
     return torch.log(p) - torch.log1p(-p)
-
-
-def tpr_at(scores: Tensor, members: Tensor, rate: float) -> float:
-    """Return the true-positive rate of members at a false-positive rate of at most `rate`.
-
-    Parameters
-    ----------
-    scores
-        (n,), higher for likelier members.
-    members
-        bool (n,).
-    rate
-        From 0 to 1.
-    """
-    others = scores[~members].double().sort(descending=True).values
-    allowed = math.floor(rate * len(others))
-    threshold = others[allowed] if allowed < len(others) else -math.inf
-    return float((scores[members].double() > threshold).double().mean())

@@ -138,7 +138,9 @@ def _notes(groups: Sequence[Group], kinds: dict[str, str]) -> list[str]:
     for group in groups:
         for run in group.runs:
             if run.status != "finished":
-                notes.append(f"{run.id} has not finished ({run.status}): its figures are those so far.")
+                notes.append(
+                    f"{run.id} has not finished ({run.status}); its figures are provisional."
+                )
         seeds = Counter(str(facts.get("seed")) for facts in group.facts)
         if repeated := [seed for seed, count in seeds.items() if count > 1]:
             notes.append(
