@@ -58,8 +58,8 @@ def check(
     usable = all([right(_check_devices), right(_check_model)])
     usable &= right(_check_data) and all([right(_check_clients), right(_check_tokens)])
     if usable and setting is not None and checked.model is not None:
-        fraction = max(config.min_nodes or 1, round(config.fraction_train * report.nodes))
-        report.advice = advise(config, *checked.model, checked.tokens, fraction, setting)
+        asked = max(config.min_nodes or 1, round(config.fraction_train * report.nodes))
+        report.advice = advise(config, *checked.model, checked.tokens, asked, setting)
 
 
 def _check_devices(config: LanguageConfig, report: Report, checked: _Checked) -> None:

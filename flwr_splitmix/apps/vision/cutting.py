@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal
 
-from flwr_splitmix.segments import SplitModel, split_shuffled_edge, split_vision_model
+from flwr_splitmix.segments import SPLITS, SplitModel
 from flwr_splitmix.strategies import SplitStrategy
 
 
@@ -46,13 +45,6 @@ def split_for(
         strategy, model, cut_at=cut_at, cell=cell, positions=positions, **options
     )
     return SPLITS[made_by](**arguments)
-
-
-SPLITS: dict[str, Callable[..., SplitModel]] = {
-    "split_vision_model": split_vision_model,
-    "split_shuffled_edge": split_shuffled_edge,
-}
-"""Functions that cut models, by name."""
 
 
 def split_call(

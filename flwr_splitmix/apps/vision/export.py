@@ -8,12 +8,12 @@ from typing import Any
 
 from flwr_splitmix.apps.exporting import facts_of, segment_weights
 from flwr_splitmix.apps.vision.config import VisionConfig
-from flwr_splitmix.apps.vision.cutting import SPLITS
 from flwr_splitmix.apps.vision.inputs import recorded_inputs
 from flwr_splitmix.apps.vision.model import split_of
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.export.onnx_file import check_packages
 from flwr_splitmix.runs.export.vision import write_vision
+from flwr_splitmix.segments import SPLITS
 from flwr_splitmix.storage import under
 
 

@@ -18,13 +18,11 @@ from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.node.guards import NodeGuards
 from flwr_splitmix.links.node.pinned import pinned
 from flwr_splitmix.links.node.state import open_store
+from flwr_splitmix.links.stream.pairs import CERTIFICATE, KEY
 from flwr_splitmix.links.stream.session import ClientIdentity, Session
 from flwr_splitmix.links.ticket import RECORD, Ticket, arrays_of, to_arrays
 
 log = logging.getLogger("flwr.splitmix")
-
-CERTIFICATE, KEY = "ssl-certfile", "ssl-keyfile"
-"""Keys of the node's configuration: its own certificate, if the server asks for one."""
 
 
 def serve_round(

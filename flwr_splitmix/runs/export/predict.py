@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,14 +17,9 @@ from flwr_splitmix.data.images.preprocessing import Preprocessing
 from flwr_splitmix.data.texts.tokens import plain_tokens
 from flwr_splitmix.runs.export.folder import FACTS, ExportError, read_facts
 from flwr_splitmix.runs.export.vision import LOWER, UPPER
-from flwr_splitmix.segments import SplitModel, split_shuffled_edge, split_vision_model
+from flwr_splitmix.segments import SPLITS, SplitModel
 
 _BATCH = 64
-
-_MADE_BY: dict[str, Callable[..., SplitModel]] = {
-    "split_vision_model": split_vision_model,
-    "split_shuffled_edge": split_shuffled_edge,
-}
 
 
 class Likely(NamedTuple):
@@ -44,7 +39,7 @@ def load_segments(folder: Path) -> SplitModel:
     """
     call = _facts(folder, "vision")["segments"]
     try:
-        segments = _MADE_BY[call["made_by"]](**call["arguments"], seed=0)
+        segments = SPLITS[call["made_by"]](**call["arguments"], seed=0)
     except (KeyError, TypeError) as error:
         raise ExportError(
             f"{folder / FACTS} has segments that cannot be made ({error}); export the run again"
