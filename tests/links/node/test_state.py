@@ -114,6 +114,18 @@ def test_runs_long_forgotten_are_removed_and_nothing_else(tmp_path: Path) -> Non
     assert not (tmp_path / "old").exists()
 
 
+def test_a_run_that_is_still_used_is_not_forgotten(tmp_path: Path) -> None:
+    """Saving a state changes the folder of the client, not the one of the run, which is looked at."""
+    node = context(**{"state-dir": str(tmp_path)})
+    open_store("psl-1", node).save(3, 2, TENSORS, META)
+    long_ago = time.time() - 31 * 86_400
+    os.utime(tmp_path / "psl-1", (long_ago, long_ago))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_state, "FORGET_DAYS", 40)
+        open_store("psl-1", node)
+    check_same(open_store("psl-1", node).load(3), 2)
+
+
 def test_a_flipped_bit_in_the_context_means_that_the_client_begins_anew(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

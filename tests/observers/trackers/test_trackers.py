@@ -57,6 +57,19 @@ def test_csv_has_a_row_a_round(tmp_path: Path) -> None:
     assert float(rows[-1]["uplink_bytes_total"]) == total
 
 
+def test_csv_has_a_repeated_round_once(tmp_path: Path) -> None:
+    """A round after the newest checkpoint is done again when a run is resumed."""
+    for first, losses in ((1, [1.0, 2.0, 3.0]), (3, [4.0])):
+        (tracker,) = make_trackers("csv")
+        tracker.folder = tmp_path
+        tracker.on_start(RunStarted("PSL", 4, first))
+        for number, loss in enumerate(losses, first):
+            tracker.numbers({"loss": loss}, number)
+    with (tmp_path / "metrics.csv").open() as file:
+        rows = [(row["round"], float(row["loss"])) for row in csv.DictReader(file)]
+    assert rows == [("1", 1.0), ("2", 2.0), ("3", 4.0)]
+
+
 def test_csv_keeps_every_digit_of_bytes(tmp_path: Path) -> None:
     """It kept six digits, so that totals of megabytes were not those of the metrics."""
     (tracker,) = make_trackers("csv")
