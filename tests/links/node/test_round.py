@@ -101,7 +101,7 @@ def test_a_round_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_round_begins_and_ends_in_the_audit_log(tmp_path: Path) -> None:
-    """What a node says of itself when it attaches, and what it releases at the end, leave it too."""
+    """What a node says of itself at first, and what it releases at the end, leave it too."""
     grid = FakeGrid(toy_app(TOY), 1, **{"state-dir": str(tmp_path)})
     strategy = SFL(TOY.upper(), device="cpu", seed=7, evaluation="none", steps_per_round=1)
     strategy.link = OnFakeGrid(StreamLink(address="127.0.0.1:0", run="sfl-1"), grid)
@@ -125,5 +125,5 @@ def test_a_node_whose_audit_log_is_full_still_says_why(
 
     monkeypatch.setattr(AuditLog, "write", full)
     monkeypatch.setattr(AuditLog, "refuse", full)
-    with pytest.raises(LinkError, match="client 0: .*No space left on device"):
+    with pytest.raises(LinkError, match=r"client 0: .*No space left on device"):
         run(tmp_path)

@@ -115,7 +115,7 @@ def test_runs_long_forgotten_are_removed_and_nothing_else(tmp_path: Path) -> Non
 
 
 def test_a_run_that_is_still_used_is_not_forgotten(tmp_path: Path) -> None:
-    """Saving a state changes the folder of the client, not the one of the run, which is looked at."""
+    """The run's folder is looked at, and saving a state changes only the client's in it."""
     node = context(**{"state-dir": str(tmp_path)})
     open_store("psl-1", node).save(3, 2, TENSORS, META)
     long_ago = time.time() - 31 * 86_400
