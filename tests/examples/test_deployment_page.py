@@ -15,8 +15,8 @@ import pytest
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.links import StreamLink
 from flwr_splitmix.links.node.pinned import MIXER, MIXER_CA
-from flwr_splitmix.links.node.round import CERTIFICATE, KEY
 from flwr_splitmix.links.node.state import CONTEXT_BYTES, FORGET_DAYS, STATE_DIR
+from flwr_splitmix.links.stream.pairs import CERTIFICATE, KEY
 from flwr_splitmix.observers import metrics
 from flwr_splitmix.privacy.policy import KEYS as POLICY_KEYS
 from flwr_splitmix.privacy.policy import POLICY
