@@ -34,6 +34,8 @@ def test_every_key_that_names_a_file_is_known() -> None:
         for config in (VisionConfig, LanguageConfig)
         for name in config.model_fields
     }
-    of_files = {key for key in keys if key.endswith(("file", "-ca", "-token", "-dir", "dataset"))}
+    of_files = {
+        key for key in keys if key.endswith(("file", "-ca", "via-token", "-dir", "dataset"))
+    }
     assert of_files <= PATHS
     assert keys >= PATHS
