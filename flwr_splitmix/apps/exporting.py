@@ -76,7 +76,9 @@ def export_run(
 
         return export_vision(run, folder, config, client=client, onnx=onnx, force=force)
     raise ExportError(
-        f"run {run.id} is of neither app: its configuration does not say how its model is made"
+        f"run {run.id} is of neither app: its configuration does not say how its model is made; "
+        "the weights of an app or a script of your own are in run.checkpoints.load().tensors "
+        "(docs/own-app.md)"
     )
 
 

@@ -47,6 +47,8 @@ def predict(
     """Print the most likely classes of pictures or of a text, or the answer to a question."""
     if bool(images) == (text is not None):
         raise RunError('give pictures or --text "...", one of the two')
+    if text is not None and not text.strip():
+        raise RunError("--text is empty; give a text to classify, or a question to answer")
     if second is not None and text is None:
         raise RunError("--second goes with --text")
     from flwr_splitmix.runs.export import predict as exported  # loads torch

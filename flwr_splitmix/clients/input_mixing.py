@@ -18,8 +18,8 @@ def mix_inputs(share: InputShare, batch_of: Callable[[int], Example]) -> Example
     Parameters
     ----------
     batch_of
-        Returns a client's batch of this step: inputs (b, C, H, W), or cells (b, N, width); and
-        labels int64 (b,).
+        Returns a client's batch of this step: inputs (b, C, H, W), cells (b, N, width), or
+        vectors (b, F); and labels int64 (b,).
 
     Returns
     -------
@@ -35,8 +35,8 @@ def mix_inputs(share: InputShare, batch_of: Callable[[int], Example]) -> Example
     own = batches[share.parts[0][0]][0]
     cells = {client: _to_cells(inputs, grid) for client, (inputs, _) in batches.items()}
     mixed, soft = share.mix(cells, {client: labels for client, (_, labels) in batches.items()})
-    if own.ndim == 3:
-        return mixed, soft
+    if own.ndim < 4:
+        return mixed.reshape(own.shape), soft
     return CellsToMap(grid, own.shape[2] // share.rows)(mixed), soft
 
 
@@ -44,6 +44,8 @@ def _to_cells(inputs: Tensor, grid: tuple[int, int]) -> Tensor:
     rows, columns = grid
     if inputs.ndim == 3 and inputs.shape[1] == rows * columns:
         return inputs
+    if inputs.ndim == 2 and inputs.shape[1] % (rows * columns) == 0:
+        return inputs.reshape(len(inputs), rows * columns, -1)
     if inputs.ndim == 4:
         height, width = inputs.shape[2:]
         cell = height // rows
@@ -52,5 +54,6 @@ def _to_cells(inputs: Tensor, grid: tuple[int, int]) -> Tensor:
             return cells
     raise ClientError(
         f"inputs of shape {tuple(inputs.shape[1:])} cannot be divided into {rows} x {columns} "
-        "square cells"
+        "cells (the strategy's grid, by default that of the patches at the cut; images need "
+        "square ones)"
     )

@@ -72,6 +72,33 @@ def explained(segment: nn.Module, inputs: Tensor) -> Iterator[None]:
         ) from error
 
 
+def check_finite(segment: nn.Module, inputs: Tensor, smashed: Tensor) -> None:
+    """Find out where NaN or infinite numbers in smashed data come from.
+
+    Raises
+    ------
+    ClientError
+        If there are any: from the inputs, from the weights, or from neither.
+    """
+    # A sum is ten times as fast as a look at every number, but may overflow by itself.
+    if bool(smashed.sum().isfinite()) or bool(smashed.isfinite().all()):
+        return
+    if not bool(inputs.isfinite().all()):
+        raise ClientError(
+            "its data have NaN or infinite numbers: replace them in the data set, or leave these "
+            "examples out"
+        )
+    if not all(bool(weight.isfinite().all()) for weight in segment.parameters()):
+        raise ClientError(
+            "the weights of its lower segment are NaN or infinite: training has diverged; a "
+            "smaller learning rate, or gradients that are clipped, may prevent it"
+        )
+    raise ClientError(
+        "its lower segment makes NaN or infinite numbers of finite data with finite weights, as a "
+        "division by 0 or a logarithm of 0 does"
+    )
+
+
 def load_segment(segment: nn.Module, arrays: Mapping[str, Tensor]) -> None:
     """Replace a lower segment's weights.
 

@@ -16,6 +16,7 @@ from flwr_splitmix.clients.graphs import backward, upload
 from flwr_splitmix.clients.guarded_client import GuardedClient
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.clients.lower import (
+    check_finite,
     check_segment,
     describe_segment,
     describe_tests,
@@ -309,6 +310,8 @@ class SplitClient(GuardedClient):
                 "forward pass detaches it, or runs without gradients; if nothing is to be trained, "
                 "freeze the weights (requires_grad_(False))"
             )
+        if self.device.type == "cpu":  # on an accelerator the look would wait for it
+            check_finite(self.segment, inputs, smashed.detach())
         return smashed
 
     def _first_inputs(self, number: int) -> Tensor:

@@ -86,12 +86,29 @@ def test_inputs_that_are_cells_already_stay_cells() -> None:
     assert torch.equal(mixed, cells)
 
 
+def test_vectors_are_mixed_as_equal_parts() -> None:
+    """They were refused, so that tables of numbers had no mixup."""
+    batches = {client: (torch.randn(B, 12), torch.zeros(B).long()) for client in (0, 1)}
+    share = share_of((0, WeightedShare(lam=0.75)), (1, WeightedShare(lam=0.25)))
+    mixed, _ = mix_inputs(share, batches.__getitem__)
+    torch.testing.assert_close(mixed, 0.75 * batches[0][0] + 0.25 * batches[1][0])
+    half = PatchShare(lam=0.5, patches=6, seed=3, start=0, stop=3)
+    mixed, _ = mix_inputs(share_of((0, half)), batches.__getitem__)
+    kept = half.positions(B)
+    for row in range(B):
+        parts, own = mixed[row].view(6, 2), batches[0][0][row].view(6, 2)
+        assert torch.equal(parts[kept[row]], own[kept[row]])
+        assert parts.count_nonzero() == 6
+
+
 @pytest.mark.parametrize(
     "shape", [(B, C, 9, 12), (B, C, 8, 8), (B, C, 1, 3), (B, 7, 5), (B, 8), (B, C, 8, 12, 1)]
 )
 def test_inputs_that_the_grid_does_not_divide_are_refused(shape: tuple[int, ...]) -> None:
     batch = (torch.zeros(shape), torch.zeros(B, dtype=torch.int64))
-    with pytest.raises(ClientError, match="cannot be divided into 2 x 3 square cells"):
+    with pytest.raises(
+        ClientError, match=r"cannot be divided into 2 x 3 cells \(the strategy's grid, "
+    ):
         mix_inputs(share_of((0, FullShare())), lambda client: batch)
 
 

@@ -53,6 +53,20 @@ class Converting(Lower):
         return super().forward(inputs.float())
 
 
+class Reciprocal(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return 1 / inputs
+
+
+class Times(nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return (inputs.sign() + 2) * self.factor / 10
+
+
 class Failing(Lower):
     def forward(self, inputs: Tensor) -> Tensor:
         raise RuntimeError("no such patient")
@@ -127,6 +141,22 @@ def test_inputs_of_another_dtype_are_named_with_the_remedy(dtype: torch.dtype) -
         smashed_of(Lower(), data)
     _, smashed = smashed_of(Converting(), data)
     assert smashed.dtype == torch.float32
+
+
+def test_numbers_that_are_not_finite_are_traced_to_data_weights_or_segment() -> None:
+    """The server rejected the upload, and nobody could tell which of the three it was."""
+    holes = torch.where(torch.rand(8, 5) < 0.5, torch.nan, INPUTS)
+    with pytest.raises(ClientError, match="its data have NaN or infinite numbers: replace them"):
+        smashed_of(Lower(), TensorDataset(holes, LABELS))
+    diverged = Lower()
+    with torch.no_grad():
+        diverged.linear.weight[0, 0] = torch.inf
+    with pytest.raises(ClientError, match=r"weights of its lower segment are .* has diverged"):
+        smashed_of(diverged)
+    with pytest.raises(ClientError, match="makes NaN or infinite numbers of finite data"):
+        smashed_of(Lower(Reciprocal()), TensorDataset(torch.zeros(8, 5), LABELS))
+    large = Lower(Times(1e38))  # finite, though their sum is not
+    assert smashed_of(large)[1].isfinite().all()
 
 
 def test_other_errors_of_a_segment_are_its_own() -> None:

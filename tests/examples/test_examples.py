@@ -22,8 +22,9 @@ from flwr_splitmix.clients import SplitClient, UShapeClient
 from flwr_splitmix.data import client_split, load_images
 from flwr_splitmix.links.stream.certificates import make_certificates
 from flwr_splitmix.mixers import SmashedShape
+from flwr_splitmix.runs import Run
 from flwr_splitmix.segments import split_vision_model
-from flwr_splitmix.strategies import CutMixSFL, CutMixSL, SplitStrategy
+from flwr_splitmix.strategies import SFL, CutMixSFL, CutMixSL, SplitStrategy
 from flwr_splitmix.testing import laws
 from tests.examples.programs import ROOT, program, readme_files
 
@@ -83,6 +84,21 @@ def test_a_client_of_ones_own_of_the_u_shape_keeps_to_the_law() -> None:
     kind = names["NoisyClient"]
     assert isinstance(kind, type)
     assert issubclass(kind, UShapeClient)
+
+
+def test_the_weights_of_a_run_are_loaded_into_ones_own_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPLITMIX_HOME", str(tmp_path))
+    toy = laws.Toy()
+    strategy = SFL(toy.upper(), device="cpu", run=Run.create({}, name="mine"), steps_per_round=1)
+    result = strategy.fit(toy.make_clients(), 1)
+    names: dict[str, Any] = {"Run": Run, "lower": toy.lower(), "upper": toy.upper()}
+    exec(program("docs/own-app.md", "checkpoints.load()"), names)
+    for name, weight in strategy.upper.module.state_dict().items():
+        assert torch.equal(names["upper"].state_dict()[name], weight)
+    for name, weight in names["lower"].state_dict().items():
+        assert np.array_equal(result.arrays[name].numpy(), weight.numpy())
 
 
 def test_an_observer_of_ones_own_counts_what_the_metrics_count(
