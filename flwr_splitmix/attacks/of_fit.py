@@ -73,7 +73,8 @@ def attacked_fit(
         if not isinstance(client.batches.data, ImageDataset):
             raise TypeError(
                 f"client {index} has {type(client.batches.data).__name__} for its data; attacks on "
-                "images need an ImageDataset, such as client_split returns"
+                "images need an ImageDataset, such as client_split returns, or of your own images: "
+                "ImageDataset(uint8 (n, C, H, W), labels, num_classes=...)"
             )
         parts[index] = client.batches.data
     if next(iter(recorder.trace.steps(1)), None) is None:
