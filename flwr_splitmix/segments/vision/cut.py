@@ -10,10 +10,11 @@ from typing import Any, Literal
 import torch
 
 from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.segments.vision.layouts import layout_of
 from flwr_splitmix.segments.vision.lenet import open_lenet5
 from flwr_splitmix.segments.vision.pit import open_pit
 from flwr_splitmix.segments.vision.split_model import Cuttable, Request, SplitModel
-from flwr_splitmix.segments.vision.staged import layout_of, open_staged
+from flwr_splitmix.segments.vision.staged import open_staged
 from flwr_splitmix.segments.vision.vgg import open_vgg
 from flwr_splitmix.segments.vision.vit import open_vit
 from flwr_splitmix.segments.vision.zoo import cannot_cut, family_of
@@ -39,9 +40,9 @@ def split_vision_model(
     ----------
     name
         A timm model of the classes `VisionTransformer` (vit_*, deit*), `PoolingVisionTransformer`
-        (pit_*), `VGG`, `ResNet`, `ResNetV2`, `RegNet`, `EfficientNet` (also mobilenetv2_*),
-        `MobileNetV3` (also mobilenetv4_*), `ConvNeXt`, `ByobNet` (mobilevit_*, repvgg_*, ...),
-        `SwinTransformer` or `SwinTransformerV2`, or "lenet5".
+        (pit_*), `VGG`, or one of `LAYOUTS`: `ResNet`, `EfficientNet` (also mobilenetv2_*),
+        `ConvNeXt`, `DenseNet`, `ByobNet` (mobilevit_*, repvgg_*, ...), `SwinTransformer` and many
+        others; or "lenet5".
     cut_at
         The last part of the lower segment; None or "" for the family's default:
 
@@ -51,8 +52,9 @@ def split_vision_model(
         - PiT: "embedding" (default); "transformers.i": also the class token and stages 0 to i.
         - VGG: "features.i", layers 0 to i; by default two convolutions and one pooling.
         - Other CNNs and Swin: "stem", or a stage: "layer1" to "layer4" of a ResNet, "s1" to "s4"
-          of a RegNet, "blocks.i" of an EfficientNet or MobileNet, "layers.i" of a Swin, "stages.i"
-          of others. The default is the first stage whose map has a quarter of the image's side.
+          of a RegNet, "blocks.i" of an EfficientNet or MobileNet, "layers.i" of a Swin,
+          "features.denseblock1" of a DenseNet, "stages.i" of most others. The default is the first
+          stage whose map has a quarter of the image's side.
         - LeNet-5: "conv1", "pool1", "conv2" (default), "pool2".
     num_classes, channels
         Numbers of classes and of image channels.

@@ -2,86 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from flwr_splitmix.segments.vision.feature_maps import open_cnn
+from flwr_splitmix.segments.vision.layouts import DROPOUT, OWN_HEAD, Layout
 from flwr_splitmix.segments.vision.split_model import Cuttable, Request, Stage
-from flwr_splitmix.segments.vision.zoo import create
-
-_DROPOUT = "drop"
-"""Place in a top of the dropout that timm applies by a function."""
+from flwr_splitmix.segments.vision.zoo import cannot_cut, create
 
 _DEFAULT_REDUCTION = 4
 """Image side divided by the map's side at the default cut."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The modules of a family, by timm's names, in the order in which they run.
-
-    Parameters
-    ----------
-    stem, top
-        Modules before and after the stages.
-    stages
-        Pattern of the stages' names: `layer1`, ... or `blocks.0`, ...
-    windows
-        Whether it is a transformer with windows of patches: it is built for one size of images and
-        patches, and its maps are (b, H, W, C).
-    """
-
-    stem: tuple[str, ...]
-    stages: str
-    top: tuple[str, ...]
-    windows: bool = False
-
-    def stages_of(self, model: nn.Module) -> list[str]:
-        """Return the names of a model's stages, in order."""
-        return [name for name, _ in model.named_modules() if re.fullmatch(self.stages, name)]
-
-    def timm_name(self, weight: str) -> str:
-        """Return timm's name of a segment's weight."""
-        part, _, rest = weight.partition(".")
-        if part == "stem":
-            index, _, own = rest.partition(".")
-            several = len(self.stem) > 1
-            return f"{self.stem[int(index)]}.{own}" if several else f"{self.stem[0]}.{rest}"
-        dotted = part.replace("_", ".")
-        return f"{dotted if re.fullmatch(self.stages, dotted) else part}.{rest}"
-
-
-LAYOUTS = {
-    "ResNet": Layout(
-        ("conv1", "bn1", "act1", "maxpool"), r"layer\d+", ("global_pool", _DROPOUT, "fc")
-    ),
-    "ResNetV2": Layout(("stem",), r"stages\.\d+", ("norm", "head")),
-    "RegNet": Layout(("stem",), r"s\d+", ("final_conv", "head")),
-    "EfficientNet": Layout(
-        ("conv_stem", "bn1"),
-        r"blocks\.\d+",
-        ("conv_head", "bn2", "global_pool", _DROPOUT, "classifier"),
-    ),
-    "MobileNetV3": Layout(
-        ("conv_stem", "bn1"),
-        r"blocks\.\d+",
-        ("global_pool", "conv_head", "norm_head", "act2", "flatten", _DROPOUT, "classifier"),
-    ),
-    "ByobNet": Layout(("stem",), r"stages\.\d+", ("final_conv", "head")),
-    "ConvNeXt": Layout(("stem",), r"stages\.\d+", ("norm_pre", "head")),
-    "SwinTransformer": Layout(("patch_embed",), r"layers\.\d+", ("norm", "head"), windows=True),
-    "SwinTransformerV2": Layout(("patch_embed",), r"layers\.\d+", ("norm", "head"), windows=True),
-}
-"""Layouts by the names of timm's classes."""
-
-
-def layout_of(family: type[nn.Module]) -> Layout | None:
-    """Return the layout of a class of timm or of its nearest base; None if there is none."""
-    layouts = (LAYOUTS.get(kind.__name__) for kind in family.__mro__)
-    return next((layout for layout in layouts if layout is not None), None)
 
 
 def open_staged(request: Request, family: type[nn.Module], layout: Layout) -> Cuttable:
@@ -92,20 +23,47 @@ def open_staged(request: Request, family: type[nn.Module], layout: Layout) -> Cu
     ValueError
         If timm cannot build the model, or it computes otherwise than its family.
     """
-    sizes = {"img_size": request.image_size, "patch_size": request.patch_size}
     if layout.windows:
         request.check_patches()
-    model = create(request, family, **(sizes if layout.windows else {}))
+    model = create(request, family, **layout.sizes(request.image_size, request.patch_size))
     names = layout.stages_of(model)
     stages: list[Stage] = [
-        ("stem", _in_sequence([getattr(model, name) for name in layout.stem])),
-        *((name.replace(".", "_"), model.get_submodule(name)) for name in names),
+        ("stem", _in_sequence([_part(model, name) for name in layout.stem])),
+        *((name.replace(".", "_"), _part(model, name)) for name in names),
     ]
     cuts = {name: i + 1 for i, name in enumerate(["stem", *names])}
-    drop = nn.Dropout(float(model.drop_rate)) if hasattr(model, "drop_rate") else nn.Identity()
-    stages += [(name, drop if name == _DROPOUT else getattr(model, name)) for name in layout.top]
     default = _default(model, names)
+    weights = {*model.parameters(), *model.buffers()}
+    stages += [(name.replace(".", "_"), _part(model, name)) for name in layout.top]
+    taken = nn.ModuleList(module for _, module in stages)
+    if {*taken.parameters(), *taken.buffers()} != weights:
+        raise ValueError(cannot_cut(request.name))  # it has a part that its family lacks
     return open_cnn(request, stages, cuts, default, channels_last=layout.windows)
+
+
+class OwnHead(nn.Module):
+    """The `forward_head` of a timm model, of which only pooling and head are left.
+
+    The model cannot be used otherwise afterwards.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        for name in [name for name, _ in model.named_children()]:
+            if not name.startswith(("head", "global_pool")):
+                setattr(model, name, nn.Identity())
+        self.model = model
+
+    def forward(self, maps: Tensor) -> Tensor:  # noqa: D102
+        logits: Tensor = self.model.forward_head(maps)
+        return logits
+
+
+def _part(model: Any, name: str) -> nn.Module:
+    if name == DROPOUT:
+        return nn.Dropout(float(getattr(model, "drop_rate", 0.0)))
+    part: nn.Module = OwnHead(model) if name == OWN_HEAD else model.get_submodule(name)
+    return part
 
 
 def _in_sequence(modules: list[nn.Module]) -> nn.Module:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.segments.vision.layouts import layout_of
 from flwr_splitmix.segments.vision.split_model import SplitModel
-from flwr_splitmix.segments.vision.staged import layout_of
 from flwr_splitmix.segments.vision.vgg import FULL_SIZE
 from flwr_splitmix.segments.vision.zoo import family_of
 
@@ -117,8 +117,9 @@ def _timm_arguments(
     family = family_of(name)
     options: dict[str, Any] = {"num_classes": num_classes, "in_chans": channels, **timm_options}
     layout = layout_of(family)
-    patched = issubclass(family, VisionTransformer | PoolingVisionTransformer)
-    if patched or (layout is not None and layout.windows):
+    if layout is not None:
+        options |= layout.sizes(image_size, patch_size)
+    elif issubclass(family, VisionTransformer | PoolingVisionTransformer):
         options |= {"img_size": image_size, "patch_size": patch_size}
     if issubclass(family, PoolingVisionTransformer):
         options.setdefault("stride", patch_size)

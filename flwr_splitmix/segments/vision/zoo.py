@@ -13,7 +13,7 @@ from flwr_splitmix.segments.vision.split_model import Request
 
 CUTTABLE = (
     "vit_*", "deit*", "pit_*", "swin*", "vgg*", "resnet*", "regnet*", "convnext*",
-    "efficientnet*", "mobilenet*", "mobilevit*",
+    "efficientnet*", "mobilenet*", "mobilevit*", "densenet*", "ghostnet*", "fastvit*", "maxvit*",
 )  # fmt: skip
 """Patterns of names of models that can be cut; others of the same classes can, too."""
 
@@ -45,6 +45,8 @@ def import_timm() -> Any:
 def family_of(name: str) -> type[nn.Module]:
     """Return the class of a timm model, from the annotation of its entry point.
 
+    Without one, it is the only class of the entry point's module that has `forward_features`.
+
     Raises
     ------
     ValueError
@@ -63,7 +65,16 @@ def family_of(name: str) -> type[nn.Module]:
     entry = timm.models.model_entrypoint(name)
     annotation = getattr(entry, "__annotations__", {}).get("return", nn.Module)
     family = getattr(zoo, annotation, None) if isinstance(annotation, str) else annotation
-    return family if isinstance(family, type) else nn.Module
+    if isinstance(family, type) and family is not nn.Module:
+        return family
+    defined = [
+        kind
+        for kind in vars(sys.modules[entry.__module__]).values()
+        if isinstance(kind, type)
+        and kind.__module__ == entry.__module__
+        and hasattr(kind, "forward_features")
+    ]
+    return defined[0] if len(defined) == 1 else nn.Module
 
 
 def pretrained_normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:

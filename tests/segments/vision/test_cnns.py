@@ -15,6 +15,7 @@ from flwr_splitmix.segments import LowerSegment, SplitModel, split_vision_model
 
 SEED = 5
 SWIN: dict[str, Any] = {"embed_dim": 32, "num_heads": (1, 2, 4, 8)}
+NO_PATHS: dict[str, Any] = {"drop_path_rate": None}  # such models drop none
 STAGED: list[tuple[str, str, dict[str, Any]]] = [
     *(("resnet18", cut_at, {}) for cut_at in ("stem", "layer1", "layer4")),
     ("resnet14t", "layer1", {"stem_width": 16}),  # three convolutions in its stem, bottlenecks
@@ -29,6 +30,34 @@ STAGED: list[tuple[str, str, dict[str, Any]]] = [
     *(("test_convnext", cut_at, {}) for cut_at in ("stem", "stages.0", "stages.3")),
     ("mobilevit_xxs", "stages.1", {}),
     ("mobileone_s0", "stages.0", {}),
+    *(("densenet121", f"features.{at}", NO_PATHS) for at in ("denseblock1", "transition3")),
+    *(
+        (name, "", NO_PATHS)
+        for name in (
+            "ghostnet_050",
+            "repghostnet_050",
+            "repvit_m0_9",
+            "dla46_c",
+            "legacy_seresnet18",
+        )
+    ),
+    *(
+        (name, "", {})
+        for name in (
+            "cs3darknet_focus_s",
+            "ese_vovnet19b_slim_dw",
+            "hgnetv2_b0",
+            "edgenext_xx_small",
+            "poolformer_s12",
+            "test_nfnet",
+            "fastvit_t8",
+            "starnet_s050",
+            "fasternet_t0",
+            "rexnet_100",
+            "pvt_v2_b0",
+        )
+    ),
+    ("coatnet_nano_rw_224", "stages.0", {}),  # built for one size of images
     *(("swin_tiny_patch4_window7_224", at, SWIN) for at in ("stem", "layers.0", "layers.3")),
     ("swinv2_tiny_window8_256", "layers.0", SWIN),
 ]
@@ -78,6 +107,8 @@ def test_a_model_in_stages(name: str, cut_at: str, small: dict[str, Any]) -> Non
     if name.startswith("resnetv2"):
         del options["drop_path_rate"]  # timm's own gives a stage of it two of its arguments
     windows: dict[str, Any] = {"img_size": 32, "patch_size": 4} if name.startswith("swin") else {}
+    if name.startswith("coatnet"):
+        windows = {"img_size": 32}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         whole = timm.create_model(name, num_classes=7, in_chans=1, **options, **windows)

@@ -28,6 +28,10 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
     ("mobilenetv3_small_050", {"image_size": 32}),
     ("test_convnext", {"image_size": 32, "cut_at": "stages.1"}),
     ("mobileone_s0", {"image_size": 32}),
+    ("densenet121", {"image_size": 32}),
+    ("rexnet_100", {"image_size": 32}),
+    ("pvt_v2_b0", {"image_size": 32}),
+    ("coatnet_nano_rw_224", {"image_size": 32}),
     ("swin_tiny_patch4_window7_224", {"image_size": 32, "embed_dim": 24}),
     ("vgg11_bn", {"image_size": 224, "mlp_ratio": 1 / 512}),
 ]

@@ -1,0 +1,130 @@
+"""The layouts of timm's families: a stem, stages one after another, and a top, by name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from torch import nn
+
+DROPOUT = "drop"
+"""Place in a top of the dropout that timm applies by a function."""
+
+OWN_HEAD = "own_head"
+"""Place in a top of timm's own `forward_head`, where it computes more than its modules do."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The modules of a family, by timm's names, in the order in which they run.
+
+    Parameters
+    ----------
+    stem, top
+        Modules before and after the stages.
+    stages
+        Pattern of the stages' names: `layer1`, ... or `blocks.0`, ...
+    windows
+        Whether it is a transformer with windows of patches: it is built for one size of images and
+        patches, and its maps are (b, H, W, C).
+    sized
+        Whether it is built for one size of images.
+    """
+
+    stem: tuple[str, ...]
+    stages: str
+    top: tuple[str, ...]
+    windows: bool = False
+    sized: bool = False
+
+    def sizes(self, image_size: int, patch_size: int) -> dict[str, int]:
+        """Return the sizes that timm's model is built for, by timm's names."""
+        if self.windows:
+            return {"img_size": image_size, "patch_size": patch_size}
+        return {"img_size": image_size} if self.sized else {}
+
+    def stages_of(self, model: nn.Module) -> list[str]:
+        """Return the names of a model's stages, in order."""
+        return [name for name, _ in model.named_modules() if re.fullmatch(self.stages, name)]
+
+    def timm_name(self, weight: str) -> str:
+        """Return timm's name of a segment's weight."""
+        part, _, rest = weight.partition(".")
+        if part == "stem":
+            index, _, own = rest.partition(".")
+            several = len(self.stem) > 1
+            return f"{self.stem[int(index)]}.{own}" if several else f"{self.stem[0]}.{rest}"
+        if part == OWN_HEAD:
+            return rest.removeprefix("model.")
+        names = (part, *(part[: m.start()] + "." + part[m.end() :] for m in re.finditer("_", part)))
+        known = (name for name in names if name in self.top or re.fullmatch(self.stages, name))
+        return f"{next(known, part)}.{rest}"
+
+
+def _of_stages(*top: str) -> Layout:
+    return Layout(("stem",), r"stages\.\d+", top)
+
+
+LAYOUTS = {
+    "ResNet": Layout(
+        ("conv1", "bn1", "act1", "maxpool"), r"layer\d+", ("global_pool", DROPOUT, "fc")
+    ),
+    "ResNetV2": _of_stages("norm", "head"),
+    "RegNet": Layout(("stem",), r"s\d+", ("final_conv", "head")),
+    "EfficientNet": Layout(
+        ("conv_stem", "bn1"),
+        r"blocks\.\d+",
+        ("conv_head", "bn2", "global_pool", DROPOUT, "classifier"),
+    ),
+    "MobileNetV3": Layout(
+        ("conv_stem", "bn1"),
+        r"blocks\.\d+",
+        ("global_pool", "conv_head", "norm_head", "act2", "flatten", DROPOUT, "classifier"),
+    ),
+    "ByobNet": _of_stages("final_conv", "head"),
+    "ConvNeXt": _of_stages("norm_pre", "head"),
+    **dict.fromkeys(("CspNet", "VovNet", "HighPerfGpuNet", "MetaNeXt"), _of_stages("head")),
+    **dict.fromkeys(("EdgeNeXt", "DaVit"), _of_stages("norm_pre", "head")),
+    **dict.fromkeys(("MetaFormer", "RepVit"), _of_stages(OWN_HEAD)),
+    **dict.fromkeys(
+        ("GhostNet", "RepGhostNet"),
+        Layout(
+            ("conv_stem", "bn1", "act1"),
+            r"blocks\.\d+",
+            ("global_pool", "conv_head", "act2", "flatten", DROPOUT, "classifier"),
+        ),
+    ),
+    "NormFreeNet": _of_stages("final_conv", "final_act", "head"),
+    "FastVit": _of_stages("final_conv", "head"),
+    "StarNet": _of_stages("norm", "global_pool", "flatten", DROPOUT, "head"),
+    "FasterNet": Layout(
+        ("patch_embed",),
+        r"stages\.\d+",
+        ("global_pool", "conv_head", "act", "flatten", DROPOUT, "classifier"),
+    ),
+    "RDNet": Layout(("stem",), r"dense_stages\.\d+", ("norm_pre", "head")),
+    "RexNet": Layout(("stem",), r"features\.\d+", ("head",)),
+    "FocalNet": Layout(("stem",), r"layers\.\d+", ("norm", "head")),
+    "XceptionAligned": Layout(("stem",), r"blocks\.\d+", ("act", "head")),
+    "ConvMixer": Layout(("stem",), r"blocks\.\d+", ("global_pool", "head_drop", "head")),
+    "SENet": Layout(("layer0", "pool0"), r"layer[1-4]", ("global_pool", DROPOUT, "last_linear")),
+    "DLA": Layout(("base_layer",), r"level\d", ("global_pool", "head_drop", "fc", "flatten")),
+    "DenseNet": Layout(
+        ("features.conv0", "features.norm0", "features.pool0"),
+        r"features\.(denseblock|transition)\d+",
+        ("features.norm5", "global_pool", "head_drop", "classifier"),
+    ),
+    "MaxxVit": Layout(("stem",), r"stages\.\d+", ("norm", "head"), sized=True),
+    "TinyVit": Layout(("patch_embed",), r"stages\.\d+", ("head",)),
+    "PyramidVisionTransformerV2": Layout(("patch_embed",), r"stages\.\d+", (OWN_HEAD,)),
+    "TResNet": Layout(("body.s2d", "body.conv1"), r"body\.layer\d", ("head",)),
+    "SwinTransformer": Layout(("patch_embed",), r"layers\.\d+", ("norm", "head"), windows=True),
+    "SwinTransformerV2": Layout(("patch_embed",), r"layers\.\d+", ("norm", "head"), windows=True),
+}
+"""Layouts by the names of timm's classes."""
+
+
+def layout_of(family: type[nn.Module]) -> Layout | None:
+    """Return the layout of a class of timm or of its nearest base; None if there is none."""
+    layouts = (LAYOUTS.get(kind.__name__) for kind in family.__mro__)
+    return next((layout for layout in layouts if layout is not None), None)
