@@ -52,8 +52,9 @@ def _to_cells(inputs: Tensor, grid: tuple[int, int]) -> Tensor:
         if (cell * rows, cell * columns) == (height, width):
             cells: Tensor = MapToCells(cell)(inputs)
             return cells
+    kind = "square" if inputs.ndim == 4 else "equal"
     raise ClientError(
         f"inputs of shape {tuple(inputs.shape[1:])} cannot be divided into {rows} x {columns} "
-        "cells (the strategy's grid, by default that of the patches at the cut; images need "
-        "square ones)"
+        f"{kind} cells"
+        + ("" if inputs.ndim == 4 else ": the strategy's grid=(rows, columns) sets their number")
     )
