@@ -39,6 +39,16 @@ def without_folders(text: str) -> str:
     return _FOLDERS.sub(".../", text)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as "1 client" and "2 clients"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def are(number: int) -> str:
+    """Return the verb of so many: "is" or "are"."""
+    return "is" if number == 1 else "are"
+
+
 def not_attached(seconds: float) -> str:
     """Return why a client that did not come in time takes no part in a round."""
     return f"did not attach within {seconds:g} s (attach-timeout)"

@@ -10,6 +10,7 @@ from flwr_splitmix.clients import ClientError
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.server.remarks import name_clients
+from flwr_splitmix.words import counted
 
 REJECTED = (ConfigError, ValueError, ClientError, LinkError)
 """Errors that a run's parts raise for a user's mistake."""
@@ -59,7 +60,8 @@ def check_enough(min_nodes: int, nodes: int) -> None:
     """
     if nodes < min_nodes:
         raise ConfigError(
-            f"run-config: min-nodes is {min_nodes}, but the federation has {nodes} SuperNodes; "
+            f"run-config: min-nodes is {min_nodes}, but the federation has "
+            f"{counted(nodes, 'SuperNode')}; "
             f"allowed are up to {nodes}, and 0 for what the strategy needs"
         )
 

@@ -17,6 +17,7 @@ from flwr_splitmix.links.host import ClientHost, sentence
 from flwr_splitmix.links.link import Clients, Link, LinkError, Observe, Outcome
 from flwr_splitmix.links.ticket import Ticket, arrays_of, to_arrays
 from flwr_splitmix.runs.checkpoints import ClientStore
+from flwr_splitmix.words import are, counted
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -77,8 +78,8 @@ class LocalLink(Link):
         LinkError
             If there are fewer than `min_nodes`.
         """
-        if len(self.clients) < min_nodes:
-            raise LinkError(f"there are {len(self.clients)} clients, min-nodes is {min_nodes}")
+        if (n := len(self.clients)) < min_nodes:
+            raise LinkError(f"there {are(n)} {counted(n, 'client')}, min-nodes is {min_nodes}")
         return {index: index + 1 for index in range(len(self.clients))}
 
     @contextmanager

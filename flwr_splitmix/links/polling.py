@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from flwr_splitmix.links.link import LinkError
 from flwr_splitmix.links.ticket import RECORD
-from flwr_splitmix.words import one_line
+from flwr_splitmix.words import counted, one_line
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -204,7 +204,8 @@ class Directory:
                 refusals |= {n: why for n, why in self._left_out.items() if n in nodes}
                 why = "; ".join(sorted(set(refusals.values()))[:3])
                 raise LinkError(
-                    f"{len(known)} nodes answered within {limit:g} s, min-nodes is {min_nodes}"
+                    f"{counted(len(known), 'node')} answered within {limit:g} s, "
+                    f"min-nodes is {min_nodes}"
                     + (f": {why}" if why else "")
                     + (_MORE_VIRTUAL.format(min_nodes) if virtual and not why else "")
                 )

@@ -49,6 +49,7 @@ from flwr_splitmix.server.options import (
 from flwr_splitmix.server.recording import RunRecorder
 from flwr_splitmix.server.shape import Shape
 from flwr_splitmix.server.without_data import WithoutData
+from flwr_splitmix.words import are, counted
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -397,10 +398,11 @@ class RoundLoop(Shape):
 
     def require(self, clients: Clients) -> None:
         """Raise LinkError if fewer than `min_nodes` clients are left."""
-        if len(clients.nodes) < self.min_nodes:
+        left = len(clients.nodes)
+        if left < self.min_nodes:
             raise LinkError(
-                f"round {clients.server_round}: {len(clients.nodes)} clients are left, min-nodes "
-                f"is {self.min_nodes}: {reasons(clients) or 'no others were asked'}"
+                f"round {clients.server_round}: {counted(left, 'client')} {are(left)} left, "
+                f"min-nodes is {self.min_nodes}: {reasons(clients) or 'no others were asked'}"
             )
 
     def rng(self, purpose: str, *place: int) -> np.random.Generator:

@@ -39,6 +39,7 @@ from flwr_splitmix.server.remarks import Remarks, name_clients
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
 from flwr_splitmix.server.steps import Place, Steps, Training, WholeBatchSteps
+from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -297,7 +298,7 @@ class SplitStrategy(RoundLoop):
                 steps = number
                 break
             if clients.spent and len(clients.nodes) - clients.spent < max(self.min_nodes, 2):
-                self.over = f"the privacy budget of {clients.spent} clients is spent"
+                self.over = f"the privacy budget of {counted(clients.spent, 'client')} is spent"
                 steps = number
                 break
             members = self.pace.members(clients, members, least)

@@ -136,12 +136,12 @@ def test_what_was_spent_of_privacy_is_shown_if_there_is_a_ledger(
 
 
 def test_a_failed_run_says_why(splitmix: Splitmix, unfinished: Run) -> None:
-    unfinished.note_failure("LinkError: round 4: 1 clients are left, min-nodes is 2")
+    unfinished.note_failure("LinkError: round 4: 1 client is left, min-nodes is 2")
     assert unfinished.id in splitmix("runs").stdout
     assert "failed" in splitmix("runs").stdout
     shown = splitmix("show").stdout
     assert "failed" in shown
-    assert "1 clients are left, min-nodes is 2" in shown
+    assert "1 client is left, min-nodes is 2" in shown
     as_json = json.loads(splitmix("show", "--format", "json").stdout)
     assert as_json["error"] == unfinished.failure
 

@@ -106,9 +106,7 @@ def test_vectors_are_mixed_as_equal_parts() -> None:
 )
 def test_inputs_that_the_grid_does_not_divide_are_refused(shape: tuple[int, ...]) -> None:
     batch = (torch.zeros(shape), torch.zeros(B, dtype=torch.int64))
-    with pytest.raises(
-        ClientError, match=r"cannot be divided into 2 x 3 (square|equal) cells"
-    ):
+    with pytest.raises(ClientError, match=r"cannot be divided into 2 x 3 (square|equal) cells"):
         mix_inputs(share_of((0, FullShare())), lambda client: batch)
 
 

@@ -53,7 +53,7 @@ def test_a_simulation_with_too_few_nodes_does_not_wait_for_more(
         return reply
 
     monkeypatch.setattr(polling, "_VIRTUAL", 0.1)
-    with pytest.raises(LinkError, match=r"1 nodes answered within 0\.1 s, .*'num-supernodes=2'"):
+    with pytest.raises(LinkError, match=r"1 node answered within 0\.1 s, .*'num-supernodes=2'"):
         Directory().update(FakeGrid(virtual, 1).grid, 2, 60)
 
 

@@ -119,7 +119,7 @@ def test_the_survivor_without_a_patch_skips_the_step() -> None:
 def test_below_min_nodes_the_round_ends_with_the_reasons() -> None:
     with pytest.raises(
         LinkError,
-        match=r"round 2: 1 clients are left, min-nodes is 2: client 0: RuntimeError: the battery",
+        match=r"round 2: 1 client is left, min-nodes is 2: client 0: RuntimeError: the battery",
     ):
         run(CutMixSL, Toy(clients=2), 3, {0: (2, 1)})
     with pytest.raises(LinkError, match="there are 2 clients, min-nodes is 3"):

@@ -109,7 +109,7 @@ def test_who_does_not_answer_contributes_nothing() -> None:
 def test_below_min_nodes_the_round_ends() -> None:
     toy = TextToy(clients=2, kind=faulty("encode", lambda answer: {}))
     strategy = USplitSL(toy.server(), device="cpu", min_nodes=2)
-    with pytest.raises(LinkError, match="1 clients are left, min-nodes is 2: client 1: sent no"):
+    with pytest.raises(LinkError, match="1 client is left, min-nodes is 2: client 1: sent no"):
         strategy.fit(toy.clients_for(strategy), 1)
 
 

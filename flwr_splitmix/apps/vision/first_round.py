@@ -16,6 +16,7 @@ from flwr_splitmix.mixers import InputShare, SmashedShape
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.segments import Geometry
 from flwr_splitmix.strategies import SplitStrategy
+from flwr_splitmix.words import counted
 
 SETTLED_SECONDS = 2.0
 """Time without new nodes after which their number is final: a simulation adds them at its start."""
@@ -90,7 +91,7 @@ def check_number(strategy: SplitStrategy, nodes: int) -> None:
     except ValueError as error:
         share = f", of which fraction-train {strategy.fraction_train:g} takes part in a round"
         raise ValueError(
-            f"{error}: the federation has {nodes} SuperNodes"
+            f"{error}: the federation has {counted(nodes, 'SuperNode')}"
             + (share if strategy.fraction_train < 1 else "")
             + _enough(strategy, nodes)
         ) from None
