@@ -184,8 +184,8 @@ class Client(ABC):
                 "epsilon"
             )
 
-    def close(self) -> None:  # noqa: B027  # most clients have no files
-        """Close files; the client is not used afterwards."""
+    def close(self) -> None:  # noqa: B027  # most clients have nothing to close
+        """Close what a subclass has opened; the client is not used afterwards."""
 
     def trained(self) -> Iterable[nn.Parameter]:
         """Return the parameters that this client's optimizer changes."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.privacy.journal import Journal, JournalError, read_journal
+from flwr_splitmix.privacy.journal import WAIT, Journal, JournalError, read_journal
 
 
 class FirstWeights:
@@ -72,7 +72,7 @@ class FirstWeights:
         if self._path is None:
             self._first = self._first or digest
             return self._first
-        with closing(Journal(self._path)) as journal:
+        with closing(Journal(self._path, wait=WAIT)) as journal:
             # All runs stay on record: a server could begin another one in between.
             for entry in read_journal(self._path):
                 if entry["run"] == self._run:

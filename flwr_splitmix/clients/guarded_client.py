@@ -81,11 +81,6 @@ class GuardedClient(Client):
         """The epsilon that the client has spent; None without a ledger."""
         return None if self.guard is None else self.guard.epsilon
 
-    def close(self) -> None:
-        """Close the node's ledger."""
-        if self.guard is not None:
-            self.guard.close()
-
     def _own_guard(self) -> PrivacyGuard:
         """Return the guard, creating one without limits if there is none yet."""
         if self.guard is None:

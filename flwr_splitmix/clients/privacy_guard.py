@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ class PrivacyGuard:
         first_weights: FirstWeights | None = None,
     ) -> None:
         self.budget = budget
-        self.ledger = Ledger(budget.relation, records) if file is None else file.ledger
+        self._own_ledger = Ledger(budget.relation, records)
         self.spent = False
         """Whether a release was refused."""
         self._file = file
@@ -98,6 +99,11 @@ class PrivacyGuard:
         self._trainable = any(p.requires_grad for p in segment.parameters())
         self.across_batch = False
         """Whether a record changes the uploads of others in its batch."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger: the node's, if it keeps one."""
+        return self._own_ledger if self._file is None else self._file.ledger
 
     @property
     def epsilon(self) -> float:
@@ -171,9 +177,13 @@ class PrivacyGuard:
             or if the charge cannot be written to the node's disk.
         """
         events = self._events(shares, shape, order)
-        limit = self.budget.max_epsilon
-        if limit is not None or not self.budget.allow_plain:
+        if self.budget.max_epsilon is not None or not self.budget.allow_plain:
             self._check_bounded(events)
+        with self._held():  # between look and charge no other run may charge
+            return self._pays(events, records, order)
+
+    def _pays(self, events: Sequence[Event], records: np.ndarray, order: Order) -> bool:
+        limit = self.budget.max_epsilon
         if limit is not None:
             if not self.spent and self.ledger.would_exceed(
                 *events, max_epsilon=limit, delta=self.budget.delta, records=records
@@ -190,17 +200,24 @@ class PrivacyGuard:
         self._charge(events, records)
         return True
 
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Hold the node's file, if there is one."""
+        try:
+            with nullcontext() if self._file is None else self._file.held():
+                yield
+        except (OSError, JournalError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ClientError(
+                f"this node's privacy ledger cannot be written ({reason}), so nothing is sent"
+            ) from None
+
     def _charge(self, events: Sequence[Event], records: np.ndarray | None = None) -> None:
         if self._file is None:
             self.ledger.charge(*events, records=records)
             return
-        try:
+        with self._held():
             self._file.charge(self.ledger.price(*events), records)
-        except OSError as error:
-            reason = error.strerror or error
-            raise ClientError(
-                f"this node's privacy ledger cannot be written ({reason}), so nothing is sent"
-            ) from None
 
     def _check_bounded(self, events: Sequence[Event]) -> None:
         alone = Ledger(self.budget.relation)
@@ -261,11 +278,6 @@ class PrivacyGuard:
         if self.across_batch:
             events.append(Exposure("batch-norm"))
         return events
-
-    def close(self) -> None:
-        """Close the node's file."""
-        if self._file is not None:
-            self._file.close()
 
     def state(self) -> dict[str, Any]:
         """Return the ledger, and whether the budget is spent, as plain values."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.data.batches import Example, fetch
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding import Sent
-from flwr_splitmix.privacy.journal import Journal, JournalError, read_journal
+from flwr_splitmix.privacy.journal import JournalError, SharedJournal, read_journal
 from flwr_splitmix.scoring.texts import Scores, TextScores
 
 
@@ -42,44 +43,60 @@ class AskedTexts:
     def __init__(self, path: Path, run: str, weights: Callable[[], str]) -> None:
         self._run, self._weights = run, weights
         self._stops: dict[tuple[str, str, str], int] = {}
-        try:
-            self._journal = Journal(path, durable=False)  # locked before it is read
-            entries = read_journal(path)
-            for entry in entries:
-                if "weights" in entry:  # version 0.1.0 recorded rounds
-                    self._stops[entry["run"], entry["weights"], entry["kind"]] = entry["stop"]
-            if len(entries) > len(self._stops):  # only the last entry of a pass counts
-                self._journal.replace([self._entry(key) for key in self._stops])
-        except (OSError, JournalError) as error:
-            raise ClientError(f"test texts cannot be noted on this node: {error}") from None
+        with _noted():
+            self._journal = SharedJournal(path, durable=False)
+            with self._journal.held() as journal:
+                if self._read() > len(self._stops):  # only the last entry of a pass counts
+                    journal.replace([self._entry(key) for key in self._stops])
+                self._journal.note_seen()
+
+    def _read(self) -> int:
+        """Read what any process has recorded; return the number of entries."""
+        entries = read_journal(self._journal.path)
+        for entry in entries:
+            if "weights" in entry:  # version 0.1.0 recorded rounds
+                self._stops[entry["run"], entry["weights"], entry["kind"]] = entry["stop"]
+        return len(entries)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the file, so that no other process sends texts between a look and a note.
+
+        Raises
+        ------
+        ClientError
+            If the file cannot be read or written: then nothing may be sent.
+        """
+        with _noted(), self._journal.held():
+            if self._journal.changed:
+                self._read()
+                self._journal.note_seen()
+            yield
 
     def sent(self, kind: str) -> int:
         """Return how many texts of a kind were sent in this run under this head and tail."""
         return self._stops.get((self._run, self._weights(), kind), 0)
 
     def note(self, kind: str, stop: int) -> None:
-        """Record that texts up to `stop` are sent.
-
-        Raises
-        ------
-        ClientError
-            If the file cannot be written: then nothing may be sent.
-        """
+        """Record that texts up to `stop` are sent; raises as `held`."""
         key = self._run, self._weights(), kind
-        self._stops[key] = stop
-        try:
+        with self.held():
+            self._stops[key] = stop
             self._journal.append(self._entry(key))
-        except OSError as error:
-            reason = error.strerror or error
-            raise ClientError(f"test texts cannot be noted on this node: {reason}") from None
+            self._journal.note_seen()
 
     def _entry(self, key: tuple[str, str, str]) -> dict[str, Any]:
         run, weights, kind = key
         return {"run": run, "weights": weights, "kind": kind, "stop": self._stops[key]}
 
-    def close(self) -> None:
-        """Close the file, so that another process may write it."""
-        self._journal.close()
+
+@contextmanager
+def _noted() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, JournalError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ClientError(f"test texts cannot be noted on this node: {reason}") from None
 
 
 class TextEvaluation:
@@ -138,6 +155,10 @@ class TextEvaluation:
         ClientError
             If there are no such texts, or it is not their turn.
         """
+        with nullcontext() if self._kept is None else self._kept.held():
+            return self._begin(kind, start, stop)
+
+    def _begin(self, kind: str, start: int, stop: int) -> TextBatch:
         data = self.tests.get(kind)
         if data is None:
             raise ClientError(f"this client has no {kind} test data")

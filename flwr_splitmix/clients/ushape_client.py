@@ -147,11 +147,6 @@ class UShapeClient(GraphlessExchanges):
         )
         return self._digest
 
-    def close(self) -> None:
-        """Close the node's file."""
-        if self._asked is not None:
-            self._asked.close()
-
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round and describe the data: sizes, batch size, width of the hidden states.
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,9 @@ from flwr_splitmix.files import flush_folder, write_all
 
 CHECK = "check"
 """Key of each line's digest, which covers the digest of the line before."""
+
+WAIT = 10.0
+"""Seconds that a shared journal waits for another process; each holds it for one operation."""
 
 TAIL = 1 << 20
 """Bytes that are first read from the end of a file to find its last line."""
@@ -37,6 +42,8 @@ class Journal:
         Whether to check every line's digest first, or only read the last one.
     durable
         Whether `append` waits for the disk; if not, a power loss may lose the newest lines.
+    wait
+        Seconds to wait for another process that writes it.
 
     Raises
     ------
@@ -46,12 +53,14 @@ class Journal:
         If another process writes it, or a line was changed.
     """
 
-    def __init__(self, path: Path, *, verify: bool = True, durable: bool = True) -> None:
+    def __init__(
+        self, path: Path, *, verify: bool = True, durable: bool = True, wait: float = 0.0
+    ) -> None:
         self.path = path
         self._durable = durable
         new = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._file = _open_locked(path)
+        self._file = _open_locked(path, time.monotonic() + wait)
         try:
             self._check, whole = _verified(path) if verify else _last(path)
             os.ftruncate(self._file, whole)
@@ -114,6 +123,64 @@ class Journal:
         os.close(self._file)
 
 
+class SharedJournal:
+    """A journal that several processes write in turn, each for one operation at a time.
+
+    On a node the processes of two runs, or of one run before and after an interruption, may be
+    alive at once.
+
+    Parameters
+    ----------
+    path, durable
+        As for `Journal`.
+
+    Raises
+    ------
+    OSError, JournalError
+        As for `Journal`; also later, of each operation.
+    """
+
+    def __init__(self, path: Path, *, durable: bool = True) -> None:
+        self.path = path
+        self._durable = durable
+        self._held: Journal | None = None
+        self._seen: tuple[int, int] | None = None
+        with self.held():
+            pass
+
+    @contextmanager
+    def held(self) -> Iterator[Journal]:
+        """Hold the journal; within, another process can neither write it nor hold it."""
+        if self._held is not None:
+            yield self._held
+            return
+        journal = Journal(self.path, verify=False, durable=self._durable, wait=WAIT)
+        self._held = journal
+        try:
+            yield journal
+        finally:
+            self._held = None
+            journal.close()
+
+    def append(self, *entries: Mapping[str, Any]) -> None:
+        """Write lines, as `Journal.append`."""
+        with self.held() as journal:
+            journal.append(*entries)
+
+    @property
+    def changed(self) -> bool:
+        """Whether the file is another than at the last `note_seen`."""
+        return self._seen != self._state()
+
+    def note_seen(self) -> None:
+        """Take the file as it is now for known."""
+        self._seen = self._state()
+
+    def _state(self) -> tuple[int, int]:
+        found = self.path.stat()
+        return found.st_ino, found.st_size
+
+
 def read_journal(path: Path) -> list[dict[str, Any]]:
     """Return a journal's entries, oldest first, without an unfinished last line.
 
@@ -136,8 +203,8 @@ def is_cut(path: Path) -> bool:
         return file.read() != b"\n"
 
 
-def _open_locked(path: Path) -> int:
-    """Open and lock a file, retrying if it was replaced in the meantime."""
+def _open_locked(path: Path, until: float) -> int:
+    """Open and lock a file; retry if it was replaced meanwhile, or is locked but not after then."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -147,8 +214,10 @@ def _open_locked(path: Path) -> int:
         except FileNotFoundError:
             pass  # replaced just now: the next one is another file
         except BlockingIOError:
-            os.close(file)
-            raise JournalError(f"{path.name} is being written by another process") from None
+            if time.monotonic() >= until:
+                os.close(file)
+                raise JournalError(f"{path.name} is being written by another process") from None
+            time.sleep(0.005)
         os.close(file)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from flwr_splitmix.privacy.events import Relation
-from flwr_splitmix.privacy.journal import Journal, JournalError, read_journal
+from flwr_splitmix.privacy.journal import Journal, JournalError, SharedJournal, read_journal
 from flwr_splitmix.privacy.ledger import Charge, Ledger
 
-VERSION = 1
+VERSION = 2
+
+_READABLE = (1, VERSION)
 
 RELATION: Relation = "replace"
 """The relation of every such file: a record is replaced, which costs the most."""
@@ -23,13 +26,16 @@ class LedgerFile:
     """One node's charges over all runs; their total never decreases.
 
     Within a run each record pays for the batches that it was in. Another run may divide the data
-    differently, so that its records are not the same: then what the worst record has paid so far
+    differently, so that its records are not the same: then what the worst record has paid there
     is charged to every record.
+
+    Processes of several runs, or of one, may use a file at once: each holds it while it charges,
+    and sees what the others have charged.
 
     Parameters
     ----------
     path
-        The file; another process cannot write it at the same time.
+        The file.
     run
         Identifier that distinguishes runs with different records.
     records
@@ -38,41 +44,35 @@ class LedgerFile:
     Attributes
     ----------
     ledger
-        What the node has spent; charge it through `charge` only.
+        What the node has spent, as far as this process has seen; it is up to date within `held`.
+        Charge it through `charge` only.
 
     Raises
     ------
     OSError
         If it cannot be opened or written.
     JournalError
-        If it is damaged, has another version, or is being written by another process.
+        If it is damaged or has another version, or another process does not let go of it.
     """
 
     def __init__(self, path: Path, run: str, records: int) -> None:
-        self.journal = Journal(path)
-        try:
-            self.ledger = self._open(run, records)
-        except BaseException:
-            self.journal.close()
-            raise
+        self._journal = SharedJournal(path)
+        self._own = (run, records)
+        self._head = 0
+        with self._journal.held() as journal:
+            self._begin(journal)
 
-    def _open(self, run: str, records: int) -> Ledger:
-        head = {"version": VERSION, "run": run, "records": records}
-        past, *charges = read_journal(self.journal.path) or [head]
-        if past.get("version") != VERSION:
-            raise JournalError(f"{self.journal.path.name} is no ledger of version {VERSION}")
-        ledger = Ledger(RELATION, past["records"])
-        for entry in charges:
-            if "key" not in entry:  # early ledgers also noted a run's first weights
-                charge, charged = _charge(entry)
-                ledger.post(charge, records=charged)
-        if charges and past == head:
-            return ledger
-        carried = ledger.total()
-        self.journal.replace([head, _plain(carried, None)])
-        ledger = Ledger(RELATION, records)
-        ledger.post(carried)
-        return ledger
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the file, so that no other process charges it, and read what others have charged."""
+        with self._journal.held() as journal:
+            if self._journal.changed:
+                heads, ledgers = self._read()
+                if self._own not in heads:  # another run has begun, and summed up all before it
+                    journal.append(self._first_line)
+                    heads, ledgers = self._read()
+                self._take(heads, ledgers)
+            yield
 
     def charge(self, charge: Charge, records: ArrayLike | None) -> None:
         """Charge the ledger; the charge is on disk when this returns.
@@ -82,12 +82,50 @@ class LedgerFile:
         OSError
             If it cannot be written: then nothing is charged, and nothing may be sent.
         """
-        self.journal.append(_plain(charge, records))
-        self.ledger.post(charge, records=records)
+        with self.held():
+            of = {"head": self._head} if self._head else {}
+            self._journal.append({**_plain(charge, records), **of})
+            self._journal.note_seen()
+            self.ledger.post(charge, records=records)
 
-    def close(self) -> None:
-        """Close the file, so that another process may write it."""
-        self.journal.close()
+    @property
+    def _first_line(self) -> dict[str, Any]:
+        run, records = self._own
+        return {"version": VERSION, "run": run, "records": records}
+
+    def _begin(self, journal: Journal) -> None:
+        """Go on with this run's charges, or begin them after the sum of all earlier ones."""
+        heads, ledgers = self._read()
+        if self._own not in heads:
+            carried = [_plain(ledger.total(), None) for ledger in ledgers]
+            journal.replace([self._first_line, *carried])
+            heads, ledgers = self._read()
+        self._take(heads, ledgers)
+
+    def _read(self) -> tuple[list[tuple[str, int]], list[Ledger]]:
+        """Return the runs in the file, each with its records, and their ledgers."""
+        heads: list[tuple[str, int]] = []
+        ledgers: list[Ledger] = []
+        for entry in read_journal(self._journal.path):
+            if "version" in entry or not heads:
+                if entry.get("version") not in _READABLE:
+                    raise JournalError(
+                        f"{self._journal.path.name} is no ledger of version 1 or {VERSION}"
+                    )
+                heads.append((entry["run"], entry["records"]))
+                ledgers.append(Ledger(RELATION, entry["records"]))
+            elif "key" not in entry:  # early ledgers also noted a run's first weights
+                charge, charged = _charge(entry)
+                ledgers[entry.get("head", 0)].post(charge, records=charged)
+        return heads, ledgers
+
+    def _take(self, heads: list[tuple[str, int]], ledgers: list[Ledger]) -> None:
+        self._head = heads.index(self._own)
+        self.ledger = ledgers[self._head]
+        for number, ledger in enumerate(ledgers):
+            if number != self._head:
+                self.ledger.post(ledger.total())
+        self._journal.note_seen()
 
 
 def _plain(charge: Charge, records: ArrayLike | None) -> dict[str, Any]:

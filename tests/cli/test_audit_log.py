@@ -21,7 +21,6 @@ def path(tmp_path: Path) -> Path:
         smashed = {"smashed": [torch.zeros(4, 1000)], "labels": torch.zeros(4)}
         log.write("step", smashed, step=0, share=[{"share": "noisy"}], epsilon=server_round / 4)
         log.refuse("step", "no epsilon", step=1)
-        log.close()
     return path
 
 
@@ -55,7 +54,7 @@ def test_a_missing_file_is_named(splitmix: Splitmix, tmp_path: Path) -> None:
 
 def test_a_nodes_ledger_is_no_audit_log(splitmix: Splitmix, tmp_path: Path) -> None:
     """It is beside the log, and ended in a KeyError."""
-    LedgerFile(tmp_path / "privacy-ledger-0.jsonl", "psl-1", 10).close()
+    LedgerFile(tmp_path / "privacy-ledger-0.jsonl", "psl-1", 10)
     result = splitmix("audit-log", str(tmp_path / "privacy-ledger-0.jsonl"))
     assert result.exit_code == 1
     assert "privacy-ledger-0.jsonl is no audit log: a node's is audit-N.jsonl" in result.stderr

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from flwr_splitmix.privacy import Exposure, GaussianNoise, Ledger, Release
-from flwr_splitmix.privacy.journal import JournalError
+from flwr_splitmix.privacy.journal import Journal, JournalError
 from flwr_splitmix.privacy.ledger_file import LedgerFile
 
 NOISE = GaussianNoise(sigma_s=20.0, sigma_y=10.0)
@@ -25,13 +28,11 @@ def test_a_run_goes_on_record_by_record_in_another_process(tmp_path: Path) -> No
     first = LedgerFile(tmp_path / "ledger", "run-1", 4)
     spend(first, [0, 1])
     spend(first, [2, 3])
-    first.close()
     second = LedgerFile(tmp_path / "ledger", "run-1", 4)
     expected = Ledger("replace", 4)
     for records in ([0, 1], [2, 3], [0, 2]):
         expected.charge(RELEASE, records=records)
     assert spend(second, [0, 2]) == expected.epsilon(DELTA)
-    second.close()
 
 
 def test_another_run_begins_where_the_worst_record_stands(tmp_path: Path) -> None:
@@ -42,7 +43,6 @@ def test_another_run_begins_where_the_worst_record_stands(tmp_path: Path) -> Non
         after = spend(file, [0])
         assert after > last
         last = after
-        file.close()
     whole = Ledger("replace", 1)
     whole.charge(RELEASE, RELEASE, RELEASE, RELEASE, RELEASE, records=[0])
     assert last == pytest.approx(whole.epsilon(DELTA))
@@ -51,21 +51,17 @@ def test_another_run_begins_where_the_worst_record_stands(tmp_path: Path) -> Non
 def test_what_has_no_number_stays_too(tmp_path: Path) -> None:
     file = LedgerFile(tmp_path / "ledger", "a", 4)
     file.charge(file.ledger.price(Exposure("evaluation")), None)
-    file.close()
     again = LedgerFile(tmp_path / "ledger", "b", 4)
     assert again.ledger.epsilon(DELTA) == np.inf
-    again.close()
 
 
 def test_a_run_that_sent_nothing_leaves_what_there_was(tmp_path: Path) -> None:
     file = LedgerFile(tmp_path / "ledger", "a", 4)
     before = spend(file, [0])
-    file.close()
     for run in "bcd":
-        LedgerFile(tmp_path / "ledger", run, 4).close()
+        LedgerFile(tmp_path / "ledger", run, 4)
     again = LedgerFile(tmp_path / "ledger", "a", 4)
     assert again.ledger.epsilon(DELTA) == before
-    again.close()
 
 
 def test_a_charge_that_cannot_be_written_is_none(
@@ -78,10 +74,8 @@ def test_a_charge_that_cannot_be_written_is_none(
         spend(file, [0])
     monkeypatch.undo()
     assert file.ledger.epsilon(DELTA) == before
-    file.close()
     again = LedgerFile(tmp_path / "ledger", "a", 4)
     assert again.ledger.epsilon(DELTA) == before
-    again.close()
 
 
 def _full(file: int) -> None:
@@ -89,10 +83,9 @@ def _full(file: int) -> None:
 
 
 def test_a_ledger_of_another_version_is_refused(tmp_path: Path) -> None:
-    file = LedgerFile(tmp_path / "ledger", "a", 4)
-    file.journal.replace([{"version": 99}])
-    file.close()
-    with pytest.raises(JournalError, match="version 1"):
+    with closing(Journal(tmp_path / "ledger")) as journal:
+        journal.append({"version": 99})
+    with pytest.raises(JournalError, match="no ledger of version 1 or 2"):
         LedgerFile(tmp_path / "ledger", "a", 4)
 
 
@@ -100,10 +93,52 @@ def test_what_an_earlier_run_spent_counts_against_every_adversary(tmp_path: Path
     file = LedgerFile(tmp_path / "ledger", "run-1", 4)
     spend(file, [0, 1])
     first = file.ledger.statement(DELTA)
-    file.close()
     file = LedgerFile(tmp_path / "ledger", "run-2", 4)
     second = file.ledger.statement(DELTA)
-    file.close()
     assert second.epsilon == pytest.approx(first.epsilon)
     assert second.smashed >= first.smashed > 0
     assert second.labels >= first.labels > 0
+
+
+def test_two_runs_that_take_turns_pay_together(tmp_path: Path) -> None:
+    """The second of two that shared a node found its file locked, and was charged nowhere."""
+    first = LedgerFile(tmp_path / "ledger", "run-1", 4)
+    spend(first, [0, 1])
+    second = LedgerFile(tmp_path / "ledger", "run-2", 4)  # whose record 0 may be run-1's record 3
+    for _ in range(3):
+        spend(first, [2])
+        spend(second, [3])
+    with first.held():
+        own = first.ledger.epsilon(DELTA)
+    worst = Ledger("replace", 1)
+    worst.charge(*[RELEASE] * (1 + 3 + 3), records=[0])
+    assert own == pytest.approx(worst.epsilon(DELTA))
+    for run in ("run-1", "run-2", "run-3"):  # in other processes, later
+        again = LedgerFile(tmp_path / "ledger", run, 4)
+        assert again.ledger.epsilon(DELTA) == pytest.approx(own)
+
+
+def test_two_processes_of_one_run_pay_record_by_record(tmp_path: Path) -> None:
+    """After an interruption the process of the round before may still be alive."""
+    old, new = (LedgerFile(tmp_path / "ledger", "run-1", 4) for _ in range(2))
+    spend(old, [0])
+    spend(new, [0])
+    spend(old, [1])
+    expected = Ledger("replace", 4)
+    expected.charge(RELEASE, RELEASE, records=[0])
+    assert old.ledger.epsilon(DELTA) == pytest.approx(expected.epsilon(DELTA))
+
+
+def test_a_file_that_is_held_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = LedgerFile(tmp_path / "ledger", "run-1", 4)
+    second = LedgerFile(tmp_path / "ledger", "run-1", 4)
+    monkeypatch.setattr("flwr_splitmix.privacy.journal.WAIT", 0.05)
+    with first.held(), pytest.raises(JournalError, match="written by another process"):
+        spend(second, [0])
+    monkeypatch.undo()
+    with ThreadPoolExecutor() as pool:
+        with first.held():
+            waiting = pool.submit(spend, second, [0])
+            time.sleep(0.1)
+            assert not waiting.done()
+        assert waiting.result(10) > 0

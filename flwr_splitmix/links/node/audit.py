@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from flwr_splitmix.links.link import LinkError
-from flwr_splitmix.privacy.journal import Journal, JournalError
+from flwr_splitmix.privacy.journal import JournalError, SharedJournal
 from flwr_splitmix.words import one_line
 
 log = logging.getLogger("flwr.splitmix")
@@ -39,12 +39,12 @@ class AuditLog:
     def __init__(self, path: Path | None, facts: Mapping[str, Any], *, strict: bool) -> None:
         self._facts = dict(facts)
         self._strict = strict
-        self._journal: Journal | None = None
+        self._journal: SharedJournal | None = None
         if path is None:
             self._give_up("the node has no state-dir")
             return
         try:
-            self._journal = Journal(path, verify=False, durable=strict)
+            self._journal = SharedJournal(path, durable=strict)
         except (OSError, JournalError) as error:
             self._give_up(str(error))
 
@@ -100,14 +100,8 @@ class AuditLog:
             return
         try:
             self._journal.append({"time": round(time.time(), 3), **self._facts, **entry})
-        except OSError as error:
-            self._give_up(str(error.strerror or error))
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
+        except (OSError, JournalError) as error:
+            self._give_up(str(getattr(error, "strerror", None) or error))
 
 
 def _items(value: Any, name: str) -> Iterator[dict[str, Any]]:

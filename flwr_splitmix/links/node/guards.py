@@ -147,7 +147,6 @@ class NodeGuards:
         return outcome
 
     def close(self) -> None:
-        """Close the node's files."""
-        self.audit.close()
+        """Let the client close its own files."""
         if self._client is not None:
             self._client.close()
