@@ -63,7 +63,8 @@ def mixes_examples(segment: nn.Module, inputs: Tensor) -> bool:
 
     Finds what `needs_whole_batch` cannot see, such as attention over the batch
     (`nn.TransformerEncoderLayer` without `batch_first`) or `F.batch_norm`. A copy of the segment
-    is run three times; torch's random generators are left as they were.
+    is run three times as it is, and three times with changed weights, since a branch whose weight
+    is 0 may open in training; torch's random generators are left as they were.
 
     Parameters
     ----------
@@ -87,10 +88,28 @@ def mixes_examples(segment: nn.Module, inputs: Tensor) -> bool:
             error,
         )
         return False
-    first, other, again = (_outputs(copied, batch) for batch in (inputs, alone, inputs))
+    if _mixes(copied, inputs, alone):
+        return True
+    _shake(copied)
+    return _mixes(copied, inputs, alone)
+
+
+def _mixes(segment: nn.Module, inputs: Tensor, alone: Tensor) -> bool:
+    first, other, again = (_outputs(segment, batch) for batch in (inputs, alone, inputs))
     if not isinstance(first, Tensor) or not first.dim():
         return False
     return not _agree(first[0], other[0]) and _agree(first[0], again[0])
+
+
+@torch.no_grad()
+def _shake(segment: nn.Module) -> None:
+    """Add noise to every weight, so that none is near 0."""
+    generator = torch.Generator().manual_seed(0)
+    for weight in segment.parameters():
+        if weight.is_floating_point():
+            size = max(float(weight.abs().mean().nan_to_num(0.0)), 0.1)
+            noise = torch.randn(weight.shape, generator=generator)
+            weight += (0.5 * size * noise).to(weight)
 
 
 def _outputs(segment: nn.Module, inputs: Tensor) -> Any:

@@ -114,3 +114,26 @@ def test_a_segment_that_cannot_be_copied_is_told(caplog: pytest.LogCaptureFixtur
     vars(segment)["lock"] = threading.Lock()
     assert not mixes_examples(segment, torch.arange(12.0).reshape(3, 4))
     assert "names of its layers only, as it cannot be copied: cannot pickle" in caplog.text
+
+
+class Gated(nn.Module):
+    """Attention over the batch behind a gate, as with ReZero and LayerScale."""
+
+    def __init__(self, gate: float) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 6)
+        self.gate = nn.Parameter(torch.tensor(gate))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.linear(inputs)
+        mixed: torch.Tensor = torch.softmax(hidden @ hidden.mT, 1) @ hidden
+        return hidden + self.gate * mixed
+
+
+@pytest.mark.parametrize("gate", [0.0, 1e-6, 1.0])
+def test_a_branch_that_training_opens_is_found(gate: float) -> None:
+    """With the first weights it did nothing, and the epsilon of the later ones did not hold."""
+    segment = Gated(gate)
+    before = {name: value.clone() for name, value in segment.state_dict().items()}
+    assert mixes_examples(segment, torch.randn(4, 5))
+    assert all(torch.equal(value, before[name]) for name, value in segment.state_dict().items())

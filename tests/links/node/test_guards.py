@@ -77,6 +77,28 @@ def test_the_places_of_numbers_that_are_not_finite_do_not_leave(node: Node) -> N
     node.end()
 
 
+class Gated(nn.Module):
+    """A lower segment that mixes its batch once training opens a gate."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.gate = nn.Parameter(torch.zeros((), dtype=torch.float64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        smashed: Tensor = self.inner(inputs)
+        return smashed + self.gate * smashed.mean(0, keepdim=True)
+
+
+def test_a_gate_that_would_mix_the_batch_leaves_no_epsilon(node: Node) -> None:
+    """It was looked at with the server's first weights only, in which the gate was closed."""
+    node.lower = Gated(TOY.lower().double())
+    described = node.begin()
+    assert described["batch-norm"]
+    refused(node.step([noisy()]), "another layer across the batch")
+    node.end()
+
+
 class InFloat32(nn.Module):
     """A lower segment in float32, as models have it."""
 
