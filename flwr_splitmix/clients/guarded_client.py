@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -14,6 +15,7 @@ from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.privacy_guard import NodeLedger, PrivacyGuard
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.mixers import NoisyShare, Share
+from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.segments.across_batch import (
     MIXING_LAYERS,
@@ -48,6 +50,8 @@ class GuardedClient(Client):
     def _begin_guard(self, privacy: PrivacyBudget | None) -> None:
         self.privacy = privacy
         self._mixes = ""  # what was seen to mix examples
+        self._uncovered: dict[Channel, None] = {}
+        """What left without an epsilon while there was no guard."""
         self._node: NodeLedger | None = None
         self._first_weights = FirstWeights()
         self.guard = None if privacy is None else self._make_guard(privacy)
@@ -92,7 +96,25 @@ class GuardedClient(Client):
         file = None if self._node is None else self._node.open(records, budget)
         guard = PrivacyGuard(budget, records, self.segment, file, self._first_weights)
         guard.across_batch = bool(self._whole_batch)
+        guard.expose(self._uncovered)
         return guard
+
+    def _leave_uncovered(self, channel: Channel) -> None:
+        """Remember that data leave without an epsilon, for a ledger that begins later.
+
+        On a node they are noted in its ledger, which a later run goes on with.
+        """
+        if channel in self._uncovered:
+            return
+        self._uncovered[channel] = None
+        if self._node is not None:
+            self._node.expose(channel, self.batches.examples)
+
+    @property
+    def _uncovered_state(self) -> dict[str, Any]:
+        """What is kept of it with the client's state, unless a node's file has it."""
+        in_file = self._node is not None and self._node.path is not None
+        return {} if in_file or not self._uncovered else {"uncovered": list(self._uncovered)}
 
     @property
     def _whole_batch(self) -> str:
@@ -110,6 +132,13 @@ class GuardedClient(Client):
             if self.guard is not None:
                 self.guard.across_batch = True
 
+    def _admit_evaluation(self) -> None:
+        """Charge test data that are about to leave without noise, or refuse to send them."""
+        if self.guard is None:
+            self._leave_uncovered("evaluation")
+        else:
+            self.guard.admit_evaluation()
+
     @property
     def _limited(self) -> bool:
         return self.privacy is not None and self.privacy.max_epsilon is not None
@@ -117,6 +146,7 @@ class GuardedClient(Client):
     def _admits(self, shares: Sequence[Share | None], smashed: Tensor) -> bool:
         """Return whether an upload may leave; charge it if so."""
         if self.guard is None and not any(isinstance(share, NoisyShare) for share in shares):
+            self._leave_uncovered("plain")
             return True
         guard = self._own_guard()
         shape = (len(smashed), smashed.shape[1], smashed.shape[2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.mixers.accounting import covered, earlier_releases, release_of
 from flwr_splitmix.privacy import Event, Exposure, Ledger
+from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.journal import JournalError
 from flwr_splitmix.privacy.ledger_file import LedgerFile
 from flwr_splitmix.seeding import secrets_are_seeded
@@ -63,6 +64,14 @@ class NodeLedger:
             )
         log.warning("the privacy ledger is not kept on this node: %s", reason)
         return None
+
+    def expose(self, channel: Channel, records: int) -> None:
+        """Note that data leave without an epsilon; a warning says if that cannot be written."""
+        try:
+            if (file := self.open(records, PrivacyBudget())) is not None:
+                file.charge(file.ledger.price(Exposure(channel)), None)
+        except (OSError, JournalError) as error:
+            log.warning("the privacy ledger is not kept on this node: %s", error)
 
 
 class PrivacyGuard:
@@ -191,9 +200,10 @@ class PrivacyGuard:
                 self.spent = True
                 log.warning(
                     "client %d sends nothing more: another upload would bring its epsilon above "
-                    "max_epsilon = %g",
+                    "max_epsilon = %g%s",
                     order.client,
                     limit,
+                    self._why_unbounded,
                 )
             if self.spent:
                 return False
@@ -230,11 +240,21 @@ class PrivacyGuard:
             )
 
     @property
+    def _why_unbounded(self) -> str:
+        because = self.ledger.statement(self.budget.delta).unbounded_because
+        return f"; what has left before has none: {'; '.join(because)}" if because else ""
+
+    @property
     def _allowance(self) -> str:
         """The option because of which something is refused."""
         if self.budget.max_epsilon is not None:
             return f"max_epsilon = {self.budget.max_epsilon:g}"
         return f"allow_{'averaging' if self.budget.allow_plain else 'plain'} = false"
+
+    def expose(self, channels: Iterable[Channel]) -> None:
+        """Charge what left without an epsilon before this guard was made."""
+        if exposures := [Exposure(channel) for channel in channels]:
+            self._charge(exposures)
 
     def admit_evaluation(self) -> None:
         """Charge test data sent unmixed and without noise, or refuse to send them.

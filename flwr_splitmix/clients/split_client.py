@@ -370,8 +370,8 @@ class SplitClient(GuardedClient):
         if data is None:
             raise ClientError(f"this client has no {kind} test data")
         check_range(kind, start, stop, len(data))  # type: ignore[arg-type]
-        if kind == "federated" and self.guard is not None:
-            self.guard.admit_evaluation()
+        if kind == "federated":
+            self._admit_evaluation()
         size = len(data)  # type: ignore[arg-type]
         order = generator(0, "tests").permutation(size) if shuffled else np.arange(size)
         inputs, labels = fetch(data, order[start:stop])
@@ -395,7 +395,7 @@ class SplitClient(GuardedClient):
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the state of the lower segment, the optimizer, the data position and the guard."""
         tensors = {f"segment.{name}": t for name, t in self.segment.state_dict().items()}
-        meta: dict[str, Any] = {"drawn": self.batches.drawn}
+        meta: dict[str, Any] = {"drawn": self.batches.drawn, **self._uncovered_state}
         if self.guard is not None:
             meta["privacy"] = self.guard.state()
         moments, optimizer = self.optimizer.state()
@@ -405,6 +405,7 @@ class SplitClient(GuardedClient):
         """Restore `state`, for the same segment, optimizer and data."""
         load_segment(self.segment, under("segment", tensors))
         self.batches.drawn = int(meta["drawn"])
+        self._uncovered.update(dict.fromkeys(meta.get("uncovered", ())))
         if "privacy" in meta:
             self._own_guard().restore(meta["privacy"])
         self.optimizer.restore(tensors, meta)

@@ -25,7 +25,7 @@ from flwr_splitmix.scoring.texts import text_loss
 if TYPE_CHECKING:
     from flwr_splitmix.hiding.text_gradients import TextGradients
 
-OUTSIDE: tuple[Channel, ...] = ("messages", "returned-gradients", "lengths")
+OUTSIDE: tuple[Channel, ...] = ("messages", "returned-gradients", "lengths", "trunk")
 """What leaves a client that trains by DP-SGD without being covered by epsilon."""
 
 
@@ -34,8 +34,10 @@ class DPSGD(Hiding):
 
     A text's gradient is that of its own loss for head and tail together. Opacus computes, clips
     and sums the texts' gradients; the noise comes from the operating system, and the optimizer
-    uses the result as the batch's gradient. So weights that leave the client, to be averaged or
-    exported, reveal a text only within epsilon. Messages and returned gradients are not covered.
+    uses the result as the batch's gradient. So a head and a tail that leave the client reveal a
+    text only within epsilon, as long as the trunk between them does not change: it learns without
+    noise, and what a text did to it shows in later gradients of heads and tails, and in an exported
+    model. Messages and returned gradients are not covered either.
 
     Two epsilons are reported. `epsilon` is exact for the actual batches: disjoint in each epoch,
     and known to anyone who knows the run's seed. `epsilon-if-poisson` is that of Opacus, for the
@@ -61,8 +63,8 @@ class DPSGD(Hiding):
 
     accounts = True
     warning = (
-        "DP-SGD covers the weights of heads and tails; messages carry texts without noise, and "
-        "the server reads them as the plain U shape's: docs/language.md"
+        "DP-SGD covers the weights of heads and tails, and no trunk that learns; messages carry "
+        "texts without noise, and the server reads them as the plain U shape's: docs/language.md"
     )
 
     def __init__(

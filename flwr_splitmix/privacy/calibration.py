@@ -80,13 +80,13 @@ class ReleasePlan:
     @property
     def rho(self) -> float:
         """Slope of the whole run (see `costs`); infinite if there is no bound."""
-        draws = self.passes * self.release.times
+        times = self.release.times
         if self.release.family == "full":
-            return draws * float(self._costs(np.ones(1)).sum())
-        if isinstance(self.kept, RandomMasks):
-            return self.kept.bound(self._cost_by_count(), self.k, draws)
+            return times * self.passes * float(self._costs(np.ones(1)).sum())
+        if isinstance(self.kept, RandomMasks):  # a mask is drawn for each pass, not for each time
+            return self.kept.bound(times * self._cost_by_count(), self.k, self.passes)
         ratios = np.broadcast_to(np.asarray(self.kept, dtype=np.float64), (self.passes,))
-        return float(self._costs(ratios).sum()) * self.release.times
+        return float(self._costs(ratios).sum()) * times
 
     def epsilon(self, orders: ArrayLike = ORDERS, conversion: Conversion = "tight") -> float:
         """Return the epsilon of the whole run; infinite if there is no bound.

@@ -19,6 +19,7 @@ UNBOUNDED = {
     "sigma_s": "no noise on the smashed data (sigma_s = 0)",
     "sigma_y": "no noise on the labels (sigma_y = 0)",
     "resolution": "noise below the resolution of float32 next to what it should hide",
+    "plain": "uploads without noise, by which an earlier strategy or run was trained",
     "leftover": "everything sent without noise by a client alone in its group (m = 1)",
     "evaluation": "evaluation without noise on data not declared public",
     "batch-norm": "BatchNorm, or another layer across the batch, in the lower segment: a record "
@@ -27,7 +28,7 @@ UNBOUNDED = {
 }
 """Why an epsilon is infinite, in words."""
 
-WITHOUT_NOISE = frozenset({"leftover", "evaluation", "uncounted"})
+WITHOUT_NOISE = frozenset({"plain", "leftover", "evaluation", "uncounted"})
 """Those that leave neither the labels nor the smashed data an epsilon."""
 
 OUTSIDE = {
@@ -43,12 +44,15 @@ OUTSIDE_OF_TEXTS = {
     "head": "what a text did to the head, which shows in messages of other texts",
     "messages": "messages to the trunk, which carry texts without noise",
     "ends": "heads and tails sent to be averaged",
+    "trunk": "what a text did to the trunk, which learns without noise and through which later "
+    "gradients of heads and tails come",
 }
 """The same for texts, where epsilon covers only messages, or only head and tail."""
 
 Channel = Literal[
-    "leftover", "evaluation", "uncounted", "gradients", "lower-segments", "training", "batch-norm",
-    "returned-gradients", "lengths", "head", "messages", "ends",
+    "plain", "leftover", "evaluation", "uncounted", "gradients", "lower-segments", "training",
+    "batch-norm", "returned-gradients", "lengths", "head", "messages", "ends",
+    "trunk",
 ]  # fmt: skip
 
 

@@ -109,7 +109,7 @@ def _shake(segment: nn.Module) -> None:
         if weight.is_floating_point():
             size = max(float(weight.abs().mean().nan_to_num(0.0)), 0.1)
             noise = torch.randn(weight.shape, generator=generator)
-            weight += (0.5 * size * noise).to(weight)
+            weight.add_((0.5 * size * noise).to(weight))
 
 
 def _outputs(segment: nn.Module, inputs: Tensor) -> Any:

@@ -75,10 +75,23 @@ def test_a_record_that_is_drawn_twice_into_a_batch_pays_twice() -> None:
 
 def test_a_ledger_begins_where_a_server_asks_for_noise() -> None:
     client = client_of(privacy=None)
-    ask(client, 0, PatchShare(lam=0.5, patches=N, seed=1, start=0, stop=3))
     assert client.guard is None
-    ask(client, 1, mask(3))
+    ask(client, 0, mask(3))
     assert spent(client) == pytest.approx(epsilon(cost(3)), rel=1e-9)
+
+
+def test_a_ledger_knows_what_was_sent_before_it_began() -> None:
+    """What left without noise was forgotten, and a finite epsilon shown."""
+    client = client_of(privacy=None)
+    ask(client, 0, PatchShare(lam=0.5, patches=N, seed=1, start=0, stop=3))
+    tensors, meta = client.state()
+    again = client_of(privacy=None)
+    again.restore(tensors, meta)
+    for one in (client, again):
+        assert one.guard is None
+        ask(one, 1, mask(3))
+        assert spent(one) == math.inf
+        assert "no epsilon: uploads without noise, by which an earlier strategy" in words(one)
 
 
 def test_what_is_sent_without_noise_has_no_epsilon() -> None:

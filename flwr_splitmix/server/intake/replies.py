@@ -136,7 +136,8 @@ class ReplyIntake:
 def client_means(replies: Sequence[Message]) -> dict[str, float]:
     """Return the example-weighted means of the metrics that most clients report, besides sizes.
 
-    In the U shape they include "train-loss", as the loss is computed at the client.
+    In the U shape they include "train-loss", as the loss is computed at the client. Of an epsilon
+    the largest is taken: a mean would be nobody's.
     """
     said = [m for m in map(_numbers, replies) if m.get("num-examples", 0) > 0]
     weights = plausible([int(m["num-examples"]) for m in said])
@@ -145,7 +146,8 @@ def client_means(replies: Sequence[Message]) -> dict[str, float]:
     for name in sorted(set(count) - {"num-examples", "num-steps"}):
         if 2 * count[name] > len(said):
             own = [(m[name], n) for m, n in zip(said, weights, strict=True) if name in m]
-            means[name] = sum(value * n for value, n in own) / sum(n for _, n in own)
+            mean = sum(value * n for value, n in own) / sum(n for _, n in own)
+            means[name] = max(value for value, _ in own) if name.startswith("epsilon") else mean
     return {name: mean for name, mean in means.items() if math.isfinite(mean)}
 
 

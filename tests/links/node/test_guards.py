@@ -338,3 +338,15 @@ def test_an_index_of_another_type_gets_no_ledger_of_its_own(node: Node, client: 
     with pytest.raises(LinkError, match="the server's ticket is for client"):
         node.begin(client=client)
     assert not list(node.folder.glob("*"))
+
+
+def test_a_run_without_noise_stays_in_the_ledger_of_a_node(tmp_path: Path) -> None:
+    """The next run began at 0, and "in all runs together" did not hold."""
+    plain = Node(tmp_path / "node", {})
+    plain.begin(replace(TICKET, run="plain"))
+    assert plain.step([FullShare().to_wire()]).reply is not None
+    plain.end()
+    limited = Node(tmp_path / "node", {"max-epsilon": 8.0})
+    limited.begin(replace(TICKET, run="noisy"))
+    assert limited.step([noisy()]).reply == {"budget-spent": True}
+    limited.end()

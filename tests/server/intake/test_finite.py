@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.clients import SplitClient, split_client
 from flwr_splitmix.clients import graphs as client_module
 from flwr_splitmix.server.intake.finite import FiniteCheck
 from flwr_splitmix.strategies import CutMixSL
@@ -57,14 +57,21 @@ def test_elsewhere_bad_tensors_become_zeros_and_their_senders_are_named_late() -
     assert check.late() == []
 
 
-def test_a_client_that_sends_nan_is_reported_at_the_end_of_the_round() -> None:
+def test_a_client_that_sends_nan_is_reported_at_the_end_of_the_round(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(
+        split_client, "check_finite", lambda *_: None
+    )  # a client that does not look
     toy = Toy(clients=4, batch_norm=False)
     strategy = CutMixSL(toy.upper(), optimizer=sgd(0.1), device="cpu")
     strategy._uploads.finite = Elsewhere()
     clients = toy.make_clients(sgd(0.1))
     with torch.no_grad():
         clients[2].segment.embed.bias.fill_(float("nan"))  # type: ignore[operator, union-attr]
-    strategy.fit(clients, 1)
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        strategy.fit(clients, 1)
+    assert "client 2: uploaded NaN or infinite numbers" in caplog.text
     assert all(t.isfinite().all() for t in strategy.upper.module.state_dict().values())
 
 
@@ -78,6 +85,7 @@ def test_no_step_waits_for_an_accelerator(waits: bool, monkeypatch: pytest.Monke
         strategy._uploads.finite = Elsewhere()
         monkeypatch.setattr(client_module, "_says_something", lambda gradient: True)
         monkeypatch.setattr(client_module, "check_received", lambda *_, **__: None)
+        monkeypatch.setattr(split_client, "check_finite", lambda *_: None)
     watch = Waits()
     right = SplitClient.step
     counts: list[int] = []
