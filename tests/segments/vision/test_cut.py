@@ -169,7 +169,7 @@ def test_the_default_is_the_papers_model() -> None:
         ("vit_tinny_patch16_224", {}, "did you mean vit_tiny_patch16_224"),
         ("xcit_nano_12_p16_224", {}, "cannot be cut; allowed are models such as vit_tiny"),
         ("lenet", {}, "did you mean lenet5"),
-        ("nothing", {}, r"Allowed are timm's vit_\*, .*, mobilevit\*, and lenet5"),
+        ("nothing", {}, r"Allowed are timm's vit_\*, .*, maxvit\*, and lenet5"),
         ("vit_tiny_patch16_224", {"positions": "above"}, "allowed are 'lower' and 'upper'"),
         (
             "vit_tiny_patch16_224",
