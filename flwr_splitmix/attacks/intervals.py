@@ -171,6 +171,8 @@ def curve_measures(
     missed = never_seen(fewest, sides)
     made = []
     for i, (name, floor) in enumerate(CURVE_FLOORS.items()):
+        if i and floor * int((~positive).sum()) < 1:
+            continue  # not even one false positive is allowed: the rate would be another
         value, low, high = reached(np.arange(len(scores)))[i], float(lows[i]), float(highs[i])
         if np.ptp(drawn[:, i]) == 0:
             low, high = value * (1 - missed), value + (1 - value) * missed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,14 +87,16 @@ def compare(runs: Sequence[Run], *, mix_kinds: bool = False) -> Comparison:
     RunError
         If accuracies are of several kinds without `mix_kinds`, or a run cannot be read.
     """
-    keys = differing([run.config for run in runs], {*BOOKKEEPING, *PLACE, "seed"})
+    configs = {run.id: _whole_config(run) for run in runs}
+    keys = differing(configs.values(), {*BOOKKEEPING, *PLACE, "seed"})
     members: dict[tuple[str | None, ...], list[Run]] = {}
     for run in runs:
-        own = tuple(as_text(run.config[key]) if key in run.config else None for key in keys)
+        config = configs[run.id]
+        own = tuple(as_text(config[key]) if key in config else None for key in keys)
         members.setdefault(own, []).append(run)
     groups = tuple(
         Group(
-            _name(several, keys),
+            _name(several, configs[several[0].id], keys),
             {key: value or "" for key, value in zip(keys, own, strict=True) if value is not None},
             tuple(several),
             tuple(facts_of(run) for run in several),
@@ -112,12 +114,27 @@ def compare(runs: Sequence[Run], *, mix_kinds: bool = False) -> Comparison:
     return Comparison(groups, tuple(keys), kind, tuple(_notes(groups, kinds)))
 
 
-def _name(runs: Sequence[Run], keys: Sequence[str]) -> str:
+def _whole_config(run: Run) -> dict[str, Any]:
+    """Return a run's configuration, with what makes a difference and is not in it.
+
+    That is the number of clients, unless each round has a sample of them, and for runs of Python
+    the strategy.
+    """
+    facts = facts_of(run)
+    config = dict(run.config)
+    if facts.get("strategy"):
+        config.setdefault("strategy", facts["strategy"])
+    if facts.get("clients") and config.get("fraction-train", 1) == 1:
+        config.setdefault("clients", facts["clients"])
+    return config
+
+
+def _name(runs: Sequence[Run], config: Mapping[str, Any], keys: Sequence[str]) -> str:
     labels = {run.label for run in runs}
     (label,) = labels if len(labels) == 1 else ("",)
-    words = in_words(runs[0].config, keys)
+    words = in_words(config, keys)
     if not keys and not label:
-        return in_words(runs[0].config, ["strategy"]) or runs[0].id
+        return in_words(config, ["strategy"]) or runs[0].id
     return f"{label}: {words}" if label and words else label or words
 
 

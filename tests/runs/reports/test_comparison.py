@@ -133,6 +133,32 @@ def test_latex_has_no_character_with_a_meaning_of_its_own(tmp_path: Path) -> Non
     assert r"\textasciitilde{}\{\$\#\textasciicircum{}\textbackslash{}\}" in latex
 
 
+def test_runs_of_other_clients_or_strategies_are_no_seeds_of_one(tmp_path: Path) -> None:
+    """Two runs of 2 and of 4 clients were averaged, and runs of Python of any strategies."""
+    runs = []
+    for seed, facts in enumerate(
+        [{"clients": 2}, {"clients": 4}, {"clients": 2}, {"clients": 2, "strategy": "SFL"}]
+    ):
+        run = made(tmp_path, [0.5], seed=seed)
+        if "strategy" in facts:
+            run = Run.create({"seed": seed}, name="mine", home=tmp_path)
+        run.write_summary({"top1": 0.5, "strategy": "PSL", **facts})
+        runs.append(run)
+    groups = compare(runs).groups
+    assert [group.name for group in groups] == [
+        "PSL, clients 2", "PSL, clients 4", "SFL, clients 2"
+    ]  # fmt: skip
+    assert [len(group.runs) for group in groups] == [2, 1, 1]
+
+
+def test_a_sample_of_the_clients_may_be_of_another_size(tmp_path: Path) -> None:
+    """How many clients have ever trained depends on the draws then."""
+    runs = [made(tmp_path, [0.5], seed=seed, **{"fraction-train": 0.5}) for seed in (0, 1)]
+    for run, clients in zip(runs, (7, 8), strict=True):
+        run.write_summary({"top1": 0.5, "strategy": "PSL", "clients": clients})
+    assert len(compare(runs).groups) == 1
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", ["_Mine", r"$\frac{1$", "costs 3 $ or 5 $"])
 def test_a_name_is_drawn_whatever_it_is(name: str, tmp_path: Path) -> None:
