@@ -184,9 +184,6 @@ class Client(ABC):
                 "epsilon"
             )
 
-    def close(self) -> None:  # noqa: B027  # most clients have nothing to close
-        """Close what a subclass has opened; the client is not used afterwards."""
-
     def trained(self) -> Iterable[nn.Parameter]:
         """Return the parameters that this client's optimizer changes."""
         return ()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.privacy.journal import WAIT, Journal, JournalError, read_journal
+from flwr_splitmix.privacy.journal import WAIT, Journal, JournalError, read_journal, reason_of
 
 
 class FirstWeights:
@@ -56,10 +56,9 @@ class FirstWeights:
         try:
             first = self._recorded(digest)
         except (OSError, JournalError) as error:
-            reason = getattr(error, "strerror", None) or error
             raise ClientError(
                 f"this client has {allowance}, and its node cannot record a run's first weights "
-                f"({reason}), so it takes none"
+                f"({reason_of(error)}), so it takes none"
             ) from None
         if first != digest:
             raise ClientError(

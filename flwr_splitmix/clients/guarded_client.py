@@ -110,6 +110,12 @@ class GuardedClient(Client):
         if self._node is not None:
             self._node.expose(channel, self.batches.examples)
 
+    def _recall_uncovered(self, channels: Iterable[Channel]) -> None:
+        """Go on from what `_uncovered_state` has kept, after the guard's own state."""
+        self._uncovered.update(dict.fromkeys(channels))
+        if self.guard is not None:
+            self.guard.expose(self._uncovered)
+
     @property
     def _uncovered_state(self) -> dict[str, Any]:
         """What is kept of it with the client's state, unless a node's file has it."""

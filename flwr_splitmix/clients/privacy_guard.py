@@ -19,7 +19,7 @@ from flwr_splitmix.mixers import Share
 from flwr_splitmix.mixers.accounting import covered, earlier_releases, release_of
 from flwr_splitmix.privacy import Event, Exposure, Ledger
 from flwr_splitmix.privacy.events import Channel
-from flwr_splitmix.privacy.journal import JournalError
+from flwr_splitmix.privacy.journal import JournalError, reason_of
 from flwr_splitmix.privacy.ledger_file import LedgerFile
 from flwr_splitmix.seeding import secrets_are_seeded
 
@@ -53,10 +53,8 @@ class NodeLedger:
         if self.path is not None:
             try:
                 return LedgerFile(self.path, self.run, records)
-            except OSError as error:
-                reason = str(error.strerror or error)
-            except JournalError as error:
-                reason = str(error)
+            except (OSError, JournalError) as error:
+                reason = reason_of(error)
         if budget.max_epsilon is not None:
             raise ClientError(
                 f"this node has max_epsilon = {budget.max_epsilon:g}, and no privacy ledger can be "
@@ -66,12 +64,18 @@ class NodeLedger:
         return None
 
     def expose(self, channel: Channel, records: int) -> None:
-        """Note that data leave without an epsilon; a warning says if that cannot be written."""
+        """Note once that data leave without an epsilon; a warning says if that cannot be written.
+
+        A node without a folder has no such file, and its client's state says it.
+        """
+        if self.path is None:
+            return
         try:
-            if (file := self.open(records, PrivacyBudget())) is not None:
+            file = LedgerFile(self.path, self.run, records)
+            if channel not in file.ledger.total().notes:
                 file.charge(file.ledger.price(Exposure(channel)), None)
         except (OSError, JournalError) as error:
-            log.warning("the privacy ledger is not kept on this node: %s", error)
+            log.warning("the privacy ledger is not kept on this node: %s", reason_of(error))
 
 
 class PrivacyGuard:
@@ -217,9 +221,9 @@ class PrivacyGuard:
             with nullcontext() if self._file is None else self._file.held():
                 yield
         except (OSError, JournalError) as error:
-            reason = getattr(error, "strerror", None) or error
             raise ClientError(
-                f"this node's privacy ledger cannot be written ({reason}), so nothing is sent"
+                f"this node's privacy ledger cannot be written ({reason_of(error)}), so nothing is "
+                "sent"
             ) from None
 
     def _charge(self, events: Sequence[Event], records: np.ndarray | None = None) -> None:

@@ -405,7 +405,7 @@ class SplitClient(GuardedClient):
         """Restore `state`, for the same segment, optimizer and data."""
         load_segment(self.segment, under("segment", tensors))
         self.batches.drawn = int(meta["drawn"])
-        self._uncovered.update(dict.fromkeys(meta.get("uncovered", ())))
         if "privacy" in meta:
             self._own_guard().restore(meta["privacy"])
+        self._recall_uncovered(meta.get("uncovered", ()))
         self.optimizer.restore(tensors, meta)

@@ -15,7 +15,7 @@ from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.data.batches import Example, fetch
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding import Sent
-from flwr_splitmix.privacy.journal import JournalError, SharedJournal, read_journal
+from flwr_splitmix.privacy.journal import JournalError, SharedJournal, read_journal, reason_of
 from flwr_splitmix.scoring.texts import Scores, TextScores
 
 
@@ -95,8 +95,8 @@ def _noted() -> Iterator[None]:
     try:
         yield
     except (OSError, JournalError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ClientError(f"test texts cannot be noted on this node: {reason}") from None
+        said = f"test texts cannot be noted on this node: {reason_of(error)}"
+        raise ClientError(said) from None
 
 
 class TextEvaluation:

@@ -28,6 +28,11 @@ class JournalError(RuntimeError):
     """A journal is damaged, or another process writes it."""
 
 
+def reason_of(error: OSError | JournalError) -> str:
+    """Return why a journal cannot be used, without the file's path."""
+    return str(getattr(error, "strerror", None) or error)
+
+
 class Journal:
     """An append-only file; each line is on the disk when `append` returns.
 

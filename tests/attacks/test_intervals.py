@@ -9,7 +9,7 @@ from scipy.stats import bootstrap
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Goal, Guess, Pictures
-from flwr_splitmix.attacks.intervals import curve_measures, mean_measure
+from flwr_splitmix.attacks.intervals import CURVE_FLOORS, curve_measures, mean_measure
 from flwr_splitmix.attacks.release import Origin
 from flwr_splitmix.attacks.scores import Floors, score_guess
 from flwr_splitmix.attacks.vault import Truth
@@ -69,6 +69,14 @@ def test_many_releases_of_an_image_are_one_group_and_so_is_a_guess_at_several_im
 
     assert groups(torch.arange(20)[:, None], 8) == (160, 20)
     assert groups(torch.arange(20).view(10, 2), 1) == (20, 10)
+
+
+@pytest.mark.parametrize(("negatives", "rates"), [(99, 0), (100, 1), (999, 1), (1000, 2)])
+def test_a_rate_that_allows_no_false_positive_is_left_out(negatives: int, rates: int) -> None:
+    """With 256 of each class, noise beat 0.1 % in one case of ten: that was the rate at none."""
+    scores = np.random.default_rng(0).normal(size=2 * negatives)
+    made = curve_measures(scores, np.arange(2 * negatives) < negatives)
+    assert [measure.metric for measure in made] == list(CURVE_FLOORS)[: 1 + rates]
 
 
 def test_members_and_labels_are_resampled_by_victim() -> None:

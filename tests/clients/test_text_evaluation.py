@@ -30,7 +30,6 @@ def process(
     try:
         yield client
     finally:
-        client.close()
 
 
 def ask(client: UShapeClient, start: int = 0, stop: int = 4) -> dict[str, Any]:

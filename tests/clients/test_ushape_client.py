@@ -181,7 +181,6 @@ def test_no_score_is_that_of_the_texts_since_an_interruption(tmp_path: Path, ane
     client.attach(ORDER, None)
     client.run("encode_test", places[0])
     if anew:
-        client.close()
         (client,) = toy.clients_for()
         client.govern(NodePolicy(), tmp_path, 0, "run")
     client.attach(ORDER, None)
@@ -189,7 +188,6 @@ def test_no_score_is_that_of_the_texts_since_an_interruption(tmp_path: Path, ane
     client.run("decode_test", {"outputs": sent["messages"]})
     with pytest.raises(ClientError, match="not scored its federated test data, or not all of it"):
         client.run("score", {"kind": "federated"})
-    client.close()
 
 
 def test_a_batch_whose_answer_is_waited_for_is_not_followed_by_another() -> None:
@@ -247,12 +245,10 @@ def test_a_node_that_allows_no_averaging_keeps_to_a_runs_first_weights(tmp_path:
                 client.attach(ORDER, arrays)
         else:
             client.attach(ORDER, arrays)
-        client.close()
     trusting = toy.clients_for()[0]
     trusting.govern(NodePolicy(), tmp_path, 0, "another run")
     for arrays in (first, others):
         trusting.attach(ORDER, arrays)
-    trusting.close()
 
 
 class Detached(UShapeClient):

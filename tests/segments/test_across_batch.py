@@ -125,9 +125,8 @@ class Gated(nn.Module):
         self.gate = nn.Parameter(torch.tensor(gate))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        hidden = self.linear(inputs)
-        mixed: torch.Tensor = torch.softmax(hidden @ hidden.mT, 1) @ hidden
-        return hidden + self.gate * mixed
+        hidden: torch.Tensor = self.linear(inputs)
+        return hidden + self.gate * (torch.softmax(hidden @ hidden.mT, 1) @ hidden)
 
 
 @pytest.mark.parametrize("gate", [0.0, 1e-6, 1.0])

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from flwr_splitmix.links.link import LinkError
-from flwr_splitmix.privacy.journal import JournalError, SharedJournal
+from flwr_splitmix.privacy.journal import JournalError, SharedJournal, reason_of
 from flwr_splitmix.words import one_line
 
 log = logging.getLogger("flwr.splitmix")
@@ -101,7 +101,7 @@ class AuditLog:
         try:
             self._journal.append({"time": round(time.time(), 3), **self._facts, **entry})
         except (OSError, JournalError) as error:
-            self._give_up(str(getattr(error, "strerror", None) or error))
+            self._give_up(reason_of(error))
 
 
 def _items(value: Any, name: str) -> Iterator[dict[str, Any]]:

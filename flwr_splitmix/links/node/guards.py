@@ -145,8 +145,3 @@ class NodeGuards:
         except LinkError as error:
             return replace(outcome, reply=None, error=str(error))
         return outcome
-
-    def close(self) -> None:
-        """Let the client close its own files."""
-        if self._client is not None:
-            self._client.close()

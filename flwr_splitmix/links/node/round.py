@@ -63,9 +63,6 @@ def serve_round(
             with contextlib.suppress(LinkError):  # a full disk: the answer says so, or says more
                 guards.audit.refuse("round", said)
         return RecordDict({RECORD: ConfigRecord({"error": said})})
-    finally:
-        if guards is not None:
-            guards.close()
     content = RecordDict({"metrics": MetricRecord(dict(metrics))})
     if arrays:
         content["arrays"] = to_arrays(arrays)

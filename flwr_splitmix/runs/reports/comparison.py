@@ -87,7 +87,8 @@ def compare(runs: Sequence[Run], *, mix_kinds: bool = False) -> Comparison:
     RunError
         If accuracies are of several kinds without `mix_kinds`, or a run cannot be read.
     """
-    configs = {run.id: _whole_config(run) for run in runs}
+    known = {run.id: facts_of(run) for run in runs}
+    configs = {run.id: _whole_config(run, known[run.id]) for run in runs}
     keys = differing(configs.values(), {*BOOKKEEPING, *PLACE, "seed"})
     members: dict[tuple[str | None, ...], list[Run]] = {}
     for run in runs:
@@ -99,7 +100,7 @@ def compare(runs: Sequence[Run], *, mix_kinds: bool = False) -> Comparison:
             _name(several, configs[several[0].id], keys),
             {key: value or "" for key, value in zip(keys, own, strict=True) if value is not None},
             tuple(several),
-            tuple(facts_of(run) for run in several),
+            tuple(known[run.id] for run in several),
         )
         for own, several in members.items()
     )
@@ -114,13 +115,12 @@ def compare(runs: Sequence[Run], *, mix_kinds: bool = False) -> Comparison:
     return Comparison(groups, tuple(keys), kind, tuple(_notes(groups, kinds)))
 
 
-def _whole_config(run: Run) -> dict[str, Any]:
+def _whole_config(run: Run, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run's configuration, with what makes a difference and is not in it.
 
     That is the number of clients, unless each round has a sample of them, and for runs of Python
     the strategy.
     """
-    facts = facts_of(run)
     config = dict(run.config)
     if facts.get("strategy"):
         config.setdefault("strategy", facts["strategy"])

@@ -53,7 +53,7 @@ class Layers(nn.Module):
 def with_cache(function: Callable[..., Any], cache: Any) -> dict[str, Any]:
     """Return a cache as an argument of one of transformers' functions.
 
-    Its name became "cache" in 5.24 and was "past_key_values" before.
+    Newer versions call it "cache"; 5.40 drops the old name "past_key_values".
     """
     return {_cache_argument(function): cache}
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from flwr_splitmix.segments.vision.feature_maps import open_cnn
 from flwr_splitmix.segments.vision.layouts import DROPOUT, OWN_HEAD, Layout
 from flwr_splitmix.segments.vision.split_model import Cuttable, Request, Stage
+from flwr_splitmix.segments.vision.tokens import ClassifierHead
 from flwr_splitmix.segments.vision.zoo import cannot_cut, create
 
 _DEFAULT_REDUCTION = 4
@@ -41,28 +42,19 @@ def open_staged(request: Request, family: type[nn.Module], layout: Layout) -> Cu
     return open_cnn(request, stages, cuts, default, channels_last=layout.windows)
 
 
-class OwnHead(nn.Module):
-    """The `forward_head` of a timm model, of which only pooling and head are left.
-
-    The model cannot be used otherwise afterwards.
-    """
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        for name in [name for name, _ in model.named_children()]:
-            if not name.startswith(("head", "global_pool")):
-                setattr(model, name, nn.Identity())
-        self.model = model
-
-    def forward(self, maps: Tensor) -> Tensor:  # noqa: D102
-        logits: Tensor = self.model.forward_head(maps)
-        return logits
+def _own_head(model: Any) -> nn.Module:
+    """Return the `forward_head` of a model, which cannot be used otherwise afterwards."""
+    for name in [name for name, _ in model.named_children()]:
+        if not name.startswith(("head", "global_pool")):
+            setattr(model, name, nn.Identity())
+    model.norm = nn.Identity()  # a layout names it in front of the head, if there is one
+    return ClassifierHead(model)
 
 
 def _part(model: Any, name: str) -> nn.Module:
     if name == DROPOUT:
         return nn.Dropout(float(getattr(model, "drop_rate", 0.0)))
-    part: nn.Module = OwnHead(model) if name == OWN_HEAD else model.get_submodule(name)
+    part: nn.Module = _own_head(model) if name == OWN_HEAD else model.get_submodule(name)
     return part
 
 

@@ -273,65 +273,6 @@ def test_nothing_costs_a_client_more_than_its_own_sizes(
     node.end(finish=False)
 
 
-def test_the_audit_log_holds_shapes_and_no_number_of_the_data(node: Node) -> None:
-    node.begin(TICKET)
-    reply = node.step([noisy()], number=3).reply
-    assert reply is not None
-    node.end(finish=False)
-    (entry,) = node.audit()
-    assert (entry["run"], entry["round"], entry["step"], entry["client"]) == ("r", 1, 3, 0)
-    smashed, labels = entry["sent"]
-    assert (smashed["name"], smashed["shape"]) == ("smashed", list(reply["smashed"][0].shape))
-    assert (labels["name"], labels["shape"]) == ("labels", list(reply["labels"][0].shape))
-    assert entry["bytes"] == smashed["bytes"] + labels["bytes"]
-    assert entry["share"] == [noisy()]
-    assert 0 < entry["epsilon"] < 1
-
-
-def test_a_server_cannot_end_the_audit_log_with_a_long_name(node: Node) -> None:
-    """A line that long used to make the log unreadable, so that the node sent nothing any more."""
-    node.begin()
-    refused(node.ask("x" * (1 << 20)), "is not an exchange")
-    node.end()
-    assert len(node.audit()[-1]["exchange"]) == 500
-    node.begin()
-    assert node.step([noisy()]).reply
-    node.end()
-
-
-def test_a_servers_name_of_a_run_is_one_line_of_the_audit_log(node: Node) -> None:
-    """A name that is refused used to be written whole, with what moves a terminal's cursor."""
-    with pytest.raises(LinkError, match="run id is no name"):
-        node.begin(run="\x1b[2J" + "x" * 10_000)
-    node.guards.audit.refuse("round", "why")
-    node.guards.close()
-    assert node.audit()[-1]["run"] == r"\x1b[2J" + "x" * 493
-
-
-def test_a_batch_in_parts_is_priced_as_one_and_each_part_is_written_down(node: Node) -> None:
-    node.begin(TICKET)
-    node.step([noisy()])
-    price = node.client.epsilon
-    node.end()
-    node.begin(replace(TICKET, server_round=2, state_round=1))
-    before = node.releases
-    asked = {"number": 0, "progress": 0.0, "plan": [noisy()], "parts": 2}
-    replies = [node.ask("encode_part", part=part, **asked).reply for part in range(2)]
-    assert price is not None
-    assert 0 < price <= (node.client.epsilon or 0) < 2.1 * price
-    assert node.releases == before + 1
-    refused(node.ask("encode_part", part=1, **asked), "a part of a batch out of turn")
-    node.end(finish=False)
-    first, second, third = node.audit()[-3:]
-    assert [(line["step"], line.get("part")) for line in (first, second)] == [(0, 0), (0, 1)]
-    assert first["share"] == second["share"] == [noisy()]
-    assert first["epsilon"] == second["epsilon"]
-    for line, reply in zip((first, second), replies, strict=True):
-        assert reply is not None
-        assert line["sent"][0]["shape"] == list(reply["smashed"][0].shape)
-    assert "out of turn" in third["refused"]
-
-
 @pytest.mark.parametrize("client", [False, 0.0, -0.0])
 def test_an_index_of_another_type_gets_no_ledger_of_its_own(node: Node, client: Any) -> None:
     """False, 0.0 and -0.0 instead of 0 gave a server the whole budget once more each."""

@@ -11,12 +11,11 @@ import pytest
 from flwr_splitmix.clients import PrivacyBudget
 from flwr_splitmix.clients.client import exchange
 from flwr_splitmix.links import LinkError, StreamLink
-from flwr_splitmix.links.node.audit import AuditLog
 from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.privacy.journal import read_journal
 from flwr_splitmix.runs.checkpoints import ClientStore
-from flwr_splitmix.strategies import DPSL, PSL, SFL
+from flwr_splitmix.strategies import DPSL, PSL
 from flwr_splitmix.testing.toy import Toy
 from tests.links.fake_grid import FakeGrid, OneAtATime, OnFakeGrid, toy_app
 
@@ -98,32 +97,3 @@ def test_a_round_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(ClientStore, "save", count)
     run(tmp_path, "federated")
     assert written == [1]
-
-
-def test_a_round_begins_and_ends_in_the_audit_log(tmp_path: Path) -> None:
-    """What a node says of itself at first, and what it releases at the end, leave it too."""
-    grid = FakeGrid(toy_app(TOY), 1, **{"state-dir": str(tmp_path)})
-    strategy = SFL(TOY.upper(), device="cpu", seed=7, evaluation="none", steps_per_round=1)
-    strategy.link = OnFakeGrid(StreamLink(address="127.0.0.1:0", run="sfl-1"), grid)
-    lower = TOY.lower().state_dict()
-    strategy.start(None, to_arrays(lower), 1)  # type: ignore[arg-type]
-    grid.wait()
-    first, *_, last = read_journal(tmp_path / "audit-0.jsonl")
-    assert (first["exchange"], last["exchange"]) == ("attach", "release")
-    assert "num-examples" in {item["name"] for item in first["sent"]}
-    sent = {item["name"]: tuple(item["shape"]) for item in last["sent"] if "shape" in item}
-    assert sent == {f"lower-segment.{name}": tuple(value.shape) for name, value in lower.items()}
-
-
-def test_a_node_whose_audit_log_is_full_still_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The error of the log took the place of the node's answer, and the server waited for it."""
-
-    def full(*_: Any, **__: Any) -> None:
-        raise LinkError("this node's audit log cannot be written (No space left on device)")
-
-    monkeypatch.setattr(AuditLog, "write", full)
-    monkeypatch.setattr(AuditLog, "refuse", full)
-    with pytest.raises(LinkError, match=r"client 0: .*No space left on device"):
-        run(tmp_path)

@@ -97,7 +97,6 @@ class Node:
         """End the process, after the round or during it."""
         if finish:
             self.host.finish(self.ticket)
-        self.guards.close()
 
     @property
     def client(self) -> SplitClient:

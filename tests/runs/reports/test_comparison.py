@@ -135,15 +135,11 @@ def test_latex_has_no_character_with_a_meaning_of_its_own(tmp_path: Path) -> Non
 
 def test_runs_of_other_clients_or_strategies_are_no_seeds_of_one(tmp_path: Path) -> None:
     """Two runs of 2 and of 4 clients were averaged, and runs of Python of any strategies."""
-    runs = []
-    for seed, facts in enumerate(
-        [{"clients": 2}, {"clients": 4}, {"clients": 2}, {"clients": 2, "strategy": "SFL"}]
-    ):
-        run = made(tmp_path, [0.5], seed=seed)
-        if "strategy" in facts:
-            run = Run.create({"seed": seed}, name="mine", home=tmp_path)
-        run.write_summary({"top1": 0.5, "strategy": "PSL", **facts})
-        runs.append(run)
+    of_python = Run.create({"seed": 3}, name="mine", home=tmp_path)
+    runs = [*(made(tmp_path, [0.5], seed=seed) for seed in range(3)), of_python]
+    facts = [("PSL", 2), ("PSL", 4), ("PSL", 2), ("SFL", 2)]
+    for run, (strategy, clients) in zip(runs, facts, strict=True):
+        run.write_summary({"top1": 0.5, "strategy": strategy, "clients": clients})
     groups = compare(runs).groups
     assert [group.name for group in groups] == [
         "PSL, clients 2", "PSL, clients 4", "SFL, clients 2"
@@ -153,7 +149,8 @@ def test_runs_of_other_clients_or_strategies_are_no_seeds_of_one(tmp_path: Path)
 
 def test_a_sample_of_the_clients_may_be_of_another_size(tmp_path: Path) -> None:
     """How many clients have ever trained depends on the draws then."""
-    runs = [made(tmp_path, [0.5], seed=seed, **{"fraction-train": 0.5}) for seed in (0, 1)]
+    sampled: dict[str, Any] = {"fraction-train": 0.5}
+    runs = [made(tmp_path, [0.5], seed=seed, **sampled) for seed in (0, 1)]
     for run, clients in zip(runs, (7, 8), strict=True):
         run.write_summary({"top1": 0.5, "strategy": "PSL", "clients": clients})
     assert len(compare(runs).groups) == 1

@@ -1,0 +1,110 @@
+"""What a node's audit log says of each round, and of a server that would spoil it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flwr_splitmix.links import LinkError, StreamLink
+from flwr_splitmix.links.node.audit import AuditLog
+from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.privacy.journal import read_journal
+from flwr_splitmix.strategies import SFL
+from tests.links.fake_grid import FakeGrid, OnFakeGrid, toy_app
+from tests.links.node.test_round import TOY, run
+from tests.links.node.worst_server import TICKET, Node, noisy, refused
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path / "node", {"max-epsilon": 1.0})
+
+
+def test_the_audit_log_holds_shapes_and_no_number_of_the_data(node: Node) -> None:
+    node.begin(TICKET)
+    reply = node.step([noisy()], number=3).reply
+    assert reply is not None
+    node.end(finish=False)
+    (entry,) = node.audit()
+    assert (entry["run"], entry["round"], entry["step"], entry["client"]) == ("r", 1, 3, 0)
+    smashed, labels = entry["sent"]
+    assert (smashed["name"], smashed["shape"]) == ("smashed", list(reply["smashed"][0].shape))
+    assert (labels["name"], labels["shape"]) == ("labels", list(reply["labels"][0].shape))
+    assert entry["bytes"] == smashed["bytes"] + labels["bytes"]
+    assert entry["share"] == [noisy()]
+    assert 0 < entry["epsilon"] < 1
+
+
+def test_a_server_cannot_end_the_audit_log_with_a_long_name(node: Node) -> None:
+    """A line that long used to make the log unreadable, so that the node sent nothing any more."""
+    node.begin()
+    refused(node.ask("x" * (1 << 20)), "is not an exchange")
+    node.end()
+    assert len(node.audit()[-1]["exchange"]) == 500
+    node.begin()
+    assert node.step([noisy()]).reply
+    node.end()
+
+
+def test_a_servers_name_of_a_run_is_one_line_of_the_audit_log(node: Node) -> None:
+    """A name that is refused used to be written whole, with what moves a terminal's cursor."""
+    with pytest.raises(LinkError, match="run id is no name"):
+        node.begin(run="\x1b[2J" + "x" * 10_000)
+    node.guards.audit.refuse("round", "why")
+    assert node.audit()[-1]["run"] == r"\x1b[2J" + "x" * 493
+
+
+def test_a_batch_in_parts_is_priced_as_one_and_each_part_is_written_down(node: Node) -> None:
+    node.begin(TICKET)
+    node.step([noisy()])
+    price = node.client.epsilon
+    node.end()
+    node.begin(replace(TICKET, server_round=2, state_round=1))
+    before = node.releases
+    asked = {"number": 0, "progress": 0.0, "plan": [noisy()], "parts": 2}
+    replies = [node.ask("encode_part", part=part, **asked).reply for part in range(2)]
+    assert price is not None
+    assert 0 < price <= (node.client.epsilon or 0) < 2.1 * price
+    assert node.releases == before + 1
+    refused(node.ask("encode_part", part=1, **asked), "a part of a batch out of turn")
+    node.end(finish=False)
+    first, second, third = node.audit()[-3:]
+    assert [(line["step"], line.get("part")) for line in (first, second)] == [(0, 0), (0, 1)]
+    assert first["share"] == second["share"] == [noisy()]
+    assert first["epsilon"] == second["epsilon"]
+    for line, reply in zip((first, second), replies, strict=True):
+        assert reply is not None
+        assert line["sent"][0]["shape"] == list(reply["smashed"][0].shape)
+    assert "out of turn" in third["refused"]
+
+
+def test_a_round_begins_and_ends_in_the_audit_log(tmp_path: Path) -> None:
+    """What a node says of itself at first, and what it releases at the end, leave it too."""
+    grid = FakeGrid(toy_app(TOY), 1, **{"state-dir": str(tmp_path)})
+    strategy = SFL(TOY.upper(), device="cpu", seed=7, evaluation="none", steps_per_round=1)
+    strategy.link = OnFakeGrid(StreamLink(address="127.0.0.1:0", run="sfl-1"), grid)
+    lower = TOY.lower().state_dict()
+    strategy.start(None, to_arrays(lower), 1)  # type: ignore[arg-type]
+    grid.wait()
+    first, *_, last = read_journal(tmp_path / "audit-0.jsonl")
+    assert (first["exchange"], last["exchange"]) == ("attach", "release")
+    assert "num-examples" in {item["name"] for item in first["sent"]}
+    sent = {item["name"]: tuple(item["shape"]) for item in last["sent"] if "shape" in item}
+    assert sent == {f"lower-segment.{name}": tuple(value.shape) for name, value in lower.items()}
+
+
+def test_a_node_whose_audit_log_is_full_still_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of the log took the place of the node's answer, and the server waited for it."""
+
+    def full(*_: Any, **__: Any) -> None:
+        raise LinkError("this node's audit log cannot be written (No space left on device)")
+
+    monkeypatch.setattr(AuditLog, "write", full)
+    monkeypatch.setattr(AuditLog, "refuse", full)
+    with pytest.raises(LinkError, match=r"client 0: .*No space left on device"):
+        run(tmp_path)
