@@ -27,9 +27,7 @@ def process(
     (client,) = TOY.clients_for()
     client.govern(NodePolicy(), folder, 0, run)
     client.attach(Order(0, 7, server_round, 9), weights)
-    try:
-        yield client
-    finally:
+    yield client
 
 
 def ask(client: UShapeClient, start: int = 0, stop: int = 4) -> dict[str, Any]:
