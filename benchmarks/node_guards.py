@@ -68,15 +68,12 @@ def measure(folder: Path, repeats: int, long: int) -> dict[str, Any]:
         with no_waiting(skip):
             rows[f"charge{name}_ms"] = milliseconds(charge, repeats)
             rows[f"audit_line{name}_ms"] = milliseconds(line, repeats)
-        ledger.close()
-        audit.close()
     grown = LedgerFile(folder / "long", "run", RECORDS)
     with no_waiting(True):
         for _ in range(long):
             grown.charge(grown.ledger.price(RELEASE), rng.integers(RECORDS, size=BATCH))
-    grown.close()
     rows["open_long_ledger_ms"] = milliseconds(
-        lambda: LedgerFile(folder / "long", "run", RECORDS).close(), 3
+        lambda: LedgerFile(folder / "long", "run", RECORDS), 3
     )
     spreads = {name: spread(values) for name, values in rows.items()}
     return {

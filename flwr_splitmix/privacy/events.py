@@ -44,8 +44,8 @@ OUTSIDE_OF_TEXTS = {
     "head": "what a text did to the head, which shows in messages of other texts",
     "messages": "messages to the trunk, which carry texts without noise",
     "ends": "heads and tails sent to be averaged",
-    "trunk": "what a text did to the trunk, which learns without noise and through which later "
-    "gradients of heads and tails come",
+    "trunk": "what a text did to a trunk that learns, through which later gradients of heads and "
+    "tails come",
 }
 """The same for texts, where epsilon covers only messages, or only head and tail."""
 

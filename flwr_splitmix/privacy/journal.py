@@ -20,7 +20,7 @@ CHECK = "check"
 WAIT = 10.0
 """Seconds that a shared journal waits for another process; each holds it for one operation."""
 
-TAIL = 1 << 20
+TAIL = 1 << 14
 """Bytes that are first read from the end of a file to find its last line."""
 
 
@@ -182,8 +182,8 @@ class SharedJournal:
         self._seen = self._state()
 
     def _state(self) -> tuple[int, int]:
-        found = self.path.stat()
-        return found.st_ino, found.st_size
+        status = self.path.stat()
+        return status.st_ino, status.st_size
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
