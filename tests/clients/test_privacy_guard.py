@@ -87,6 +87,9 @@ def test_a_ledger_knows_what_was_sent_before_it_began() -> None:
     tensors, meta = client.state()
     again = client_of(privacy=None)
     again.restore(tensors, meta)
+    budgeted = client_of()
+    budgeted.restore(tensors, meta)
+    assert spent(budgeted) == math.inf
     for one in (client, again):
         assert one.guard is None
         ask(one, 1, mask(3))

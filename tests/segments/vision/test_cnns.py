@@ -116,6 +116,12 @@ def test_a_model_in_stages(name: str, cut_at: str, small: dict[str, Any]) -> Non
     assert_same(pair, whole, torch.randn(3, 1, 32, 32))
 
 
+def test_a_model_with_a_part_that_its_family_lacks_is_refused() -> None:
+    """Its stem has three convolutions; two of them would have been left out without a word."""
+    with pytest.raises(ValueError, match="densenetblur121d cannot be cut; allowed are models such"):
+        split_vision_model("densenetblur121d", image_size=64)
+
+
 @pytest.mark.parametrize("cut_at", ["conv1", "pool1", "conv2", "pool2"])
 def test_a_lenet5(cut_at: str) -> None:
     images = torch.randn(3, 1, 32, 32)
