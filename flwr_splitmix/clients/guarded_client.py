@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,8 @@ class GuardedClient(Client):
     def _begin_guard(self, privacy: PrivacyBudget | None) -> None:
         self.privacy = privacy
         self._mixes = ""  # what was seen to mix examples
-        self._uncovered: dict[Channel, None] = {}
-        """What left without an epsilon while there was no guard."""
+        self._uncovered: Channel | None = None
+        """What left first without an epsilon while there was no guard; more changes no number."""
         self._node: NodeLedger | None = None
         self._first_weights = FirstWeights()
         self.guard = None if privacy is None else self._make_guard(privacy)
@@ -96,7 +96,8 @@ class GuardedClient(Client):
         file = None if self._node is None else self._node.open(records, budget)
         guard = PrivacyGuard(budget, records, self.segment, file, self._first_weights)
         guard.across_batch = bool(self._whole_batch)
-        guard.expose(self._uncovered)
+        if self._uncovered is not None:
+            guard.expose(self._uncovered)
         return guard
 
     def _leave_uncovered(self, channel: Channel) -> None:
@@ -104,23 +105,23 @@ class GuardedClient(Client):
 
         On a node they are noted in its ledger, which a later run goes on with.
         """
-        if channel in self._uncovered:
+        if self._uncovered is not None:
             return
-        self._uncovered[channel] = None
+        self._uncovered = channel
         if self._node is not None:
             self._node.expose(channel, self.batches.examples)
 
-    def _recall_uncovered(self, channels: Iterable[Channel]) -> None:
+    def _recall_uncovered(self, meta: Mapping[str, Any]) -> None:
         """Go on from what `_uncovered_state` has kept, after the guard's own state."""
-        self._uncovered.update(dict.fromkeys(channels))
-        if self.guard is not None:
+        self._uncovered = self._uncovered or meta.get("uncovered")
+        if self.guard is not None and self._uncovered is not None:
             self.guard.expose(self._uncovered)
 
     @property
     def _uncovered_state(self) -> dict[str, Any]:
         """What is kept of it with the client's state, unless a node's file has it."""
         in_file = self._node is not None and self._node.path is not None
-        return {} if in_file or not self._uncovered else {"uncovered": list(self._uncovered)}
+        return {} if in_file or self._uncovered is None else {"uncovered": self._uncovered}
 
     @property
     def _whole_batch(self) -> str:

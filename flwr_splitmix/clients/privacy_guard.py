@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -255,10 +255,9 @@ class PrivacyGuard:
             return f"max_epsilon = {self.budget.max_epsilon:g}"
         return f"allow_{'averaging' if self.budget.allow_plain else 'plain'} = false"
 
-    def expose(self, channels: Iterable[Channel]) -> None:
+    def expose(self, channel: Channel) -> None:
         """Charge what left without an epsilon before this guard was made."""
-        if exposures := [Exposure(channel) for channel in channels]:
-            self._charge(exposures)
+        self._charge([Exposure(channel)])
 
     def admit_evaluation(self) -> None:
         """Charge test data sent unmixed and without noise, or refuse to send them.

@@ -407,5 +407,5 @@ class SplitClient(GuardedClient):
         self.batches.drawn = int(meta["drawn"])
         if "privacy" in meta:
             self._own_guard().restore(meta["privacy"])
-        self._recall_uncovered(meta.get("uncovered", ()))
+        self._recall_uncovered(meta)
         self.optimizer.restore(tensors, meta)
