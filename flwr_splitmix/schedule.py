@@ -140,15 +140,16 @@ class ScheduledOptimizer:
         Raises
         ------
         ValueError
-            If the schedule returns no finite number.
+            If the schedule returns no finite number of at least 0.
         """
         if self.optimizer is None:
             return
         factor = self.schedule(progress, num_rounds)
-        if not isinstance(factor, (int, float, np.number, Tensor)) or not math.isfinite(factor):
+        number = isinstance(factor, (int, float, np.number, Tensor))
+        if not number or not 0 <= factor < math.inf:
             raise ValueError(
                 f"the schedule returned {factor!r} after {progress:g} of {num_rounds} rounds; "
-                "needed is a finite factor on the learning rate"
+                "needed is a finite factor on the learning rate, at least 0"
             )
         groups = self.optimizer.param_groups
         changed = self._set_lrs and [float(g["lr"]) for g in groups] != self._set_lrs

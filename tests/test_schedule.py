@@ -123,8 +123,8 @@ def test_a_rate_may_be_a_tensor() -> None:
     assert json.loads(json.dumps(meta))["optimizer"]["groups"][0]["lr"] == pytest.approx(0.05)
 
 
-@pytest.mark.parametrize("factor", [math.nan, math.inf, None, "1"])
-def test_a_schedule_returns_finite_numbers(factor: Any) -> None:
+@pytest.mark.parametrize("factor", [math.nan, math.inf, -0.5, None, "1"])
+def test_a_schedule_returns_finite_numbers_of_at_least_0(factor: Any) -> None:
     own = ScheduledOptimizer(nn.Linear(2, 2), adamw(), lambda progress, rounds: factor)
     with pytest.raises(ValueError, match=r"schedule returned .* after 0\.5 of 3 rounds; needed"):
         own.step(0.5, 3)

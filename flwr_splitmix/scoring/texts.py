@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.data.texts.batch import IGNORED, TextBatch
 from flwr_splitmix.extras import needed_for
 
@@ -82,9 +83,19 @@ class TextScores:
         return None
 
     def result(self) -> dict[str, float]:
-        """Return the mean "loss" and "accuracy", and for tokens the "perplexity"."""
-        scored = max(self._scored, 1)
-        scores = {"loss": self._loss / scored, "accuracy": self._right / scored}
+        """Return the mean "loss" and "accuracy", and for tokens the "perplexity".
+
+        Raises
+        ------
+        ExamplesError
+            If no text has a label: a perplexity of 1 would be the best there is.
+        """
+        if not self._scored:
+            raise ExamplesError(
+                f"none of the {self.examples} test texts has a label to score: {IGNORED} marks "
+                "those without, and a text's first token is never predicted"
+            )
+        scores = {"loss": self._loss / self._scored, "accuracy": self._right / self._scored}
         if self._tokens:
             scores["perplexity"] = math.exp(min(scores["loss"], 700.0))
         return scores

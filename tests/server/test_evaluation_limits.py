@@ -17,7 +17,7 @@ from flwr_splitmix.events import Exchange, RoundDone
 from flwr_splitmix.links import Clients
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.server.evaluation import over_link
-from flwr_splitmix.server.evaluation.over_link import MAX_TESTS, sizes_of_tests
+from flwr_splitmix.server.evaluation.over_link import MAX_TESTS, Kind, sizes_of_tests
 from flwr_splitmix.strategies import PSL, USplitSL
 from flwr_splitmix.testing.toy import Toy, sgd
 from flwr_splitmix.testing.toy_texts import TextToy
@@ -119,6 +119,15 @@ def test_what_is_left_out_of_a_large_test_set_is_said(caplog: pytest.LogCaptureF
     said = {client: {"federated-examples": n} for client, n in enumerate((2, 2, 1000))}
     assert sizes_of_tests(Says(1, said, {}, None), "federated") == {0: 2, 1: 2, 2: 200}
     assert "client 2 is evaluated on 200 examples of far more, up to 1000" in caplog.text
+
+
+@pytest.mark.parametrize(("kind", "warned"), [("benchmark", True), ("federated", False)])
+def test_common_test_sets_of_different_sizes_are_no_common_set(
+    kind: Kind, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = {client: {f"{kind}-examples": n} for client, n in enumerate((20, 30))}
+    assert sizes_of_tests(Says(1, said, {}, None), kind) == {0: 20, 1: 30}
+    assert ("benchmark test sets of 20 to 30 examples" in caplog.text) is warned
 
 
 def test_what_no_integer_of_32_bits_holds_costs_its_client_the_evaluation() -> None:

@@ -51,9 +51,9 @@ class TextSet(Dataset[Example]):
     Parameters
     ----------
     texts
-        Token ids of each text, int64 (t,); t may differ.
+        Token ids of each text, integers (t,), >= 0; t may differ.
     labels
-        The class of each text, or its tokens, int64 (t,), with -100 where there is no loss.
+        The class of each text, or its tokens, integers (t,), with -100 where there is no loss.
     max_length
         Maximum number of tokens of a text; None for no limit.
     pad_to
@@ -63,30 +63,28 @@ class TextSet(Dataset[Example]):
     Raises
     ------
     ValueError
-        If a text is empty or too long, or the numbers of texts and labels, or of a text's tokens
-        and labels, differ.
+        If a text is empty or too long, a token id or a label is no integer, a token id is negative,
+        labels are of both kinds, or the numbers of texts and labels, or of a text's tokens and
+        labels, differ.
     """
 
     def __init__(
         self,
-        texts: Sequence[Tensor],
-        labels: Sequence[int] | Sequence[Tensor],
+        texts: Sequence[Tensor] | Sequence[Sequence[int]],
+        labels: Sequence[int] | Sequence[Tensor] | Sequence[Sequence[int]],
         *,
         max_length: int | None = None,
         pad_to: int | None = None,
     ) -> None:
         if len(texts) != len(labels):
             raise ValueError(f"there are {len(texts)} texts and {len(labels)} labels")
-        limit = min((n for n in (max_length, pad_to) if n is not None), default=None)
-        for position, text in enumerate(texts):
-            if not 0 < len(text) <= (limit or len(text)):
-                raise ValueError(f"text {position} has {len(text)} tokens; allowed is 1..{limit}")
-        self.texts = list(texts)
+        self.texts = [_integers(f"text {number}", text) for number, text in enumerate(texts)]
+        self.labels = [_integers(f"label {number}", label) for number, label in enumerate(labels)]
         self.pad_to = pad_to
-        self.labels: list[Tensor] = [torch.as_tensor(label, dtype=torch.int64) for label in labels]
-        for position, (text, label) in enumerate(zip(self.texts, self.labels, strict=True)):
-            if label.dim() and label.shape != text.shape:
-                raise ValueError(f"text {position} has {len(text)} tokens and {len(label)} labels")
+        limit = min((n for n in (max_length, pad_to) if n is not None), default=None)
+        for number, text in enumerate(self.texts):
+            _check_ids(number, text, limit)
+        _check_labels(self.texts, self.labels)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -108,3 +106,42 @@ def _padded(rows: Sequence[Tensor], value: int, length: int | None) -> Tensor:
     for row, text in zip(padded, rows, strict=True):
         row[: len(text)] = text
     return padded
+
+
+def _integers(name: str, values: object) -> Tensor:
+    """Return integers as int64."""
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} is {type(values).__name__}; needed are integers") from error
+    if tensor.numel() and (tensor.is_floating_point() or tensor.is_complex()):
+        raise ValueError(f"{name} is of {tensor.dtype}; needed are integers")
+    return tensor.to(torch.int64)
+
+
+def _check_ids(number: int, text: Tensor, limit: int | None) -> None:
+    if text.dim() != 1:
+        raise ValueError(f"text {number} has shape {tuple(text.shape)}; needed is (tokens,)")
+    if not 0 < len(text) <= (limit or len(text)):
+        allowed = "at least 1" if limit is None else f"1..{limit}"
+        raise ValueError(f"text {number} has {len(text)} tokens; allowed is {allowed}")
+    if int(text.min()) < 0:
+        raise ValueError(
+            f"text {number} has the token id {int(text.min())}; ids are at least 0, and batches "
+            "are padded by this class"
+        )
+
+
+def _check_labels(texts: Sequence[Tensor], labels: Sequence[Tensor]) -> None:
+    for number, (text, label) in enumerate(zip(texts, labels, strict=True)):
+        if label.dim() != labels[0].dim():
+            raise ValueError(
+                f"text {number} has {_kind(label)}, but text 0 has {_kind(labels[0])}; a set has "
+                "labels of one kind"
+            )
+        if label.dim() and label.shape != text.shape:
+            raise ValueError(f"text {number} has {len(text)} tokens and {len(label)} labels")
+
+
+def _kind(label: Tensor) -> str:
+    return "a label for each token" if label.dim() else "one label"

@@ -79,8 +79,8 @@ def read_columns(path: Path, columns: Sequence[str]) -> Columns:
     Raises
     ------
     DataError
-        If the file cannot be read or has no row, a column is missing, or a line has more values
-        than the first; the message names the line.
+        If the file cannot be read or has no row, a column is missing or there twice, or a line has
+        more values than the first; the message names the line.
     """
     kind, text = kind_of(path), read_text(path)
     if kind not in KINDS:
@@ -200,6 +200,12 @@ def _places(path: Path, first: Sequence[str], columns: Sequence[str]) -> list[in
             missing[0],
             first,
             hint=hint or "; of a file without names all columns are numbers, counted from 1",
+        )
+    twice = next((column for column in columns if first.count(column) > 1), None)
+    if twice is not None:
+        raise DataError(
+            f"the first line of {path} has {first.count(twice)} columns named {twice!r}; give each "
+            "its own name"
         )
     return [first.index(column) for column in columns]
 

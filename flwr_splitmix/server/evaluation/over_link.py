@@ -51,7 +51,8 @@ def sizes_of_tests(clients: Clients, kind: Kind) -> dict[int, int]:
     """Return how many test examples each client is asked for that reports any.
 
     Numbers are capped at `MAX_TESTS`, and relative to the other clients' (`plausible`). Clients
-    that report an invalid number are left out of the round. A warning says if no client has any.
+    that report an invalid number are left out of the round. A warning says if no client has any,
+    or if benchmark sets differ in size.
     """
     sizes: dict[int, int] = {}
     for client in clients.alive:
@@ -70,6 +71,13 @@ def sizes_of_tests(clients: Clients, kind: Kind) -> dict[int, int]:
             "to 'none'",
             kind,
             given,
+        )
+    if kind == "benchmark" and len(set(sizes.values())) > 1:
+        log.warning(
+            "clients have benchmark test sets of %d to %d examples, but the set should be the same "
+            "for all: the result is a mean over different sets",
+            min(sizes.values()),
+            max(sizes.values()),
         )
     asked = dict(zip(sizes, plausible(list(sizes.values())), strict=True))
     cut = [client for client in sizes if asked[client] < sizes[client]]

@@ -38,17 +38,34 @@ def test_pad_to_hides_the_longest_text() -> None:
     ("texts", "labels", "options", "sentence"),
     [
         ([text(1)], [], {}, "there are 1 texts and 0 labels"),
-        ([text()], [0], {}, r"text 0 has 0 tokens; allowed is 1\.\."),
+        ([text()], [0], {}, "text 0 has 0 tokens; allowed is at least 1"),
         ([text(1, 2, 3)], [0], {"max_length": 2}, r"text 0 has 3 tokens; allowed is 1\.\.2"),
         ([text(1, 2, 3)], [0], {"pad_to": 2}, r"text 0 has 3 tokens; allowed is 1\.\.2"),
         ([text(1, 2)], [text(1)], {}, "text 0 has 2 tokens and 1 labels"),
+        ([text(1, -1)], [0], {}, "text 0 has the token id -1; ids are at least 0"),
+        ([text(1), torch.tensor([1.0])], [0, 1], {}, "text 1 is of torch.float32; needed are int"),
+        ([text(1)], [0.7], {}, "label 0 is of torch.float32; needed are integers"),
+        (["word"], [0], {}, "text 0 is str; needed are integers"),
+        ([text(1)], [None], {}, "label 0 is NoneType; needed are integers"),
+        ([torch.tensor([[1]])], [0], {}, r"text 0 has shape \(1, 1\); needed is \(tokens,\)"),
+        (
+            [text(1), text(2)], [0, text(2)], {},
+            "text 1 has a label for each token, but text 0 has one label",
+        ),
     ],
-)
+)  # fmt: skip
 def test_wrong_texts_are_named(
     texts: Any, labels: Any, options: dict[str, int], sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
         TextSet(texts, labels, **options)
+
+
+def test_texts_and_labels_can_be_lists_of_integers() -> None:
+    texts = TextSet([[5, 6], [7]], [[-100, 6], [-100]])
+    batch = TextBatch.of(texts.batch(np.array([0, 1])), CPU)
+    assert batch.ids.tolist() == [[5, 6], [7, 0]]
+    assert batch.labels.tolist() == [[-100, 6], [-100, -100]]
 
 
 def test_each_token_is_predicted_at_the_one_before_it() -> None:

@@ -248,6 +248,7 @@ WRONG: list[tuple[str, str | bytes, dict[str, Any], str]] = [
     ("a.tsv", "1,a\n", {"columns": TextColumns("2", "1")}, "separated by tabs, but here by ','"),
     ("a.tsv", "x\t1\t\ta\nx\t0\t\n", {"columns": COLA}, "line 2 of .* has 3 columns, but column 4"),
     ("a.tsv", "a\tb\n", {}, "has no column 'sentence'; it has 'a', 'b'; .* counted from 1"),
+    ("a.csv", "sentence,label,label\na,0,1\n", {}, "first line .* 2 columns named 'label'"),
     ("a.tsv", "a\tb\n", {"columns": TextColumns("0", "1")}, "there is no column 0 in .* from 1"),
     ("a.tsv", "", {}, "a.tsv holds no row"),
     ("a.tsv", b"\xff\xfe\x00", {}, "not UTF-8: byte 0 begins UTF-16; save .* as UTF-8"),
