@@ -197,6 +197,7 @@ class UShapeClient(GraphlessExchanges):
             "batch-size": self.batches.size,
             "width": width,
             "calibration-steps": self.hiding.calibration_steps,
+            "hiding": self.hiding.names(),
             **describe_tests(self.tests),
         }
 

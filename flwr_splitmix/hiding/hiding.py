@@ -151,6 +151,11 @@ class Hiding:
             raise ValueError(f"a {type(self).__name__} belongs to one client; make one for each")
         self._side = side
 
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return the names of this method and of those that it derives from, this one first."""
+        return [each.__name__ for each in cls.__mro__ if issubclass(each, Hiding)]
+
     # Every batch.
 
     def charge(self, kind: str, records: np.ndarray) -> None:

@@ -23,6 +23,7 @@ from flwr_splitmix.server.intake.checks import plausible, read_each, reasons
 from flwr_splitmix.server.intake.finite import all_finite
 from flwr_splitmix.server.intake.ushape import (
     agree_on_batches,
+    check_hiding,
     public_groups,
     read_gradients,
     read_messages,
@@ -131,7 +132,7 @@ class UShapeStrategy(RoundLoop):
 
         Clients that must calibrate (MixGuard, Stage I) do so first, in parallel.
         """
-        batches = agree_on_batches(clients, self.width)
+        batches = self._agree(clients)
         self.require(clients)
         self._calibrate(clients)
         steps = self.steps_per_round or batches * self.epochs_per_round
@@ -164,6 +165,11 @@ class UShapeStrategy(RoundLoop):
             )
         self._encode(clients, steps, server_round, gradients, last=True)
         return steps
+
+    def _agree(self, clients: Clients) -> int:
+        """Return the mean number of full batches; clients that do not fit are left out."""
+        check_hiding(clients, self.hiding, type(self).__name__)
+        return agree_on_batches(clients, self.width)
 
     def _forward(
         self, clients: Clients, messages: Mapping[int, Messages], seed: int
@@ -253,7 +259,7 @@ class UShapeStrategy(RoundLoop):
         """Have each client score its own model's outputs, over the link."""
         if self.evaluation == "none":
             return None
-        agree_on_batches(clients, self.width)
+        self._agree(clients)
         result = evaluate_texts(
             clients, self.evaluation, lambda replies: self.trunk.look(self._read(clients, replies))
         )

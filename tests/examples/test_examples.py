@@ -86,6 +86,15 @@ def test_a_client_of_ones_own_of_the_u_shape_keeps_to_the_law() -> None:
     assert issubclass(kind, UShapeClient)
 
 
+def test_the_lines_on_hiding_reach_the_epsilon_that_they_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    toy = laws.TextToy()
+    names: dict[str, Any] = {"head": toy.head(), "tail": toy.tail(), "trunk": toy.server()}
+    exec(program("docs/language.md", "DPForwardSL(trunk)"), names)
+    assert float(capsys.readouterr().out) == pytest.approx(8.0, rel=1e-6)
+
+
 def test_the_weights_of_a_run_are_loaded_into_ones_own_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients import MixGuardClient, TextSet, UShapeClient
 from flwr_splitmix.events import Exchange, RoundDone
+from flwr_splitmix.hiding import NoPeek
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.strategies import MixGuard, USplitFL, USplitSL
+from flwr_splitmix.strategies import DPForwardSL, MixGuard, NoPeekSL, USplitFL, USplitSL
 from flwr_splitmix.testing.laws import TextToy, check_same_tensors, sgd
 
 
@@ -55,6 +56,25 @@ def first(answer: dict[str, Any], key: str, change: Any) -> dict[str, Any]:
 
 def nan(tensor: Tensor) -> Tensor:
     return tensor.index_fill(0, torch.tensor([0]), float("nan"))
+
+
+def test_a_strategy_takes_no_texts_that_are_hidden_in_another_way() -> None:
+    """`DPForwardSL` trained on plain hidden states, and reported no epsilon."""
+    toy = TextToy(clients=3)
+    strategy, plain = DPForwardSL(toy.server()), toy.clients_for()
+    said = r"not hidden by DPForward, as DPForwardSL promises; make it .*hiding=DPForward\(\.\.\.\)"
+    with pytest.raises(LinkError, match=said):
+        strategy.fit(plain, 1)
+
+
+def test_a_derived_method_may_take_the_place_of_its_base() -> None:
+    class Further(NoPeek):
+        pass
+
+    toy = TextToy(clients=2, hiding=Further)
+    seen = Seen()
+    NoPeekSL(toy.server(), observers=[seen]).fit(toy.clients_for(), 1)
+    assert seen.rounds[-1].steps
 
 
 @pytest.mark.parametrize(

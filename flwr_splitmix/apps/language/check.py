@@ -105,11 +105,23 @@ def _check_data(config: LanguageConfig, report: Report, checked: _Checked) -> No
             "public is '', so the public texts are made up ones, unlike the dataset's; name "
             "public text of its kind"
         )
-    public = public_texts(config)
-    if config.strategy == "MixGuard" and 0 < len(public) <= config.support_texts:
+    public = len(public_texts(config))
+    if config.strategy == "MixGuard" and public:
+        _check_supports(config, public)
+
+
+def _check_supports(config: LanguageConfig, public: int) -> None:
+    if public <= config.support_texts:
         raise ConfigError(
-            f"run-config: support-texts is {config.support_texts}, of {len(public)} public texts; "
+            f"run-config: support-texts is {config.support_texts}, of {public} public texts; "
             "at least one must be left to calibrate on"
+        )
+    supports = config.support_texts or public
+    if supports < config.k - 1:
+        raise ConfigError(
+            f"run-config: k is {config.k}, so that a text is mixed with {config.k - 1} supports, "
+            f"but there are only {supports}; raise "
+            f"{'support-texts' if config.support_texts else 'public-samples'}, or lower k"
         )
 
 

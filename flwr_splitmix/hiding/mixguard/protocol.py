@@ -68,7 +68,8 @@ class MixGuard(Hiding):
     Raises
     ------
     ValueError
-        If there is no public text, or none left to calibrate on, or no word for secret tokens.
+        If there is no public text, or none left to calibrate on, there are fewer supports than a
+        mixture has, or there is no word for secret tokens.
 
     Source: MixGuard, sections 4.2 to 4.5; for what the paper leaves open see docs/mixguard.md.
     """
@@ -93,6 +94,11 @@ class MixGuard(Hiding):
         if not self._examples:
             raise ValueError("MixGuard has no public text: its set of supports is empty")
         self._supports, self._calibrated_on = divide(public, self.options.support_texts)
+        if self._supports < (least := self.options.k - 1):
+            raise ValueError(
+                f"MixGuard mixes a text with {least} supports (k is {self.options.k}), but has "
+                f"only {self._supports} to draw from; give it more public texts, or a smaller k"
+            )
         self.tokens = SecretTokens(
             self.options.secret_tokens,
             vocab_size,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.events import Messages
+from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.server.intake.checks import (
     MOST,
@@ -75,6 +76,28 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
     sizes = plausible([int(said["num-examples"]) for said in known])
     batches = [size // int(said["batch-size"]) for size, said in zip(sizes, known, strict=True)]
     return max(1, round(sum(batches) / len(batches)))
+
+
+def check_hiding(clients: Clients, hiding: type[Hiding], strategy: str) -> None:
+    """Leave clients out of the round that do not hide their texts as the strategy's name promises.
+
+    Parameters
+    ----------
+    hiding
+        The strategy's; `Hiding` itself promises nothing, so clients may hide in any way.
+    strategy
+        Name of the strategy, for the reason.
+    """
+    if hiding is Hiding:
+        return
+    for client in clients.alive:
+        said = clients.descriptions[client].get("hiding")
+        if not isinstance(said, list) or hiding.__name__ not in said:
+            clients.fail(
+                client,
+                f"its texts are not hidden by {hiding.__name__}, as {strategy} promises; make it "
+                f"with UShapeClient(..., hiding={hiding.__name__}(...))",
+            )
 
 
 def read_messages(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients import ClientError, MixGuardClient, Order, TextSet
 from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.hiding import MixGuard as Hidden
 from flwr_splitmix.hiding.mixguard import MixGuardOptions, Mixtures, Secret, draw_secret
 from flwr_splitmix.runs import Run
 from flwr_splitmix.strategies import MixGuard
@@ -317,6 +318,13 @@ def test_an_empty_set_of_supports_is_refused() -> None:
         MixGuardClient(
             TOY.head(), TOY.tail(), TOY.texts(0, 4), TextSet([], []), vocab_size=23, device="cpu"
         )
+
+
+def test_a_mixture_needs_as_many_supports_as_it_has_places() -> None:
+    options = MixGuardOptions(k=4, m=4)
+    with pytest.raises(ValueError, match=r"with 3 supports \(k is 4\), but has only 2 to draw"):
+        Hidden(TOY.texts(0, 2), vocab_size=23, options=options)
+    Hidden(TOY.texts(0, 3), vocab_size=23, options=options)
 
 
 def test_a_text_that_leaves_no_room_for_secret_tokens_is_named() -> None:
