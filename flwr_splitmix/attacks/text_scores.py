@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,8 +56,7 @@ class TextFloors:
             Which guess at this text: each has other random words, the next most frequent one (over
             again after the last), and another text of the model.
         """
-        counted = Counter(int(i) for text in self.public for i in text if int(i) != self.begin)
-        frequent = [token for token, _ in counted.most_common(draw + 1)]
+        frequent = self._frequent
         seed = derive_seed(self.seed, "floor", number, draw) if draw else self.seed + number
         rng = torch.Generator().manual_seed(seed)
         random = torch.randint(self.parts.vocab_size, (length,), generator=rng)
@@ -65,6 +65,12 @@ class TextFloors:
             "most frequent token": torch.full((length,), frequent[draw % len(frequent)]),
             "language model": self._text(length, rng, number, draw),
         }
+
+    @cached_property
+    def _frequent(self) -> list[int]:
+        """All tokens of the public texts, the most frequent first."""
+        counted = Counter(int(i) for text in self.public for i in text if int(i) != self.begin)
+        return [token for token, _ in counted.most_common()]
 
     def _text(self, length: int, rng: torch.Generator, number: int, draw: int) -> Tensor:
         kept = self._sampled.get((number, draw))

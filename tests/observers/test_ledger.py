@@ -94,6 +94,26 @@ def test_a_client_that_lost_a_round_pays_again_and_twice_for_what_counts_as_a_pa
     assert spent(ledger) == pytest.approx(cost(4) + 2 * cost(2) + lost + 2 * cost(1))
 
 
+@pytest.mark.parametrize(("drawn", "copies"), [(0, 1), (1, 2), (3, 1), (4, 2)])
+def test_a_ledger_that_meets_a_client_amid_a_pass_counts_a_record_twice(
+    drawn: int, copies: int
+) -> None:
+    """What counts as one pass then spans the end of one and the beginning of the next."""
+    ledger = PrivacyLedger(DELTA)
+    begin(ledger, described={"drawn": drawn})
+    send(ledger, mask(4))
+    assert spent(ledger) == pytest.approx(copies * cost(4))
+
+
+def test_a_ledger_that_knows_a_client_knows_its_passes() -> None:
+    ledger = PrivacyLedger(DELTA)
+    for server_round in (1, 2):
+        begin(ledger, server_round, described={"drawn": server_round - 1})
+        send(ledger, mask(4))
+        end(ledger, server_round)
+    assert spent(ledger) == pytest.approx(cost(4))  # two of the three batches of one pass
+
+
 def test_a_client_with_other_data_begins_a_new_pass() -> None:
     ledger = PrivacyLedger(DELTA)
     begin(ledger, 1)
