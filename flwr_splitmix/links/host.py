@@ -179,7 +179,7 @@ def sentence(error: BaseException) -> str:
     """Describe an error in one line."""
     text = str(error).strip()
     first = one_line(text.splitlines()[0]) if text else ""
-    if isinstance(error, (ClientError, LinkError)) and first:
+    if isinstance(error, (*FORESEEN, LinkError)) and first:
         return first
     return one_line(f"{type(error).__name__}: {first}") if first else type(error).__name__
 

@@ -143,7 +143,7 @@ def test_what_a_server_reads_of_an_error() -> None:
     with pytest.raises(TypeError) as wrong:
         fetch(floats, np.arange(2))
     said = public_sentence(wrong.value)
-    assert said.startswith("ExamplesError: labels are torch.float32; needed are classes, int64")
+    assert said.startswith("labels are torch.float32; needed are classes, int64")
     hidden = "TypeError; the log of its node says more"
     assert public_sentence(TypeError("patient 17 has no label")) == hidden
     columns: Any = [{"patient": torch.ones(3), "diagnosis": 1}]
