@@ -47,12 +47,18 @@ class TimeLimit:
             clients.fail(client, f"was not through its tests within {MAX_SECONDS:g} s")
 
 
-def sizes_of_tests(clients: Clients, kind: Kind) -> dict[int, int]:
+def sizes_of_tests(clients: Clients, kind: Kind, *, in_parts: bool = True) -> dict[int, int]:
     """Return how many test examples each client is asked for that reports any.
 
     Numbers are capped at `MAX_TESTS`, and relative to the other clients' (`plausible`). Clients
     that report an invalid number are left out of the round. A warning says if no client has any,
     or if benchmark sets differ in size.
+
+    Parameters
+    ----------
+    in_parts
+        Whether a client can be tested on a part of its set; else those whose number is capped are
+        left out.
     """
     sizes: dict[int, int] = {}
     for client in clients.alive:
@@ -83,13 +89,12 @@ def sizes_of_tests(clients: Clients, kind: Kind) -> dict[int, int]:
     cut = [client for client in sizes if asked[client] < sizes[client]]
     if cut:
         log.warning(
-            "%s evaluated on %d examples of far more, up to %d: one client must not keep the "
-            "others waiting",
-            f"{name_clients(cut)} is",
-            asked[cut[0]],
+            "%s %s, having far more, up to %d: one client must not keep the others waiting",
+            name_clients(cut),
+            f"is evaluated on {asked[cut[0]]} examples" if in_parts else "is not evaluated",
             max(sizes[client] for client in cut),
         )
-    return asked
+    return asked if in_parts else {c: size for c, size in asked.items() if c not in cut}
 
 
 def spread_of(accuracies: Sequence[float], examples: Sequence[int]) -> float:

@@ -30,10 +30,11 @@ def evaluate_texts(clients: Clients, kind: Kind, through_trunk: Pass) -> Evaluat
     """Have every client score its model: its head and tail, the server's trunk.
 
     "federated" uses each client's own test split and weights by its size; "benchmark" uses the
-    common public test set. Only scores over its whole test set leave a client; the result is
-    their mean over clients. Return None if no client has such data.
+    common public test set. Only scores over its whole test set leave a client, so one with far
+    more test texts than the others is not evaluated; the result is the mean over clients. Return
+    None if no client has such data.
     """
-    sizes = sizes_of_tests(clients, kind)
+    sizes = sizes_of_tests(clients, kind, in_parts=False)
     if not sizes:
         return None
     batch = {c: int(clients.descriptions[c]["batch-size"]) for c in sizes}
