@@ -16,7 +16,7 @@ from flwr_splitmix.segments.vision.pit import open_pit
 from flwr_splitmix.segments.vision.split_model import Cuttable, Request, SplitModel
 from flwr_splitmix.segments.vision.staged import open_staged
 from flwr_splitmix.segments.vision.vgg import open_vgg
-from flwr_splitmix.segments.vision.vit import open_vit
+from flwr_splitmix.segments.vision.vit import open_vit, plain_transformer
 from flwr_splitmix.segments.vision.zoo import cannot_cut, family_of
 
 
@@ -39,16 +39,16 @@ def split_vision_model(
     Parameters
     ----------
     name
-        A timm model of the classes `VisionTransformer` (vit_*, deit*), `PoolingVisionTransformer`
-        (pit_*), `VGG`, or one of `LAYOUTS`: `ResNet`, `EfficientNet` (also mobilenetv2_*),
-        `ConvNeXt`, `DenseNet`, `ByobNet` (mobilevit_*, repvgg_*, ...), `SwinTransformer` and many
-        others; or "lenet5".
+        A timm model of the classes `VisionTransformer` (vit_*, deit*), `Eva` (eva*, vit_*_dinov3,
+        ...), `Beit`, `PoolingVisionTransformer` (pit_*), `VGG`, or one of `LAYOUTS`: `ResNet`,
+        `EfficientNet` (also mobilenetv2_*), `ConvNeXt`, `DenseNet`, `ByobNet` (mobilevit_*,
+        repvgg_*, ...), `SwinTransformer` and many others; or "lenet5".
     cut_at
         The last part of the lower segment; None or "" for the family's default:
 
-        - ViT: "embedding" (default), the patch projection with the patches' position embeddings;
-          the class token belongs to the upper segment. "blocks.i": also the class token and
-          blocks 0 to i.
+        - ViT, EVA, BEiT: "embedding" (default), the patch projection with the patches' position
+          embeddings; the class token belongs to the upper segment. "blocks.i": also the class
+          token and blocks 0 to i.
         - PiT: "embedding" (default); "transformers.i": also the class token and stages 0 to i.
         - VGG: "features.i", layers 0 to i; by default two convolutions and one pooling.
         - Other CNNs and Swin: "stem", or a stage: "layer1" to "layer4" of a ResNet, "s1" to "s4"
@@ -134,10 +134,10 @@ def _family(name: str) -> Callable[[Request], Cuttable]:
     family = family_of(name)
     from timm.models.pit import PoolingVisionTransformer
     from timm.models.vgg import VGG
-    from timm.models.vision_transformer import VisionTransformer
 
+    if plain_transformer(family) is not None:
+        return open_vit
     for known, split in (
-        (VisionTransformer, open_vit),
         (PoolingVisionTransformer, open_pit),
         (VGG, open_vgg),
     ):

@@ -1,4 +1,4 @@
-"""Position embeddings and prefix tokens of vision transformers."""
+"""Positions and prefix tokens of vision transformers, and their classifier."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ class PatchEmbedding(nn.Module):
         return tokens if self.pos_embed is None else tokens + self.pos_embed
 
 
+def shares_no_positions(model: Any) -> bool:
+    """Return whether a timm ViT's position embeddings are of its patches only."""
+    return bool(getattr(model, "no_embed_class", False))
+
+
 class PrefixTokens(nn.Module):
     """Class, distillation and register tokens of a timm ViT, put in front of the patches."""
 
@@ -44,14 +49,14 @@ class PrefixTokens(nn.Module):
         ]
         self.tokens = nn.Parameter(torch.cat([p.detach() for p in parts], 1)) if parts else None
         pos: Tensor | None = model.pos_embed
-        shared = bool(parts) and pos is not None and not model.no_embed_class
+        shared = bool(parts) and pos is not None and not shares_no_positions(model)
         self.pos_embed = (
             nn.Parameter(pos.detach()[:, : model.num_prefix_tokens].clone())
             if shared and pos is not None
             else None
         )
         self.pos_drop = model.pos_drop
-        self.norm_pre = model.norm_pre
+        self.norm_pre = getattr(model, "norm_pre", nn.Identity())
 
     def forward(self, patches: Tensor) -> Tensor:  # noqa: D102
         tokens = patches
@@ -60,6 +65,22 @@ class PrefixTokens(nn.Module):
             # shape[0], not len(): exporters keep it variable.
             tokens = torch.cat([prefix.expand(patches.shape[0], -1, -1), patches], dim=1)
         return self.norm_pre(self.pos_drop(tokens))  # type: ignore[no-any-return]
+
+
+class RotaryBlock(nn.Module):
+    """A block whose attention rotates queries and keys by the patches' positions.
+
+    The angles follow from the grid of patches: they are no weights, and not in the state.
+    """
+
+    def __init__(self, block: nn.Module, angles: Tensor) -> None:
+        super().__init__()
+        self.block = block
+        self.register_buffer("angles", angles.detach().clone(), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:  # noqa: D102
+        moved: Tensor = self.block(tokens, rope=self.angles)
+        return moved
 
 
 class ClassifierHead(nn.Module):

@@ -1,7 +1,8 @@
-"""Cuts of timm's VisionTransformer family (vit_*, deit*) at the embedding or after a block."""
+"""Cuts of plain vision transformers (vit_*, deit*, eva*, beit*) at the embedding or a block."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,21 +21,37 @@ from flwr_splitmix.segments.vision.tokens import (
     PatchEmbedding,
     Positions,
     PrefixTokens,
+    RotaryBlock,
+    shares_no_positions,
 )
-from flwr_splitmix.segments.vision.zoo import create
+from flwr_splitmix.segments.vision.zoo import cannot_cut, create, family_of
+
+
+def plain_transformer(family: type[nn.Module]) -> type[nn.Module] | None:
+    """Return the class of timm that defines a plain transformer's forward pass; else None.
+
+    Plain transformers are an embedding of patches, prefix tokens, blocks of one width and a head.
+    """
+    from timm.models.beit import Beit
+    from timm.models.eva import Eva
+    from timm.models.vision_transformer import VisionTransformer
+
+    return next((kind for kind in (VisionTransformer, Eva, Beit) if issubclass(family, kind)), None)
 
 
 def build_vit(request: Request) -> Any:
-    """Build a timm ViT whose patches can be masked.
+    """Build a plain transformer of timm whose patches can be masked.
 
     Raises
     ------
     ValueError
-        If the patches do not tile the image, the model drops or resizes patches itself, or
-        pretrained weights are asked for another depth than the model's own.
+        If the patches do not tile the image, the model drops or resizes patches itself, its blocks
+        share weights of positions or move positions at random, or pretrained weights are asked for
+        another depth than the model's own.
     """
-    from timm.models.vision_transformer import VisionTransformer
-
+    family = plain_transformer(family_of(request.name))
+    if family is None:
+        raise ValueError(cannot_cut(request.name))
     request.check_patches()
     depth = {} if request.depth is None else {"depth": request.depth}
     if depth and request.options.get("pretrained"):
@@ -43,35 +60,72 @@ def build_vit(request: Request) -> Any:
             "pass depth=None"
         )
     model = create(
-        request, VisionTransformer,
-        img_size=request.image_size, patch_size=request.patch_size, **depth,
+        request, family,
+        img_size=request.image_size, patch_size=request.patch_size,
+        **depth, **_of_one_size(family, request),
     )  # fmt: skip
-    if getattr(model, "dynamic_img_size", False) or not isinstance(model.patch_drop, nn.Identity):
+    drop = getattr(model, "patch_drop", None)
+    if getattr(model, "dynamic_img_size", False) or not isinstance(drop, nn.Identity | None):
         raise ValueError(
             f"{request.name} drops or resizes patches itself; its patches cannot be masked"
+        )
+    rotary = getattr(model, "rope", None)
+    moved = [f"{name}_coords" for name in ("shift", "jitter", "rescale")]
+    if any(getattr(rotary, name, None) is not None for name in moved):
+        raise ValueError(
+            f"{request.name} moves its patches' positions at random, and two segments cannot draw "
+            f"alike: leave out {', '.join(f'rope_{name}' for name in moved)}"
+        )
+    if any(True for _ in _shared_positions(model)):
+        raise ValueError(
+            f"{request.name} cannot be cut: its blocks share trainable positions, which would be "
+            "in both segments"
         )
     return model
 
 
+def _of_one_size(family: type[nn.Module], request: Request) -> dict[str, bool]:
+    """Return options without which some models accept images of any size."""
+    resizes = family.__name__ == "Eva" and "dynamic_img_size" not in request.options
+    return {"dynamic_img_size": False} if resizes else {}
+
+
+def _shared_positions(model: Any) -> Iterator[nn.Parameter]:
+    """Yield the trainable weights of positions that all blocks use."""
+    for name in ("rope", "rel_pos_bias"):
+        if isinstance(part := getattr(model, name, None), nn.Module):
+            yield from part.parameters()
+
+
+def _blocks(model: Any) -> list[nn.Module]:
+    rotary = getattr(model, "rope", None)
+    if rotary is None:
+        return list(model.blocks)
+    own = {} if hasattr(rotary, "feat_shape") else {"shape": model.patch_embed.grid_size}
+    angles = rotary.get_embed(**own)
+    return [RotaryBlock(block, angles) for block in model.blocks]
+
+
 def take_vit_apart(model: Any, positions: str) -> tuple[list[Stage], Tensor | None]:
-    """Return the stages of a timm ViT and its patches' position embeddings.
+    """Return the stages of a plain transformer and its patches' position embeddings.
 
     The model cannot be used afterwards. The embeddings (1, N, d) belong to the first stage if
     `positions` is "lower", else to their own stage after it; None if the model has none.
     """
     pos: Tensor | None = model.pos_embed
     if pos is not None:
-        pos = pos.detach()[:, 0 if model.no_embed_class else model.num_prefix_tokens :]
+        pos = pos.detach()[:, 0 if shares_no_positions(model) else model.num_prefix_tokens :]
     below = pos if positions == "lower" else None
     above: list[Stage] = [("positions", Positions(pos))] if pos is not None else []
     stages: list[Stage] = [
         ("embedding", PatchEmbedding(model.patch_embed, below)),
         *(above if positions == "upper" else []),
         ("prefix", PrefixTokens(model)),
-        *((f"block_{i}", block) for i, block in enumerate(model.blocks)),
+        *((f"block_{i}", block) for i, block in enumerate(_blocks(model))),
     ]
     model.blocks = nn.ModuleList()
     model.patch_embed = model.pos_drop = model.norm_pre = nn.Identity()
+    model.rope = None
     for token in ("cls_token", "dist_token", "reg_token", "pos_embed"):
         if getattr(model, token, None) is not None:
             setattr(model, token, None)
@@ -79,7 +133,7 @@ def take_vit_apart(model: Any, positions: str) -> tuple[list[Stage], Tensor | No
 
 
 def open_vit(request: Request) -> Cuttable:
-    """Build a model of timm's VisionTransformer family; see `split_vision_model`."""
+    """Build a plain transformer; see `split_vision_model`."""
     model = build_vit(request)
     cuts = {"embedding": 1, **{f"blocks.{i}": 3 + i for i in range(len(model.blocks))}}
     rows, columns = model.patch_embed.grid_size

@@ -15,6 +15,7 @@ from flwr_splitmix.seeding import torch_seed
 from flwr_splitmix.segments.vision.layouts import layout_of
 from flwr_splitmix.segments.vision.split_model import SplitModel
 from flwr_splitmix.segments.vision.vgg import FULL_SIZE
+from flwr_splitmix.segments.vision.vit import plain_transformer
 from flwr_splitmix.segments.vision.zoo import family_of
 
 _TRANSFORMER = (
@@ -25,7 +26,10 @@ _TRANSFORMER = (
     (r"^head\.model\.", ""),
 )
 _RENAMED: dict[str, tuple[tuple[str, str], ...]] = {
-    "VisionTransformer": ((r"^block_(\d+)\.", r"blocks.\1."), *_TRANSFORMER),
+    **dict.fromkeys(
+        ("VisionTransformer", "Eva", "Beit"),
+        ((r"^block_(\d+)\.(block\.)?", r"blocks.\1."), *_TRANSFORMER),
+    ),
     "PoolingVisionTransformer": (
         (r"^embedding\.patch_embed\.embed\.", "patch_embed."),
         (r"^transformer_(\d+)\.", r"transformers.\1."),
@@ -112,18 +116,18 @@ def _timm_arguments(
 ) -> dict[str, Any]:
     """Return the arguments with which `timm.create_model` makes the model that was cut."""
     from timm.models.pit import PoolingVisionTransformer
-    from timm.models.vision_transformer import VisionTransformer
 
     family = family_of(name)
+    plain = plain_transformer(family) is not None
     options: dict[str, Any] = {"num_classes": num_classes, "in_chans": channels, **timm_options}
     layout = layout_of(family)
     if layout is not None:
         options |= layout.sizes(image_size, patch_size)
-    elif issubclass(family, VisionTransformer | PoolingVisionTransformer):
+    elif plain or issubclass(family, PoolingVisionTransformer):
         options |= {"img_size": image_size, "patch_size": patch_size}
     if issubclass(family, PoolingVisionTransformer):
         options.setdefault("stride", patch_size)
-    elif issubclass(family, VisionTransformer) and depth is not None:
+    elif plain and depth is not None:
         options["depth"] = depth
     return options
 

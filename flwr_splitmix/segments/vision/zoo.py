@@ -12,7 +12,7 @@ from flwr_splitmix.extras import needed_for
 from flwr_splitmix.segments.vision.split_model import Request
 
 CUTTABLE = (
-    "vit_*", "deit*", "pit_*", "swin*", "vgg*", "resnet*", "regnet*", "convnext*",
+    "vit_*", "deit*", "eva*", "beit*", "pit_*", "swin*", "vgg*", "resnet*", "regnet*", "convnext*",
     "efficientnet*", "mobilenet*", "mobilevit*", "densenet*", "ghostnet*", "fastvit*", "maxvit*",
 )  # fmt: skip
 """Patterns of names of models that can be cut; others of the same classes can, too."""

@@ -18,6 +18,9 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
     ("vit_tiny_patch16_224", {**TINY, "cut_at": "blocks.0"}),
     ("deit_tiny_distilled_patch16_224", TINY),
     ("vit_little_patch16_reg4_gap_256", TINY),
+    ("vit_small_patch16_dinov3", {**TINY, "cut_at": "blocks.0"}),
+    ("eva02_tiny_patch14_224", TINY),
+    ("beit_base_patch16_224", {**TINY, "cut_at": "blocks.0"}),
     ("pit_ti_224", {"image_size": 32, "patch_size": 4}),
     ("pit_ti_distilled_224", {"image_size": 32, "patch_size": 4, "cut_at": "transformers.0"}),
     ("resnet18", {"image_size": 32}),
@@ -39,11 +42,11 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
 
 @torch.no_grad()
 def trained(name: str, **arguments: Any) -> Any:
-    """Return segments whose every weight and buffer differs from an untrained model's."""
+    """Return segments whose whole state differs from an untrained model's."""
     segments = split_vision_model(name, seed=1, **arguments)
     generator = torch.Generator().manual_seed(2)
     for segment in segments:
-        for value in (*segment.parameters(), *segment.buffers()):
+        for value in segment.state_dict().values():
             if value.is_floating_point():
                 value.add_(0.02 * torch.rand(value.shape, generator=generator))
         segment.eval()
