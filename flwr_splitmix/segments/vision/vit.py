@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -64,6 +63,18 @@ def build_vit(request: Request) -> Any:
         img_size=request.image_size, patch_size=request.patch_size,
         **depth, **_of_one_size(family, request),
     )  # fmt: skip
+    _check_apart(request, model)
+    return model
+
+
+def _of_one_size(family: type[nn.Module], request: Request) -> dict[str, bool]:
+    """Return options without which some models accept images of any size."""
+    resizes = family.__name__ == "Eva" and "dynamic_img_size" not in request.options
+    return {"dynamic_img_size": False} if resizes else {}
+
+
+def _check_apart(request: Request, model: Any) -> None:
+    """Raise ValueError if a model's patches cannot be masked, or its blocks share positions."""
     drop = getattr(model, "patch_drop", None)
     if getattr(model, "dynamic_img_size", False) or not isinstance(drop, nn.Identity | None):
         raise ValueError(
@@ -76,25 +87,12 @@ def build_vit(request: Request) -> Any:
             f"{request.name} moves its patches' positions at random, and two segments cannot draw "
             f"alike: leave out {', '.join(f'rope_{name}' for name in moved)}"
         )
-    if any(True for _ in _shared_positions(model)):
+    parts = (getattr(model, name, None) for name in ("rope", "rel_pos_bias"))
+    if any(any(True for _ in part.parameters()) for part in parts if part is not None):
         raise ValueError(
             f"{request.name} cannot be cut: its blocks share trainable positions, which would be "
             "in both segments"
         )
-    return model
-
-
-def _of_one_size(family: type[nn.Module], request: Request) -> dict[str, bool]:
-    """Return options without which some models accept images of any size."""
-    resizes = family.__name__ == "Eva" and "dynamic_img_size" not in request.options
-    return {"dynamic_img_size": False} if resizes else {}
-
-
-def _shared_positions(model: Any) -> Iterator[nn.Parameter]:
-    """Yield the trainable weights of positions that all blocks use."""
-    for name in ("rope", "rel_pos_bias"):
-        if isinstance(part := getattr(model, name, None), nn.Module):
-            yield from part.parameters()
 
 
 def _blocks(model: Any) -> list[nn.Module]:
