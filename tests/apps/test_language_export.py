@@ -98,6 +98,8 @@ def test_a_text_is_classified_as_the_parts_would(tmp_path: Path) -> None:
     assert [prediction["classes"][name] for name in facts["classes"]] == pytest.approx(
         expected, 1e-4
     )
+    halved = splitmix("predict", tmp_path / "model", "--text", "a \ud83d")
+    assert r"the text has half a character, '\ud83d', at place 3" in halved.stderr
     refused = splitmix("predict", tmp_path / "model", APP / "pyproject.toml")
     assert 'holds a language model; give it --text "..."' in refused.stderr
 
@@ -152,6 +154,8 @@ def test_a_question_is_answered_as_the_parts_would(tmp_path: Path) -> None:
     asked = ("predict", tmp_path / "model", "--text", "Who sees?", "--max-new-tokens", "5")
     said = splitmix(*asked)
     assert said.exit_code == 0, said.output
+    halved = splitmix("predict", tmp_path / "model", "--text", "Who \ud83d?")
+    assert "the question has half a character" in halved.stderr
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     ids = torch.tensor([tokenizer(PROMPT.format("Who sees?"))["input_ids"]])

@@ -86,8 +86,8 @@ def rows_of(
     Raises
     ------
     DataError
-        If a text is empty and `empty_texts` is "refuse", no row is left, or a label is missing or
-        unknown.
+        If a text is empty and `empty_texts` is "refuse", a text has half a character, no row is
+        left, or a label is missing or unknown.
     """
     of = {role: [_as_text(value) for value in columns[name]] for role, name in roles.items()}
     pairs = "label" in roles
@@ -99,8 +99,12 @@ def rows_of(
         empty = [role for role in needed if _is_empty(of[role][row])]
         if empty_texts == "drop" and empty:
             continue
+        where = f"row {row + 1} of {source}"
         for role in needed:
-            _check_text(of[role][row], f"row {row + 1} of {source}", roles[role])
+            _check_text(of[role][row], where, roles[role])
+        for role, values in of.items():
+            if isinstance(values[row], str):
+                check_characters(values[row], f"{where} has in column {roles[role]!r}")
         kept.append(row)
     if len(kept) < size:
         log.warning(
@@ -150,6 +154,29 @@ def _as_text(value: Any) -> Any:
 
 def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value.strip())
+
+
+def check_characters(text: str, has: str) -> None:
+    """Refuse a text with half of a surrogate pair, which JSON can write and no tokenizer reads.
+
+    Parameters
+    ----------
+    has
+        Begin of the message: who or what has the text, with the verb.
+
+    Raises
+    ------
+    DataError
+        If there is such a half.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start]
+        raise DataError(
+            f"{has} half a character, {half!r}, at place {error.start + 1}; write the whole "
+            "character, or remove it"
+        ) from None
 
 
 def _check_text(value: Any, where: str, column: str) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from flwr_splitmix.data import DataError
 from flwr_splitmix.data.errors import import_extra
 from flwr_splitmix.data.images.preprocessing import Preprocessing
+from flwr_splitmix.data.texts.columns import check_characters
 from flwr_splitmix.data.texts.tokens import plain_tokens
 from flwr_splitmix.runs.export.folder import FACTS, ExportError, read_facts
 from flwr_splitmix.runs.export.vision import LOWER, UPPER
@@ -89,8 +90,11 @@ def classify_text(folder: Path, text: str, second: str | None = None) -> list[Li
         If the folder holds no model that classifies texts, or if the model classifies pairs and
         there is no second sentence, or vice versa.
     DataError
-        If the text has no token.
+        If the text has no token, or a text has half a character.
     """
+    check_characters(text, "the text has")
+    if second is not None:
+        check_characters(second, "the second text has")
     facts = _facts(folder, "language")
     if facts.get("pairs", False) and second is None:
         raise ExportError(
@@ -124,7 +128,10 @@ def answer(folder: Path, question: str, *, max_new_tokens: int | None = None) ->
     ------
     ExportError
         If the folder holds no model that generates text.
+    DataError
+        If the question has half a character.
     """
+    check_characters(question, "the question has")
     facts = _facts(folder, "language")
     model, tokenizer = _pretrained(folder, "AutoModelForCausalLM")
     ids = tokenizer(_asked(folder, facts["prompt"], question))["input_ids"]

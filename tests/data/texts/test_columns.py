@@ -112,6 +112,21 @@ def test_a_json_file_that_holds_no_rows_is_one_clear_error(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("column", ["sentence1", "sentence2", "label", "source"])
+def test_half_a_character_is_refused_before_a_tokenizer_reads_it(
+    column: str, tmp_path: Path
+) -> None:
+    good = {"sentence1": "a \U0001f600", "sentence2": "b", "label": "c", "source": "d"}
+    path = written(tmp_path / "rows.json", [good, good | {column: "a \ud83d"}])
+    columns = TextColumns("sentence1", second="sentence2", group="source")
+    with pytest.raises(DataError) as caught:
+        load_text_sets(path, "classification", columns=columns, test=path)
+    assert str(caught.value) == (
+        f"row 2 of {path!r} has in column {column!r} half a character, '\\ud83d', at place 3; "
+        "write the whole character, or remove it"
+    )
+
+
 def test_a_pair_needs_both_sentences(tmp_path: Path) -> None:
     rows = [{"sentence1": "a", "sentence2": "", "label": 0}]
     path = written(tmp_path / "rows.json", rows)
