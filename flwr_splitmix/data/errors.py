@@ -43,6 +43,10 @@ class MissingColumnError(DataError):
         self.hint = hint
 
 
+class TestRowsError(DataError):
+    """The test rows that `test` names (test-dataset) cannot be provided."""
+
+
 def not_there(source: str) -> str:
     """Return the note that a source that looks like a path does not exist; "" for other sources."""
     if os.sep not in source:

@@ -51,7 +51,11 @@ def rows(path: Path, *texts: dict[str, Any]) -> str:
         ),
         (
             {"dataset": "FILE", "test_dataset": "/nowhere.tsv", "task": "classification"},
-            "there is no file '/nowhere.tsv' of test rows, which test-dataset names",
+            "run-config: test-dataset is '/nowhere.tsv', but there is no file '/nowhere.tsv' of",
+        ),
+        (
+            {"dataset": "ANSWERED", "test_dataset": "EMPTY_ANSWER"},
+            "run-config: test-dataset is '.*answers.jsonl', but row 2 of the test file '.*answers",
         ),
         ({"samples_per_client": 1500}, "client 0 of 2 has 1000 training rows .* than the 1500"),
         (
@@ -80,6 +84,7 @@ def test_a_client_says_what_is_wrong_with_its_texts(
         "FILE": rows(tmp_path / "rows.jsonl", *labelled),
         "SEMICOLONS": str(tmp_path / "semicolons.csv"),
         "EMPTY": str(tmp_path / "empty.txt"),
+        "ANSWERED": rows(tmp_path / "answered.jsonl", {"question": "who?", "answer": "a dog"}),
         "EMPTY_ANSWER": rows(tmp_path / "answers.jsonl", *answered),
     }
     values = {key: files.get(str(value), value) for key, value in wrong.items()}

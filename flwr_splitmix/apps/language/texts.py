@@ -10,7 +10,7 @@ from typing import Any
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.clients import NO_DATA, ClientError
-from flwr_splitmix.data.errors import DataError, MissingColumnError
+from flwr_splitmix.data.errors import DataError, MissingColumnError, TestRowsError
 from flwr_splitmix.data.texts import token_sets
 from flwr_splitmix.data.texts.batch import TextSet
 from flwr_splitmix.data.texts.generated import generated_public
@@ -93,7 +93,9 @@ def _load(config: LanguageConfig, source: str, test: str, *, own: bool = False) 
         ) from None
     except DataError as error:
         named_in = "node-config" if own else "run-config"
-        raise DataError(f"{named_in}: dataset is {source!r}, but {error}") from None
+        of_tests = isinstance(error, TestRowsError)
+        key, value = ("test-dataset", test) if of_tests else ("dataset", source)
+        raise DataError(f"{named_in}: {key} is {value!r}, but {error}") from None
 
 
 def _key_of(config: LanguageConfig, column: str) -> str:

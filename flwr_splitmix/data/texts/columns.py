@@ -89,7 +89,10 @@ def rows_of(
         If a text is empty and `empty_texts` is "refuse", a text has half a character, no row is
         left, or a label is missing or unknown.
     """
-    of = {role: [_as_text(value) for value in columns[name]] for role, name in roles.items()}
+    of = {
+        role: columns[name] if role == "label" else [_as_text(value) for value in columns[name]]
+        for role, name in roles.items()
+    }
     pairs = "label" in roles
     needed: list[Role] = ["text", "second"] if pairs else ["question", "answer"]
     needed = [role for role in needed if role in roles]

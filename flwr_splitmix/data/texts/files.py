@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 import json
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -105,15 +106,41 @@ def _json_lines(path: Path, text: str) -> Iterator[tuple[str, Any]]:
         if line.strip():
             where = f"line {number} of {path}"
             try:
-                yield where, json.loads(line)
+                yield where, _parsed(line, where)
             except json.JSONDecodeError as error:
                 raise DataError(f"{where} is no JSON: {error}") from error
+
+
+def _parsed(text: str, where: str) -> Any:
+    """Parse JSON.
+
+    Raises
+    ------
+    json.JSONDecodeError
+        If it is none.
+    DataError
+        If it is JSON that Python cannot hold.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except RecursionError as error:
+        raise DataError(
+            f"{where} has lists or objects too deep in one another to be read; a row is one "
+            "object, of which the columns are texts and labels"
+        ) from error
+    except ValueError as error:
+        raise DataError(
+            f"{where} has a whole number of more than {sys.get_int_max_str_digits()} digits; "
+            'write it as a text: "..."'
+        ) from error
 
 
 def _json_list(path: Path, text: str) -> Iterator[tuple[str, Any]]:
     """Yield the location and the value of each item of the file's list, or of each of its lines."""
     try:
-        whole = json.loads(text)
+        whole = _parsed(text, str(path))
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":  # a complete value, and then another one
             yield from _json_lines(path, text)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flwr_splitmix.data.errors import DataError, MissingColumnError, not_there
+from flwr_splitmix.data.errors import DataError, MissingColumnError, TestRowsError, not_there
 from flwr_splitmix.data.images.arrow_sets import load_hub, load_saved
 from flwr_splitmix.data.images.sets import TEST_SPLITS
 from flwr_splitmix.data.texts.columns import EmptyTexts, TextColumns, rows_of
@@ -89,7 +90,7 @@ def load_text_sets(
     DataError
         If `source` is none of these, a column is missing, a text or an answer is empty (unless
         such rows are dropped) or not a text, or a label is not a class; the message names row and
-        value.
+        value. It is a `TestRowsError` if `test` names what is wrong.
     """
     check_task(task)
     if num_labels < 2 and task == "classification":
@@ -119,8 +120,10 @@ def _load(
     rows = rows_of(train, roles, classes, repr(source), num_labels, empty_texts)
     if other is None:
         return _hold_out(rows, named, source, 0 if own else seed)
-    where = f"the test part of {source!r}"
-    tested = rows_of(other, roles, classes, where, num_labels, empty_texts)
+    in_file = Path(source).expanduser().is_file()
+    where = f"the test file {test!r}" if in_file else f"the test part of {source!r}"
+    with _named_by(test):
+        tested = rows_of(other, roles, classes, where, num_labels, empty_texts)
     return TextSets(rows, tested, named, source)
 
 
@@ -130,7 +133,8 @@ def _read(source: str, names: Sequence[str], test: str) -> tuple[Columns, Column
     if source and os.path.exists(path):  # Path.exists raises for names that are too long
         if path.is_file():
             train = read_columns(path, names)
-            return train, read_columns(_existing(test), names) if test else None
+            with _named_by(test):
+                return train, read_columns(_existing(test), names) if test else None
         return _arrow(load_saved(path, _splits(test)), names, source)
     if match := _HUB_NAME.fullmatch(source):
         name, subset = match.groups()
@@ -139,12 +143,23 @@ def _read(source: str, names: Sequence[str], test: str) -> tuple[Columns, Column
     raise DataError(f"there is no text dataset {source!r}{not_there(source)}: {_ALLOWED}")
 
 
+@contextlib.contextmanager
+def _named_by(test: str) -> Iterator[None]:
+    """Turn errors into `TestRowsError` if the test rows have a name."""
+    try:
+        yield
+    except MissingColumnError:
+        raise
+    except DataError as error:
+        if not test:
+            raise
+        raise TestRowsError(str(error)) from error
+
+
 def _existing(test: str) -> Path:
     path = Path(test).expanduser()
     if not path.is_file():
-        raise DataError(
-            f"there is no file {test!r} of test rows, which test-dataset names{not_there(test)}"
-        )
+        raise DataError(f"there is no file {test!r} of test rows{not_there(test)}")
     return path
 
 

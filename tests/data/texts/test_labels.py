@@ -42,6 +42,8 @@ def test_whole_numbers_count_for_themselves(values: list[Any], tmp_path: Path) -
         (["no", "yes", None], "row 3 of .* in column 'label' no label but None; each row must"),
         ([0, ""], "row 2 of .* 'label' no label but ''"),
         ([[1, 0]], r"row 1 .* label but \[1, 0\]"),
+        (["1", ["1"]], r"row 2 of .* in column 'label' no label but \['1'\]; each row must"),
+        ([{"a": 1}], r"row 1 of .* in column 'label' no label but {'a': 1}; each row must"),
         (["0", "1", "one"], "has whole numbers as labels, and beside them 'one'; either all"),
         ([0, 0.5], "beside them '0.5'; either all must be whole numbers, from 0, or none"),
         (["a", "b", "c"], "has 3 labels .*, but the head has 2 classes; num-labels"),
@@ -59,7 +61,7 @@ def test_labels_that_are_no_classes_are_one_clear_error(
 def test_a_word_that_only_the_test_part_has_is_no_class(tmp_path: Path) -> None:
     path = written(tmp_path / "a.jsonl", "no", "yes")
     other = written(tmp_path / "b.jsonl", "maybe")
-    with pytest.raises(DataError, match=r"test part .* 'maybe'; .*: no, yes; no row of the train"):
+    with pytest.raises(DataError, match=r"test file .* 'maybe'; .*: no, yes; no row of the train"):
         load_text_sets(path, "classification", test=other)
 
 

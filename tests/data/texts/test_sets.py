@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,9 @@ def test_made_up_text_follows_from_the_seed(task: Any) -> None:
     assert not set(generated_public(task)) & set(generated_sets(task).test.answers)
 
 
+DEEP = "[" * 100_000 + "]" * 100_000
+LONG = "1" * (sys.get_int_max_str_digits() + 1)
+
 WRONG: list[tuple[str, str | bytes, dict[str, Any], str]] = [
     ("a.csv", "label,sentence\n1,a, b, no\n0,b\n", {}, "line 2 .* 4 .* has 2; quote .*','"),
     (
@@ -256,6 +260,10 @@ WRONG: list[tuple[str, str | bytes, dict[str, Any], str]] = [
     ("a.parquet", "", {}, "ends in '.parquet'; .* files that end in .tsv, .txt, .csv"),
     ("a.jsonl", '{"sentence": "a", "label": 1}\n{"sentence": ', {}, "line 2 of .* is no JSON"),
     ("a.jsonl", "[1]\n", {}, "line 1 of .* is no JSON object"),
+    ("a.jsonl", f"{{}}\n{DEEP}\n", {}, r"line 2 of .*a\.jsonl has lists or objects too deep"),
+    ("a.json", DEEP, {}, r"^\S*a\.json has lists or objects too deep"),
+    ("a.jsonl", f"{{}}\n{LONG}\n", {}, r"line 2 of .*a\.jsonl has a whole number of more than"),
+    ("a.json", LONG, {}, r"^\S*a\.json has a whole number of more than \d+ digits; write it as"),
     ("a.jsonl", lines({"sentence": "a"}), {}, "line 1 of .* has no column 'label'; it has"),
     ("a.jsonl", lines({"sentence": 3, "label": 1}), {}, "no text but 3; .* quotes around it: .3."),
     ("a.jsonl", lines({"sentence": " ", "label": 1}), {}, "row 1 of .* an empty text"),
@@ -278,6 +286,15 @@ def test_what_is_wrong_is_one_clear_error(
     with pytest.raises(DataError, match=said) as caught:
         load_text_sets(path, "classification", **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"[1]\n", lines({"sentence": "", "label": 1})])
+def test_what_is_wrong_with_test_rows_names_their_file(write: Writer, content: str | bytes) -> None:
+    good = write("good.jsonl", lines({"sentence": "a", "label": 1}))
+    bad = write("bad.jsonl", content)
+    with pytest.raises(DataError, match=r"bad\.jsonl") as caught:
+        load_text_sets(good, "classification", test=bad)
+    assert "good.jsonl" not in str(caught.value)
 
 
 @pytest.mark.parametrize("source", ["", "cola", "/nowhere/train.tsv"])
