@@ -138,8 +138,7 @@ def client_split(
         If an argument is outside its range, or with "iid" a client has fewer than `samples`
         training images.
     """
-    if not 0 <= index < num_clients:
-        raise DataError(f"there is no client {index}; clients are numbered 0..{num_clients - 1}")
+    check_index(index, num_clients)
     if not 0 < test_fraction <= 1:
         raise DataError(f"test_fraction is {test_fraction}; it must lie in (0, 1]")
     _check_number(samples)
@@ -208,6 +207,15 @@ def client_sizes(
     options: dict[str, Any] = {"scheme": scheme, "alpha": alpha, "seed": seed, "samples": samples}
     parts = (client_split(sets, i, num_clients, **options)[0] for i in range(num_clients))
     return [len(part) for part in parts]
+
+
+def check_index(index: int, num_clients: int) -> None:
+    """Raise DataError unless `index` is in 0..num_clients-1."""
+    if not 0 <= index < num_clients:
+        raise DataError(
+            f"there is no client {index}; clients are numbered 0..{num_clients - 1}: partition-id "
+            f"must be one of these, since num-partitions is {num_clients}"
+        )
 
 
 def _check_number(samples: int) -> None:

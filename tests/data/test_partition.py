@@ -184,7 +184,7 @@ def test_a_thousand_clients_divide_the_images_once(sets: ImageSets) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"index": 10}, r"there is no client 10; clients are numbered 0\.\.9"),
+        ({"index": 10}, r"client 10; .* numbered 0\.\.9: partition-id .* num-partitions is 10"),
         ({"index": -1}, "there is no client -1"),
         ({"samples": -5}, "samples is -5"),
         ({"samples": -5, "scheme": "dirichlet"}, "samples is -5"),

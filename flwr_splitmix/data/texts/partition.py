@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from flwr_splitmix.data.errors import DataError, import_extra
-from flwr_splitmix.data.partition import Scheme, partition_indices
+from flwr_splitmix.data.partition import Scheme, check_index, partition_indices
 from flwr_splitmix.data.texts.rows import TextRows, TextSets
 
 TextScheme = Literal["iid", "dirichlet", "column"]
@@ -55,8 +55,7 @@ def text_split(
         "column", there are fewer groups or rows than clients, or with "iid" a client has fewer
         than `samples` training rows.
     """
-    if not 0 <= index < num_clients:
-        raise DataError(f"there is no client {index}; clients are numbered 0..{num_clients - 1}")
+    check_index(index, num_clients)
     if scheme not in SCHEMES:
         raise DataError(f"the partition scheme is {scheme!r}; allowed are {', '.join(SCHEMES)}")
     if min(samples, test_samples) < 0:
