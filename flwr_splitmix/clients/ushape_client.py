@@ -18,6 +18,7 @@ from flwr_splitmix.clients.graphless import GraphlessExchanges
 from flwr_splitmix.clients.lower import describe_tests, tests_of
 from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.clients.text_evaluation import AskedTexts, TextEvaluation
+from flwr_splitmix.clients.vocabulary import check_vocabulary
 from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.device import pick_device
@@ -70,7 +71,7 @@ class UShapeClient(GraphlessExchanges):
     ClientError
         If there is no training text, or if `learns` is "tail" and the tail has nothing to train.
     ValueError
-        If `learns` is neither "all" nor "tail".
+        If `learns` is neither "all" nor "tail", or texts have tokens beyond the head's vocabulary.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class UShapeClient(GraphlessExchanges):
         if learns not in get_args(Learns):
             raise ValueError(f"learns is {learns!r}; allowed are 'all' and 'tail'")
         self.device = pick_device(device)
+        check_vocabulary(head, data=data, test_data=test_data, benchmark_data=benchmark_data)
         self.head, self.tail = head.to(self.device), tail.to(self.device)
         self.learns = learns
         if learns == "tail":

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, Order, TextSet, UShapeClient
 from flwr_splitmix.data.texts.batch import TextBatch
@@ -18,6 +18,7 @@ from flwr_splitmix.links import LinkError
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.strategies import USplitSL
 from flwr_splitmix.testing.laws import TextToy
+from flwr_splitmix.testing.toy_texts import VOCABULARY, ToyHead
 
 ORDER = Order(0, 7, 1, 1)
 
@@ -195,6 +196,28 @@ def test_a_batch_whose_answer_is_waited_for_is_not_followed_by_another() -> None
     client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
     with pytest.raises(ClientError, match="test texts 4 to 7"):
         client.run("encode_test", {"kind": "federated", "start": 4, "stop": 7})
+
+
+@pytest.mark.parametrize("argument", ["data", "test_data", "benchmark_data"])
+def test_texts_of_another_tokenizer_are_refused(argument: str) -> None:
+    toy = TextToy(clients=1)
+    foreign = TextSet([torch.tensor([3, 4]), torch.tensor([5, VOCABULARY + 1, 6])], [0, 1])
+    texts = {"data": toy.texts(0, 4), argument: foreign}
+    with pytest.raises(ValueError, match=rf"^{argument} has token id 24, .* vocabulary has 23 "):
+        UShapeClient(toy.head(), toy.tail(), device="cpu", **texts)
+
+
+class Hashing(ToyHead):
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return super().forward(ids % VOCABULARY, mask)
+
+
+def test_a_head_may_make_its_own_ids_of_any() -> None:
+    toy = TextToy(clients=1)
+    texts = TextSet([torch.tensor([3, VOCABULARY + 1])] * 4, [torch.tensor([3, 4])] * 4)
+    client = UShapeClient(Hashing(toy.width, 0.0), toy.tail(), texts, device="cpu", batch_size=2)
+    client.attach(ORDER, None)
+    assert encode(client)["messages"][0].shape == (2, 2, toy.width)
 
 
 def test_a_client_without_texts_is_refused() -> None:
