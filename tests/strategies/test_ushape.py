@@ -126,6 +126,32 @@ def test_who_does_not_answer_contributes_nothing() -> None:
     check_same_tensors("trunk", trained[0], trained[1], 1e-12)
 
 
+class Trunk(nn.Module):
+    def __init__(self, takes: int, returns: int, *, wrapped: bool = False) -> None:
+        super().__init__()
+        self.layer = nn.Linear(takes, returns).double()
+        self.wrapped = wrapped
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Any:
+        outputs = self.layer(hidden)
+        return {"hidden": outputs} if self.wrapped else outputs
+
+
+@pytest.mark.parametrize(
+    ("trunk", "said"),
+    [
+        (Trunk(7, 7), r"trunk does not take hidden states of shape \(\d+, \d, 5\), .* one model"),
+        (Trunk(5, 7), r"trunk returns \(\d+, \d, 7\) for .* \(\d+, \d, 5\); needed is"),
+        (Trunk(5, 5, wrapped=True), r"trunk returns a dict for .*; needed is one tensor of"),
+    ],
+)
+def test_a_trunk_that_does_not_fit_is_told_the_shapes(trunk: nn.Module, said: str) -> None:
+    toy = TextToy(clients=3)
+    strategy = USplitSL(trunk, device="cpu", steps_per_round=1)
+    with pytest.raises(ValueError, match=said):
+        strategy.fit(toy.clients_for(strategy), 1)
+
+
 def test_below_min_nodes_the_round_ends() -> None:
     toy = TextToy(clients=2, kind=faulty("encode", lambda answer: {}))
     strategy = USplitSL(toy.server(), device="cpu", min_nodes=2)

@@ -16,6 +16,7 @@ from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import torch_seed
 from flwr_splitmix.server.intake.finite import all_finite
 from flwr_splitmix.server.segments.base import TrainedSegment
+from flwr_splitmix.server.segments.fitting import fitting
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -78,8 +79,7 @@ class TrunkSegment(TrainedSegment):
             for clients in _by_length(messages):
                 inputs, mask = self._batch([messages[c] for c in clients])
                 inputs.requires_grad_()
-                with autocast(self.device, self.dtype):
-                    outputs = self.module(inputs, mask).to(inputs.dtype)
+                outputs = self._outputs(inputs, mask)
                 counts = [sum(len(h) for h in messages[c].hidden) for c in clients]
                 self._passed.append(_Passed(clients, counts, inputs, mask, outputs))
         return {
@@ -95,10 +95,10 @@ class TrunkSegment(TrainedSegment):
         self.module.eval()
         outputs_of: dict[int, list[Tensor]] = {}
         # Not inference mode: a client of this process could not train with its tensors.
-        with torch.no_grad(), autocast(self.device, self.dtype):
+        with torch.no_grad():
             for clients in _by_length(messages):
                 inputs, mask = self._batch([messages[c] for c in clients])
-                outputs = self.module(inputs, mask).to(inputs.dtype)
+                outputs = self._outputs(inputs, mask)
                 counts = [sum(len(h) for h in messages[c].hidden) for c in clients]
                 for client, part in zip(clients, torch.split(outputs, counts), strict=True):
                     outputs_of[client] = list(part.chunk(len(messages[client].hidden)))
@@ -179,13 +179,29 @@ class TrunkSegment(TrainedSegment):
                 if client not in gradients:
                     continue
                 # Dropout differs from that of the step, which hardly affects overflow.
-                with torch_seed(self.device, 0), autocast(self.device, self.dtype):
-                    outputs = self.module(inputs.requires_grad_(), mask).to(inputs.dtype)
+                with torch_seed(self.device, 0):
+                    outputs = self._outputs(inputs.requires_grad_(), mask)
                 torch.autograd.backward(outputs, _joined(gradients[client], outputs))
                 if not self._may_step():
                     guilty.append(client)
                 self.optimizer.zero_grad()
         return guilty
+
+    def _outputs(self, inputs: Tensor, mask: Tensor) -> Tensor:
+        remedy = "cut head, trunk and tail from one model, and texts to its length"
+        with (
+            autocast(self.device, self.dtype),
+            fitting("trunk", "hidden states", inputs, remedy),
+        ):
+            outputs = self.module(inputs, mask)
+        if not isinstance(outputs, Tensor) or outputs.shape != inputs.shape:
+            tensor = isinstance(outputs, Tensor)
+            returned = tuple(outputs.shape) if tensor else f"a {type(outputs).__name__}"
+            raise ValueError(
+                f"the trunk returns {returned} for hidden states {tuple(inputs.shape)}; needed is "
+                "one tensor of the same shape, which the clients' tails read"
+            )
+        return outputs.to(inputs.dtype)
 
     def _batch(self, messages: Sequence[Messages]) -> tuple[Tensor, Tensor]:
         inputs = torch.cat([h.to(self.device) for m in messages for h in m.hidden])

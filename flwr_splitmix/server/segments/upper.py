@@ -19,6 +19,7 @@ from flwr_splitmix.segments.across_batch import enough_values
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.numbers import whole_number
 from flwr_splitmix.server.segments.base import TrainedSegment
+from flwr_splitmix.server.segments.fitting import fitting
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -171,10 +172,9 @@ class ServerSegment(TrainedSegment):
     def _backward(self, smashed: Tensor, targets: Tensor, groups: float) -> tuple[Tensor, Tensor]:
         """Return (sum of the groups' batch-mean losses, its gradient at the smashed data)."""
         inputs = smashed.detach().requires_grad_()
-        with autocast(self.device, self.dtype), enough_values("upper"):
+        with enough_values("upper"):
             # A copy, because the module may overwrite its input, as an activation in place does.
-            logits = self.module(inputs.clone())
-        self._check_logits(logits, len(targets))
+            logits = self._logits(inputs.clone())
         # CutMixSL eq. 3, summed over groups of equal size.
         logits = logits.to(targets.dtype)
         loss = target_loss(logits, targets, multi_label=self.multi_label, loss=self.loss) * groups
@@ -186,6 +186,15 @@ class ServerSegment(TrainedSegment):
                 "must not detach them, or clients learn nothing"
             )
         return loss.detach(), inputs.grad.nan_to_num_(0.0, 0.0, 0.0)
+
+    def _logits(self, smashed: Tensor) -> Tensor:
+        with (
+            autocast(self.device, self.dtype),
+            fitting("upper segment", "smashed data", smashed, "cut both segments from one model"),
+        ):
+            logits = self.module(smashed)
+        self._check_logits(logits, len(smashed))
+        return cast(Tensor, logits)
 
     def _check_logits(self, logits: object, samples: int) -> None:
         needed = (samples, self.num_classes)
@@ -217,7 +226,5 @@ class ServerSegment(TrainedSegment):
     def score(self, smashed: Tensor, labels: Tensor) -> Tally:
         """Score unmixed smashed data with labels (b,) or, multi-label, (b, L)."""
         self.module.eval()
-        with autocast(self.device, self.dtype):
-            logits = self.module(smashed.to(self.device))
-        self._check_logits(logits, len(smashed))
+        logits = self._logits(smashed.to(self.device))
         return tally(logits, labels.to(self.device))

@@ -238,6 +238,40 @@ def test_a_module_that_returns_no_tensor_is_refused_with_what_it_returns() -> No
         segment.learn_part(mixed, B, seed=0, first=True)
 
 
+class Attending(nn.MultiheadAttention):
+    def forward(self, smashed: Tensor) -> Any:
+        return super().forward(smashed, smashed, smashed)[0]
+
+
+@pytest.mark.parametrize(
+    "upper",
+    [
+        nn.Sequential(nn.Flatten(1), nn.Linear(15, 3)),
+        nn.LayerNorm(5),
+        nn.Conv1d(4, 3, 1),
+        Attending(5, 1),
+    ],
+    ids=lambda upper: type(upper).__name__,
+)
+def test_a_module_for_other_smashed_data_is_told_their_shape(upper: nn.Module) -> None:
+    segment = ServerSegment(upper.double(), num_classes=3, device="cpu")
+    said = r"upper segment does not take smashed data of shape \(12, 6, 3\), .* from one model \("
+    with pytest.raises(ValueError, match=said):
+        segment.learn_part(mixture(), B, seed=0, first=True)
+    with pytest.raises(ValueError, match=said):
+        segment.score(mixture().smashed, torch.zeros(12, dtype=torch.int64))
+
+
+def test_an_error_of_another_cause_stays_as_it_is() -> None:
+    class Broken(nn.Linear):
+        def forward(self, smashed: Tensor) -> Tensor:
+            raise RuntimeError("the disk is full")
+
+    segment = ServerSegment(Broken(18, 3), num_classes=3, device="cpu")
+    with pytest.raises(RuntimeError, match=r"^the disk is full$"):
+        segment.learn_part(mixture(), B, seed=0, first=True)
+
+
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_module_that_detaches_its_input_is_refused(frozen: bool) -> None:
     class Detached(nn.Linear):

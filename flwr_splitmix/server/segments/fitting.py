@@ -1,0 +1,40 @@
+"""The error of a module at the server that does not fit what its clients send."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor
+
+_OF_SHAPES = re.compile(r"shape|size|dimension|channels")
+"""What torch's messages about shapes have in common."""
+
+
+@contextmanager
+def fitting(segment: str, what: str, inputs: Tensor, remedy: str) -> Iterator[None]:
+    """Name the inputs if a module's forward pass fails on their shape.
+
+    Parameters
+    ----------
+    segment, what
+        The module, and what its inputs are.
+    remedy
+        What the user can do, as the end of a sentence.
+
+    Raises
+    ------
+    ValueError
+        In place of torch's error, whose message it ends with.
+    """
+    try:
+        yield
+    except (RuntimeError, AssertionError) as error:
+        said = " ".join(str(error).split())
+        if not _OF_SHAPES.search(said) or "out of memory" in said:
+            raise
+        raise ValueError(
+            f"the {segment} does not take {what} of shape {tuple(inputs.shape)}, which the clients "
+            f"send: {remedy} ({said})"
+        ) from error
