@@ -19,6 +19,13 @@ TargetLoss = Callable[[Tensor, Tensor], Tensor]
 """Loss of one's own: logits (b, L) and targets (b, L), which may be mixtures, to losses (b,)."""
 
 
+_NEEDED_LOSS = (
+    "needed is nn.CrossEntropyLoss(reduction='none'), nn.MultiLabelSoftMarginLoss("
+    "reduction='none'), or a function of logits and targets (b, L), where a target is a row of "
+    "shares of the classes, not the number of one"
+)
+
+
 @dataclass(frozen=True)
 class Tally:
     """Sums over scored examples, from which their scores follow.
@@ -116,15 +123,16 @@ def target_loss(
     Raises
     ------
     ValueError
-        If `loss` does not return a loss for each example.
+        If `loss` fails, or does not return a loss for each example.
     """
     if loss is not None:
-        losses = loss(logits, targets)
+        losses = _computed(loss, logits, targets)
         if not isinstance(losses, Tensor) or losses.shape != logits.shape[:1]:
             what = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise ValueError(
-                f"loss returns {what}; needed are losses ({len(logits)},), one for each example "
-                "(torch's losses do so with reduction='none')"
+                f"loss returns {what}; needed are losses ({len(logits)},), one for each example: "
+                "set reduction='none', and take the mean over classes of a loss that has one for "
+                "each of them"
             )
         return losses.mean() if reduction == "mean" else losses
     if not multi_label:
@@ -133,8 +141,35 @@ def target_loss(
     return losses.mean() if reduction == "mean" else losses
 
 
+def _computed(loss: TargetLoss, logits: Tensor, targets: Tensor) -> Tensor:
+    try:
+        return loss(logits, targets)
+    except (RuntimeError, TypeError, ValueError, LookupError) as error:
+        said = " ".join(str(error).split())
+        if "out of memory" in said:
+            raise
+        raise ValueError(
+            f"loss {_name_of(loss)} cannot be computed from logits {tuple(logits.shape)} and "
+            f"targets {tuple(targets.shape)}, both {str(logits.dtype).removeprefix('torch.')} "
+            f"({said}); {_NEEDED_LOSS}"
+        ) from error
+
+
+def _name_of(loss: object) -> str:
+    return str(getattr(loss, "__name__", type(loss).__name__))
+
+
 def loss_on(loss: TargetLoss | None, device: torch.device | str) -> TargetLoss | None:
-    """Return a loss that computes on a device: a module is moved there, a function is as it is."""
+    """Return a loss that computes on a device: a module is moved there, a function is as it is.
+
+    Raises
+    ------
+    TypeError
+        If it can be no loss.
+    """
+    if isinstance(loss, type) or not (loss is None or callable(loss)):
+        given = f"the class {loss.__name__}" if isinstance(loss, type) else repr(loss)
+        raise TypeError(f"loss is {given}; {_NEEDED_LOSS}")
     return loss.to(device) if isinstance(loss, nn.Module) else loss
 
 

@@ -68,7 +68,8 @@ def test_gradients_are_the_loss_own_ones_whole_and_in_parts() -> None:
 @pytest.mark.parametrize(
     ("loss", "said"),
     [
-        (nn.CrossEntropyLoss(), r"loss returns \(\); needed are losses \(\d+,\), .*'none'\)"),
+        (nn.CrossEntropyLoss(), r"loss returns \(\); needed are losses \(\d+,\), .*'none'"),
+        (nn.BCEWithLogitsLoss(reduction="none"), r"loss returns \(\d+, 3\); .* mean over classes"),
         (lambda logits, targets: logits - targets, r"loss returns \(\d+, 3\)"),
         (lambda logits, targets: 1.0, "loss returns float"),
     ],
@@ -76,3 +77,40 @@ def test_gradients_are_the_loss_own_ones_whole_and_in_parts() -> None:
 def test_what_is_no_loss_of_each_example_is_refused(loss: TargetLoss, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         losses_of(PSL(TOY.upper(), loss=loss, device="cpu"))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.NLLLoss(reduction="none"),
+        nn.MultiMarginLoss(reduction="none"),
+        nn.CrossEntropyLoss(WEIGHTS[:2].double(), reduction="none"),
+        lambda logits: logits.sum(1),
+    ],
+)
+def test_a_loss_of_something_else_than_rows_of_shares_is_refused(loss: TargetLoss) -> None:
+    said = (
+        r"^loss \S+ cannot be computed from logits \(4, 3\) and targets \(4, 3\), both float64 .*"
+    )
+    with pytest.raises(
+        ValueError, match=said + r"needed is nn\.CrossEntropyLoss\(reduction='none'"
+    ):
+        losses_of(PSL(TOY.upper(), loss=loss, device="cpu"))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [nn.CrossEntropyLoss(reduction="none"), nn.MultiLabelSoftMarginLoss(reduction="none")],
+)
+def test_torchs_losses_that_the_message_and_the_docs_name_train(loss: nn.Module) -> None:
+    first, *_, last = losses_of(PSL(TOY.upper(), loss=loss, device="cpu"), rounds=4)
+    assert last < first
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [("ce", "loss is 'ce'; needed is"), (nn.NLLLoss, "loss is the class NLLLoss; needed is")],
+)
+def test_what_can_be_no_loss_is_refused_at_once(loss: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        PSL(TOY.upper(), loss=loss, device="cpu")
