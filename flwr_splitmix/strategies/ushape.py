@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Unpack
 from flwr.serverapp import strategy as flower
 from torch import Tensor, nn
 
-from flwr_splitmix.clients import Client
+from flwr_splitmix.clients import Client, UShapeClient
 from flwr_splitmix.device import Precision
 from flwr_splitmix.events import EvaluationResult, Messages, StepDone
 from flwr_splitmix.hiding import Hiding
@@ -118,9 +118,16 @@ class UShapeStrategy(RoundLoop):
         self.epochs_per_round = epochs_per_round
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
-        """Warn of a trunk that has weights without an optimizer; refuse one that clients share."""
+        """Warn of a trunk that has weights without an optimizer.
+
+        Raises
+        ------
+        ValueError
+            If clients in this process share weights with the trunk, or a hiding with each other.
+        """
         self.trunk.warn_of_unknown_weights()
         self.trunk.check_apart(clients or ())
+        _check_own_hidings(clients or ())
 
     @property
     def keeps_ledger(self) -> bool:
@@ -289,6 +296,21 @@ class UShapeStrategy(RoundLoop):
             log.info("run %s: %s", self.recorder.run.id, self.recorder.run.path)
         if self.hiding.warning:
             log.warning(self.hiding.warning)
+
+
+def _check_own_hidings(clients: Sequence[Client]) -> None:
+    """Refuse clients that share a hiding, which keeps one client's secrets and ledger."""
+    owners: dict[int, int] = {}
+    for index, client in enumerate(clients):
+        if not isinstance(client, UShapeClient):
+            continue
+        first = owners.setdefault(id(client.hiding), index)
+        if first != index:
+            kind = type(client.hiding).__name__
+            raise ValueError(
+                f"clients {first} and {index} share one hiding, a {kind}, which keeps the state of "
+                f"one client: make one for each, hiding={kind}(...)"
+            )
 
 
 def _whole_number(trunk: nn.Module, name: str) -> int | None:

@@ -10,6 +10,8 @@ from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
 from flwr_splitmix.clients import SplitClient, UShapeClient
+from flwr_splitmix.hiding import DPForward
+from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import PatchCutMix
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy import GaussianNoise
@@ -19,6 +21,7 @@ from flwr_splitmix.strategies import (
     PSL,
     SFL,
     CutMixSL,
+    DPForwardSL,
     SplitStrategy,
     USplitSL,
     VanillaCutMixSL,
@@ -83,6 +86,22 @@ def test_observers_are_checked_before_a_ledger_joins_them() -> None:
 def test_clients(clients: Any, said: str) -> None:
     with pytest.raises(TypeError, match=said):
         PSL(TOY.upper()).fit(clients, 1)
+
+
+def test_clients_of_the_other_shape_are_told_which_class_is_needed() -> None:
+    texts = TextToy(clients=2)
+    with pytest.raises(LinkError, match=r"trunk: clients 0, 1: .* strategy needs a UShapeClient"):
+        USplitSL(texts.server(), device="cpu").fit(TOY.make_clients(), 1)
+    with pytest.raises(LinkError, match=r"segment: clients 0, 1: .* strategy needs a SplitClient"):
+        PSL(TOY.upper(), device="cpu").fit(texts.clients_for(), 1)
+
+
+def test_clients_that_share_a_hiding_are_refused() -> None:
+    texts = TextToy(clients=3)
+    clients = texts.clients_for(hiding=DPForward())
+    said = r"clients 0 and 1 share one hiding, a DPForward, .*: make one for each, hiding=DPForw"
+    with pytest.raises(ValueError, match=said):
+        DPForwardSL(texts.server(), device="cpu").fit(clients, 1)
 
 
 @pytest.mark.parametrize(

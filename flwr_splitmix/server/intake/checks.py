@@ -78,6 +78,25 @@ def check_size(tensor: Tensor) -> None:
         raise UploadError(f"sent numbers beyond {LARGEST:g}, which would overflow in the model")
 
 
+def check_form(description: Mapping[str, Any], own: str, other: str, needed: str) -> None:
+    """Refuse a client of the other shape by what its description has.
+
+    Parameters
+    ----------
+    own, other
+        A key that clients of the strategy's shape have, and one that those of the other have.
+    needed
+        The class of client that is needed.
+
+    Raises
+    ------
+    UploadError
+        If the description has `other` and not `own`.
+    """
+    if other in description and own not in description:
+        raise UploadError(f"it is a client of the other shape; this strategy needs a {needed}")
+
+
 def check_number(key: str, value: object, least: int, most: int = MOST) -> None:
     """Check a whole number in a client's description of itself.
 

@@ -17,6 +17,7 @@ from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.checks import (
     NOT_FINITE,
     UploadError,
+    check_form,
     check_number,
     check_shape,
     check_size,
@@ -266,6 +267,7 @@ def agree_on_shape(
 
 
 def _described_shape(description: Mapping[str, Any]) -> SmashedShape:
+    check_form(description, "patches", "calibration-steps", "SplitClient")
     for key, least in _LEAST.items():
         check_number(key, description.get(key), least)
     return SmashedShape(*(description[k] for k in ("batch-size", "patches", "width", "prefix")))

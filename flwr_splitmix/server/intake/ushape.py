@@ -15,6 +15,7 @@ from flwr_splitmix.server.intake.checks import (
     MOST,
     NAME,
     UploadError,
+    check_form,
     check_number,
     check_size,
     check_tensor,
@@ -61,6 +62,7 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
     for client in clients.alive:
         said = clients.descriptions[client]
         try:
+            check_form(said, "calibration-steps", "patches", "UShapeClient")
             for key, (least, most) in _RANGES.items():
                 check_number(key, said.get(key), least, most)
         except UploadError as error:
