@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client, ClientError, exchange
+from flwr_splitmix.clients.hooks import checked_hidden, checked_sent
 from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.clients.text_evaluation import TextEvaluation
 from flwr_splitmix.data.texts.batch import TextBatch
@@ -44,6 +45,9 @@ class GraphlessExchanges(Client):
     def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
         """Turn the trunk's outputs into its hidden states of the texts."""
 
+    def _obfuscated(self, batch: TextBatch) -> Sent:
+        return checked_sent(self.obfuscate(batch))
+
     @exchange
     def encode_public(self, *, number: int) -> dict[str, Any]:
         """Send public texts, to calibrate on the trunk's outputs for them.
@@ -60,7 +64,7 @@ class GraphlessExchanges(Client):
             batch = self.hiding.public_batch()
             if batch is None:
                 raise ClientError("this client has no public texts to send")
-            self._public = self.hiding.public_groups(self.obfuscate(batch))
+            self._public = self.hiding.public_groups(self._obfuscated(batch))
         return {"public": [group.outgoing() for group in self._public]}
 
     @exchange
@@ -112,7 +116,7 @@ class GraphlessExchanges(Client):
 
     def _send_test(self, batch: TextBatch) -> dict[str, Any]:
         self.hiding.charge(*self._evaluation.going)
-        self._evaluation.sent = self.obfuscate(batch)
+        self._evaluation.sent = self._obfuscated(batch)
         return self._evaluation.sent.outgoing()
 
     @exchange
@@ -126,7 +130,8 @@ class GraphlessExchanges(Client):
         sent = self._expected(self._evaluation.sent, outputs)
         self.segments.eval()
         with torch.no_grad():
-            hidden = self.recover([output.to(self.device) for output in outputs], sent)
+            here = [output.to(self.device) for output in outputs]
+            hidden = checked_hidden(self.recover(here, sent))
             following = self._evaluation.add(self.hiding.logits(hidden, sent), sent.batch)
             self._evaluation.sent = None
             return {} if following is None else self._send_test(following)

@@ -15,6 +15,13 @@ from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.first_weights import FirstWeights, digest_of
 from flwr_splitmix.clients.graphless import GraphlessExchanges
+from flwr_splitmix.clients.hooks import (
+    checked_gradient,
+    checked_hidden,
+    checked_loss,
+    checked_perturbed,
+    checked_returned,
+)
 from flwr_splitmix.clients.lower import describe_tests, tests_of
 from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.clients.text_evaluation import AskedTexts, TextEvaluation
@@ -278,7 +285,7 @@ class UShapeClient(GraphlessExchanges):
         self.segments.train()
         self.ends.optimizer.zero_grad()
         self.hiding.charge("train", self.batches.indices)
-        self._sent = self.obfuscate(TextBatch.of(example, self.device))
+        self._sent = self._obfuscated(TextBatch.of(example, self.device))
         self._progress, self._decoded = progress, False
         return self._sent.outgoing() | public
 
@@ -328,19 +335,18 @@ class UShapeClient(GraphlessExchanges):
             raise ClientError("the server asks for the gradients of one batch twice")
         sent = self._expected(self._sent, outputs)
         leaves = [output.to(self.device).detach().requires_grad_() for output in outputs]
-        recovered = self.recover(leaves, sent)
+        recovered = checked_hidden(self.recover(leaves, sent))
         hidden = recovered.detach().requires_grad_()
-        loss = self.loss(hidden, sent)
+        loss = checked_loss(self.loss(hidden, sent))
         loss.backward()  # type: ignore[no-untyped-call]
-        assert hidden.grad is not None
+        gradient = checked_gradient(hidden.grad)
         gradients: Sequence[Tensor] = []
         if self.learns == "all":
-            gradients = torch.autograd.grad(
-                recovered, leaves, self.perturb(hidden.grad, hidden.detach(), sent)
-            )
-            gradients = self.hiding.returned(gradients, sent)
+            perturbed = checked_perturbed(self.perturb(gradient, hidden.detach(), sent), gradient)
+            gradients = torch.autograd.grad(recovered, leaves, perturbed)
+            gradients = checked_returned(self.hiding.returned(gradients, sent), gradients)
             if sent.local is not None:
-                self._local = [(sent.local, hidden.grad)]
+                self._local = [(sent.local, gradient)]
         self._losses.append(loss.item())
         self._decoded = True
         if public is not None:

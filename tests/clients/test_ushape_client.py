@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, Order, TextSet, UShapeClient
 from flwr_splitmix.data.texts.batch import TextBatch
-from flwr_splitmix.hiding.hiding import Sent
+from flwr_splitmix.hiding.hiding import Hiding, Sent
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.strategies import USplitSL
@@ -302,3 +302,45 @@ def test_what_layers_measure_is_kept() -> None:
     norm.running_mean += 3.0
     other.restore(*one.state())
     assert torch.equal(other_norm.running_mean, norm.running_mean)
+
+
+@pytest.mark.parametrize(
+    ("hook", "wrong", "said"),
+    [
+        ("obfuscate", lambda *_: None, r"None; needed is a Sent\(messages, mask, batch\)"),
+        ("obfuscate", lambda c, b: c.head(b.ids, b.mask), r"a tensor \(4, \d, 5\); .* a Sent"),
+        (
+            "obfuscate",
+            lambda c, b: Sent(c.head(b.ids, b.mask), b.mask, b),
+            r"a Sent with messages a tensor \(4, \d, 5\); needed is a list of tensors",
+        ),
+        ("obfuscate", lambda c, b: Sent([b.mask], b.mask, b), r"messages a list of a tensor \(4,"),
+        ("obfuscate", lambda c, b: Sent([c.head(b.ids, b.mask)], None, b), "with mask None;"),
+        ("recover", lambda *_: None, "None; needed is one tensor"),
+        ("recover", lambda c, outputs, sent: outputs, r"a list of a tensor .* outputs\[0\]"),
+        ("loss", lambda *_: None, "None; needed is a tensor of one number"),
+        ("loss", lambda *_: 0.5, "a float; needed is a tensor of one number"),
+        ("loss", lambda c, hidden, sent: hidden.sum(2), r"a tensor \(4, \d\); needed is a"),
+        ("loss", lambda c, hidden, sent: hidden.detach().sum(), "without a gradient; .* hidden"),
+        ("loss", lambda c, hidden, sent: next(c.tail.parameters()).sum(), "not depend on hidden"),
+        ("perturb", lambda *_: None, r"None; needed is .* shape \(4, \d, 5\)"),
+        ("perturb", lambda c, gradient, *_: gradient[:1], r"a tensor \(1, \d, 5\); .* shape \(4, "),
+    ],
+)  # fmt: skip
+def test_what_an_own_method_wrongly_returns_is_told_with_its_name(
+    hook: str, wrong: Any, said: str
+) -> None:
+    client = attached(TextToy(clients=1, kind=type("Own", (UShapeClient,), {hook: wrong})))
+    with pytest.raises(ClientError, match=rf"^{hook} returns .*{said}"):
+        decode(client, encode(client))
+
+
+class Returning(Hiding):
+    def returned(self, gradients: Sequence[Tensor], sent: Sent) -> Any:
+        return None
+
+
+def test_a_hiding_that_returns_no_gradients_is_told_how_many_are_needed() -> None:
+    client = attached(hiding=Returning())
+    with pytest.raises(ClientError, match=r"^returned returns None; needed is a list of 1 tensors"):
+        decode(client, encode(client))

@@ -1,0 +1,107 @@
+"""Checks of what the methods that a user writes for a U-shaped client return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.hiding import Sent
+
+
+def checked_sent(sent: object) -> Sent:
+    """Return what `obfuscate` returned.
+
+    Raises
+    ------
+    ClientError
+        If it is no `Sent`, or not one of messages (b, T, d) with a mask.
+    """
+    if not isinstance(sent, Sent):
+        raise ClientError(
+            f"obfuscate returns {_described(sent)}; needed is a Sent(messages, mask, batch)"
+        )
+    messages: object = sent.messages
+    if not _are_tensors(messages) or any(message.dim() != 3 for message in sent.messages):
+        raise ClientError(
+            f"obfuscate returns a Sent with messages {_described(messages)}; needed is a list of "
+            "tensors (texts, tokens, width)"
+        )
+    mask: object = sent.mask
+    if not isinstance(mask, Tensor):
+        raise ClientError(
+            f"obfuscate returns a Sent with mask {_described(mask)}; needed is a tensor "
+            "(texts, tokens) of 0 and 1"
+        )
+    return sent
+
+
+def checked_hidden(hidden: object) -> Tensor:
+    """Return what `recover` returned; raises ClientError if it is no tensor."""
+    if not isinstance(hidden, Tensor):
+        raise ClientError(
+            f"recover returns {_described(hidden)}; needed is one tensor (texts, tokens, width), "
+            "such as outputs[0]"
+        )
+    return hidden
+
+
+def checked_loss(loss: object) -> Tensor:
+    """Return what `loss` returned; raises ClientError if it is no scalar with a gradient."""
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        raise ClientError(
+            f"loss returns {_described(loss)}; needed is a tensor of one number, the mean over the "
+            "texts"
+        )
+    if not loss.requires_grad:
+        raise ClientError(
+            "loss returns a tensor without a gradient; it must compute it from hidden, and not "
+            "detach it or run under torch.no_grad"
+        )
+    return loss
+
+
+def checked_gradient(gradient: Tensor | None) -> Tensor:
+    """Return the gradient at `hidden`; raises ClientError if the loss does not depend on it."""
+    if gradient is None:
+        raise ClientError("loss returns a tensor that does not depend on hidden, as it must")
+    return gradient
+
+
+def checked_perturbed(perturbed: object, gradient: Tensor) -> Tensor:
+    """Return what `perturb` returned; raises ClientError if it has not the gradient's shape."""
+    if not isinstance(perturbed, Tensor) or perturbed.shape != gradient.shape:
+        raise ClientError(
+            f"perturb returns {_described(perturbed)}; needed is a tensor of the gradient's shape "
+            f"{tuple(gradient.shape)}"
+        )
+    return perturbed
+
+
+def checked_returned(returned: object, gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Return what `returned` returned; raises ClientError if it has not a tensor per message."""
+    if not isinstance(returned, Sequence) or not _are_tensors(returned):
+        raise ClientError(
+            f"returned returns {_described(returned)}; needed is a list of {len(gradients)} "
+            "tensors, one for each message"
+        )
+    return list(returned)
+
+
+def _are_tensors(value: object) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and len(value) > 0
+        and all(isinstance(item, Tensor) for item in value)
+    )
+
+
+def _described(value: object) -> str:
+    if value is None:
+        return "None"
+    if isinstance(value, Tensor):
+        return f"a tensor {tuple(value.shape)}"
+    if isinstance(value, (list, tuple)):
+        return f"a {type(value).__name__} of {', '.join(map(_described, value[:3])) or 'nothing'}"
+    return f"a {type(value).__name__}"
