@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 
 from flwr_splitmix.links.link import LinkError
-from flwr_splitmix.links.stream.pairs import read_authority, read_pair
+from flwr_splitmix.links.stream.pairs import check_signed, read_authority, read_pair
 
 
 class Endpoint:
@@ -38,8 +38,8 @@ class Endpoint:
     ------
     LinkError
         If an address is malformed, a file cannot be read, a certificate is not currently valid, a
-        key does not match its certificate or is accessible to everyone, or TLS is needed but
-        missing.
+        key does not match its certificate or is accessible to everyone, the authority has not
+        signed the certificate, or TLS is needed but missing.
     """
 
     def __init__(
@@ -76,6 +76,8 @@ class Endpoint:
         if certificate is not None and key is not None:
             self._certificate, self._key = read_pair(certificate, key)
         self._ca = None if not ca else read_authority(ca, "ssl-ca-certfile")
+        if self._certificate is not None and self._ca is not None:
+            check_signed(self._certificate, self._ca, "ssl-ca-certfile", str(ca))
         self._client_ca = None if not client_ca else read_authority(client_ca, "link-client-ca")
 
     @property

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PublicFormat,
@@ -78,6 +78,50 @@ def read_authority(path: str | Path, name: str) -> bytes:
     if all(wrong):
         raise LinkError(f"{name}: {path} {wrong[0]}")
     return data
+
+
+def check_signed(chain: bytes, authorities: bytes, name: str, path: str) -> None:
+    """Check that a certificate leads to one of the authorities that its peers will trust.
+
+    Parameters
+    ----------
+    chain
+        PEM: the certificate, then the intermediate ones that are sent with it.
+    authorities
+        PEM: the authorities, or the certificate itself.
+    name, path
+        Configuration key and file of the authorities.
+
+    Raises
+    ------
+    LinkError
+        If it does not: no peer could connect, which would show only after its time limit.
+    """
+    trusted = x509.load_pem_x509_certificates(authorities)
+    holder, *between = x509.load_pem_x509_certificates(chain)
+    while not any(holder == one or _signed(holder, one) for one in trusted):
+        signer = next((one for one in between if _signed(holder, one)), None)
+        if signer is None:
+            raise LinkError(
+                f"{name}: {path} has not signed the certificate ({CERTIFICATE}), whose issuer is "
+                f"{holder.issuer.rfc4514_string()!r}, so no node could connect; give the file of "
+                f"that authority, or add intermediate certificates to {CERTIFICATE}"
+            )
+        between.remove(signer)
+        holder = signer
+
+
+def _signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Return whether an authority signed a certificate, as far as its algorithm is known here."""
+    if certificate.issuer != authority.subject:
+        return False
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except InvalidSignature:
+        return False
+    except (TypeError, ValueError, UnsupportedAlgorithm):
+        return True
+    return True
 
 
 def _read(path: Path, name: str) -> bytes:

@@ -18,7 +18,7 @@ from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.frames.wire import WireDtype, check_wire_dtype
 from flwr_splitmix.links.link import LinkError, Outcome
-from flwr_splitmix.links.stream.pairs import read_pair
+from flwr_splitmix.links.stream.pairs import CERTIFICATE, KEY, read_pair
 from flwr_splitmix.links.stream.protocol import (
     MAX_UNHEARD,
     METHOD,
@@ -134,11 +134,21 @@ class Session:
             elif time.monotonic() + pause > since + patience:
                 raise LinkError(
                     f"could not reach the ServerApp at {self._ticket.address} within "
-                    f"{patience:g} s: {reason}"
+                    f"{patience:g} s: {reason}{self._unshown}"
                 )
             log.info("dialling %s again: %s", self._ticket.address, reason)
             time.sleep(pause * random.uniform(0.75, 1.25))
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    @property
+    def _unshown(self) -> str:
+        """What the server may have asked for that this node does not show."""
+        if not self._ticket.tls or self._pair is not None:
+            return ""
+        return (
+            f". This node shows no certificate: if the run asks for one (link-client-ca), set "
+            f"{CERTIFICATE} and {KEY} in its --node-config"
+        )
 
     def _dial(self) -> grpc.Channel:
         options = [

@@ -327,6 +327,8 @@ def test_nodes_show_a_certificate_where_one_is_asked_for(tmp_path: Path) -> None
     with a_round(link, [with_identity(files, 0), good, with_identity(other, 2)]) as clients:
         assert clients.alive == (0,)
         assert call(clients, 1) == {0: 1}
+        assert "(link-client-ca), set ssl-certfile and ssl-keyfile" in clients.failures[1]
+        assert "link-client-ca" not in clients.failures[2]
     link.close()
 
 

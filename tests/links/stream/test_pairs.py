@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, tzinfo
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
     PrivateFormat,
     load_pem_private_key,
 )
+from cryptography.x509.oid import NameOID
 
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.stream import pairs
 from flwr_splitmix.links.stream.certificates import Certificates, make_certificates
-from flwr_splitmix.links.stream.pairs import read_authority, read_pair
+from flwr_splitmix.links.stream.endpoint import Endpoint
+from flwr_splitmix.links.stream.pairs import check_signed, read_authority, read_pair
 
 OVER, TO_COME = timedelta(minutes=-30), timedelta(days=1)
 
@@ -93,6 +99,47 @@ def test_a_key_that_is_none_or_encrypted(files: Certificates) -> None:
     assert "is encrypted, and nobody is there to be asked for its password" in refusal(files)
     files.key.write_bytes(b"no key")
     assert refusal(files) == f"ssl-keyfile: {files.key} is no PEM private key"
+
+
+def test_an_authority_that_did_not_sign_the_certificate(
+    files: Certificates, tmp_path: Path
+) -> None:
+    """It used to be accepted silently, and every node dialled until its time limit."""
+    other = make_certificates(tmp_path / "other")
+    said = refusal(replace(files, ca=other.ca))
+    assert said.startswith(f"ssl-ca-certfile: {other.ca} has not signed the certificate (ssl-cert")
+    assert said.endswith("add intermediate certificates to ssl-certfile")
+    bundle = tmp_path / "bundle.crt"
+    bundle.write_bytes(other.ca.read_bytes() + files.ca.read_bytes())
+    Endpoint("127.0.0.1:0", None, files.certificate, files.key, bundle)
+
+
+def signed(name: str, by: tuple[str, ec.EllipticCurvePrivateKey] | None, path: Path) -> Any:
+    """Write a certificate, signed by another's name and key or else by itself; return its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    issuer, signer = by or (name, key)
+    now = datetime.now(UTC)
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, n)]) for n in (name, issuer)]
+    builder = x509.CertificateBuilder(*reversed(names), key.public_key(), 1)
+    builder = builder.not_valid_before(now - TO_COME).not_valid_after(now + TO_COME)
+    path.write_bytes(builder.sign(signer, hashes.SHA256()).public_bytes(Encoding.PEM))
+    return key
+
+
+def test_a_certificate_leads_to_its_authority_by_others_or_is_its_own(tmp_path: Path) -> None:
+    root, between, leaf = (tmp_path / f"{name}.crt" for name in ("root", "between", "leaf"))
+    signer = signed("root", None, root)
+    signer = signed("between", ("root", signer), between)
+    signed("leaf", ("between", signer), leaf)
+    alone, chain = leaf.read_bytes(), leaf.read_bytes() + between.read_bytes()
+    for authority in (root, between, leaf):
+        check_signed(chain, authority.read_bytes(), "ssl-ca-certfile", "ca.crt")
+    check_signed(root.read_bytes(), root.read_bytes(), "ssl-ca-certfile", "ca.crt")
+    with pytest.raises(LinkError, match=r"whose issuer is 'CN=between', so no node could connect"):
+        check_signed(alone, root.read_bytes(), "ssl-ca-certfile", "ca.crt")
+    signed("root", None, root)  # of the same name, with another key
+    with pytest.raises(LinkError, match=r"whose issuer is 'CN=root'"):
+        check_signed(chain, root.read_bytes(), "ssl-ca-certfile", "ca.crt")
 
 
 def test_authorities(files: Certificates, tmp_path: Path) -> None:
