@@ -202,7 +202,7 @@ def test_a_batch_whose_answer_is_waited_for_is_not_followed_by_another() -> None
 def test_texts_of_another_tokenizer_are_refused(argument: str) -> None:
     toy = TextToy(clients=1)
     foreign = TextSet([torch.tensor([3, 4]), torch.tensor([5, VOCABULARY + 1, 6])], [0, 1])
-    texts = {"data": toy.texts(0, 4), argument: foreign}
+    texts: dict[str, Any] = {"data": toy.texts(0, 4), argument: foreign}
     with pytest.raises(ValueError, match=rf"^{argument} has token id 24, .* vocabulary has 23 "):
         UShapeClient(toy.head(), toy.tail(), device="cpu", **texts)
 
@@ -304,6 +304,11 @@ def test_what_layers_measure_is_kept() -> None:
     assert torch.equal(other_norm.running_mean, norm.running_mean)
 
 
+def unmasked(client: UShapeClient, batch: TextBatch) -> Sent:
+    mask: Any = None
+    return Sent([client.head(batch.ids, batch.mask)], mask, batch)
+
+
 @pytest.mark.parametrize(
     ("hook", "wrong", "said"),
     [
@@ -315,7 +320,7 @@ def test_what_layers_measure_is_kept() -> None:
             r"a Sent with messages a tensor \(4, \d, 5\); needed is a list of tensors",
         ),
         ("obfuscate", lambda c, b: Sent([b.mask], b.mask, b), r"messages a list of a tensor \(4,"),
-        ("obfuscate", lambda c, b: Sent([c.head(b.ids, b.mask)], None, b), "with mask None;"),
+        ("obfuscate", unmasked, "with mask None;"),
         ("recover", lambda *_: None, "None; needed is one tensor"),
         ("recover", lambda c, outputs, sent: outputs, r"a list of a tensor .* outputs\[0\]"),
         ("loss", lambda *_: None, "None; needed is a tensor of one number"),

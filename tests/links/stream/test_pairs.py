@@ -119,8 +119,10 @@ def signed(name: str, by: tuple[str, ec.EllipticCurvePrivateKey] | None, path: P
     key = ec.generate_private_key(ec.SECP256R1())
     issuer, signer = by or (name, key)
     now = datetime.now(UTC)
-    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, n)]) for n in (name, issuer)]
-    builder = x509.CertificateBuilder(*reversed(names), key.public_key(), 1)
+    subject, authority = (
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in (name, issuer)
+    )
+    builder = x509.CertificateBuilder(authority, subject, key.public_key(), 1)
     builder = builder.not_valid_before(now - TO_COME).not_valid_after(now + TO_COME)
     path.write_bytes(builder.sign(signer, hashes.SHA256()).public_bytes(Encoding.PEM))
     return key
