@@ -91,8 +91,8 @@ def test_the_head_learns_by_loss_and_correlation() -> None:
     toy = TextToy(hiding=lambda: NoPeek(5.0), clients=2)
     check_ushape_equals_whole(USHAPE_STRATEGIES["NoPeekSL"], toy)
     ends = []
-    for own in (toy, replace(toy, hiding=None)):
-        strategy = USHAPE_STRATEGIES["NoPeekSL"](
+    for name, own in (("NoPeekSL", toy), ("USplitSL", replace(toy, hiding=None))):
+        strategy = USHAPE_STRATEGIES[name](
             own.server(), device="cpu", steps_per_round=1, optimizer=sgd()
         )
         clients = own.clients_for(strategy, sgd())
