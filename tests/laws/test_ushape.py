@@ -116,7 +116,7 @@ class TestAThirdPartysHiding:
 
     def test_the_wire_carries_hidden_states_only(self) -> None:
         noisy = check_ushape_wire(NoisySL, self.toy)
-        plain = check_ushape_wire(NoisySL, replace(self.toy, hiding=None))
+        plain = check_ushape_wire(USplitSL, replace(self.toy, hiding=None))
         for method in ("encode", "encode_test"):  # test texts are hidden as training texts are
             one, other = (
                 next(e for e in events if e.method == method and "messages" in e.payload)
