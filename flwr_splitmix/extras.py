@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -68,3 +69,18 @@ def needed_for(purpose: str, extra: str | None = None) -> Iterator[None]:
             f"{purpose} needs the package {package!r}: {how_to_install(extra or EXTRAS[package])}",
             name=package,
         ) from error
+
+
+@contextmanager
+def as_logged_before() -> Iterator[None]:
+    """Keep the root logger's handlers over imports in the block, some of which add their own.
+
+    Opacus adds one, which would print each line of Flower's log a second time.
+    """
+    root = logging.getLogger()
+    before = list(root.handlers)
+    try:
+        yield
+    finally:
+        for handler in set(root.handlers).difference(before):
+            root.removeHandler(handler)

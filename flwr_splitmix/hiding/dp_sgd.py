@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.data.texts.batch import IGNORED, TextBatch
-from flwr_splitmix.extras import needed_for
+from flwr_splitmix.extras import as_logged_before, needed_for
 from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.hiding.text_ledger import TextLedger
 from flwr_splitmix.privacy.accountant import check_delta
@@ -79,7 +79,7 @@ class DPSGD(Hiding):
         self.clip_norm = clip_norm
         self.delta = delta
         self.ledger = TextLedger(frozenset({"train"}))
-        with needed_for("DP-SGD"):
+        with needed_for("DP-SGD"), as_logged_before():
             from opacus.accountants import RDPAccountant
 
         self.accountant = RDPAccountant()

@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 import torch
 from click.testing import Result
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 from typer.testing import CliRunner
 
 from flwr_splitmix.cli import app
@@ -100,6 +105,9 @@ def test_a_text_is_classified_as_the_parts_would(tmp_path: Path) -> None:
     )
     halved = splitmix("predict", tmp_path / "model", "--text", "a \ud83d")
     assert r"the text has half a character, '\ud83d', at place 3" in halved.stderr
+    assert AutoConfig.from_pretrained(tmp_path / "model").id2label == dict(
+        enumerate(facts["classes"])
+    )
     refused = splitmix("predict", tmp_path / "model", APP / "pyproject.toml")
     assert 'holds a language model; give it --text "..."' in refused.stderr
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, Literal
@@ -299,3 +301,15 @@ def test_an_embedding_in_several_uses_keeps_opacus_form(tied: bool) -> None:
         each.append([p.grad_sample for p in module.parameters()])
     for expected, gradient in zip(*each, strict=True):
         torch.testing.assert_close(gradient, expected)
+
+
+def test_making_it_adds_no_handler_of_opacus_to_the_root_logger() -> None:
+    """It would print Flower's lines twice. Asked of a process that has not imported Opacus yet."""
+    asked = (
+        "import logging, sys; from flwr_splitmix.hiding import DPSGD; DPSGD(); "
+        "assert 'opacus' in sys.modules; print(logging.getLogger().handlers)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", asked], capture_output=True, text=True, check=True
+    ).stdout
+    assert said == "[]\n"

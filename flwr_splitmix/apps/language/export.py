@@ -38,18 +38,19 @@ def export_language(
     config = LanguageConfig.read(values)
     kept = run.checkpoints.load()
     parts = trained_parts(run, config, kept, client)
+    classes = class_names(config)
     facts = {
         "kind": "language",
         **facts_of(run, config, kept, client, averaged=config.averages),
         "task": config.task,
-        "classes": list(class_names(config)),
+        "classes": list(classes),
         "pairs": config.task == "classification" and bool(config.second_text_column),
         "max_length": config.text_length,
         "max_new_tokens": config.max_new_tokens,
         "prompt": PROMPT if config.task == "generation" else None,
     }
     with new_folder(folder, force=force) as made:
-        export(parts, made, tokenizer_of(config))
+        export(parts, made, tokenizer_of(config), classes=classes)
         (made / "README.md").write_text(model_card(facts), encoding="utf-8")
         write_facts(made, facts)
     return facts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,13 @@ GENERATION = "generation_config.json"
 """File of transformers with the settings for generation, such as end tokens."""
 
 
-def export(parts: LanguageParts, folder: str | Path, tokenizer: Any = None) -> None:
+def export(
+    parts: LanguageParts,
+    folder: str | Path,
+    tokenizer: Any = None,
+    *,
+    classes: Sequence[str] = (),
+) -> None:
     """Write the whole model for `AutoModelFor*.from_pretrained`.
 
     Adapters are merged in copies of their parts; the parts are not changed. If a decoder came
@@ -30,11 +37,14 @@ def export(parts: LanguageParts, folder: str | Path, tokenizer: Any = None) -> N
     tokenizer
         Written beside the model. Its padding token becomes the configuration's: a decoder for
         classification looks for a text's last token by it.
+    classes
+        Names of a classifier's classes, by label; with none, the configuration keeps its own.
 
     Raises
     ------
     ValueError
-        If a part is missing or has weights on "disk", or `folder` exists and is not a folder.
+        If a part is missing or has weights on "disk", `folder` exists and is not a folder, or
+        there are names, but not one for each class.
     """
     target = Path(folder)
     if target.exists() and not target.is_dir():  # transformers only logs this
@@ -43,6 +53,8 @@ def export(parts: LanguageParts, folder: str | Path, tokenizer: Any = None) -> N
     config = copy.deepcopy(parts.config)
     if tokenizer is not None and tokenizer.pad_token_id is not None:
         config.pad_token_id = tokenizer.pad_token_id
+    if classes:
+        _name_classes(config, classes)
     head, trunk, tail = parts.all_here()
     dtype = str(next(head.parameters()).dtype).removeprefix("torch.")
     whole = skeleton(parts.model_class, config, dtype, config._attn_implementation)
@@ -64,6 +76,15 @@ def export(parts: LanguageParts, folder: str | Path, tokenizer: Any = None) -> N
         (target / GENERATION).write_bytes(generation)
     if tokenizer is not None:
         tokenizer.save_pretrained(target)
+
+
+def _name_classes(config: Any, classes: Sequence[str]) -> None:
+    if len(classes) != config.num_labels:
+        raise ValueError(
+            f"the head has {config.num_labels} classes, but {len(classes)} have a name: {classes}"
+        )
+    config.id2label = dict(enumerate(classes))
+    config.label2id = {name: label for label, name in enumerate(classes)}
 
 
 def _generation_settings(parts: LanguageParts) -> bytes | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from flwr_splitmix.data.texts.tokens import train_tokenizer
 from flwr_splitmix.segments.language import (
@@ -86,6 +86,19 @@ def test_an_exported_classifier_reads_the_batches_of_its_tokenizer(
     export(parts, tmp_path, tokenizer)
     loaded = AUTO["classification"].from_pretrained(tmp_path)
     torch.testing.assert_close(loaded(**batch, use_cache=False).logits, expected)
+
+
+def test_an_exported_classifier_knows_the_names_of_its_classes(tmp_path: Path) -> None:
+    parts = build_language_parts(
+        config_of("llama"), LanguageCut(1, 1), task="classification", num_labels=2
+    )
+    export(parts, tmp_path, classes=("bad", "good"))
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert config.id2label == {0: "bad", 1: "good"}
+    assert config.label2id == {"bad": 0, "good": 1}
+    assert parts.config.id2label == {0: "LABEL_0", 1: "LABEL_1"}
+    with pytest.raises(ValueError, match="the head has 2 classes, but 1 have a name"):
+        export(parts, tmp_path, classes=["bad"])
 
 
 def test_how_a_decoder_writes_goes_along(tmp_path: Path) -> None:
