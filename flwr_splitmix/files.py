@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +43,31 @@ def write_atomic(path: Path, data: bytes, *, flush: bool = True) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON, atomically."""
-    write_atomic(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
+    """Write `value` as `strict_json`, indented, atomically."""
+    write_atomic(path, (strict_json(value, indent=2, sort_keys=True) + "\n").encode())
+
+
+NOT_FINITE = ("nan", "inf", "-inf")
+"""The texts that stand in JSON for the numbers that it lacks."""
+
+
+def strict_json(value: Any, **options: Any) -> str:
+    """Return `value` as JSON that any parser reads: NaN and infinities become text ("nan", "inf").
+
+    `options` are those of `json.dumps`.
+    """
+    return json.dumps(finite(value), allow_nan=False, **options)
+
+
+def finite(value: Any) -> Any:
+    """Return plain values with each NaN or infinity as one of `NOT_FINITE`."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(float(value))
+    if isinstance(value, Mapping):
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(entry) for entry in value]
+    return value
 
 
 def read_json(path: Path) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import json
+import math
 import os
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flwr_splitmix.files import flush_folder, write_atomic
+from flwr_splitmix.files import flush_folder, write_atomic, write_json
 
 
 def test_a_refused_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
@@ -54,3 +56,15 @@ def test_only_a_file_system_that_cannot_flush_folders_is_excused(
         return
     with pytest.raises(OSError, match=os.strerror(number)):
         flush_folder(tmp_path)
+
+
+def test_what_json_lacks_is_written_as_text(tmp_path: Path) -> None:
+    values = {"loss": math.nan, "seen": [math.inf, (-math.inf, 1.5)], "n": 3, "at": None}
+    write_json(tmp_path / "file.json", values)
+
+    def refuse(constant: str) -> float:
+        raise AssertionError(f"{constant} is not JSON")
+
+    assert json.loads((tmp_path / "file.json").read_text(), parse_constant=refuse) == {
+        "loss": "nan", "seen": ["inf", ["-inf", 1.5]], "n": 3, "at": None
+    }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from timm.optim._optim_factory import create_optimizer_v2
 from torch import Tensor
@@ -32,6 +34,15 @@ def test_under_takes_what_has_the_prefix_and_its_dot() -> None:
     names = ["segment.a.b", "segment.segment.c", "segments.d", "segment", "other.segment.e"]
     tensors = {name: torch.tensor(float(place)) for place, name in enumerate(names)}
     assert under("segment", tensors) == {"a.b": tensors[names[0]], "segment.c": tensors[names[1]]}
+
+
+def test_plain_values_are_json_also_where_numbers_are_not_finite(tmp_path: Path) -> None:
+    meta = {"most": math.inf, "each": [-math.inf, {"mean": math.nan}]}
+    save_tensors(tmp_path / "file", {"weight": torch.ones(2)}, meta)
+    with safe_open(str(tmp_path / "file"), framework="pt") as file:
+        json.loads(file.metadata()["splitmix"], parse_constant=pytest.fail)
+    _, loaded = load_tensors(tmp_path / "file")
+    assert str(loaded) == str(meta)
 
 
 BASE = torch.arange(12.0)

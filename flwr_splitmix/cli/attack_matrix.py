@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from enum import StrEnum
@@ -27,6 +26,7 @@ from flwr_splitmix.experiments.privacy.kinds import Matrix
 from flwr_splitmix.experiments.privacy.matrices import IMAGES, TEXTS
 from flwr_splitmix.experiments.privacy.results import Result, results
 from flwr_splitmix.experiments.privacy.tasks import tasks_of, with_gates
+from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs.places import check_writable
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def run_cells(chosen: Sequence[MatrixCell], place: Place, jobs: int, *, gates: b
 def _print(chosen: Sequence[MatrixCell], place: Place, wanted: MatrixFormat) -> None:
     made = results(chosen, place)
     if wanted is MatrixFormat.json:
-        typer.echo(json.dumps([result.to_json() for result in made], indent=2))
+        typer.echo(strict_json([result.to_json() for result in made], indent=2))
     elif wanted is MatrixFormat.markdown:
         typer.echo(tables.to_markdown(made, place.matrix), nl=False)
     else:

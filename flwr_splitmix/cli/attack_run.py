@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import threading
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flwr_splitmix.cli.terminal import NOTHING, RunDirectory, console, number, table
+from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.recording import recording_of
 
@@ -148,7 +148,7 @@ def run(
             err=True,
         )
     if format is ScoreFormat.json:
-        typer.echo(json.dumps([_plain(m, method, attack, view.value) for m in measures], indent=2))
+        typer.echo(strict_json([_plain(m, method, attack, view.value) for m in measures], indent=2))
         return
     console().print(measures_table(f"{attack} by {view.value} on {method} ({opened.id})", measures))
 

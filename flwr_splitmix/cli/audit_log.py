@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from flwr_splitmix.cli.terminal import console, megabytes, table, text
+from flwr_splitmix.files import strict_json
 
 
 def audit_log(
@@ -41,7 +41,7 @@ def audit_log(
             err=True,
         )
     if output == "json":
-        typer.echo(json.dumps(entries, indent=2))
+        typer.echo(strict_json(entries, indent=2))
         return
     rounds: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for entry in entries:

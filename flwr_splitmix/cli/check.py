@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -15,6 +14,7 @@ from rich.console import Console
 
 from flwr_splitmix.cli.picture import check_name
 from flwr_splitmix.cli.terminal import console, table
+from flwr_splitmix.files import strict_json
 
 if TYPE_CHECKING:
     from flwr_splitmix.apps.report import Advice, Report
@@ -93,7 +93,7 @@ def check(
 
         plot_cuts(report.advice, output)
     if format is ReportFormat.json:
-        typer.echo(json.dumps(report.to_json(), indent=2))
+        typer.echo(strict_json(report.to_json(), indent=2))
     else:
         out = console()
         print_findings(report, out)

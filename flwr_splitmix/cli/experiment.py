@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -29,6 +28,7 @@ from flwr_splitmix.experiments.cells import dataset_name
 from flwr_splitmix.experiments.filter import choose
 from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
 from flwr_splitmix.experiments.report import make_tables
+from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs.places import check_writable
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def show(
         )
     ]
     if format is ReportFormat.json:
-        typer.echo(json.dumps(tables.to_json(reports), indent=2))
+        typer.echo(strict_json(tables.to_json(reports), indent=2))
     elif format is ReportFormat.markdown:
         typer.echo(tables.to_markdown(reports), nl=False)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
 from flwr_splitmix.experiments.privacy.matrices import IMAGES
 from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
 from flwr_splitmix.experiments.privacy.tables_of_papers import PrivacyTable, make_table
+from flwr_splitmix.files import strict_json
 
 _MOST_SEEDS = 100
 """Results are searched for seeds below this number."""
@@ -79,7 +79,7 @@ def show_privacy(
     place = Place(home, size, source or size.source)
     made = [make_table(PRIVACY_EXPERIMENTS[name], place, range(_MOST_SEEDS)) for name in names]
     if form == "json":
-        typer.echo(json.dumps([tables_of_papers.to_json(each) for each in made], indent=2))
+        typer.echo(strict_json([tables_of_papers.to_json(each) for each in made], indent=2))
     elif form == "markdown":
         typer.echo("\n".join(map(tables_of_papers.to_markdown, made)), nl=False)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flwr_splitmix.cli.terminal import console, percent, table
+from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs import RunError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def predict(
         elif read_facts(folder).get("task") == "generation":
             question = text if second is None else f"{text}\n{second}"
             said = exported.answer(folder, question, max_new_tokens=max_new_tokens)
-            typer.echo(json.dumps({"text": text, "answer": said}) if as_json else said)
+            typer.echo(strict_json({"text": text, "answer": said}) if as_json else said)
             return
         else:
             names, predictions = [text], [exported.classify_text(folder, text, second)]
@@ -70,7 +70,7 @@ def predict(
         raise RunError(str(error)) from error
     if as_json:
         typer.echo(
-            json.dumps(
+            strict_json(
                 [
                     _described(name, classes)
                     for name, classes in zip(names, predictions, strict=True)

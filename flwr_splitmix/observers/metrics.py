@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, StepDone
+from flwr_splitmix.files import strict_json
 from flwr_splitmix.observers.observer import Observer
 
 LABEL_BYTES = 8
@@ -127,7 +126,7 @@ def _updates(event: RoundDone) -> dict[str, Any]:
         return {}
     median = statistics.median_low(norms.values())
     return {
-        "update_norm_by_client": json.dumps({str(client): n for client, n in norms.items()}),
+        "update_norm_by_client": strict_json({str(client): n for client, n in norms.items()}),
         "update_norm_ratio": max(norms.values()) / median if median else None,
     }
 
@@ -136,13 +135,9 @@ def _spent(event: RoundDone) -> dict[str, Any]:
     """Return the largest epsilon, and epsilons by client as JSON text, as far as known."""
     if not event.epsilons:
         return {} if event.epsilon is None else {"epsilon": event.epsilon}
-    by_client = {
-        # JSON has no infinity.
-        str(client): epsilon if math.isfinite(epsilon) else "inf"
-        for client, epsilon in event.epsilons.items()
-    }
+    by_client = {str(client): epsilon for client, epsilon in event.epsilons.items()}
     largest = max(event.epsilons.values())
-    return {"epsilon": largest, "epsilon_by_client": json.dumps(by_client)}
+    return {"epsilon": largest, "epsilon_by_client": strict_json(by_client)}
 
 
 def _late(event: RoundDone) -> dict[str, Any]:
@@ -150,7 +145,7 @@ def _late(event: RoundDone) -> dict[str, Any]:
     if not event.late:
         return {}
     by_client = {str(client): number for client, number in event.late.items()}
-    return {"uploads_late": sum(event.late.values()), "late_by_client": json.dumps(by_client)}
+    return {"uploads_late": sum(event.late.values()), "late_by_client": strict_json(by_client)}
 
 
 def progress_line(row: Mapping[str, Any], num_rounds: int, seconds_left: float) -> str:

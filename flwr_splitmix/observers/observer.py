@@ -52,7 +52,10 @@ class Observer:
         """Observe the end of the run, even if it failed."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Return what to add to the run's summary, as JSON values; nothing by default."""
+        """Return what to add to the run's summary, as JSON values; nothing by default.
+
+        NaN and infinities are text there ("nan", "inf"), as JSON has none.
+        """
         return {}
 
     def state(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.files import flush_folder, write_all
+from flwr_splitmix.files import finite, flush_folder, write_all
 
 CHECK = "check"
 """Key of each line's digest, which covers the digest of the line before."""
@@ -86,7 +86,7 @@ class Journal:
             If they cannot be written; the file is then unchanged.
         """
         check, lines = self._check, []
-        for entry in entries:
+        for entry in map(finite, entries):
             check = _digest(check, entry)
             lines.append(json.dumps({**entry, CHECK: check}) + "\n")
         before = os.lseek(self._file, 0, os.SEEK_CUR)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.files import read_json
+from flwr_splitmix.files import NOT_FINITE, read_json
 from flwr_splitmix.runs.errors import RunError
 
 _REMEDIES = {
@@ -48,8 +48,14 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """Read a run's summary; raise RunError as `read_object` and `check_types` do."""
-    summary = read_object(path)
+    """Read a run's summary; raise RunError as `read_object` and `check_types` do.
+
+    The run's own numbers that are NaN or infinite are text in the file, and numbers here.
+    """
+    summary = {
+        name: float(value) if value in NOT_FINITE and _is_number(name) else value
+        for name, value in read_object(path).items()
+    }
     check_types(path, summary)
     return summary
 
@@ -60,6 +66,10 @@ _FINITE = {
 }  # fmt: skip
 _NUMBERS = {"loss", "top1", "accuracy", "epsilon", "steps_per_second"}
 _WORDS = {"accuracy_kind", "evaluation", "privacy"}
+
+
+def _is_number(name: str) -> bool:
+    return name in _NUMBERS - {"epsilon"} or name.startswith("eval_")
 
 
 def check_types(path: Path, values: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flwr_splitmix.files import write_atomic, write_json
+from flwr_splitmix.files import strict_json, write_atomic, write_json
 from flwr_splitmix.runs.begun import Begun, append_begun, read_begun
 from flwr_splitmix.runs.damage import check_record, printable, read_object, read_summary
 from flwr_splitmix.runs.errors import RunError
@@ -80,6 +80,8 @@ class Run:
     @classmethod
     def create(cls, config: Mapping[str, Any], *, name: str, home: str | Path | None = None) -> Run:
         """Create a new run's directory and write `config` into it.
+
+        JSON has no NaN and no infinity: they become the text "nan", "inf" or "-inf".
 
         Raises
         ------
@@ -270,7 +272,7 @@ class Run:
         if isinstance(asked, int) and asked < rounds:
             self.config = {**self.config, "num-server-rounds": rounds}
         path = self.path / "config.json"
-        if json.loads(json.dumps(self.config)) != read_object(path):
+        if json.loads(strict_json(self.config)) != read_object(path):
             made = path.stat().st_mtime_ns  # orders runs of the same second
             _write_json(path, self.config)
             os.utime(path, ns=(made, made))
@@ -299,7 +301,7 @@ class Run:
         OSError
             If it cannot be written.
         """
-        write_atomic(self.path / "record.json", json.dumps(record).encode(), flush=False)
+        write_atomic(self.path / "record.json", strict_json(record).encode(), flush=False)
 
     @property
     def checkpoints(self) -> CheckpointStore:

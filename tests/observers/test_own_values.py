@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,19 @@ def test_numbers_of_numpy_and_torch_are_kept(tmp_path: Path) -> None:
     later = Own()
     fit(tmp_path, 2, later, run)
     assert later.kept["restored"] == {"mean": 0.5, "seen": [3]}
+
+
+def test_numbers_that_json_lacks_are_text_in_the_summary_and_kept_as_state(tmp_path: Path) -> None:
+    values = {"most": math.inf, "seen": [math.nan]}
+    run = fit(tmp_path, 1, Own(state=values, facts=values))
+    for file in run.path.glob("*.json"):
+        json.loads(file.read_text(), parse_constant=pytest.fail)
+    assert run.summary is not None
+    assert (run.summary["most"], run.summary["seen"]) == ("inf", ["nan"])
+    later = Own()
+    fit(tmp_path, 2, later, run)
+    assert later.kept["restored"]["most"] == math.inf
+    assert math.isnan(later.kept["restored"]["seen"][0])
 
 
 @pytest.mark.parametrize("kept", ["state", "facts"])

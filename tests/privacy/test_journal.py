@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -32,6 +33,16 @@ def test_what_was_appended_is_read_also_after_another_process_went_on(path: Path
     again.close()
     assert [entry["n"] for entry in read_journal(path)] == [0, 1, 2, 3]
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_numbers_that_json_lacks_are_text(path: Path) -> None:
+    """A server's plan may have some, and a node's audit log shows it."""
+    journal = Journal(path)
+    journal.append({"n": 3, "share": {"lam": math.nan}})
+    journal.close()
+    for line in path.read_text().splitlines():
+        json.loads(line, parse_constant=pytest.fail)
+    assert read_journal(path)[-1] == {"n": 3, "share": {"lam": "nan"}}
 
 
 def test_an_unfinished_last_line_was_never_acknowledged(path: Path) -> None:

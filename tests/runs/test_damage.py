@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ KIND = {"phase": "train", "direction": "up", "count": 1, "bytes": 8, "holds": {"
         ({"clients": []}, "has no attribute"),
         ({"clients": {"0": 3}}, "not subscriptable"),
         ({"clients": {"0": {**CLIENT, "seconds": "x"}}}, "seconds is 'x', which is no count"),
-        ({"clients": {"0": {**CLIENT, "rounds": float("nan")}}}, "rounds is nan"),
+        ({"clients": {"0": {**CLIENT, "rounds": float("nan")}}}, "rounds is 'nan'"),
         ({"clients": {"0": {**CLIENT, "failures": [["a", "b"]]}}}, "round is 'a'"),
         ({"clients": {"0": {**CLIENT, "failures": [[1, 2]]}}}, "2 is no text"),
         ({"clients": {"0": {"rounds": 1}}}, "no 'seconds'"),
@@ -74,6 +75,15 @@ def test_a_record_of_wrong_types_is_named_with_its_remedy(
     assert str(raised.value).startswith(f"cannot read {run.path / 'record.json'}: ")
     assert reason in str(raised.value)
     assert "; remove it; the report then lacks" in str(raised.value)
+
+
+def test_the_numbers_of_a_run_that_diverged_are_numbers_in_its_summary(tmp_path: Path) -> None:
+    run = Run.create({"most": float("inf")}, name="x", home=tmp_path)
+    run.write_summary({"loss": float("nan"), "eval_loss": float("inf"), "mine": "nan"})
+    run.extend(2)
+    for file in run.path.glob("*.json"):
+        json.loads(file.read_text(), parse_constant=pytest.fail)
+    assert str(run.summary) == "{'eval_loss': inf, 'loss': nan, 'mine': 'nan'}"
 
 
 def test_a_damaged_configuration_is_named_with_its_remedy(tmp_path: Path) -> None:

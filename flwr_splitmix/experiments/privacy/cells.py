@@ -14,6 +14,7 @@ from typing import Any
 from flwr_splitmix.experiments.cells import ExperimentError, dataset_name
 from flwr_splitmix.experiments.privacy.kinds import AnyColumn, AnyRow, AnySize, Matrix
 from flwr_splitmix.experiments.privacy.matrices import IMAGES, MATRICES
+from flwr_splitmix.files import NOT_FINITE
 
 _HOME = "SPLITMIX_HOME"
 
@@ -85,6 +86,8 @@ class MatrixCell:
         except FileNotFoundError:
             return None
         assert isinstance(read, dict)
+        for metric in read.get("metrics", ()):
+            metric |= {name: float(said) for name, said in metric.items() if said in NOT_FINITE}
         return read
 
     def __str__(self) -> str:

@@ -12,6 +12,7 @@ from mlflow.entities import Metric
 from mlflow.utils.time import get_current_time_millis
 
 from flwr_splitmix.events import RunStarted
+from flwr_splitmix.files import finite
 from flwr_splitmix.observers.trackers.tracker import Tracker
 
 _EXPERIMENT = "flwr-splitmix"
@@ -72,7 +73,7 @@ class MlflowTracker(Tracker):
 
     def finish(self, summary: Mapping[str, Any], error: str) -> None:
         """Log the summary as an artifact, and mark the run as finished or failed."""
-        self._client.log_dict(self._id, dict(summary), "summary.json")
+        self._client.log_dict(self._id, finite(summary), "summary.json")
         if error:
             self._client.set_tag(self._id, "error", error[:500])
         self._client.set_terminated(self._id, "FAILED" if error else "FINISHED")

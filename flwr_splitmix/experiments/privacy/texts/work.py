@@ -100,7 +100,7 @@ def _train(row: TextRow, seed: int, place: Place) -> str:
     else:
         train_text_victim(run, seed, folder, place.source, _size(place), device)
     said = json.loads((folder / "done.json").read_text())
-    matthews = f", Matthews {said['matthews']:.3f}" if "matthews" in said else ""
+    matthews = f", Matthews {float(said['matthews']):.3f}" if "matthews" in said else ""
     accuracy = f"accuracy {100 * said['accuracy']:.1f} %"
     return f"{accuracy}{matthews}, {said['training_seconds']:.1f} s of processor"
 
