@@ -6,6 +6,7 @@ The honest five reach a top-1 of 0.803; figures in the tests are those before th
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -175,6 +176,28 @@ def test_means_of_what_clients_say_have_the_same_cap() -> None:
     said = [{"num-examples": 10, "train-loss": 1.0} for _ in range(4)]
     said += [{"num-examples": MANY, "train-loss": 0.0}]
     assert client_means([reply_of({}, own) for own in said])["train-loss"] == pytest.approx(4 / 104)
+
+
+@pytest.mark.parametrize(
+    ("said", "largest"),
+    [
+        ([1.0, 2.0, 3.0], 3.0),
+        ([1.0, math.inf, 3.0], math.inf),
+        ([math.inf] * 3, math.inf),
+        ([1.0, math.nan, 3.0], math.inf),
+    ],
+    ids=str,
+)
+def test_an_epsilon_without_a_bound_is_the_largest(said: list[float], largest: float) -> None:
+    replies = [reply_of({}, {"num-examples": 1, "epsilon": own}) for own in said]
+    assert client_means(replies) == {"epsilon": largest}
+
+
+def test_a_client_whose_epsilon_is_infinite_stays_in_an_average() -> None:
+    unbounded = liar(metrics=lambda metrics: {**metrics, "epsilon": math.inf})
+    seen = fit(unbounded, replace(TOY, clients=1), rounds=1)
+    assert seen.failures == {}
+    assert seen.events[0].row["train_epsilon"] == math.inf
 
 
 @pytest.mark.parametrize("clients", [2, 5])

@@ -23,6 +23,9 @@ log = logging.getLogger("flwr.splitmix")
 UNUSUAL = 10.0
 """Updates with a norm above this many times the round's median are named in the log."""
 
+EPSILON = "epsilon"
+"""How the names of epsilons among a client's metrics begin."""
+
 Arrays = Mapping[str, np.ndarray]
 
 _Kind = tuple[str, int | None]
@@ -137,7 +140,7 @@ def client_means(replies: Sequence[Message]) -> dict[str, float]:
     """Return the example-weighted means of the metrics that most clients report, besides sizes.
 
     In the U shape they include "train-loss", as the loss is computed at the client. Of an epsilon
-    the largest is taken: a mean would be nobody's.
+    the largest is taken: a mean would be nobody's. It may be infinite.
     """
     said = [m for m in map(_numbers, replies) if m.get("num-examples", 0) > 0]
     weights = plausible([int(m["num-examples"]) for m in said])
@@ -146,9 +149,13 @@ def client_means(replies: Sequence[Message]) -> dict[str, float]:
     for name in sorted(set(count) - {"num-examples", "num-steps"}):
         if 2 * count[name] > len(said):
             own = [(m[name], n) for m, n in zip(said, weights, strict=True) if name in m]
+            if name.startswith(EPSILON):
+                means[name] = max(value for value, _ in own)
+                continue
             mean = sum(value * n for value, n in own) / sum(n for _, n in own)
-            means[name] = max(value for value, _ in own) if name.startswith("epsilon") else mean
-    return {name: mean for name, mean in means.items() if math.isfinite(mean)}
+            if math.isfinite(mean):
+                means[name] = mean
+    return means
 
 
 def _metrics(reply: Message) -> dict[str, Any]:
@@ -158,12 +165,13 @@ def _metrics(reply: Message) -> dict[str, Any]:
 
 
 def _numbers(reply: Message) -> dict[str, float]:
-    """Return a reply's metrics that are finite numbers."""
-    return {
-        name: value
-        for name, value in _metrics(reply).items()
-        if isinstance(value, (int, float)) and math.isfinite(value)
-    }
+    """Return a reply's metrics that are finite numbers; any other epsilon is infinite.
+
+    Without it, the largest of the others' would look like a bound for all.
+    """
+    said = {n: value for n, value in _metrics(reply).items() if isinstance(value, (int, float))}
+    unbounded = {name: math.inf for name in said if name.startswith(EPSILON)}
+    return unbounded | {name: value for name, value in said.items() if math.isfinite(value)}
 
 
 def _kinds(reply: Message) -> set[_Kind]:
@@ -189,13 +197,17 @@ def _read_metrics(reply: Message, common: set[_Kind], examples: int) -> dict[str
     Raises
     ------
     UploadError
-        If one is missing or not finite, or the number of examples is not the described one.
+        If one is missing or not finite (an epsilon may be infinite), or the number of examples is
+        not the described one.
     """
     own = _metrics(reply)
     if not common <= _kinds(reply):
         raise UploadError("returned not all of the metrics that most clients did")
     kept = {name: own[name] for name, _ in sorted(common, key=lambda kind: kind[0])}
-    if not all(np.isfinite(value).all() for value in kept.values()):
+    if not all(
+        np.isfinite(value).all() or (name.startswith(EPSILON) and value == math.inf)
+        for name, value in kept.items()
+    ):
         raise UploadError("returned metrics that are NaN or infinite")
     if kept["num-examples"] != examples:
         raise UploadError(f"has {kept['num-examples']} examples now, and said {examples} before")
