@@ -28,14 +28,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "labels": set(),
     "words": set(),
     "registries": set(),
-    "pretrained": {"registries", "extras"},
-    "privacy": {"seeding", "files"},
-    "mixers": {"seeding", "labels", "privacy"},  # noise is a part of a share
-    "segments": {"seeding", "schedule", "extras", "pretrained"},
-    "data": {"seeding", "registries", "pretrained", "extras"},
+    "pretrained": {"registries", "extras", "words"},
+    "privacy": {"seeding", "files", "words"},
+    "mixers": {"seeding", "labels", "privacy", "words"},  # noise is a part of a share
+    "segments": {"seeding", "schedule", "extras", "pretrained", "words"},
+    "data": {"seeding", "registries", "pretrained", "extras", "words"},
     "scoring": {"data", "extras"},
     "hiding": {"data", "scoring", "privacy", *NEUTRAL},
-    "runs": {"files", "storage", "segments", "data", "methods", "extras"},  # exports, their cards
+    # exports, their cards
+    "runs": {"files", "storage", "segments", "data", "methods", "extras", "words"},
     "clients": {"segments", "mixers", "hiding", "privacy", "data", "scoring", *NEUTRAL},
     "links": {"clients", "events", "privacy", "runs", *NEUTRAL},
     "observers": {"events", "privacy", "mixers", "runs", *NEUTRAL},

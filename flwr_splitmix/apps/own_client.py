@@ -18,6 +18,7 @@ from flwr_splitmix.clients import Client, SplitClient
 from flwr_splitmix.data.batches import Batches, fetch
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.server.intake.checks import LARGEST
+from flwr_splitmix.words import counted
 
 _NEEDED = "needed is a tensor (batch, patches, width)"
 
@@ -81,7 +82,9 @@ def look_at_client(app: SplitClientApp, values: Mapping[str, Any], report: Repor
         report.facts["client"] = type(client).__name__
         return
     batches = client.batches
-    report.facts["client 0"] = f"{batches.examples} training examples in batches of {batches.size}"
+    report.facts["client 0"] = (
+        f"{counted(batches.examples, 'training example')} in batches of {batches.size}"
+    )
     if batches.examples < batches.size:
         remark_replacement(report, [0], batches.size, "batch_size")
     inputs = _read(batches, report)
@@ -146,8 +149,8 @@ def _look_at_segment(segment: nn.Module, inputs: Tensor, report: Report) -> None
         return
     parameters = list(segment.parameters())
     report.facts["lower segment"] = (
-        f"{sum(p.numel() for p in parameters):,} parameters; {smashed.shape[1]} patches x "
-        f"{smashed.shape[2]} for each example"
+        f"{sum(p.numel() for p in parameters):,} parameters; {counted(smashed.shape[1], 'patch')} "
+        f"x {smashed.shape[2]} for each example"
     )
     if smashed.dtype != torch.float32:
         report.remarks.append(

@@ -23,6 +23,7 @@ from flwr_splitmix.attacks.vault import Truth, Vault, joined
 from flwr_splitmix.data import ImageDataset
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.seeding import generator
+from flwr_splitmix.words import are, counted
 
 Assumption = Literal["lower", "upper"]
 
@@ -211,7 +212,10 @@ class Attacked:
         rest = order[len(order) // 2 :]
         spare = 0 if self.spare is None else len(self.spare)
         if number > spare + len(rest):
-            raise ValueError(f"{number} public images are asked for, {spare + len(rest)} are there")
+            raise ValueError(
+                f"{counted(number, 'public image')} {are(number)} asked for, {spare + len(rest)} "
+                "are there"
+            )
         parts = []
         if self.spare is not None:
             drawn = generator(seed, "public").permutation(spare)[:number]

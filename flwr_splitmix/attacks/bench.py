@@ -35,6 +35,7 @@ from flwr_splitmix.segments import Geometry
 from flwr_splitmix.segments.vision.split_model import SplitModel
 from flwr_splitmix.storage import load_tensors, save_tensors, under
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
+from flwr_splitmix.words import counted
 
 KEPT_ORDERS = 50
 """How many of the newest shuffles of each client's frozen edge the vault keeps."""
@@ -57,8 +58,8 @@ class _Setting:
         wanted = victim.clients * victim.samples
         if wanted > len(order):
             raise ValueError(
-                f"{victim.clients} clients with {victim.samples} images each need {wanted}; "
-                f"{sets.name!r} has {len(order)} training images"
+                f"{counted(victim.clients, 'client')} with {counted(victim.samples, 'image')} each "
+                f"need {wanted} in all; {sets.name!r} has {counted(len(order), 'training image')}"
             )
         parts = [
             sets.train.subset(order[i * victim.samples : (i + 1) * victim.samples])

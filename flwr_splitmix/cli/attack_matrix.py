@@ -28,6 +28,7 @@ from flwr_splitmix.experiments.privacy.results import Result, results
 from flwr_splitmix.experiments.privacy.tasks import tasks_of, with_gates
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs.places import check_writable
+from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -182,7 +183,7 @@ def run_cells(chosen: Sequence[MatrixCell], place: Place, jobs: int, *, gates: b
             typer.echo("stopped; the same command continues from here", err=True)
             raise typer.Exit(130) from None
     if failures:
-        typer.echo(f"{len(failures)} of {len(tasks)} tasks failed", err=True)
+        typer.echo(f"{len(failures)} of {counted(len(tasks), 'task')} failed", err=True)
     return len(failures)
 
 

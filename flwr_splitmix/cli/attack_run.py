@@ -16,6 +16,7 @@ from flwr_splitmix.cli.terminal import NOTHING, RunDirectory, console, number, t
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.recording import recording_of
+from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:
     from flwr_splitmix.attacks.attacked import Attacked, Case
@@ -232,13 +233,13 @@ def _check_victims(opened: Run, case: Case, victims: int, *, recorded: bool) -> 
         there = recording_of(opened)
         steps = 0 if there is None else there.steps
         raise RunError(
-            f"none of the {steps} recorded steps of run {opened.id} can be read, so there is "
-            'nothing to attack: record a run anew with --run-config "record-attacks=true"'
+            f"none of the {counted(steps, 'recorded step')} of run {opened.id} can be read, so "
+            'there is nothing to attack: record a run anew with --run-config "record-attacks=true"'
         )
     counts = {"training": trained, "held-out": held_out}
     if few := [f"{count} {kind}" for kind, count in counts.items() if count < victims]:
         typer.echo(
-            f"note: --victims asks for {victims} images of each kind; there are only "
+            f"note: --victims asks for {counted(victims, 'image')} of each kind; there are only "
             f"{' and '.join(few)} ones",
             err=True,
         )

@@ -11,6 +11,7 @@ from flwr_splitmix.cli.attack_run import measures_table
 from flwr_splitmix.cli.picture import draw_reconstructions
 from flwr_splitmix.cli.terminal import RunDirectory, console, megabytes
 from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:
     from flwr_splitmix.attacks.gallery import Reconstructions
@@ -74,8 +75,8 @@ def forget(
         typer.echo(f"run {opened.id} has no recording")
         return
     typer.echo(
-        f"removed {there.steps} recorded steps and all results of attacks on run {opened.id}: "
-        f"{megabytes(there.nbytes)}"
+        f"removed {counted(there.steps, 'recorded step')} and all results of attacks on run "
+        f"{opened.id}: {megabytes(there.nbytes)}"
     )
 
 

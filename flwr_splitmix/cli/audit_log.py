@@ -11,6 +11,7 @@ import typer
 
 from flwr_splitmix.cli.terminal import console, megabytes, table, text
 from flwr_splitmix.files import strict_json
+from flwr_splitmix.words import counted
 
 
 def audit_log(
@@ -52,11 +53,11 @@ def audit_log(
     console().print(listing)
     reasons = Counter(entry["refused"] for entry in entries if "refused" in entry)
     for reason, count in reasons.most_common():
-        typer.echo(f"rejected {count} times: {reason}")
+        typer.echo(f"rejected {counted(count, 'time')}: {reason}")
     sent = sum(entry.get("bytes", 0) for entry in entries)
     typer.echo(
-        f"{len(entries)} lines, {megabytes(sent)} sent, {reasons.total()} requests rejected, "
-        f"epsilon {_epsilon(entries)}"
+        f"{counted(len(entries), 'line')}, {megabytes(sent)} sent, "
+        f"{counted(reasons.total(), 'request')} rejected, epsilon {_epsilon(entries)}"
     )
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from flwr_splitmix.cli.picture import check_name
 from flwr_splitmix.cli.terminal import console, table
 from flwr_splitmix.files import strict_json
+from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:
     from flwr_splitmix.apps.report import Advice, Report
@@ -187,7 +188,7 @@ def _print_advice(advice: Advice, out: Console) -> None:
         )
     out.print(listing)
     if _many(advice):
-        out.print(f"({len(advice.cuts)} cuts in all: --format json has them)")
+        out.print(f"({counted(len(advice.cuts), 'cut')} in all: --format json has them)")
     if advice.methods:
         listing = table(
             ">up", ">down", ">step", "methods",

@@ -30,6 +30,7 @@ from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
 from flwr_splitmix.experiments.report import make_tables
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs.places import check_writable
+from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -141,7 +142,7 @@ def run(
         check_writable(run_dir, "--run-dir")
     out = console()
     done = len(chosen) - len(todo)
-    out.print(f"{len(chosen)} cells, {done} of them finished before")
+    out.print(f"{counted(len(chosen), 'cell')}, {done} of them finished before")
     with terminated_as_interrupted(), GridDisplay(todo) as display:
         try:
             failures = [
@@ -153,7 +154,7 @@ def run(
             typer.echo("stopped; the same command continues from here", err=True)
             raise typer.Exit(130) from None
     if failures:
-        typer.echo(f"{len(failures)} of {len(todo)} cells failed", err=True)
+        typer.echo(f"{len(failures)} of {counted(len(todo), 'cell')} failed", err=True)
         raise typer.Exit(1)
 
 

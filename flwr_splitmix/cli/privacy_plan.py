@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from flwr_splitmix.words import counted
+
 if TYPE_CHECKING:
     from flwr_splitmix.privacy import ReleasePlan
     from flwr_splitmix.privacy.events import Family
@@ -109,8 +111,8 @@ def _passes(given: Mapping[str, Any]) -> int:
             raise ValueError(f"{name} is {given[name]}; it must be at least 1")
     if size > records:
         raise ValueError(
-            f"batch_size is {size} for {records} records; such batches are drawn with replacement, "
-            "and their number of passes is not known in advance"
+            f"batch_size is {size} for {counted(records, 'record')}; such batches are drawn with "
+            "replacement, and their number of passes is not known in advance"
         )
     passes: int = -(-rounds * steps // (records // size))
     return passes

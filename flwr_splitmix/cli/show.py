@@ -25,6 +25,7 @@ from flwr_splitmix.runs import Row, Run
 from flwr_splitmix.runs.recording import recording_of
 from flwr_splitmix.runs.reports.differences import in_words
 from flwr_splitmix.runs.reports.facts import epsilon_in_words, facts_of, rounds_of
+from flwr_splitmix.words import are, counted
 
 _SHOWN_ROUNDS = 12
 
@@ -97,8 +98,9 @@ def _print_summary(run: Run, out: Console) -> None:
         listing.add_row(
             Text("RECORDED", style="bold red"),
             Text(
-                f"{there.steps} steps of what its server sees, {megabytes(there.nbytes)}, are on "
-                f"this disk (splitmix attack forget {run.id})",
+                f"{counted(there.steps, 'step')} of what its server sees, "
+                f"{megabytes(there.nbytes)}, {are(there.steps)} on this disk (splitmix attack "
+                f"forget {run.id})",
                 style="red",
             ),
         )
@@ -128,11 +130,11 @@ def _print_rounds(rows: list[Row], out: Console) -> None:
     shown = evaluated[-_SHOWN_ROUNDS:]
     left_out = f", the last {len(shown)}" if len(shown) < len(evaluated) else ""
     kinds = list(dict.fromkeys(text(row["accuracy_kind"]) for row in shown))
-    plural = "" if len(evaluated) == 1 else "s"
+    rounds = counted(len(evaluated), "evaluated round")
     listing = table(
         ">round", ">loss", ">eval loss", ">top-1", ">seconds", ">steps/s",
         ">uplink", ">alive", ">failed", "slowest", *(["evaluation"] if len(kinds) > 1 else []),
-        title=f"\n{len(evaluated)} evaluated round{plural}{left_out} (top-1: {', '.join(kinds)})",
+        title=f"\n{rounds}{left_out} (top-1: {', '.join(kinds)})",
     )  # fmt: skip
     for row in shown:
         listing.add_row(

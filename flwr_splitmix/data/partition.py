@@ -12,6 +12,7 @@ import numpy as np
 from flwr_splitmix.data.errors import DataError, import_extra
 from flwr_splitmix.data.images.packed import ImageDataset
 from flwr_splitmix.data.images.sets import ImageSets
+from flwr_splitmix.words import are, counted
 
 Scheme = Literal["iid", "dirichlet"]
 _SCHEMES = ("iid", "dirichlet")
@@ -71,16 +72,16 @@ def partition_indices(
         raise DataError(f"the partition scheme is {scheme!r}; allowed are {', '.join(_SCHEMES)}")
     if not 1 <= num_partitions <= len(labels):
         raise DataError(
-            f"{len(labels)} samples cannot be divided among {num_partitions} clients; "
-            f"1 to {len(labels)} are allowed"
+            f"{counted(len(labels), 'sample')} cannot be divided among "
+            f"{counted(num_partitions, 'client')}; 1 to {len(labels)} are allowed"
         )
     if seed < 0 or min_size < 0:
         raise DataError(f"seed is {seed} and min_size {min_size}; both must be 0 or more")
     if scheme == "iid":
         if len(labels) // num_partitions < min_size:
             raise DataError(
-                f"{len(labels)} samples among {num_partitions} clients are fewer than "
-                f"{min_size} each"
+                f"{counted(len(labels), 'sample')} among {counted(num_partitions, 'client')} "
+                f"{are(len(labels))} fewer than {min_size} each"
             )
         alpha = 1.0  # not used; one value for the cache
         min_size = 0
@@ -226,9 +227,9 @@ def _check_number(samples: int) -> None:
 def _check_enough(sets: ImageSets, index: int, num_clients: int, there: int, samples: int) -> None:
     if there < samples:
         raise DataError(
-            f"client {index} of {num_clients} has {there} training images of {sets.name!r}, "
-            f"fewer than the {samples} asked for (samples-per-client); allowed are up to "
-            f"{len(sets.train) // num_clients} samples a client"
+            f"client {index} of {num_clients} has {counted(there, 'training image')} of "
+            f"{sets.name!r}, fewer than the {samples} asked for (samples-per-client); allowed are "
+            f"up to {counted(len(sets.train) // num_clients, 'sample')} a client"
         )
 
 
@@ -264,8 +265,9 @@ def _partition(
             ]
     except ValueError as error:
         raise DataError(
-            f"{len(column)} samples could not be divided among {num_partitions} clients with "
-            f"alpha {alpha} and at least {min_size} each; allow smaller parts or a larger alpha"
+            f"{counted(len(column), 'sample')} could not be divided among "
+            f"{counted(num_partitions, 'client')} with alpha {alpha} and at least {min_size} each; "
+            "allow smaller parts or a larger alpha"
         ) from error
     for part in parts:
         part.flags.writeable = False

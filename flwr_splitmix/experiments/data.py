@@ -15,6 +15,7 @@ from flwr_splitmix.data.partition import labels_to_divide_by
 from flwr_splitmix.experiments.cells import DIRICHLET, Cell
 from flwr_splitmix.seeding import frozen_generator
 from flwr_splitmix.segments.vision.zoo import pretrained_normalisation
+from flwr_splitmix.words import are, counted
 
 _TEST_SEED = 2024
 """Seed of the choice of test images, so that all cells are scored on the same images."""
@@ -96,8 +97,9 @@ def load_cell_data(cell: Cell, source: str) -> CellData:
     fewest = min(len(part) for part in parts)
     if not fewest or (cell.partition == "iid" and fewest < samples):
         raise DataError(
-            f"the {len(sets.train)} training images of {sets.name!r} are too few for "
-            f"{cell.clients} clients with {samples or 'some'} each ({cell.partition})"
+            f"the {counted(len(sets.train), 'training image')} of {sets.name!r} "
+            f"{are(len(sets.train))} too few for {counted(cell.clients, 'client')} with "
+            f"{samples or 'some'} each ({cell.partition})"
         )
     return CellData(
         [sets.train.subset(part) for part in parts],

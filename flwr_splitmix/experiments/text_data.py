@@ -20,6 +20,7 @@ from flwr_splitmix.experiments.cells import Cell
 from flwr_splitmix.experiments.corpora import CORPORA, open_corpus
 from flwr_splitmix.experiments.public_corpora import open_public_pair
 from flwr_splitmix.seeding import frozen_generator
+from flwr_splitmix.words import are, counted
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -83,8 +84,8 @@ def load_cell_texts(cell: Cell, source: str, tokenizer: Any) -> CellTexts:
     each = recipe.samples or len(order) // cell.clients
     if each * cell.clients > len(order):
         raise DataError(
-            f"the {len(order)} training texts of {source!r} are too few for {cell.clients} "
-            f"clients with {each} each"
+            f"the {counted(len(order), 'training text')} of {source!r} {are(len(order))} too few "
+            f"for {counted(cell.clients, 'client')} with {each} each"
         )
     parts = [order[start : start + each] for start in range(0, each * cell.clients, each)]
     public, supports = _public(cell, source, sets.task)

@@ -11,6 +11,7 @@ import numpy as np
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
 from flwr_splitmix.mixers.share import FullShare
+from flwr_splitmix.words import counted
 
 Regroup = Literal["step", "epoch"]
 
@@ -54,9 +55,10 @@ class GroupMixer(Mixer):
     def check_clients(self, n: int) -> None:
         """Raise ValueError if a group is larger than the number of clients."""
         if self.k > n:
+            takes = "takes" if n == 1 else "take"
+            remedy = f"allowed are 2 to {n}" if n > 1 else "a group needs at least 2"
             raise ValueError(
-                f"k is {self.k}, but only {n} clients take part in a round; "
-                f"allowed are 2 to {max(n, 2)}"
+                f"k is {self.k}, but only {counted(n, 'client')} {takes} part in a round; {remedy}"
             )
 
     def groups(

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from flwr_splitmix.seeding import brief_generator
+from flwr_splitmix.words import counted
 
 Rounding = Literal["multinomial", "largest-remainder"]
 
@@ -51,8 +52,8 @@ def sample_counts(
     free = n_patches - k * min_patches
     if free < 0:
         raise ValueError(
-            f"min-patches is {min_patches}, but a group's {k} members share {n_patches} patches; "
-            f"allowed are 0 to {n_patches // k}"
+            f"min-patches is {min_patches}, but a group's {k} members share "
+            f"{counted(n_patches, 'patch')}; allowed are 0 to {n_patches // k}"
         )
     if alpha is None:
         counts = np.full(k, free // k)

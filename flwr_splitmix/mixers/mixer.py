@@ -14,6 +14,7 @@ from torch import Tensor
 from flwr_splitmix.mixers.mixture import Mixed, Source, Upload
 from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape
 from flwr_splitmix.mixers.share import Share
+from flwr_splitmix.words import counted
 
 Cover = Literal["partition", "weighted", "partial"]
 
@@ -183,8 +184,8 @@ class Mixer(ABC):
             if share.overwrites:
                 raise ValueError(
                     f"share {share.name!r} fills the whole mixture, but {self} has put it in a "
-                    f"group of {len(group.members)} clients: it must be alone there; weighted "
-                    "sums are of WeightedShare"
+                    f"group of {counted(len(group.members), 'client')}: it must be alone there; "
+                    "weighted sums are of WeightedShare"
                 )
 
     def renormalise(self, mixed: Tensor, ratio: float, shape: SmashedShape) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from flwr_splitmix.mixers.grouping import GroupMixer, Regroup
 from flwr_splitmix.mixers.mask_share import MaskShare
 from flwr_splitmix.mixers.plan import Member, SmashedShape
+from flwr_splitmix.words import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,10 @@ class BoxShare(MaskShare):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.columns < 1 or self.patches % self.columns:
-            raise ValueError(f"{self.patches} patches form no rows of {self.columns} columns")
+            raise ValueError(
+                f"{counted(self.patches, 'patch')} form no rows of "
+                f"{counted(self.columns, 'column')}"
+            )
         rows = self.patches // self.columns
         if not (0 <= self.top <= self.bottom <= rows and 0 <= self.left <= self.right):
             raise ValueError(f"box rows {self.top}:{self.bottom} are not within {rows}")

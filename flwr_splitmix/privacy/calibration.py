@@ -21,6 +21,7 @@ from flwr_splitmix.privacy.costs import Floats, release_costs
 from flwr_splitmix.privacy.events import UNBOUNDED, Relation, Release
 from flwr_splitmix.privacy.masks import RandomMasks
 from flwr_splitmix.privacy.noise import GaussianNoise
+from flwr_splitmix.words import counted
 
 _STEPS = 256  # of Mixup's ratios
 
@@ -73,7 +74,9 @@ class ReleasePlan:
             return
         ratios = np.asarray(self.kept, dtype=np.float64)
         if ratios.ndim and ratios.shape != (self.passes,):
-            raise ValueError(f"kept has {ratios.size} ratios for {self.passes} passes")
+            raise ValueError(
+                f"kept has {counted(ratios.size, 'ratio')} for {counted(self.passes, 'pass')}"
+            )
         if not ((ratios >= 0) & (ratios <= 1)).all():
             raise ValueError("kept holds a ratio that is not in 0..1")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from flwr_splitmix.words import are, counted
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -40,8 +42,9 @@ class Geometry:
     def __post_init__(self) -> None:
         if self.grid is not None and self.grid[0] * self.grid[1] != self.patches:
             raise ValueError(
-                f"a grid of {self.grid[0]} rows and {self.grid[1]} columns has "
-                f"{self.grid[0] * self.grid[1]} cells, but there are {self.patches} patches"
+                f"a grid of {counted(self.grid[0], 'row')} and {counted(self.grid[1], 'column')} "
+                f"has {counted(self.grid[0] * self.grid[1], 'cell')}, but there "
+                f"{are(self.patches)} {counted(self.patches, 'patch')}"
             )
 
     @property
@@ -54,5 +57,5 @@ class Geometry:
         return (batch, self.tokens, self.width)
 
     def __str__(self) -> str:
-        prefix = f"{self.prefix} prefix tokens + " if self.prefix else ""
-        return f"{prefix}{self.patches} patches x {self.width}"
+        prefix = f"{counted(self.prefix, 'prefix token')} + " if self.prefix else ""
+        return f"{prefix}{counted(self.patches, 'patch')} x {self.width}"

@@ -13,6 +13,7 @@ from flwr_splitmix.clients.parts import MAX_PARTS
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.segments.across_batch import needs_whole_batch
 from flwr_splitmix.server.pace import Pace
+from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -184,18 +185,18 @@ class PartCount:
         self._trials.append(seconds)
         if len(self._trials) < TRIALS:
             return
-        counted = self._trials[1:]
+        measured = self._trials[1:]
         stages = {
-            name: sum(getattr(trial, name) for trial in counted) / len(counted)
+            name: sum(getattr(trial, name) for trial in measured) / len(measured)
             for name in ("up", "server", "down")
         }
-        trip = sum(trial.trip for trial in counted) / len(counted)
+        trip = sum(trial.trip for trial in measured) / len(measured)
         self._chosen = self.parts = largest_divisor(self._batch, best_parts(stages, trip))
         log.info(
-            "micro-batches: %d of %d samples: a batch takes %.3g s up, %.3g s at the server and "
-            "%.3g s down, the way there and back %.3g s",
-            self.parts,
-            self._batch // self.parts,
+            "micro-batches: %s of %s: a batch takes %.3g s up, %.3g s at the server and %.3g s "
+            "down, the way there and back %.3g s",
+            counted(self.parts, "part"),
+            counted(self._batch // self.parts, "sample"),
             *stages.values(),
             trip,
         )

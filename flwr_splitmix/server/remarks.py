@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import Mixer, SmashedShape
 from flwr_splitmix.server.intake.checks import list_clients, plausible
+from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -57,10 +58,10 @@ class Remarks:
             "has fewer batches than the mean and starts over within an epoch",
         )
         sizes = {client: int(d["num-examples"]) for client, d in known.items()}
-        counted = dict(zip(sizes, plausible(list(sizes.values())), strict=True))
+        capped = dict(zip(sizes, plausible(list(sizes.values())), strict=True))
         self._say(
-            [c for c, n in sizes.items() if counted[c] < n],
-            f"has far more examples than most and counts as {max(counted.values(), default=0)} in "
+            [c for c, n in sizes.items() if capped[c] < n],
+            f"has far more examples than most and counts as {max(capped.values(), default=0)} in "
             "the length of a round; steps_per_round sets it",
         )
         behind = {c: int(d["state-round"]) for c, d in known.items()}
@@ -79,8 +80,9 @@ class Remarks:
         if shape.prefix and mixer.min_members > 1 and not mixer.raw_inputs_cross:
             self._say(
                 list(known),
-                f"sends {shape.prefix} prefix tokens of every image, which have attended to all "
-                "of it: they are summed with the others', not masked (the model is cut at a block)",
+                f"sends {counted(shape.prefix, 'prefix token')} of every image, which have "
+                "attended to all of it: they are summed with the others', not masked (the model is "
+                "cut at a block)",
             )
 
     def on_unmixed(self, server_round: int, unmixed: Counter[int], *, noisy: bool = False) -> None:
@@ -95,11 +97,11 @@ class Remarks:
         """
         if unmixed:
             log.warning(
-                "round %d: %s left over when groups were formed, in %d uploads in all, and sent "
-                "all smashed data%s",
+                "round %d: %s left over when groups were formed, in %s in all, and sent all "
+                "smashed data%s",
                 server_round,
                 f"{name_clients(sorted(unmixed))} {'was' if len(unmixed) == 1 else 'was at times'}",
-                unmixed.total(),
+                counted(unmixed.total(), "upload"),
                 ": only the noise protected them"
                 if noisy
                 else " with hard labels: nothing protected them",

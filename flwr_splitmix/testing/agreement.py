@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.checkpoints import ClientStore
+from flwr_splitmix.words import counted
 
 COMPARED = ("loss", "accuracy", "accuracy_spread", "eval_loss", "steps", "clients_alive")
 """Columns of a run's rows that must agree."""
@@ -60,7 +61,9 @@ def check_same_results(a: Results, b: Results, tolerance: float = 0.0) -> None:
         With the first round that differs and both values, or the tensor that differs most.
     """
     if len(a.rows) != len(b.rows):
-        raise AssertionError(f"one run has {len(a.rows)} rounds, the other {len(b.rows)}")
+        raise AssertionError(
+            f"one run has {counted(len(a.rows), 'round')}, the other {len(b.rows)}"
+        )
     for one, other in zip(a.rows, b.rows, strict=True):
         for column in COMPARED:
             x, y = one.get(column), other.get(column)

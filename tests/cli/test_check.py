@@ -63,8 +63,8 @@ def advised() -> dict[str, Any]:
             "lora-parts names 'head', but head-layers is 0, so that it has no layer to adapt",
         ),
         ("language", "support-texts=400", "support-texts is 400, of 400 public texts"),
-        ("language", "support-texts=1", "with 2 supports, but there are only 1; raise support-tex"),
-        ("language", "public-samples=1", "there are only 1; raise public-samples, or lower k"),
+        ("language", "support-texts=1", "with 2 supports, but there is only 1; raise support-text"),
+        ("language", "public-samples=1", "there is only 1; raise public-samples, or lower k"),
         ("language", "samples-per-client=1001", "(samples-per-client); allowed are up to 1000"),
     ],
 )

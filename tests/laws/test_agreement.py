@@ -44,7 +44,7 @@ def test_the_tolerance_is_absolute() -> None:
 
 
 def test_rounds_and_names_must_be_the_same() -> None:
-    with pytest.raises(AssertionError, match="one run has 1 rounds, the other 0"):
+    with pytest.raises(AssertionError, match="one run has 1 round, the other 0"):
         check_same_results(results(), Results([], results().tensors))
     with pytest.raises(AssertionError, match="only one side has bias"):
         check_same_results(results(), Results([ROW], {"bias": torch.zeros(2)}))

@@ -19,7 +19,7 @@ from flwr_splitmix.links.polling import error_sentence, refusal
 from flwr_splitmix.links.ticket import RECORD, to_arrays
 from flwr_splitmix.strategies import PSL
 from flwr_splitmix.testing.toy import Toy
-from flwr_splitmix.words import one_line
+from flwr_splitmix.words import counted, one_line
 from tests.links.fake_grid import FakeGrid, OnFakeGrid, question, toy_app
 
 FORGED = "INFO :      round 1/3 | top-1 1.0000"
@@ -124,3 +124,17 @@ def test_a_server_is_told_no_folders_of_a_node(
 ) -> None:
     assert public_sentence(kind(text)) == told
     assert sentence(kind(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "said"),
+    [
+        (1, "client", "1 client"),
+        (0, "client", "0 clients"),
+        (2, "prefix token", "2 prefix tokens"),
+        (2, "patch", "2 patches"),
+        (3, "class", "3 classes"),
+    ],
+)
+def test_a_number_has_its_noun(number: int, noun: str, said: str) -> None:
+    assert counted(number, noun) == said

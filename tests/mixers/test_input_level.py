@@ -166,7 +166,10 @@ def test_within_a_batch_a_client_needs_no_other() -> None:
     assert (within.min_members, within.raw_inputs_cross) == (1, False)
     assert (across.min_members, across.raw_inputs_cross) == (2, True)
     within.check_clients(1)
-    with pytest.raises(ValueError, match="k is 2, but only 1 clients take part"):
+    with pytest.raises(
+        ValueError,
+        match="k is 2, but only 1 client takes part in a round; a group needs at least 2",
+    ):
         across.check_clients(1)
     assert len(share_of(within.plan([3], SHAPE, np.random.default_rng(0)), 3).parts) == 2
 

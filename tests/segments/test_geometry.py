@@ -26,3 +26,4 @@ def test_prefix_tokens_are_tokens() -> None:
     assert geometry.tokens == 14
     assert geometry.shape(3) == (3, 14, 5)
     assert str(geometry) == "2 prefix tokens + 12 patches x 5"
+    assert str(Geometry(patches=1, width=5, prefix=1)) == "1 prefix token + 1 patch x 5"

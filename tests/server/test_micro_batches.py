@@ -286,4 +286,4 @@ def test_auto_chooses_by_what_the_first_steps_took(
     assert watch.parts == {(1, 0): 2, (1, 1): 2, (1, 2): 2, (1, 3): 4, (1, 4): 4}
     said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("micro-batches")]
     assert len(said) == 1
-    assert said[0].startswith("micro-batches: 4 of 1 samples: a batch takes ")
+    assert said[0].startswith("micro-batches: 4 parts of 1 sample: a batch takes ")

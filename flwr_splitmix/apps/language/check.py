@@ -24,6 +24,7 @@ from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.data.texts.tokens import LongTextsCount
 from flwr_splitmix.segments.language import LanguageParts
+from flwr_splitmix.words import are, counted
 
 MOST_ROWS = 4000
 """Number of training rows that are tokenised: enough to estimate their lengths, and fast."""
@@ -81,8 +82,8 @@ def _check_model(config: LanguageConfig, report: Report, checked: _Checked) -> N
             f"{parts.max_length} tokens"
         )
     report.facts["model"] = (
-        f"{config.model}, {parts.layers} layers of width {parts.width}: {config.head_layers} in "
-        f"the head, {config.tail_layers} in the tail"
+        f"{config.model}, {counted(parts.layers, 'layer')} of width {parts.width}: "
+        f"{config.head_layers} in the head, {config.tail_layers} in the tail"
     )
 
 
@@ -90,7 +91,7 @@ def _check_data(config: LanguageConfig, report: Report, checked: _Checked) -> No
     sets = text_sets(config)
     kinds = f" of {len(sets.classes)} classes" if sets.classes else ""
     report.facts["data"] = (
-        f"{sets.name}: {len(sets.train)} training and {len(sets.test)} test rows{kinds}"
+        f"{sets.name}: {len(sets.train)} training and {counted(len(sets.test), 'test row')}{kinds}"
     )
     counts = Counter(sets.train.labels.tolist())
     empty = [name for label, name in enumerate(sets.classes) if not counts[label]]
@@ -113,14 +114,14 @@ def _check_data(config: LanguageConfig, report: Report, checked: _Checked) -> No
 def _check_supports(config: LanguageConfig, public: int) -> None:
     if public <= config.support_texts:
         raise ConfigError(
-            f"run-config: support-texts is {config.support_texts}, of {public} public texts; "
-            "at least one must be left to calibrate on"
+            f"run-config: support-texts is {config.support_texts}, of "
+            f"{counted(public, 'public text')}; at least one must be left to calibrate on"
         )
     supports = config.support_texts or public
     if supports < config.k - 1:
         raise ConfigError(
-            f"run-config: k is {config.k}, so that a text is mixed with {config.k - 1} supports, "
-            f"but there are only {supports}; raise "
+            f"run-config: k is {config.k}, so that a text is mixed with "
+            f"{counted(config.k - 1, 'support')}, but there {are(supports)} only {supports}; raise "
             f"{'support-texts' if config.support_texts else 'public-samples'}, or lower k"
         )
 

@@ -24,6 +24,7 @@ from flwr_splitmix.data.texts.tokens import (
     open_tokenizer,
     train_tokenizer,
 )
+from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -209,8 +210,8 @@ def training_set(config: LanguageConfig, rows: TextRows, on_long: OnLong | None 
     if len(rows) and not len(texts):
         key, room = _room(config)
         raise ClientError(
-            f"{NO_DATA}: none of its {len(rows)} rows has at most {room}, and long-texts is "
-            f"{config.long_texts!r}; raise {key}"
+            f"{NO_DATA}: none of its {counted(len(rows), 'row')} has at most {room}, and "
+            f"long-texts is {config.long_texts!r}; raise {key}"
         )
     return texts
 
@@ -254,6 +255,7 @@ def long_texts_sentence(
     `whole` is as for `run_token_set`.
     """
     cut = count.longer - count.dropped
+    have = "has" if count.longer == 1 else "have"
     why = f"long-texts is {config.long_texts!r}"
     if whole:
         why = "generation-scores needs whole answers"
@@ -261,7 +263,7 @@ def long_texts_sentence(
     if count.dropped:
         done.append(f"{count.dropped} left out")
     return (
-        f"{count.longer} of {count.texts} texts have more than {_room(config)[1]}: "
+        f"{count.longer} of {counted(count.texts, 'text')} {have} more than {_room(config)[1]}: "
         f"{' and '.join(done)} ({why})"
     )
 

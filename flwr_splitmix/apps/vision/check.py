@@ -22,6 +22,7 @@ from flwr_splitmix.apps.vision.server import make_strategy
 from flwr_splitmix.segments import SplitModel
 from flwr_splitmix.segments.across_batch import enough_values, needs_whole_batch
 from flwr_splitmix.strategies import SplitStrategy
+from flwr_splitmix.words import counted
 
 
 def check(
@@ -54,8 +55,9 @@ def _check_data(config: VisionConfig, report: Report) -> None:
     channels, side, _ = images.train.shape
     kinds = "labels, several of which an image may have" if images.multi_label else "classes"
     report.facts["data"] = (
-        f"{images.name}: {len(images.train)} training and {len(images.test)} test images of "
-        f"{len(images.classes)} {kinds}, {side} x {side} x {channels}"
+        f"{images.name}: {len(images.train)} training and "
+        f"{counted(len(images.test), 'test image')} of {len(images.classes)} {kinds}, {side} x "
+        f"{side} x {channels}"
     )
     for kind, part in (("training", images.train), ("test", images.test)):
         counts = (
@@ -85,8 +87,9 @@ def _check_clients(config: VisionConfig, report: Report) -> None:
         strategy.check_clients(min(in_a_round(strategy, report.nodes), report.nodes - len(empty)))
     except ValueError as error:
         raise ValueError(
-            f"{error}: {len(empty)} of the {report.nodes} clients have no training data; a larger "
-            "partition-alpha, or fewer SuperNodes, gives every client some"
+            f"{error}: {len(empty)} of the {counted(report.nodes, 'client')} "
+            f"{'has' if len(empty) == 1 else 'have'} no training data; a larger partition-alpha, "
+            "or fewer SuperNodes, gives every client some"
         ) from None
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.images.sets import RawSets, Split
+from flwr_splitmix.words import counted
 
 IMAGE_FILES = {"train": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}
 LABEL_FILES = {"train": "train-labels-idx1-ubyte", "test": "t10k-labels-idx1-ubyte"}
@@ -117,8 +118,8 @@ def read_idx_split(folder: Path, split: str) -> Split:
     images, labels = arrays
     if len(images) != len(labels):
         raise DataError(
-            f"{folder} has {len(images)} {split} images but {len(labels)} {split} labels; "
-            "there must be one label for each image"
+            f"{folder} has {counted(len(images), f'{split} image')} but "
+            f"{counted(len(labels), f'{split} label')}; there must be one label for each image"
         )
     return Split(images[:, np.newaxis], labels.astype(np.int64))
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.images.idx import IMAGE_FILES, LABEL_FILES, read_idx_split, write_idx
+from flwr_splitmix.words import are, counted
 
 PER_CLASS = {"train": 600, "test": 200}
 
@@ -31,7 +32,10 @@ def first_of_each_class(labels: np.ndarray, count: int) -> np.ndarray:
     for label in np.unique(labels):
         positions = np.flatnonzero(labels == label)
         if len(positions) < count:
-            raise DataError(f"class {label} has {len(positions)} samples; {count} are needed")
+            raise DataError(
+                f"class {label} has {counted(len(positions), 'sample')}; {count} {are(count)} "
+                "needed"
+            )
         chosen.append(positions[:count])
     return np.sort(np.concatenate(chosen))
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from flwr_splitmix.words import counted
+
 
 class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
     """Images stored as uint8, and padded with black to S x S and normalised when they are read.
@@ -189,7 +191,7 @@ def _positions(indices: np.ndarray, length: int) -> np.ndarray:
     rows = array.astype(np.int64)
     if array.size and (rows.min() < -length or rows.max() >= length):
         wrong = rows[(rows < -length) | (rows >= length)][0]
-        raise IndexError(f"index {wrong} lies outside a dataset of {length} images")
+        raise IndexError(f"index {wrong} lies outside a dataset of {counted(length, 'image')}")
     # Not negative, so that they index the rows of a subset.
     return np.where(rows < 0, rows + length, rows)
 

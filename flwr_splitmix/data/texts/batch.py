@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from flwr_splitmix.data.batches import Example
+from flwr_splitmix.words import are, counted
 
 NOTHING = -1
 """Token id beyond a text's end, where it is shorter than its batch."""
@@ -77,7 +78,10 @@ class TextSet(Dataset[Example]):
         pad_to: int | None = None,
     ) -> None:
         if len(texts) != len(labels):
-            raise ValueError(f"there are {len(texts)} texts and {len(labels)} labels")
+            raise ValueError(
+                f"there {are(len(texts))} {counted(len(texts), 'text')} and "
+                f"{counted(len(labels), 'label')}"
+            )
         self.texts = [_integers(f"text {number}", text) for number, text in enumerate(texts)]
         self.labels = [_integers(f"label {number}", label) for number, label in enumerate(labels)]
         self.pad_to = pad_to
@@ -124,7 +128,7 @@ def _check_ids(number: int, text: Tensor, limit: int | None) -> None:
         raise ValueError(f"text {number} has shape {tuple(text.shape)}; needed is (tokens,)")
     if not 0 < len(text) <= (limit or len(text)):
         allowed = "at least 1" if limit is None else f"1..{limit}"
-        raise ValueError(f"text {number} has {len(text)} tokens; allowed is {allowed}")
+        raise ValueError(f"text {number} has {counted(len(text), 'token')}; allowed is {allowed}")
     if int(text.min()) < 0:
         raise ValueError(
             f"text {number} has the token id {int(text.min())}; ids are at least 0, and batches "
@@ -140,7 +144,10 @@ def _check_labels(texts: Sequence[Tensor], labels: Sequence[Tensor]) -> None:
                 "labels of one kind"
             )
         if label.dim() and label.shape != text.shape:
-            raise ValueError(f"text {number} has {len(text)} tokens and {len(label)} labels")
+            raise ValueError(
+                f"text {number} has {counted(len(text), 'token')} and "
+                f"{counted(len(label), 'label')}"
+            )
 
 
 def _kind(label: Tensor) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.data.errors import DataError, MissingColumnError
+from flwr_splitmix.words import counted
 
 KINDS = (".tsv", ".txt", ".csv", ".json", ".jsonl")
 
@@ -193,15 +194,15 @@ def _lines(path: Path, text: str, columns: Sequence[str]) -> list[list[str]]:
                     continue
             if len(line) <= max(places):
                 raise DataError(
-                    f"line {reader.line_num} of {path} has {len(line)} columns, but column "
-                    f"{max(places) + 1} is asked for{_other_separator(path, line)}"
+                    f"line {reader.line_num} of {path} has {counted(len(line), 'column')}, but "
+                    f"column {max(places) + 1} is asked for{_other_separator(path, line)}"
                 )
             # Without names, a first line that is too long shows only in a later, shorter one.
             spare = first[len(line) :] if _numbered(columns) and not tabs else []
             if any(value.strip() for value in [*line[len(first) :], *spare]):
                 raise DataError(
-                    f"line {reader.line_num} of {path} has {len(line)} columns, but the first line "
-                    f"has {len(first)}; "
+                    f"line {reader.line_num} of {path} has {counted(len(line), 'column')}, but the "
+                    f"first line has {len(first)}; "
                     + ("no value can contain a tab" if tabs else "quote values that contain ','")
                 )
             rows.append([line[place] for place in places])

@@ -60,9 +60,10 @@ def classes_of(
             f"{', '.join(map(repr, words[:5]))}; either all must be whole numbers, from 0, or none"
         )
     if len(words) > num_labels:
+        named = ", ".join(map(repr, words[:5])) + (", ..." if len(words) > 5 else "")
         raise DataError(
-            f"{source!r} has {len(words)} labels ({', '.join(map(repr, words[:5]))}, ...), but the "
-            f"head has {num_labels} classes; num-labels says how many"
+            f"{source!r} has {len(words)} labels ({named}), but the head has {num_labels} classes; "
+            "num-labels says how many"
         )
     return {label: number for number, label in enumerate(words)}
 

@@ -12,6 +12,7 @@ import numpy as np
 from flwr_splitmix.data.errors import DataError, import_extra
 from flwr_splitmix.data.partition import Scheme, check_index, partition_indices
 from flwr_splitmix.data.texts.rows import TextRows, TextSets
+from flwr_splitmix.words import counted
 
 TextScheme = Literal["iid", "dirichlet", "column"]
 SCHEMES = ("iid", "dirichlet", "column")
@@ -71,9 +72,9 @@ def text_split(
         )
     if scheme == "iid" and len(train) < samples:
         raise DataError(
-            f"client {index} of {num_clients} has {len(train)} training rows of {sets.name!r}, "
-            f"fewer than the {samples} asked for (samples-per-client); allowed are up to "
-            f"{len(sets.train) // num_clients} samples a client"
+            f"client {index} of {num_clients} has {counted(len(train), 'training row')} of "
+            f"{sets.name!r}, fewer than the {samples} asked for (samples-per-client); allowed are "
+            f"up to {counted(len(sets.train) // num_clients, 'sample')} a client"
         )
     return sets.train.subset(train).first(samples), sets.test.subset(test).first(test_samples)
 

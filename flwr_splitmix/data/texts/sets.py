@@ -21,6 +21,7 @@ from flwr_splitmix.data.texts.generated import GENERATED, generated_sets
 from flwr_splitmix.data.texts.labels import classes_of, names_of
 from flwr_splitmix.data.texts.rows import TextRows, TextSets, TextTask, check_task
 from flwr_splitmix.seeding import derive_seed, frozen_generator
+from flwr_splitmix.words import counted
 
 _HUB_NAME = re.compile(r"([\w-][\w.-]*/[\w.-]+)(?::([\w.-]+))?")
 _HELD_OUT = 0.1
@@ -181,8 +182,8 @@ def _hold_out(rows: TextRows, classes: tuple[str, ...], source: str, seed: int) 
     kept = round((1 - _HELD_OUT) * len(rows))
     if not 0 < kept < len(rows):
         raise DataError(
-            f"{source!r} has {len(rows)} rows, too few to hold a tenth out for testing; name a "
-            "file of test rows (test-dataset)"
+            f"{source!r} has {counted(len(rows), 'row')}, too few to hold a tenth out for testing; "
+            "name a file of test rows (test-dataset)"
         )
     order = frozen_generator(derive_seed(seed, "held out")).permutation(len(rows))
     train, test = (rows.subset(np.sort(part)) for part in (order[:kept], order[kept:]))

@@ -13,6 +13,7 @@ from torch import Tensor
 from flwr_splitmix.data.errors import DataError, import_extra
 from flwr_splitmix.data.texts.rows import TextRows
 from flwr_splitmix.pretrained import located
+from flwr_splitmix.words import are, counted
 
 PADDING, END = "<pad>", "<end>"
 """Special tokens of tokenizers trained here; END also begins every text."""
@@ -183,7 +184,10 @@ def plain_tokens(
     """
     _check_length(max_length)
     if seconds and len(seconds) != len(texts):
-        raise ValueError(f"there are {len(texts)} texts and {len(seconds)} seconds of pairs")
+        raise ValueError(
+            f"there {are(len(texts))} {counted(len(texts), 'text')} and "
+            f"{counted(len(seconds), 'second')} of pairs"
+        )
     if not texts:
         return [], []
 
@@ -317,8 +321,8 @@ def _fitting(
             raise DataError(f"text {number} has no token")
         if len(text) > max_length and long_texts == "refuse":
             raise DataError(
-                f"text {number} has {len(text)} tokens, but at most {max_length} are allowed; "
-                "raise max-length, or cut or drop long texts (long-texts='cut' or 'drop')"
+                f"text {number} has {len(text)} tokens, but at most {max_length} {are(max_length)} "
+                "allowed; raise max-length, or cut or drop long texts (long-texts='cut' or 'drop')"
             )
     kept = [number for number, text in enumerate(ids) if len(text) <= max_length]
     return [ids[number] for number in kept], kept

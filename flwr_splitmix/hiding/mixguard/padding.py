@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from flwr_splitmix.words import are, counted
+
 Filler = Callable[[Sequence[int]], Tensor]
 """Makes ids of a given shape, such as `SecretTokens.draw`."""
 
@@ -65,7 +67,7 @@ def pad_together(
     """
     if not ids or len(ids) != len(masks):
         raise ValueError(
-            f"there are {len(ids)} batches of ids and {len(masks)} of masks; "
+            f"there {are(len(ids))} {counted(len(ids), 'batch')} of ids and {len(masks)} of masks; "
             "there must be one mask to each, and at least one batch"
         )
     for text, mask in zip(ids, masks, strict=True):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from flwr_splitmix.words import counted
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Secret:
@@ -225,7 +227,7 @@ class Secret:
         """
         if self.m < self.k:
             raise ValueError(
-                f"{self.k} sources cannot be decoded from {self.m} messages; "
+                f"{self.k} sources cannot be decoded from {counted(self.m, 'message')}; "
                 "all-sources gradients need m >= k"
             )
         own = torch.arange(self.k) == self.target.unsqueeze(-1)
@@ -240,7 +242,8 @@ class Secret:
             )
         if self.samples not in (None, tensor.shape[1]):
             raise ValueError(
-                f"{what} have {tensor.shape[1]} samples; there are secrets for {self.samples}"
+                f"{what} have {counted(tensor.shape[1], 'sample')}; there are secrets for "
+                f"{self.samples}"
             )
 
     def _places(self, batch: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from flwr_splitmix.data.batches import Example, fetch
+from flwr_splitmix.words import counted
 
 
 class WithoutFirst(Dataset[Example]):
@@ -40,7 +41,7 @@ def divide(public: Dataset[Example], supports: int) -> tuple[int, Dataset[Exampl
         return number, public
     if supports >= number:
         raise ValueError(
-            f"support_texts is {supports}, of {number} public texts; at least one must be left to "
-            "calibrate on"
+            f"support_texts is {supports}, of {counted(number, 'public text')}; at least one must "
+            "be left to calibrate on"
         )
     return supports, WithoutFirst(public, supports)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.seeding import secret_uniform
+from flwr_splitmix.words import are, counted
 
 IGNORED = -100
 """The label that losses of torch and transformers ignore."""
@@ -71,8 +72,8 @@ class SecretTokens:
         self._drawn_from = everything[~torch.isin(everything, self.special)]
         if not len(self._drawn_from):
             raise ValueError(
-                f"vocab_size is {vocab_size}, of which {len(self.special)} ids are special; "
-                "at least one must be left to draw"
+                f"vocab_size is {vocab_size}, of which {counted(len(self.special), 'id')} "
+                f"{are(len(self.special))} special; at least one must be left to draw"
             )
 
     def draw(self, shape: Sequence[int]) -> Tensor:
@@ -102,8 +103,8 @@ class SecretTokens:
                 )
         if width + self.count > self.max_length:
             raise ValueError(
-                f"{width} tokens and {self.count} secret ones exceed max_length "
-                f"{self.max_length}; cut the texts to {self.max_length - self.count}"
+                f"{counted(width, 'token')} and {counted(self.count, 'secret one')} exceed "
+                f"max_length {self.max_length}; cut the texts to {self.max_length - self.count}"
             )
         first, last = self._between_specials(ids, mask)
         places = torch.arange(width + self.count)

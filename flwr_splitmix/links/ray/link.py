@@ -22,7 +22,7 @@ from flwr_splitmix.links.link import Clients, LinkError, Observe, Outcome
 from flwr_splitmix.links.polling import refusal, release_record, send_and_wait
 from flwr_splitmix.links.ray.actor import Packed, RayHost, convert_all, pack, unpack
 from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
-from flwr_splitmix.words import not_attached
+from flwr_splitmix.words import counted, not_attached
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -190,7 +190,7 @@ class RayLink(RunLink):
             for host in hosts:
                 ray.kill(host.handle)
             raise LinkError(
-                f"{number} hosts with {self.host_gpus:g} GPUs each did not start within "
+                f"{counted(number, 'host')} with {self.host_gpus:g} GPUs each did not start within "
                 f"{self._patience:g} s; free in the cluster are {ray.available_resources()}"
             ) from None
         return hosts
@@ -202,7 +202,9 @@ class RayLink(RunLink):
         alive = {node["NodeID"] for node in nodes}
         lost = [place for place, host in enumerate(self._hosts) if host.home not in alive]
         if lost:
-            log.warning("%d client hosts were lost with their Ray node; starting others", len(lost))
+            log.warning(
+                "%s lost with their Ray node; starting as many", counted(len(lost), "client host")
+            )
             # In the old places, as a client's index determines its host.
             for place, host in zip(lost, self._start_hosts(ray, len(lost), nodes), strict=True):
                 self._hosts[place] = host
@@ -216,9 +218,9 @@ class RayLink(RunLink):
         room = [int(there / self.host_gpus + 1e-9) for there in gpus]
         if sum(room) < hosts:
             raise LinkError(
-                f"{hosts} hosts with {self.host_gpus:g} GPUs each cannot be placed: Ray has "
-                f"{sum(gpus):g} GPUs on {len(nodes)} nodes, room for {sum(room)} of them; lower "
-                "host-gpus or num-hosts"
+                f"{counted(hosts, 'host')} with {self.host_gpus:g} GPUs each cannot be placed: Ray "
+                f"has {sum(gpus):g} GPUs on {counted(len(nodes), 'node')}, room for {sum(room)} of "
+                "them; lower host-gpus or num-hosts"
             )
         turns = range(max(room))
         places = [node for turn in turns for node, n in zip(nodes, room, strict=True) if turn < n]
@@ -297,7 +299,9 @@ class RayLink(RunLink):
             except ray.exceptions.RayError as error:
                 log.warning("a host died before it kept its clients' states (%s)", error)
         if late:
-            log.warning("%d hosts did not keep their clients' states in time", len(late))
+            log.warning(
+                "the clients' states of %s were not kept in time", counted(len(late), "host")
+            )
 
     def _finish(self, grid: Grid, clients: Clients, tickets: Mapping[int, Ticket]) -> None:
         ending = {node: t for node, t in tickets.items() if t.client not in clients.failures}

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flwr_splitmix.methods import BY_NAME
+from flwr_splitmix.words import counted
 
 
 def model_card(facts: Mapping[str, Any]) -> str:
@@ -118,11 +119,9 @@ def _training(facts: Mapping[str, Any]) -> str:
             f"{accuracy['round']}{mean})"
         )
     return (
-        "## Training\n\n"
-        f"- Data: {facts['dataset']}, {facts['partition']} among {facts['clients']} clients, seed "
-        f"{facts['seed']}\n"
-        f"- Accuracy: {measured}\n"
-        f"- Versions: {', '.join(f'{name} {v}' for name, v in facts['versions'].items())}\n"
+        f"## Training\n\n- Data: {facts['dataset']}, {facts['partition']} among "
+        f"{counted(facts['clients'], 'client')}, seed {facts['seed']}\n- Accuracy: {measured}\n- "
+        f"Versions: {', '.join(f'{name} {v}' for name, v in facts['versions'].items())}\n"
     )
 
 

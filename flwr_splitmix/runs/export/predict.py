@@ -19,6 +19,7 @@ from flwr_splitmix.data.texts.tokens import plain_tokens
 from flwr_splitmix.runs.export.folder import FACTS, ExportError, read_facts
 from flwr_splitmix.runs.export.vision import LOWER, UPPER
 from flwr_splitmix.segments import SPLITS, SplitModel
+from flwr_splitmix.words import counted
 
 _BATCH = 64
 
@@ -193,7 +194,8 @@ def _pretrained(folder: Path, auto: str) -> tuple[Any, Any]:
 def _ranked(probabilities: Tensor, classes: Sequence[str]) -> list[Likely]:
     if len(classes) != len(probabilities):
         raise DataError(
-            f"the model tells {len(probabilities)} classes apart, {len(classes)} have a name"
+            f"the model tells {counted(len(probabilities), 'class')} apart, {len(classes)} have a "
+            "name"
         )
     order = probabilities.argsort(descending=True, stable=True)
     return [Likely(classes[int(i)], float(probabilities[i])) for i in order]

@@ -12,6 +12,7 @@ from flwr_splitmix.runs.reports.facts import epsilon_in_words, facts_of, rounds_
 from flwr_splitmix.runs.reports.markup import bullets, folded, grid, paragraph, tag, tiles
 from flwr_splitmix.runs.reports.words import count, duration, number, percent, size
 from flwr_splitmix.runs.run import Run
+from flwr_splitmix.words import counted
 
 _SLOWEST = 10
 _MOST_FAILING = 50
@@ -116,10 +117,9 @@ def clients(run: Run) -> str:
         for client, kept in failed[:_MOST_FAILING]
     )
     left_out = len(failed) - _MOST_FAILING
-    more = paragraph(f"{left_out} more clients failed.", "soft") if left_out > 0 else ""
-    return (
-        f"{title}{said}{paragraph(f'{len(failed)} of {len(known)} clients failed:')}{named}{more}"
-    )
+    more = paragraph(f"{counted(left_out, 'more client')} failed.", "soft") if left_out > 0 else ""
+    of_all = f"{len(failed)} of {counted(len(known), 'client')} failed:"
+    return f"{title}{said}{paragraph(of_all)}{named}{more}"
 
 
 def _times(number: int) -> str:

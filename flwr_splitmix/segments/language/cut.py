@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flwr_splitmix.words import counted
+
 
 @dataclass(frozen=True)
 class LanguageCut:
@@ -28,8 +30,8 @@ class LanguageCut:
     def __post_init__(self) -> None:
         if self.head < 0 or self.tail < 0:
             raise ValueError(
-                f"a cut with {self.head} layers in the head and {self.tail} in the tail is not "
-                "possible; both must be at least 0"
+                f"a cut with {counted(self.head, 'layer')} in the head and {self.tail} in the tail "
+                "is not possible; both must be at least 0"
             )
 
     def spans(self, layers: int) -> tuple[range, range, range]:
@@ -42,9 +44,9 @@ class LanguageCut:
         """
         if self.head + self.tail >= layers:
             raise ValueError(
-                f"a cut with {self.head} layers in the head and {self.tail} in the tail leaves "
-                f"none for the trunk: the model has {layers}, so head and tail may have at most "
-                f"{max(layers - 1, 0)} together"
+                f"a cut with {counted(self.head, 'layer')} in the head and {self.tail} in the tail "
+                f"leaves none for the trunk: the model has {layers}, so head and tail may have at "
+                f"most {max(layers - 1, 0)} together"
             )
         end = layers - self.tail
         return range(self.head), range(self.head, end), range(end, layers)

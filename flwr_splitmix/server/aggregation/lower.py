@@ -35,6 +35,7 @@ from flwr_splitmix.server.aggregation.nodes import (
 from flwr_splitmix.server.aggregation.state import RefusedStateError, restore_state, state_of
 from flwr_splitmix.server.messages import messages_to
 from flwr_splitmix.storage import under
+from flwr_splitmix.words import counted
 
 AggregatorName = Literal[
     "FedAvg", "FedAvgM", "FedAdam", "FedAdagrad", "FedYogi", "FedMedian", "FedTrimmedAvg"
@@ -238,9 +239,9 @@ class LowerAggregator:
         arrays, metrics = self.strategy.aggregate_train(server_round, replies)
         if arrays is None:
             raise AggregatorError(
-                f"{type(self.strategy).__name__} made nothing of {len(replies)} lower segments, so "
-                "that none of them would learn; it may need more clients, or fewer that it takes "
-                "for malicious"
+                f"{type(self.strategy).__name__} made nothing of "
+                f"{counted(len(replies), 'lower segment')}, so that none of them would learn; it "
+                "may need more clients, or fewer that it takes for malicious"
             )
         made = {
             name: without_negative_variances(name, means.get(name, array))

@@ -14,6 +14,7 @@ from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.server.intake.checks import UploadError, check_number, plausible
 from flwr_splitmix.server.remarks import name_clients
+from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -91,7 +92,9 @@ def sizes_of_tests(clients: Clients, kind: Kind, *, in_parts: bool = True) -> di
         log.warning(
             "%s %s, having far more, up to %d: one client must not keep the others waiting",
             name_clients(cut),
-            f"is evaluated on {asked[cut[0]]} examples" if in_parts else "is not evaluated",
+            f"is evaluated on {counted(asked[cut[0]], 'example')}"
+            if in_parts
+            else "is not evaluated",
             max(sizes[client] for client in cut),
         )
     return asked if in_parts else {c: size for c, size in asked.items() if c not in cut}

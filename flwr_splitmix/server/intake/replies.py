@@ -17,6 +17,7 @@ from flwr_splitmix.links import Clients
 from flwr_splitmix.links.ticket import to_numpy
 from flwr_splitmix.server.intake.checks import MOST, NAME, UploadError, plausible
 from flwr_splitmix.server.remarks import name_clients
+from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -210,7 +211,9 @@ def _read_metrics(reply: Message, common: set[_Kind], examples: int) -> dict[str
     ):
         raise UploadError("returned metrics that are NaN or infinite")
     if kept["num-examples"] != examples:
-        raise UploadError(f"has {kept['num-examples']} examples now, and said {examples} before")
+        raise UploadError(
+            f"has {counted(kept['num-examples'], 'example')} now, and said {examples} before"
+        )
     return {**kept, "num-examples": examples}
 
 

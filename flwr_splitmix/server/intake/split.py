@@ -26,6 +26,7 @@ from flwr_splitmix.server.intake.checks import (
     reasons,
 )
 from flwr_splitmix.server.intake.finite import FiniteCheck
+from flwr_splitmix.words import counted
 
 _LEAST = {"batch-size": 1, "patches": 1, "width": 1, "prefix": 0, "num-examples": 1}
 
@@ -133,7 +134,7 @@ def read_upload(
     shares = plan.shares(client)
     smashed, labels = reply.get("smashed"), reply.get("labels")
     if not isinstance(smashed, (list, tuple)) or len(smashed) != len(shares):
-        raise UploadError(f"uploaded no list of {len(shares)} smashed tensors")
+        raise UploadError(f"uploaded no list of {counted(len(shares), 'smashed tensor')}")
     finite = finite or FiniteCheck(waits=True)
     checked: list[Tensor | None] = []
     for tensor, share in zip(smashed, shares, strict=True):
@@ -170,7 +171,7 @@ def _read_labels(
     batch = plan.shape.batch
     if "soft" in kinds:
         if not isinstance(labels, (list, tuple)) or len(labels) != len(shares):
-            raise UploadError(f"uploaded no list of {len(shares)} soft labels")
+            raise UploadError(f"uploaded no list of {counted(len(shares), 'soft label')}")
         for soft, share in zip(labels, shares, strict=True):
             if (soft is None) != (share is None):
                 raise UploadError("uploaded labels for a pass that is not its own")
@@ -274,8 +275,8 @@ def _described_shape(description: Mapping[str, Any]) -> SmashedShape:
 
 
 def _differs(shape: SmashedShape, expected: str) -> str:
-    prefix = f"{shape.prefix} prefix tokens + " if shape.prefix else ""
+    prefix = f"{counted(shape.prefix, 'prefix token')} + " if shape.prefix else ""
     return (
-        f"its smashed data are {shape.batch} x ({prefix}{shape.patches} patches) x {shape.width}, "
-        f"{expected}"
+        f"its smashed data are {shape.batch} x ({prefix}{counted(shape.patches, 'patch')}) x "
+        f"{shape.width}, {expected}"
     )

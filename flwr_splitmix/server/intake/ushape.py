@@ -22,6 +22,7 @@ from flwr_splitmix.server.intake.checks import (
     plausible,
     reasons,
 )
+from flwr_splitmix.words import counted
 
 MAX_MESSAGES = 64
 """How many messages a client may send for one batch."""
@@ -135,8 +136,8 @@ def read_messages(
     texts, tokens = mask.shape
     if not 1 <= texts <= batch or not 1 <= tokens <= (max_length or tokens):
         raise UploadError(
-            f"sent {texts} texts of {tokens} tokens; allowed are 1..{batch} texts of "
-            f"1..{max_length or 'any'} tokens"
+            f"sent {counted(texts, 'text')} of {counted(tokens, 'token')}; allowed are 1..{batch} "
+            f"texts of 1..{max_length or 'any'} tokens"
         )
     if int(mask.max()) > 1:
         raise UploadError("sent a mask with other numbers than 0 and 1")
@@ -173,7 +174,7 @@ def read_gradients(reply: Mapping[str, Any], sent: Messages) -> list[Tensor]:
     """
     gradients = reply.get("gradients")
     if not isinstance(gradients, (list, tuple)) or len(gradients) not in (0, len(sent.hidden)):
-        raise UploadError(f"returned no list of {len(sent.hidden)} gradients")
+        raise UploadError(f"returned no list of {counted(len(sent.hidden), 'gradient')}")
     like = sent.hidden[0]
     for tensor in gradients:
         check_tensor(tensor, tuple(like.shape), like.dtype)

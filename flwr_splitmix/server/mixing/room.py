@@ -25,7 +25,7 @@ from flwr_splitmix.server.mixing.ledgers import RoundLedger, RunLedgers
 from flwr_splitmix.server.mixing.opening import Opening
 from flwr_splitmix.server.mixing.policy import Policy, draw_seed
 from flwr_splitmix.server.mixing.steps import MixedSteps
-from flwr_splitmix.words import one_line
+from flwr_splitmix.words import counted, one_line
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -96,13 +96,14 @@ class MixingRoom:
         least = self._policy.least_members
         if (size := int(getattr(bare, "k", 0))) < least or len(order.nodes) < least:
             raise RefusedError(
-                f"this mixer makes no mixture of fewer than {least} members: it is asked for "
-                f"groups of {size} out of {len(order.nodes)} nodes (k, min-nodes)"
+                f"this mixer makes no mixture of fewer than {counted(least, 'member')}: it is "
+                f"asked for groups of {size} out of {counted(len(order.nodes), 'node')} (k, "
+                "min-nodes)"
             )
         if getattr(bare, "min_patches", self._policy.least_patches) < self._policy.least_patches:
             raise RefusedError(
-                f"this mixer leaves each member {self._policy.least_patches} patches: set "
-                "min-patches to as many"
+                f"this mixer leaves each member {counted(self._policy.least_patches, 'patch')}: "
+                "set min-patches to as many"
             )
         try:
             mixer.check_clients(len(order.nodes))
@@ -110,7 +111,10 @@ class MixingRoom:
             raise RefusedError(str(error)) from None
         ledger = self._ledger(order)
         log.info(
-            "round %d: %s of %d nodes", order.round, _described(order.mixing), len(order.nodes)
+            "round %d: %s of %s",
+            order.round,
+            _described(order.mixing),
+            counted(len(order.nodes), "node"),
         )
         # New for every stream: a token of another round, or of an earlier attempt, is not valid.
         kind = f"train {secrets.token_hex(8)}"

@@ -21,6 +21,7 @@ from flwr_splitmix.server.mixing.opening import DTYPES, Opening
 from flwr_splitmix.server.mixing.policy import Policy
 from flwr_splitmix.server.planning import Planner, RoundLength
 from flwr_splitmix.server.whole_batches import WholeBatches
+from flwr_splitmix.words import are, counted
 
 
 class MixedSteps:
@@ -87,7 +88,8 @@ class MixedSteps:
         if not groups:
             n = len(clients.alive)
             raise RefusedError(
-                f"{n} nodes are too few for a group of at least {policy.least_members}"
+                f"{counted(n, 'node')} {are(n)} too few for a group of at least "
+                f"{policy.least_members}"
             )
         self.gradient_bytes = groups * math.prod(shape.size) * DTYPES[order.dtype].itemsize
         self.sizes: dict[str, Any] = {

@@ -53,7 +53,7 @@ def test_the_recipe_makes_the_shipped_files_again(original: Path, tmp_path: Path
 
 def test_the_first_of_each_class_stay_in_the_order_of_the_file() -> None:
     assert first_of_each_class(np.array([1, 0, 1, 1, 0, 0]), 2).tolist() == [0, 1, 2, 4]
-    with pytest.raises(DataError, match="class 1 has 1 samples; 2 are needed"):
+    with pytest.raises(DataError, match="class 1 has 1 sample; 2 are needed"):
         first_of_each_class(np.array([0, 0, 1]), 2)
 
 

@@ -37,11 +37,11 @@ def test_pad_to_hides_the_longest_text() -> None:
 @pytest.mark.parametrize(
     ("texts", "labels", "options", "sentence"),
     [
-        ([text(1)], [], {}, "there are 1 texts and 0 labels"),
+        ([text(1)], [], {}, "there is 1 text and 0 labels"),
         ([text()], [0], {}, "text 0 has 0 tokens; allowed is at least 1"),
         ([text(1, 2, 3)], [0], {"max_length": 2}, r"text 0 has 3 tokens; allowed is 1\.\.2"),
         ([text(1, 2, 3)], [0], {"pad_to": 2}, r"text 0 has 3 tokens; allowed is 1\.\.2"),
-        ([text(1, 2)], [text(1)], {}, "text 0 has 2 tokens and 1 labels"),
+        ([text(1, 2)], [text(1)], {}, "text 0 has 2 tokens and 1 label"),
         ([text(1, -1)], [0], {}, "text 0 has the token id -1; ids are at least 0"),
         ([text(1), torch.tensor([1.0])], [0, 1], {}, "text 1 is of torch.float32; needed are int"),
         ([text(1)], [0.7], {}, "label 0 is of torch.float32; needed are integers"),

@@ -267,7 +267,7 @@ WRONG: list[tuple[str, str | bytes, dict[str, Any], str]] = [
     ("a.jsonl", lines({"sentence": "a"}), {}, "line 1 of .* has no column 'label'; it has"),
     ("a.jsonl", lines({"sentence": 3, "label": 1}), {}, "no text but 3; .* quotes around it: .3."),
     ("a.jsonl", lines({"sentence": " ", "label": 1}), {}, "row 1 of .* an empty text"),
-    ("a.jsonl", lines({"sentence": "a", "label": 1}), {}, "has 1 rows, too few to hold a tenth"),
+    ("a.jsonl", lines({"sentence": "a", "label": 1}), {}, "has 1 row, too few to hold a tenth"),
     (
         "a.jsonl",
         lines({"sentence": "a", "label": 1}),

@@ -109,7 +109,7 @@ def test_a_trained_tokenizer_shows_where_either_sentence_begins(trained: Any) ->
 
 
 def test_pairs_have_two_sentences_each(trained: Any) -> None:
-    with pytest.raises(ValueError, match="2 texts and 1 seconds"):
+    with pytest.raises(ValueError, match="2 texts and 1 second of"):
         plain_tokens(["a", "b"], trained, max_length=8, seconds=["c"])
 
 

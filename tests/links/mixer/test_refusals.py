@@ -143,7 +143,7 @@ def test_a_mixer_that_refuses_a_round_is_not_the_only_one_to_speak() -> None:
 
     class Channel:
         def ask(self, name: str) -> dict[str, Any]:
-            raise LinkError("the mixer refuses: 1 nodes are too few for a group of at least 2")
+            raise LinkError("the mixer refuses: 1 node is too few for a group of at least 2")
 
     channel: Any = Channel()
     for failures, end in (

@@ -255,7 +255,7 @@ def test_hosts_that_no_node_has_gpus_for_are_refused_at_once(session: None) -> N
     with pytest.raises(LinkError) as caught:
         link.open(None)
     assert str(caught.value) == (
-        "2 hosts with 0.5 GPUs each cannot be placed: Ray has 0 GPUs on 1 nodes, room for 0 of "
+        "2 hosts with 0.5 GPUs each cannot be placed: Ray has 0 GPUs on 1 node, room for 0 of "
         "them; lower host-gpus or num-hosts"
     )
     link.close()

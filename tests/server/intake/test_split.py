@@ -46,10 +46,10 @@ def read(reply: Mapping[str, Any], plan: Plan = PLAN, client: int = 0) -> Any:
 @pytest.mark.parametrize(
     ("reply", "sentence"),
     [
-        ({"smashed": None}, "no list of 1 smashed tensors"),
-        ({"smashed": smashed()}, "no list of 1 smashed tensors"),
-        ({"smashed": []}, "no list of 1 smashed tensors"),
-        ({"smashed": [smashed(), smashed()]}, "no list of 1 smashed tensors"),
+        ({"smashed": None}, "no list of 1 smashed tensor$"),
+        ({"smashed": smashed()}, "no list of 1 smashed tensor$"),
+        ({"smashed": []}, "no list of 1 smashed tensor$"),
+        ({"smashed": [smashed(), smashed()]}, "no list of 1 smashed tensor$"),
         ({"smashed": [None]}, "smashed data for a pass that is not its own"),
         ({"smashed": ["x"]}, r"uploaded str, expected \(4, 6, 3\) of torch.float32"),
         ({"smashed": [smashed(4, 7, 3)]}, r"uploaded \(4, 7, 3\) of torch.float32, expected"),
@@ -165,7 +165,7 @@ def test_the_upper_segment_decides_against_any_majority() -> None:
     clients = Described(says(patches=7), says(patches=7), says(), says(prefix=1))
     assert agree_on_shape(clients, Geometry(6, 3))[0] == SHAPE
     assert clients.alive == (2,)
-    assert "1 prefix tokens + 6 patches" in clients.failures[3]
+    assert "1 prefix token + 6 patches" in clients.failures[3]
     with pytest.raises(LinkError, match="no client fits the upper segment: client 0: its smashed"):
         agree_on_shape(Described(says(width=4)), Geometry(6, 3))
 
